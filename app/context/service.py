@@ -16,7 +16,6 @@ from app.context.assembly.parts import (
     Assembled,
     ContextParts,
     LinePart,
-    RecalledPart,
     SummaryPart,
     TextPart,
     WindowRequest,
@@ -38,6 +37,7 @@ from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import Facts
 from app.providers.schemas import TokenCounter
+from app.recall.schemas import RecalledTurn
 from app.recall.service import Question, RecallService
 from app.settings.memory import ContextSettings
 from app.tenancy.schemas import Caller
@@ -202,7 +202,7 @@ class ContextBuilder:
         request: ContextRequest,
         recent: ContextTurns,
         query: str,
-    ) -> tuple[list[RecalledPart], list[TextPart], list[str]]:
+    ) -> tuple[list[RecalledTurn], list[TextPart], list[str]]:
         """Return the turns and the facts that match a question, and the degraded parts.
 
         The question is embedded once.
@@ -237,7 +237,7 @@ class ContextBuilder:
         request: ContextRequest,
         recent: ContextTurns,
         question: Question | None,
-    ) -> tuple[list[RecalledPart], list[str]]:
+    ) -> tuple[list[RecalledTurn], list[str]]:
         wanted = request.semantic_recall
         if wanted is None or question is None or conversation_id is None:
             return [], []
@@ -256,7 +256,7 @@ class ContextBuilder:
         )
         # Turns appended since the newest turns were read belong to the next context.
         seen = [item for item in recalled if item.conversation is not None or item.turn.position <= recent.seq]
-        return [RecalledPart(item.turn, item.score, item.conversation) for item in seen], degraded
+        return seen, degraded
 
     async def _relevant_facts(
         self,

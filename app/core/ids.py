@@ -10,7 +10,6 @@ TenantId = NewType("TenantId", UUID)
 KeyId = NewType("KeyId", UUID)
 ConversationId = NewType("ConversationId", UUID)
 TurnId = NewType("TurnId", UUID)
-EntryId = NewType("EntryId", UUID)
 JobId = NewType("JobId", UUID)
 
 _ULID_LENGTH = 26

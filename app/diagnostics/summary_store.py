@@ -31,7 +31,6 @@ class SummaryRow:
     kind: str
     from_position: int
     to_position: int
-    rev: int
     stands: bool
     replaced_well: bool
     lines: int
@@ -70,7 +69,7 @@ async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: 
     """Return all summaries by range, replaced ones too."""
     rows = await tx.fetch(
         """
-        select s.id, s.kind, s.from_position, s.to_position, s.rev, s.replaced_by is null as stands,
+        select s.id, s.kind, s.from_position, s.to_position, s.replaced_by is null as stands,
                s.replaced_by is null or exists (
                    select from summaries r where r.tenant_id = s.tenant_id and r.id = s.replaced_by
                      and r.conversation_id = s.conversation_id

@@ -205,21 +205,3 @@ class WrittenMessages:
 
     messages: list[JsonObject]
     system: "str | list[JsonObject] | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class MessageFault:
-    """A fault that a provider would refuse: its code, a JSON pointer to it, and a description."""
-
-    code: str
-    pointer: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class RepairedMessages:
-    """Messages that a provider accepts; `left_out` gives the reason for each omission."""
-
-    messages: list[JsonObject]
-    system: str | None
-    left_out: tuple[str, ...]

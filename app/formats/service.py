@@ -9,8 +9,6 @@ messages. Only this module knows which formats merge neighbours or add an openin
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
-from app.core.errors import Invalid
-from app.formats import checking
 from app.formats.extra_fields import has_only_items
 from app.formats.parse import anthropic as from_anthropic
 from app.formats.parse import canonical as from_canonical
@@ -30,10 +28,8 @@ from app.formats.schemas import (
     Format,
     JsonObject,
     Kind,
-    MessageFault,
     ParsedTurn,
     RenderedMessages,
-    RepairedMessages,
     Role,
     TurnLike,
     WrittenMessages,
@@ -49,7 +45,6 @@ from app.formats.tokens import (
     message_tokens,
 )
 from app.formats.turns import parse_tool_call, parse_tool_result, to_canonical
-from app.formats.units import group_turns
 from app.formats.viewpoint import apply_viewpoint
 
 __all__ = [
@@ -57,7 +52,6 @@ __all__ = [
     "Margin",
     "TextCounter",
     "apply_viewpoint",
-    "check",
     "count_render",
     "delimit",
     "finish",
@@ -74,7 +68,6 @@ __all__ = [
     "parse_tool_call",
     "parse_tool_result",
     "render",
-    "repair",
     "roles_with_several_speakers",
     "text_of",
     "to_canonical",
@@ -140,7 +133,7 @@ def parse(
     `system` is Anthropic's separate system text (or blocks), or `instructions`; it becomes the first turn. `root` and
     `system_root` are the JSON pointers of both in the request. Raises Invalid with a pointer to the first wrong field:
     `invalid_request`, `json_too_deep`, `text_not_storable`, `number_not_interoperable`. The sequence of messages is not
-    checked: see `check` and `repair`.
+    checked.
     """
     given = validation.checked_objects(messages, root)
     turns = from_anthropic.parse_system(source, system, system_root)
@@ -174,31 +167,6 @@ def _written(target: Format, turn: TurnLike) -> list[JsonObject]:
     responses = target is Format.OPENAI_RESPONSES
     original = from_responses.original(turn) if responses else from_openai.original(target, turn)
     return [original] if original is not None else _RENDERERS[target].equivalents(to_canonical(turn))
-
-
-def check(source: Format, messages: object, *, root: str = "/messages") -> list[MessageFault]:
-    """List the faults that the provider would refuse in these messages, in order, each with a pointer.
-
-    Raises Invalid only if the messages are not a list of JSON objects. The codes are those of `checking.DETAILS`, and
-    `malformed` for a message that cannot be parsed.
-    """
-    given = validation.checked_objects(messages, root)
-    parsed: list[list[ParsedTurn] | Invalid] = []
-    for index, message in enumerate(given):
-        try:
-            parsed.append(parse_single_message(source, message, f"{root}/{index}"))
-        except Invalid as error:
-            parsed.append(error)
-    return list(checking.find_faults(source, given, parsed, root))
-
-
-def repair(source: Format, messages: object, *, system: str | None = None, root: str = "/messages") -> RepairedMessages:
-    """Return messages that the provider accepts: paired, merged and rendered like a context. Raises like `parse`."""
-    turns = parse(source, messages, root=root)
-    paired = group_turns([to_canonical(turn, position=at, turn_id=str(at)) for at, turn in enumerate(turns, 1)])
-    blocks = [block for unit in paired.units for block in unit.blocks]
-    rendered = render(source, system=system, blocks=blocks)
-    return RepairedMessages(rendered.messages, rendered.system, tuple(left.reason for left in paired.left_out))
 
 
 def parse_single_message(source: Format, message: JsonObject, at: str) -> list[ParsedTurn]:

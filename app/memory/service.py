@@ -6,7 +6,6 @@ Evidence is deleted when its turn is erased or revised. The last change by a cal
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
@@ -47,14 +46,6 @@ _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
 _TOLD_AT_ONCE = 500
 _MOVED_AT_ONCE = 100
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A decision about facts of one key, under its lock."""
-
-    timeline: FactTimeline
-    decision: Decision
 
 
 class Facts:
@@ -198,31 +189,30 @@ class Facts:
             statement = correction_statement(fact, body)
             if statement is None:
                 return FactResult(fact=fact_view_for(caller, row), changed=[])
-            change = _Change(timeline, timeline.correct(fact, statement))
-            require_effect(change.decision)
+            decision = timeline.correct(fact, statement)
+            require_effect(decision)
             await self._keeper.write(caller, tx, shelves=[timeline], prepared=prepared)
-        return await self._result(caller, _asserted(change))
+        return await self._result(caller, _asserted(decision))
 
     async def retract(self, caller: Caller, fact_id: UUID) -> FactResult:
         """Retract a fact. The row stays; facts that it had ended are open again. Raises NotFound if there is none."""
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, _ = await self._open(caller, tx, fact_id)
-            change = _Change(timeline, timeline.retract(fact_id))
+            decision = timeline.retract(fact_id)
             await self._keeper.write(caller, tx, shelves=[timeline], prepared={})
-        done = _asserted(change)
-        return await self._result(caller, Asserted(fact_id, done.changed))
+        return await self._result(caller, Asserted(fact_id, _asserted(decision).changed))
 
     async def undo(self, caller: Caller, fact_id: UUID) -> FactResult:
         """Undo the last change of a fact. Raises NotFound if it does not exist; Conflict `nothing_to_undo`."""
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, fact = await self._open(caller, tx, fact_id)
             kept = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
-            change = None if kept is None else _Change(timeline, timeline.undo_decision(kept.decision))
-            if kept is None or change is None or change.decision.outcome is Outcome.IGNORED:
+            decision = None if kept is None else timeline.undo_decision(kept.decision)
+            if kept is None or decision is None or decision.outcome is Outcome.IGNORED:
                 raise Conflict("nothing_to_undo", "Nothing that changed this fact can be taken back.")
             await decision_store.delete(tx, caller.tenant_id, kept.id)
             await self._keeper.write(caller, tx, shelves=[timeline], prepared={})
-        return await self._result(caller, Asserted(fact.id, _asserted(change).changed))
+        return await self._result(caller, Asserted(fact.id, _asserted(decision).changed))
 
     async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, TimelineFact]:
         """Lock the key of a fact until the transaction ends. Return its timeline and the fact. Raises NotFound."""
@@ -398,9 +388,9 @@ class Facts:
         return len(same)
 
 
-def _asserted(change: _Change) -> Asserted:
-    changed = [one.after.id for one in change.decision.changes if one.after is not None]
-    return Asserted(change.decision.fact_id or UUID(int=0), changed)
+def _asserted(decision: Decision) -> Asserted:
+    changed = [one.after.id for one in decision.changes if one.after is not None]
+    return Asserted(decision.fact_id or UUID(int=0), changed)
 
 
 def _missing() -> NotFound:

@@ -1,7 +1,7 @@
 """Screens of `turnkeep tail`: frames as lines of JSON, plain lines for a pipe, or a terminal with growing text."""
 
 import sys
-from typing import Final, Protocol
+from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
@@ -15,8 +15,8 @@ _BY_ROLE: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "bold
 _MIN_LINES: Final = 3
 
 
-class Screen(Protocol):
-    """An output of the conversation."""
+class Screen:
+    """An output of the conversation. This one shows nothing but the state of the connection, on standard error."""
 
     def frame(self, text: str) -> None:
         """Show a raw frame."""
@@ -29,12 +29,14 @@ class Screen(Protocol):
 
     def status(self, sentence: str | None) -> None:
         """Show the state of the connection; None: connected."""
+        if sentence is not None:
+            sys.stderr.write(f"turnkeep: {sentence}\n")
 
     def close(self) -> None:
         """Restore the terminal."""
 
 
-class JsonScreen:
+class JsonScreen(Screen):
     """Every frame as a line of JSON."""
 
     def frame(self, text: str) -> None:
@@ -42,45 +44,17 @@ class JsonScreen:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    def entry(self, entry: TailEntry) -> None:
-        """Do nothing: the frame was printed."""
 
-    def refresh(self) -> None:
-        """Do nothing: the frames were printed."""
-
-    def status(self, sentence: str | None) -> None:
-        """Print the sentence on standard error."""
-        if sentence is not None:
-            sys.stderr.write(f"turnkeep: {sentence}\n")
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class LineScreen:
+class LineScreen(Screen):
     """Final turns as lines, for a pipe or a file."""
-
-    def frame(self, text: str) -> None:
-        """Do nothing: only turns are shown."""
 
     def entry(self, entry: TailEntry) -> None:
         """Print a turn, or the change of one."""
         sys.stdout.write(f"{_heading(entry)}: {_entry_text(entry)}\n")
         sys.stdout.flush()
 
-    def refresh(self) -> None:
-        """Do nothing: open turns are not shown."""
 
-    def status(self, sentence: str | None) -> None:
-        """Print the sentence on standard error."""
-        if sentence is not None:
-            sys.stderr.write(f"turnkeep: {sentence}\n")
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class TerminalScreen:
+class TerminalScreen(Screen):
     """Final turns that scroll, above the open turns with the end of their text."""
 
     def __init__(self, view: View, console: Console) -> None:
@@ -89,9 +63,6 @@ class TerminalScreen:
         self._sentence: str | None = "connecting"
         self._live = Live(console=console, get_renderable=self._render, auto_refresh=False, transient=True)
         self._live.start()
-
-    def frame(self, text: str) -> None:
-        """Do nothing: turns are shown."""
 
     def entry(self, entry: TailEntry) -> None:
         """Print a turn, or the change of one, above the open turns."""

@@ -1,6 +1,6 @@
 """The handler of each kind of job. Each is idempotent."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from app.agents.lifecycle.service import COMPACT_EARLY_JOB
@@ -14,7 +14,7 @@ from app.index.schemas import DATES_JOB, DROP_JOB, VECTORS_JOB
 from app.index.service import EmbeddingSpaceRuntime
 from app.memory.service import FACTS_JOB, WITHDRAW_JOB
 from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
-from app.tenancy.schemas import job_caller
+from app.tenancy.schemas import Caller, job_caller
 from app.worker.runner import JobHandler, Worker
 
 SWEEP_JOB = "installation.sweep"
@@ -40,94 +40,70 @@ def _housekeeping(container: Container) -> dict[str, JobHandler]:
         await container.governance.sweep_memories()
         await container.queue.delete_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
 
-    async def sweep_conversations(_job: Job) -> None:
-        await container.governance.purger.sweep()
-
-    async def end_leases(_job: Job) -> None:
-        await container.conversations.streams.abort_expired()
-
     return {
         SWEEP_JOB: JobHandler(sweep, every_s=settings.jobs.sweep_interval_s),
-        CONVERSATIONS_JOB: JobHandler(sweep_conversations, every_s=settings.jobs.sweep_interval_s),
-        LEASES_JOB: JobHandler(end_leases, every_s=settings.streams.stream_sweep_s),
+        CONVERSATIONS_JOB: JobHandler(
+            lambda _: container.governance.purger.sweep(), every_s=settings.jobs.sweep_interval_s
+        ),
+        LEASES_JOB: JobHandler(
+            lambda _: container.conversations.streams.abort_expired(), every_s=settings.streams.stream_sweep_s
+        ),
+        FACTS_SWEEP_JOB: JobHandler(lambda _: container.facts.sweep(), every_s=settings.jobs.sweep_interval_s),
     }
+
+
+def _for_conversation(run: Callable[[Caller, ConversationId, Job], Awaitable[object]]) -> JobHandler:
+    """Return the handler of a job of one conversation. It does nothing if the conversation was deleted meanwhile."""
+
+    async def handle(job: Job) -> None:
+        with suppress(NotFound):
+            await run(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]), job)
+
+    return JobHandler(handle)
 
 
 def _index(container: Container) -> dict[str, JobHandler]:
     indexing = container.conversations.indexing
 
-    async def make_vectors(job: Job) -> None:
-        await indexing.make_vectors(job_caller(job.tenant_id), turn_ids=job.subject_ids)
-
-    async def drop_space(job: Job) -> None:
-        await container.spaces.run_drop(job.subject_ids)
-
-    async def resolve_dates(job: Job) -> None:
-        await indexing.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)
-
-    table = {DATES_JOB: JobHandler(resolve_dates), DROP_JOB: JobHandler(drop_space)}
+    table = {
+        DATES_JOB: JobHandler(lambda job: indexing.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)),
+        DROP_JOB: JobHandler(lambda job: container.spaces.run_drop(job.subject_ids)),
+    }
     for runtime in container.index.spaces.runtimes.values():
         if runtime.embedder is not None:
-            table[VECTORS_JOB] = JobHandler(make_vectors)
+            table[VECTORS_JOB] = JobHandler(
+                lambda job: indexing.make_vectors(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+            )
             table |= space_job_handlers(container, runtime)
     return table
 
 
 def _facts(container: Container) -> dict[str, JobHandler]:
-    async def extract_facts(job: Job) -> None:
-        conversation_id = ConversationId(job.subject_ids[0])
-        with suppress(NotFound):  # deleted meanwhile
-            await container.facts.extractor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
-
-    async def withdraw_facts(job: Job) -> None:
-        await container.facts.withdraw_superseded(job_caller(job.tenant_id), turn_ids=job.subject_ids)
-
-    async def make_fact_vectors(job: Job) -> None:
-        await container.facts.make_vectors(job_caller(job.tenant_id), fact_ids=job.subject_ids)
-
-    async def sweep_facts(_job: Job) -> None:
-        await container.facts.sweep()
-
+    facts = container.facts
     table = {
-        FACTS_JOB: JobHandler(extract_facts),
-        WITHDRAW_JOB: JobHandler(withdraw_facts),
-        FACTS_SWEEP_JOB: JobHandler(sweep_facts, every_s=container.settings.jobs.sweep_interval_s),
+        FACTS_JOB: _for_conversation(lambda caller, id_, job: facts.extractor.run(caller, id_, attempt=job.attempts)),
+        WITHDRAW_JOB: JobHandler(
+            lambda job: facts.withdraw_superseded(job_caller(job.tenant_id), turn_ids=job.subject_ids)
+        ),
     }
     if container.embedder is not None:
-        table[FACT_VECTORS_JOB] = JobHandler(make_fact_vectors)
+        table[FACT_VECTORS_JOB] = JobHandler(
+            lambda job: facts.make_vectors(job_caller(job.tenant_id), fact_ids=job.subject_ids)
+        )
     return table
 
 
 def _summaries(container: Container) -> dict[str, JobHandler]:
-    async def compact(job: Job) -> None:
-        conversation_id = ConversationId(job.subject_ids[0])
-        with suppress(NotFound):  # deleted meanwhile
-            await container.compactor.run(job_caller(job.tenant_id), conversation_id, attempt=job.attempts)
-
-    async def refresh(_job: Job) -> None:
-        await container.compactor.refresh()
-
-    async def retain(job: Job) -> None:
-        with suppress(NotFound):  # deleted meanwhile
-            await container.governance.retain(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
-
-    async def compact_early(job: Job) -> None:
-        with suppress(NotFound):  # deleted meanwhile
-            await container.lifecycle.compact_early(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
-
-    async def write_title(job: Job) -> None:
-        with suppress(NotFound):  # deleted meanwhile
-            await container.title_writer.run(job_caller(job.tenant_id), ConversationId(job.subject_ids[0]))
-
+    compactor = container.compactor
     table = {
-        COMPACT_JOB: JobHandler(compact),
-        COMPACT_EARLY_JOB: JobHandler(compact_early),
-        RETAIN_JOB: JobHandler(retain),
+        COMPACT_JOB: _for_conversation(lambda caller, id_, job: compactor.run(caller, id_, attempt=job.attempts)),
+        COMPACT_EARLY_JOB: _for_conversation(lambda caller, id_, _: container.lifecycle.compact_early(caller, id_)),
+        RETAIN_JOB: _for_conversation(lambda caller, id_, _: container.governance.retain(caller, id_)),
     }
     if container.chat is not None:
         every_s = container.settings.jobs.summary_refresh_interval_s
-        table[TITLE_JOB] = JobHandler(write_title)
-        table[REFRESH_JOB] = JobHandler(refresh, every_s=every_s, at_start=True)
+        table[TITLE_JOB] = _for_conversation(lambda caller, id_, _: container.title_writer.run(caller, id_))
+        table[REFRESH_JOB] = JobHandler(lambda _: compactor.refresh(), every_s=every_s, at_start=True)
     return table
 
 
@@ -144,13 +120,14 @@ def space_job_handlers(container: Container, runtime: EmbeddingSpaceRuntime) -> 
         if await container.index.spaces.needs_vectors_now(runtime):
             await indexing.make_new(job_caller(job.tenant_id), backfill, entry_ids=job.subject_ids)
 
-    async def plan(_job: Job) -> None:
-        await container.index.spaces.plan(runtime)
-
     return {
         backfill.fill_kind: JobHandler(fill),
         backfill.new_entries_kind: JobHandler(make_new),
-        backfill.plan_kind: JobHandler(plan, every_s=container.settings.jobs.backfill_interval_s, at_start=True),
+        backfill.plan_kind: JobHandler(
+            lambda _: container.index.spaces.plan(runtime),
+            every_s=container.settings.jobs.backfill_interval_s,
+            at_start=True,
+        ),
     }
 
 

@@ -32,7 +32,7 @@ class JobHandler:
     `at_start`: it is also due whenever a worker starts.
     """
 
-    run: Callable[[Job], Awaitable[None]]
+    run: Callable[[Job], Awaitable[object]]
     every_s: float | None = None
     at_start: bool = False
 

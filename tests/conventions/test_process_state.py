@@ -130,7 +130,6 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.conversations.queries.context_turns._Pages": "one context",
     "app.core.database.transactions.Transaction": "one transaction",
     "app.core.errors.AppError": "one error",
-    "app.formats.checking._CallState": "one list of messages",
     "app.formats.schemas.CanonicalTurn": "one turn",
     "app.formats.schemas.ParsedTurn": "one turn",
     "app.formats.tokens.CachingCounter": "one context",

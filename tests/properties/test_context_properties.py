@@ -20,7 +20,6 @@ from app.context.assembly.parts import (
     Assembled,
     ContextParts,
     LinePart,
-    RecalledPart,
     SummaryPart,
     TextPart,
     WindowRequest,
@@ -32,6 +31,7 @@ from app.formats.service import has_only_items
 from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TextCounter
 from app.formats.units import group_turns
 from app.providers.tokens import EncodingName, TiktokenCounter
+from app.recall.schemas import RecalledTurn
 from app.settings.memory import ContextSettings
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "600"))
@@ -170,10 +170,10 @@ def cases(draw: st.DrawFn, targets: tuple[Format, ...] = tuple(Format)) -> Case:
     older = [draw(turn_at(position)) for position in range(max(1, first - 3), first)]
     pool = [*older, *recent]
     picked = draw(st.lists(st.sampled_from(pool), max_size=5)) if pool else []
-    recalled = [RecalledPart(one, draw(st.sampled_from([0.1, 0.5, 0.9]))) for one in picked]
+    recalled = [RecalledTurn(one, draw(st.sampled_from([0.1, 0.5, 0.9]))) for one in picked]
     if draw(st.booleans()):
         elsewhere = replace(draw(turn_at(first)), id="elsewhere")
-        recalled.append(RecalledPart(elsewhere, 0.7, "another conversation"))
+        recalled.append(RecalledTurn(elsewhere, 0.7, "another conversation"))
     summaries = [draw(summary_among(number, pool, last, is_cut=first > 1)) for number in range(draw(st.integers(0, 3)))]
     parts = ContextParts(
         system=draw(st.none() | texts),

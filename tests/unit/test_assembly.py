@@ -11,7 +11,6 @@ from app.context.assembly.parts import (
     Assembled,
     ContextParts,
     LinePart,
-    RecalledPart,
     SummaryPart,
     TextPart,
     WindowRequest,
@@ -20,6 +19,7 @@ from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
 from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
 from app.formats.units import group_turns
+from app.recall.schemas import RecalledTurn
 from app.settings.memory import ContextSettings
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
@@ -270,7 +270,7 @@ def test_highlights_have_no_lines_of_turns_that_are_shown() -> None:
 def test_what_a_context_leaves_out_is_named_by_ranges_of_positions() -> None:
     made = build(talk(1, 60), newest=4, is_limit=True)
     assert made.left_out(60) == [(1, 55)]
-    found = [RecalledPart(turn(7), 0.5), RecalledPart(turn(9), 0.4, conversation="another")]
+    found = [RecalledTurn(turn(7), 0.5), RecalledTurn(turn(9), 0.4, conversation="another")]
     made = build(talk(31, 60), summaries=[replace(summary(3, 5), unread_tokens=999)], recalled=found)
     assert made.shown == [7, *range(31, 61)]
     assert made.left_out(60) == [(1, 2), (6, 6), (8, 30)]
@@ -327,7 +327,7 @@ def test_the_volatile_block_stands_directly_before_the_last_user_message() -> No
         recent,
         facts=[TextPart("f1", "anna likes tea")],
         memories=[TextPart("m1", "keep answers short")],
-        recalled=[RecalledPart(turn(90, content="later"), 0.9), RecalledPart(turn(80, content="earlier"), 0.5)],
+        recalled=[RecalledTurn(turn(90, content="later"), 0.9), RecalledTurn(turn(80, content="earlier"), 0.5)],
     )
     assert [message["role"] for message in made.messages] == [
         "user", "assistant", "tool", "user", "user", "assistant", "tool"
@@ -342,13 +342,13 @@ def test_the_volatile_block_stands_directly_before_the_last_user_message() -> No
 
 
 def test_recalled_turns_never_repeat_recent_ones() -> None:
-    made = build(talk(1, 6), recalled=[RecalledPart(turn(3), 0.9), RecalledPart(turn(3), 0.8)])
+    made = build(talk(1, 6), recalled=[RecalledTurn(turn(3), 0.9), RecalledTurn(turn(3), 0.8)])
     assert made.included.turn_ids == [f"t{n}" for n in range(1, 7)]
     assert reason(made, "t3", "recalled") == "it is among the recent turns"
 
 
 def test_of_what_was_recalled_the_best_k_outside_the_window_are_shown() -> None:
-    found = [RecalledPart(turn(n), n / 10) for n in range(1, 9)]
+    found = [RecalledTurn(turn(n), n / 10) for n in range(1, 9)]
     made = build(talk(7, 10), recalled=found, semantic_recall={"k": 2})
     assert made.included.turn_ids == ["t7", "t8", "t9", "t10", "t5", "t6"]
     assert reason(made, "t4", "recalled") == "the 2 best are enough"
@@ -359,7 +359,7 @@ def test_the_recount_gives_up_what_matters_least_when_the_whole_takes_more_than_
         def count(self, text: str) -> int:
             return len(text) + (500 if len(text) > 300 else 0)
 
-    recalled = [RecalledPart(turn(50 + n, content="x" * 40), n / 10) for n in range(6)]
+    recalled = [RecalledTurn(turn(50 + n, content="x" * 40), n / 10) for n in range(6)]
     made = assemble(
         ContextParts(
             None, talk(1, 3), asked=WindowRequest(50, is_limit=False), facts=[TextPart("f", "tea")], recalled=recalled
@@ -382,7 +382,7 @@ def test_no_section_starves_another() -> None:
         summaries=[summary(1, 39, "old " * 400, unread_tokens=9000)],
         facts=[TextPart(f"f{n}", "fact " * 10) for n in range(100)],
         memories=[TextPart(f"m{n}", "memory " * 10) for n in range(100)],
-        recalled=[RecalledPart(turn(n, content="recalled " * 10), 0.5) for n in range(100, 200)],
+        recalled=[RecalledTurn(turn(n, content="recalled " * 10), 0.5) for n in range(100, 200)],
     )
     sections = made.usage.sections
     assert sections.recent.used >= 0.40 * budget - 60
@@ -405,14 +405,14 @@ def test_the_window_does_not_depend_on_how_much_was_recalled() -> None:
     windows = {
         json.dumps(window_of(build(recent, 3000, recalled=found)))
         for count in (1, 3, 30)
-        for found in [[RecalledPart(turn(100 + n, content="found it " * 9), 0.5) for n in range(count)]]
+        for found in [[RecalledTurn(turn(100 + n, content="found it " * 9), 0.5) for n in range(count)]]
     }
     assert len(windows) == 1
 
 
 def test_what_the_sections_leave_unused_goes_to_turns_that_have_no_place_in_the_window() -> None:
     recent = [turn(n, Role.USER, "word " * 30) for n in range(1, 60)]
-    made = build(recent, 3000, recalled=[RecalledPart(turn(100, content="found it"), 0.5)])
+    made = build(recent, 3000, recalled=[RecalledTurn(turn(100, content="found it"), 0.5)])
     block = str(made.messages[-2]["content"])
     ids = made.included.turn_ids
     assert ids[:-1] == [f"t{n}" for n in range(60 - len(ids) + 1, 60)]
@@ -426,7 +426,7 @@ def test_what_the_sections_leave_unused_goes_to_turns_that_have_no_place_in_the_
 
 
 def test_explanations_are_readable_and_account_for_every_turn() -> None:
-    made = build([result(1, "x"), *talk(2, 40)], 150, recalled=[RecalledPart(turn(90, content=" "), 0.5)])
+    made = build([result(1, "x"), *talk(2, 40)], 150, recalled=[RecalledTurn(turn(90, content=" "), 0.5)])
     recent = {row.id for row in made.explain if row.section == "recent"}
     assert recent == {f"t{n}" for n in range(1, 41)}
     assert reason(made, "t90", "recalled") == "it has no text to show"
@@ -515,8 +515,8 @@ def test_every_format_shows_a_conversation_from_an_actors_point_of_view(target: 
 
 def test_recalled_turns_of_other_conversations_are_labelled_and_in_the_order_of_time() -> None:
     found = [
-        RecalledPart(turn(9, content="from last week", occurred_at=START - timedelta(days=7)), 0.9, "Trip\nto Oslo"),
-        RecalledPart(turn(2, content="from here"), 0.5),
+        RecalledTurn(turn(9, content="from last week", occurred_at=START - timedelta(days=7)), 0.9, "Trip\nto Oslo"),
+        RecalledTurn(turn(2, content="from here"), 0.5),
     ]
     made = build(talk(3, 5), recalled=found)
     block = str(made.messages[-2]["content"])
@@ -536,7 +536,7 @@ def test_a_summary_that_is_dropped_for_its_length_leaves_the_floors_unused() -> 
 
 def test_recall_takes_room_from_old_turns_and_never_from_those_asked_for_by_number() -> None:
     recent = [turn(n, Role.USER, "word " * 30) for n in range(1, 200)]
-    found = [RecalledPart(turn(n, content="recalled " * 8), 0.5) for n in range(300, 310)]
+    found = [RecalledTurn(turn(n, content="recalled " * 8), 0.5) for n in range(300, 310)]
     by_number = build(recent[-40:]).usage.used
     for budget in (by_number + 150, by_number + 600, by_number * 2):
         made = build(recent, budget, newest=40, recalled=found, semantic_recall={"k": 10})
@@ -552,7 +552,7 @@ def test_a_summary_is_left_out_where_all_its_turns_are_shown_or_recalled() -> No
     recent = [long, *talk(2, 12)]
     part = summary(1, 1, "a voyage")
     assert build(recent, 600, newest=4, summaries=[part]).included.summary_ids == ["s1"]
-    made = build(recent, 600, newest=4, summaries=[part], recalled=[RecalledPart(long, 0.9)])
+    made = build(recent, 600, newest=4, summaries=[part], recalled=[RecalledTurn(long, 0.9)])
     assert "t1" in made.included.turn_ids
     assert made.included.summary_ids == []
     assert reason(made, "s1", "summary") == "there is room for the turns themselves"

@@ -6,8 +6,9 @@ from app.conversations.drafts import plain_text
 from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, Kind, Role
-from app.formats.service import check, items_of, message_tokens, parse, render, repair, text_of, to_canonical, write
+from app.formats.service import items_of, message_tokens, parse, render, text_of, to_canonical, write
 from app.formats.units import group_turns
+from tests.support.message_rules import check, repair
 
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
 CALL = {

@@ -18,7 +18,6 @@ from app.agents.lifecycle.schemas import (
 )
 from app.agents.lifecycle.service import Lifecycle
 from app.agents.tools.tool import ADDS, READER, READER_AND_WRITER, READS, WRITER, Group, Tool, ToolServices, tool
-from app.tenancy.schemas import Caller
 
 _AGAIN: Final = {"idempotent_hint": True}
 _ERASES: Final = {"read_only_hint": False, "destructive_hint": True, "open_world_hint": False} | _AGAIN
@@ -41,7 +40,7 @@ def _turn_tools() -> tuple[Tool, ...]:
             "memory_before_turn",
             BeforeTurn,
             TurnContext,
-            _before_turn,
+            lambda services, caller, body: _lifecycle(services).before_turn(caller, request=body),
             title="Context before a turn",
             description=(
                 "Call this before each model call of a session: it gives `input_items`, what to send to the model, as"
@@ -57,7 +56,7 @@ def _turn_tools() -> tuple[Tool, ...]:
             "memory_after_turn",
             AfterTurn,
             TurnDone,
-            _after_turn,
+            lambda services, caller, body: _lifecycle(services).after_turn(caller, request=body),
             title="Store a turn",
             description=(
                 "Call this after each model call of a session, with the same `turn_id`: `input_items` is what came new"
@@ -73,7 +72,7 @@ def _turn_tools() -> tuple[Tool, ...]:
             "memory_run_turn",
             RunTurn,
             TurnRun,
-            _run_turn,
+            lambda services, caller, body: _lifecycle(services).run_turn(caller, request=body),
             title="Run a turn in two calls",
             description=(
                 "Instead of memory_before_turn and memory_after_turn: the first call takes the fields of the former,"
@@ -93,7 +92,7 @@ def _session_tools() -> tuple[Tool, ...]:
             "memory_run_maintenance",
             SessionRequest,
             Maintained,
-            _run_maintenance,
+            lambda services, caller, body: _lifecycle(services).maintenance(caller, request=body),
             title="Look after a session",
             description=(
                 "Do now what jobs do for a session in time: summarise old turns, erase what retention does not keep,"
@@ -108,7 +107,7 @@ def _session_tools() -> tuple[Tool, ...]:
             "memory_list_dir_with_abstract",
             TreeRequest,
             Tree,
-            _list_tree,
+            lambda services, caller, body: _lifecycle(services).tree(caller, request=body),
             title="List a session's memory",
             description=(
                 "List what is remembered of a session as a tree of paths, each with a line that says what is there:"
@@ -127,23 +126,3 @@ def _lifecycle(services: ToolServices) -> Lifecycle:
     if services.lifecycle is None:
         raise RuntimeError("the lifecycle is not among these services")
     return services.lifecycle
-
-
-async def _before_turn(services: ToolServices, caller: Caller, body: BeforeTurn) -> TurnContext:
-    return await _lifecycle(services).before_turn(caller, request=body)
-
-
-async def _after_turn(services: ToolServices, caller: Caller, body: AfterTurn) -> TurnDone:
-    return await _lifecycle(services).after_turn(caller, request=body)
-
-
-async def _run_turn(services: ToolServices, caller: Caller, body: RunTurn) -> TurnPrepared | TurnDone:
-    return await _lifecycle(services).run_turn(caller, request=body)
-
-
-async def _run_maintenance(services: ToolServices, caller: Caller, body: SessionRequest) -> Maintained:
-    return await _lifecycle(services).maintenance(caller, request=body)
-
-
-async def _list_tree(services: ToolServices, caller: Caller, body: TreeRequest) -> Tree:
-    return await _lifecycle(services).tree(caller, request=body)

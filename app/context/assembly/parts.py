@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.context.schemas import Context, ContextUsage, Explained, Gap, Included
 from app.formats.schemas import CanonicalTurn, Format, JsonObject
+from app.recall.schemas import RecalledTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,6 @@ class TextPart:
 
 
 @dataclass(frozen=True, slots=True)
-class RecalledPart:
-    """An earlier turn that recall found. `conversation`: the name of its conversation, if that is another one."""
-
-    turn: CanonicalTurn
-    score: float
-    conversation: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class WindowRequest:
     """The number of newest turns that are requested.
 
@@ -87,7 +79,7 @@ class ContextParts:
     summaries: Sequence[SummaryPart] = ()
     facts: Sequence[TextPart] = ()
     memories: Sequence[TextPart] = ()
-    recalled: Sequence[RecalledPart] = ()
+    recalled: Sequence[RecalledTurn] = ()
     is_erased: bool = False
     degraded: Sequence[str] = ()
 

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from app.context.assembly.labels import HEADINGS, line_of, recalled_line
-from app.context.assembly.parts import Assembled, ContextParts, RecalledPart, TextPart
+from app.context.assembly.parts import Assembled, ContextParts, TextPart
 from app.context.assembly.plan import EARLIER, Costs, Plan
 from app.context.schemas import ContextRequest, ContextUsage, Explained, Included, SectionName, Sections, SectionUsage
 from app.formats.schemas import CanonicalTurn, RenderedMessages
 from app.formats.service import CachingCounter, Margin, has_media, is_exact
 from app.formats.units import OmittedTurn, Unit
+from app.recall.schemas import RecalledTurn
 
 ERASED_SOURCES: Final = "erased_sources"
 """Member of `degraded` if turns were erased and no shown summary covers them."""
@@ -225,7 +226,7 @@ class _Rows:
             rows.append(self._row(name, item.id, reason, tokens, kept=is_kept, score=item.score))
         return rows
 
-    def recalled(self, items: Iterable[RecalledPart]) -> list[Explained]:
+    def recalled(self, items: Iterable[RecalledTurn]) -> list[Explained]:
         kept = self._ids("recalled")
         shown = {turn.id for unit in self._plan.units for turn in unit.turns}
         shown |= {turn_id for line in self._plan.lines[EARLIER] for turn_id in line.ids}

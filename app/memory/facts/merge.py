@@ -61,7 +61,6 @@ class Outcome(StrEnum):
     IGNORED = "ignored"
     WITHDRAWN = "withdrawn"
     RETRACTED = "retracted"
-    RESTORED = "restored"
     TAKEN_BACK = "taken_back"
 
 

@@ -44,11 +44,6 @@ class Outbox:
         self._has_room = asyncio.Event()
         self._has_room.set()
 
-    @property
-    def bytes_waiting(self) -> int:
-        """Return the number of bytes that wait."""
-        return self._bytes
-
     def send_answer(self, frame: BaseModel) -> None:
         """Queue an answer. Callers that send many wait for room first."""
         text = frame.model_dump_json(exclude_unset=isinstance(frame, AckFrame))

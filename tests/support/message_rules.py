@@ -1,4 +1,4 @@
-"""Detection of faults that a provider would refuse in a sequence of messages. Repairs nothing.
+"""The rules of providers for a sequence of messages: the faults that a provider would refuse, and a repair of them.
 
 Uses the parsers that make turns, so a message that cannot be parsed is a fault too (`malformed`).
 """
@@ -9,8 +9,11 @@ from typing import Final
 
 from app.core.errors import Invalid
 from app.formats.extra_fields import items_in
+from app.formats.parse.validation import checked_objects
 from app.formats.parts import parse_parts
-from app.formats.schemas import Format, JsonObject, MessageFault, ParsedTurn, Role
+from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
+from app.formats.service import parse, parse_single_message, render, to_canonical
+from app.formats.units import group_turns
 
 _RESULTS_FOLLOW_CALLS: Final = frozenset({Format.OPENAI, Format.WORKERS_AI, Format.ANTHROPIC})
 """Formats in which the results of a message's calls must follow it directly."""
@@ -33,6 +36,24 @@ DETAILS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class MessageFault:
+    """A fault that a provider would refuse: its code, a JSON pointer to it, and a description."""
+
+    code: str
+    pointer: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedMessages:
+    """Messages that a provider accepts; `left_out` gives the reason for each omission."""
+
+    messages: list[JsonObject]
+    system: str | None
+    left_out: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class _CallState:
     """The calls so far, and those that wait for their results."""
@@ -43,7 +64,32 @@ class _CallState:
     answered: set[str] = field(default_factory=set[str])
 
 
-def find_faults(
+def check(source: Format, messages: object, *, root: str = "/messages") -> list[MessageFault]:
+    """List the faults that the provider would refuse in these messages, in order, each with a pointer.
+
+    Raises Invalid only if the messages are not a list of JSON objects. The codes are those of `DETAILS`, and
+    `malformed` for a message that cannot be parsed.
+    """
+    given = checked_objects(messages, root)
+    parsed: list[list[ParsedTurn] | Invalid] = []
+    for index, message in enumerate(given):
+        try:
+            parsed.append(parse_single_message(source, message, f"{root}/{index}"))
+        except Invalid as error:
+            parsed.append(error)
+    return list(_find_faults(source, given, parsed, root))
+
+
+def repair(source: Format, messages: object, *, system: str | None = None, root: str = "/messages") -> RepairedMessages:
+    """Return messages that the provider accepts: paired, merged and rendered like a context. Raises like `parse`."""
+    turns = parse(source, messages, root=root)
+    paired = group_turns([to_canonical(turn, position=at, turn_id=str(at)) for at, turn in enumerate(turns, 1)])
+    blocks = [block for unit in paired.units for block in unit.blocks]
+    rendered = render(source, system=system, blocks=blocks)
+    return RepairedMessages(rendered.messages, rendered.system, tuple(left.reason for left in paired.left_out))
+
+
+def _find_faults(
     target: Format, messages: list[JsonObject], parsed: list[list[ParsedTurn] | Invalid], root: str
 ) -> Iterator[MessageFault]:
     """Return the faults in order; `parsed` has the turns of each message, or its parse error."""

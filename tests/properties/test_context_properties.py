@@ -457,7 +457,7 @@ def check_coverage(case: Case, made: Assembled) -> None:
     """Check that every turn is shown, covered or left out, and that no summary is shown for nothing."""
     positions = {turn.position for turn in case.parts.recent}
     last = max(positions, default=0)
-    left_out = {at for first, end in made.left_out(last) for at in range(first, end + 1)}
+    left_out = {at for first, end in made.uncovered_ranges(last) for at in range(first, end + 1)}
     covered = {at for first, end in made.covered for at in range(first, end + 1)}
     shown = set(made.shown)
     assert left_out == set(range(1, last + 1)) - shown - covered

@@ -269,12 +269,12 @@ def test_highlights_have_no_lines_of_turns_that_are_shown() -> None:
 
 def test_what_a_context_leaves_out_is_named_by_ranges_of_positions() -> None:
     made = build(talk(1, 60), newest=4, is_limit=True)
-    assert made.left_out(60) == [(1, 55)]
+    assert made.uncovered_ranges(60) == [(1, 55)]
     found = [RecalledTurn(turn(7), 0.5), RecalledTurn(turn(9), 0.4, conversation="another")]
     made = build(talk(31, 60), summaries=[replace(summary(3, 5), unread_tokens=999)], recalled=found)
     assert made.shown == [7, *range(31, 61)]
-    assert made.left_out(60) == [(1, 2), (6, 6), (8, 30)]
-    assert made.left_out(66) == [(1, 2), (6, 6), (8, 30), (61, 66)]
+    assert made.uncovered_ranges(60) == [(1, 2), (6, 6), (8, 30)]
+    assert made.uncovered_ranges(66) == [(1, 2), (6, 6), (8, 30), (61, 66)]
 
 
 def test_a_conversation_that_fits_whole_is_shown_whole() -> None:

@@ -186,7 +186,7 @@ async def test_a_compaction_amid_the_reading_of_a_context_leaves_no_turn_out(
             await asyncio.create_task(call, context=Context())
         return await read(*args)
 
-    monkeypatch.setattr(summary_store, "list_standing", after_another)
+    monkeypatch.setattr(summary_store, "list_valid", after_another)
     context = await client.context(conversation, 600, recent_turns=20)
     assert len(context["included"]["summary_ids"]) == 1
     (one,) = await summaries(client, conversation, include_replaced=True, limit=1)

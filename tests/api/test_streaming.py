@@ -947,7 +947,8 @@ async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_togethe
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # long enough for 20 requests on a busy machine
-    monkeypatch.setattr(service.container.conversations.streams._flusher, "_debounce_s", 2.0)  # noqa: SLF001
+    flusher = service.container.conversations.streams._flusher  # noqa: SLF001
+    monkeypatch.setattr(flusher, "_settings", flusher._settings.model_copy(update={"stream_debounce_ms": 2000}))  # noqa: SLF001
     writings = [await opened(client, conversation) for _ in range(3)]
     for one in writings:
         await asyncio.gather(*(one.chunk(0, "x" * length) for length in range(1, 21)))

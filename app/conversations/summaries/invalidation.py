@@ -57,7 +57,7 @@ async def invalidate(
     recount: bool = False,
     rev: int,
 ) -> bool:
-    """Delete from the summaries what is derived from changed turns (id, position). Return whether any was deleted.
+    """Delete what is derived from changed turns (id, position) from the summaries. Return whether any was deleted.
 
     `and_after`: all turns after the first changed one are superseded too. `recount`: the number of tombstones has
     decreased, at any position.

@@ -217,10 +217,11 @@ def test_a_setting_that_is_no_setting_value_is_refused_by_name(folder: Path) -> 
 
 
 def test_a_request_under_way_is_finished_before_the_process_ends(data: Path) -> None:
-    process = Process(data).start().wait()
+    # on a busy machine 200 turns take longer than the default
+    process = Process(data, graceful_shutdown_s="60").start().wait()
     _, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
     body = json.dumps({"turns": [{"role": "user", "content": f"long text number {n} " * 40} for n in range(200)]})
-    with socket.create_connection(("127.0.0.1", process.port), timeout=30) as caller:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=60) as caller:
         head = (
             f"POST /v1/conversations/{conversation['id']}/turns HTTP/1.1\r\nHost: localhost\r\n"
             "Content-Type: application/json\r\n"

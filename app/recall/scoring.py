@@ -1,0 +1,288 @@
+"""The ranking formula: scores and relevance of all entries in scope, as arrays. Pure.
+
+A score is absolute: it does not depend on the other results. It is the match of the entry (meaning, words, share of the
+question), the matches around it (session, neighbours, the question that it answers), and properties of the text and its
+speaker. Decision 0035 gives the reason and the measured effect of each term; `bench/ranking.py` measures them again.
+
+Calibration. `relevance` estimates the probability that an entry is evidence. The logistic curve was fitted to turns in
+scopes of 400 to 700 entries. Three rules extend it. Prior: one of N entries answers, so the log-odds rise by
+`ln((400 + 6) / (N + 6))` in smaller scopes. Three bonuses that any statement may have (speaker, first person, number or
+time) select among entries, but are no evidence that one answers: they count by `ln N / ln 400`. A missing half of the
+match is estimated from the other: meaning is 0.5 of the word share (no vector, or a search by text), and the word terms
+are the square of the meaning (a search by vector).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
+Codes: TypeAlias = NDArray[np.int32]
+Flags: TypeAlias = NDArray[np.bool_]
+
+REFERENCE_SIZE: Final = 400
+"""The smallest scope for which the curve of `relevance` was measured; `word_weights` fills smaller ones up to it."""
+RELEVANCE_FLOOR: Final = 0.11
+"""Below this, an entry is not put into a context."""
+CALIBRATED_SPACES: Final = frozenset({"local/all-MiniLM-L6-v2-int8/384"})
+"""Embedding spaces for which `relevance` was measured."""
+
+# bits of `Cue`
+_FIRST_PERSON: Final = 1
+_NUMBER: Final = 2
+_TIME_WORD: Final = 4
+_CAPITALISED: Final = 8
+_ASKS: Final = 16
+_KINDS: Final = _NUMBER | _TIME_WORD | _CAPITALISED
+
+_REACH: Final = 2
+_POSITION_BITS: Final = 32
+_MATCH_TERMS: Final = 4
+_BLOCK: Final = 8192
+"""Entries scored at a time: their temporary arrays stay in the cache of the processor."""
+_PRIOR_ENTRIES: Final = 6
+_MEANING_OF_WORDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RankingWeights:
+    """The weights of the formula. Round on purpose: random steps of one digit change recall by up to two points."""
+
+    meaning: float = 0.7
+    words: float = 0.4
+    share: float = 0.2
+    overlap: float = 0.5
+    session: float = 0.3
+    neighbour: float = 0.2
+    answer: float = 0.3
+    speaker: float = 0.1
+    assistant: float = 0.1
+    asks: float = 0.3
+    first_person: float = 0.06
+    quantity: float = 0.04
+    wanted: float = 0.06
+    per_piece: float = 0.1
+    half_words: float = 10.0
+    """The BM25 at which the word match is one half."""
+    slope: float = 6.0
+    centre: float = 1.22
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFeatures:
+    """The properties of the entries in scope, one element per entry.
+
+    `cosine` is that of the best piece, NaN without a vector; `pieces` is the number of vectors. `bm25` uses
+    `word_weights`; `word_share` is the share of these weights that the entry has. `group` is a code of conversation
+    and session, `conversation`, `speaker` codes; -1 for none. `is_meant`: said by the speaker or role that the question
+    refers to. `is_statement`: a fact or a memory. `cues` has bits of `Cue`. `by_place` is the order by conversation and
+    position; None: it is computed, which takes longer than all the rest.
+    """
+
+    cosine: Floats
+    pieces: NDArray[np.int32]
+    bm25: Floats
+    word_share: Floats
+    group: Codes
+    conversation: Codes
+    position: NDArray[np.int64]
+    speaker: Codes
+    is_meant: Flags
+    is_assistant: Flags
+    is_turn: Flags
+    is_statement: Flags
+    cues: NDArray[np.uint8]
+    by_place: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The score of every entry and its relevance. `terms` add up to the score; empty if not asked for."""
+
+    total: Floats
+    relevance: Floats
+    terms: Mapping[str, Floats]
+
+
+TERMS: Final = (
+    "meaning", "words", "share", "overlap", "session", "neighbour", "answer", "speaker", "assistant", "asks",
+    "first_person", "quantity", "wanted",
+)  # fmt: skip
+"""The terms of a score, named as their weights."""
+
+
+def score(
+    features: EntryFeatures,
+    *,
+    question_cues: int,
+    by_vector: bool,
+    by_words: bool,
+    size: int | None = None,
+    explain: bool = False,
+    weights: RankingWeights = RankingWeights(),
+) -> Scores:
+    """Return the scores of all entries. `size` is the number of entries in scope if it is more than those given.
+
+    `question_cues` are the bits of `Cue` that the question asks for. `by_vector` and `by_words`: whether the question
+    has a vector, and any word. `explain`: return the terms, too. For large scopes this takes longer than the scores.
+    """
+    count = len(features.cosine)
+    entries = max(size or 0, count, 1)
+    certain = min(1.0, math.log(entries) / math.log(REFERENCE_SIZE))
+    match, neighbour, answer, total, probability = (np.empty(count, dtype=np.float32) for _ in range(5))
+    # all terms of all entries are much memory, which the system clears: without `explain`, blocks share theirs
+    rows = [np.empty(count if explain else min(count, _BLOCK), dtype=np.float32) for _ in TERMS]
+    blocks = [slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
+
+    def terms_of(block: slice) -> dict[str, Floats]:
+        own = block if explain else slice(0, block.stop - block.start)
+        return {name: row[own] for name, row in zip(TERMS, rows, strict=True)}
+
+    for block in blocks:
+        terms = terms_of(block)
+        _write_match(features, terms, block, weights, by_vector=by_vector, by_words=by_words)
+        match[block] = terms["meaning"] + terms["words"] + terms["share"]
+        total[block] = match[block] + terms["overlap"]
+    _write_around(features, match, neighbour, answer)
+    best = _best_by_session(features, match)
+    for block in blocks:
+        terms, group = terms_of(block), features.group[block]
+        np.multiply(np.where(group >= 0, best[group], match[block]), np.float32(weights.session), out=terms["session"])
+        np.multiply(neighbour[block], np.float32(weights.neighbour), out=terms["neighbour"])
+        np.multiply(np.square(answer[block]), np.float32(weights.answer), out=terms["answer"])
+        _write_flags(features, terms, match, block, weights, question_cues=question_cues, certain=certain)
+        for name in TERMS[_MATCH_TERMS:]:
+            total[block] += terms[name]
+        probability[block] = relevance(total[block], entries=entries, weights=weights)
+    return Scores(total, probability, dict(zip(TERMS, rows, strict=True)) if explain else {})
+
+
+def relevance(total: Floats, *, entries: int, weights: RankingWeights = RankingWeights()) -> Floats:
+    """Return the estimated probability that an entry with this score, in a scope of this size, is evidence."""
+    prior = math.log((REFERENCE_SIZE + _PRIOR_ENTRIES) / (min(entries, REFERENCE_SIZE) + _PRIOR_ENTRIES))
+    log_odds = np.float32(weights.slope) * (total - np.float32(weights.centre)) + np.float32(prior)
+    return np.float32(1) / (np.float32(1) + np.exp(-log_odds))
+
+
+def best_first(scores: Scores, occurred_at: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
+    """Return the order of the entries, best first; the newer one, then the earlier element, wins a tie."""
+    if occurred_at is None:
+        return np.argsort(-scores.total, kind="stable")
+    return np.lexsort((-occurred_at, -scores.total))
+
+
+def _write_match(
+    features: EntryFeatures,
+    terms: Mapping[str, Floats],
+    block: slice,
+    weights: RankingWeights,
+    *,
+    by_vector: bool,
+    by_words: bool,
+) -> None:
+    """Compute the match of some entries with the question."""
+    bm25, share = features.bm25[block], features.word_share[block]
+    words = bm25 / (bm25 + np.float32(weights.half_words))
+    if by_vector:
+        meaning = _meaning(features.cosine[block], features.pieces[block], share, weights)
+        if not by_words:
+            words = share = np.square(meaning)
+    elif by_words:
+        meaning = np.float32(_MEANING_OF_WORDS) * share
+    else:
+        meaning = words = share = np.zeros_like(bm25)
+    np.multiply(meaning, np.float32(weights.meaning), out=terms["meaning"])
+    np.multiply(words, np.float32(weights.words), out=terms["words"])
+    np.multiply(share, np.float32(weights.share), out=terms["share"])
+    np.multiply(meaning * words, np.float32(-weights.overlap), out=terms["overlap"])
+
+
+def _meaning(cosine: Floats, pieces: NDArray[np.int32], share: Floats, weights: RankingWeights) -> Floats:
+    """Return the similarity of each entry to the question, from 0 to 1."""
+    expected = np.float32(_MEANING_OF_WORDS) * share
+    is_long = pieces > 1
+    if is_long.any():
+        # a long text has more pieces, so its best one is better by chance; a piece shows little of a single word in it
+        cosine = cosine - np.float32(weights.per_piece) * np.log(np.maximum(pieces, 1).astype(np.float32))
+        cosine = np.where(is_long, np.fmax(cosine, expected), cosine)
+    return np.clip(np.where(np.isnan(cosine), expected, cosine), np.float32(0), np.float32(1))
+
+
+def _write_flags(
+    features: EntryFeatures,
+    terms: Mapping[str, Floats],
+    match: Floats,
+    block: slice,
+    weights: RankingWeights,
+    *,
+    question_cues: int,
+    certain: float,
+) -> None:
+    """Compute the terms of speaker and text of some entries."""
+    cues = features.cues[block]
+    self_report = (cues & _FIRST_PERSON != 0) | features.is_statement[block]
+    restates = features.is_assistant[block] & features.is_turn[block]
+    np.multiply(features.is_meant[block], np.float32(weights.speaker * certain), out=terms["speaker"])
+    np.multiply(restates, np.float32(-weights.assistant), out=terms["assistant"])
+    np.multiply(np.square(match[block]) * (cues & _ASKS != 0), np.float32(-weights.asks), out=terms["asks"])
+    np.multiply(self_report, np.float32(weights.first_person * certain), out=terms["first_person"])
+    quantity = cues & (_NUMBER | _TIME_WORD) != 0
+    np.multiply(quantity, np.float32(weights.quantity * certain), out=terms["quantity"])
+    np.multiply(cues & (question_cues & _KINDS) != 0, np.float32(weights.wanted), out=terms["wanted"])
+
+
+def _best_by_session(features: EntryFeatures, match: Floats) -> Floats:
+    """Return the best match of each session, by the code of its group; the last element is of no session."""
+    best = np.zeros(int(features.group.max(initial=-1)) + 2, dtype=np.float32)
+    np.maximum.at(best, features.group, match)
+    return best
+
+
+def _write_around(features: EntryFeatures, match: Floats, neighbour: Floats, answer: Floats) -> None:
+    """Compute for each entry the best match of its neighbours, and the match of the question that it answers."""
+    order = features.by_place
+    if order is None:
+        order = np.lexsort((features.position, features.conversation))
+    for start in range(0, len(order), _BLOCK):
+        margin = min(start, _REACH)
+        window = order[start - margin : start + _BLOCK + _REACH]
+        near, asked = _around(features, match, window)
+        inner = slice(margin, margin + _BLOCK)
+        neighbour[window[inner]], answer[window[inner]] = near[inner], asked[inner]
+
+
+def _around(features: EntryFeatures, match: Floats, window: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return the best match within two positions of the same session, and the match of the question answered.
+
+    `window` are entries in order of place; those at both ends lack their neighbours outside of it.
+    """
+    matched, place = match[window], _places(features, window)
+    near, answered = np.zeros_like(matched), np.zeros_like(matched)
+    for step in range(1, min(_REACH, len(matched) - 1) + 1):
+        distance = place[step:] - place[:-step]
+        beside = distance <= _REACH
+        np.maximum(near[step:], matched[:-step] * beside, out=near[step:])
+        np.maximum(near[:-step], matched[step:] * beside, out=near[:-step])
+        if step == 1:
+            speaker, asked = features.speaker[window], features.cues[window] & _ASKS != 0
+            replies = features.is_turn[window] & ~features.is_assistant[window]
+            by_other = (speaker[1:] != speaker[:-1]) & (np.minimum(speaker[1:], speaker[:-1]) >= 0)
+            answered[1:] = matched[:-1] * ((distance == 1) & by_other & asked[:-1] & replies[1:])
+    return near, answered
+
+
+def _places(features: EntryFeatures, window: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return session and position as one number. Entries without them are far from all others.
+
+    Differences are unsigned, so a smaller number after a larger one is far away, too.
+    """
+    group, position = features.group[window], features.position[window]
+    place = (group.astype(np.int64) << _POSITION_BITS) + position
+    is_placed = (group >= 0) & (position >= 0)
+    if not is_placed.all():
+        place = np.where(is_placed, place, np.arange(-len(place), 0) << _POSITION_BITS)
+    return place.view(np.uint64)

@@ -41,8 +41,9 @@ lint: .venv/.dev ## style and likely mistakes (ruff)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: .venv/.dev ## types (basedpyright, strict)
+types: .venv/.dev ## types (basedpyright, strict); in the tests, only names and calls
 	$(BIN)/basedpyright
+	$(BIN)/basedpyright --project tests/pyrightconfig.json
 
 imports: .venv/.dev ## which way modules may depend (import-linter)
 	$(BIN)/lint-imports

@@ -115,14 +115,14 @@ class ContextRequest(Strict):
         ),
     )
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)] | None = Field(
-        None, description="What to recall by; default: the newest user turn."
+        default=None, description="What to recall by; default: the newest user turn."
     )
-    semantic_recall: SemanticRecall | None = Field(None, description="Recall earlier turns; off unless given.")
+    semantic_recall: SemanticRecall | None = Field(default=None, description="Recall earlier turns; off unless given.")
     include_facts: StrictBool = False
     include_memories: StrictBool = False
     include_summary: StrictBool = True
     filter_participants: Annotated[list[Name], Field(min_length=1, max_length=MAX_FILTERED_PARTICIPANTS)] | None = (
-        Field(None, description="Only turns of these actors; a summary only if all its actors are among them.")
+        Field(default=None, description="Only turns of these actors; a summary only if all its actors are among them.")
     )
     as_actor: Name | None = Field(
         default=None,
@@ -132,7 +132,7 @@ class ContextRequest(Strict):
         ),
     )
     system: SystemText | None = None
-    agent_id: Name | None = Field(None, description="Whose memories; needed for them below the scope admin.")
+    agent_id: Name | None = Field(default=None, description="Whose memories; needed for them below the scope admin.")
     format: Format = Format.OPENAI
     tokenizer: Tokenizer = "o200k_base"
     explain: StrictBool = False

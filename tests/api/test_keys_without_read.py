@@ -28,7 +28,7 @@ from tests.support.marked import (
 )
 from tests.support.mcp import call, message, post
 
-DOCUMENT: Mapping[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
 OPERATIONS: dict[str, tuple[str, str, bool]] = {
     operation["operationId"]: (
         method,

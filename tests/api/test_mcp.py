@@ -24,7 +24,7 @@ from app.settings import Settings
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service
 from tests.support.live import serving
-from tests.support.mcp import REVISIONS, Mode, call, mcp_client, message, post
+from tests.support.mcp import REVISIONS, Mode, call, mcp_client, message, post, text_of
 from tests.support.postgres import TestDatabase
 
 MODES: list[Mode] = ["auto", "legacy"]
@@ -49,14 +49,14 @@ async def port(service: Service) -> AsyncIterator[int]:
 async def structured(client: McpClient, tool: str, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result
-    assert json.loads(result.content[0].text) == result.structured_content
+    assert json.loads(text_of(result)) == result.structured_content
     return result.structured_content
 
 
 async def refused(client: McpClient, tool: str, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments)
     assert result.is_error, result
-    assert result.structured_content["code"] in result.content[0].text
+    assert result.structured_content["code"] in text_of(result)
     return result.structured_content
 
 
@@ -88,12 +88,12 @@ async def test_every_tool_and_resource_does_what_its_call_over_rest_does(client:
         )
         turn = appended["turns"][0]
         read = await mcp.read_resource(f"conversation://{conversation}")
-        contents = json.loads(read.contents[0].text)
+        contents = json.loads(text_of(read))
         assert contents["turns"] == [turn]
         assert contents["conversation"]["title"] == "A week in Lisbon"
         assert not contents["has_earlier"]
         read = await mcp.read_resource(f"conversation://{conversation}/turns/{turn['id']}")
-        assert json.loads(read.contents[0].text) == turn
+        assert json.loads(text_of(read)) == turn
         assert read.contents[0].mime_type == "application/json"
 
 
@@ -135,7 +135,7 @@ async def test_a_session_of_an_agent_needs_two_tools_a_turn(client: Client, port
         assert "/memory/s/context/recent" in [one["path"] for one in tree["summaries"]]
         read = await mcp.read_resource("memory://default/s/context/recent")
         assert read.contents[0].mime_type == "text/plain"
-        assert "The ferry leaves at nine." in read.contents[0].text
+        assert "The ferry leaves at nine." in text_of(read)
         for uri in ("memory://default/none/meta", "memory://default/s/nowhere", "memory://default", "memory:///s/meta"):
             with pytest.raises(MCPError):
                 await mcp.read_resource(uri)

@@ -19,7 +19,7 @@ from tests.api.test_mcp import MARKER, OFFERED, called, listening_to_logs
 from tests.support.api import Client, Service
 from tests.support.command import TURNKEEP
 from tests.support.live import serving
-from tests.support.mcp import REVISIONS, call, message, post
+from tests.support.mcp import REVISIONS, call, message, post, text_of
 
 ROOT = Path(__file__).parents[2]
 # the newer one is named: the client asks for it with a time limit that a start on a busy machine may take
@@ -76,7 +76,7 @@ async def test_every_tool_and_resource_is_there_over_standard_input_and_output(
             f"conversation://{conversation}",
             f"conversation://{conversation}/turns/{appended['turns'][0]['id']}",
         ):
-            assert json.loads((await mcp.read_resource(uri)).contents[0].text)
+            assert json.loads(text_of(await mcp.read_resource(uri)))
         refused = await mcp.call_tool("get_history", {"conversation_id": foreign})
         assert refused.structured_content["code"] == "not_found"
         with pytest.raises(MCPError) as refusal:

@@ -68,11 +68,11 @@ async def ai(port: int, tenant: Client, modelled: Service) -> AsyncIterator[open
         yield opened
 
 
-def user(text: str) -> dict[str, Any]:
+def user(text: str) -> Any:
     return {"role": "user", "content": text}
 
 
-def assistant(text: str) -> dict[str, Any]:
+def assistant(text: str) -> Any:
     return {"role": "assistant", "content": text}
 
 

@@ -788,10 +788,10 @@ class Listening:
     def __init__(self) -> None:
         self.event: list[int | str] = []
 
-    def on_durable(self, _turn_id: TurnId, _part: str, offset: int) -> None:
+    def on_durable(self, turn_id: TurnId, part: str, offset: int) -> None:  # noqa: ARG002
         self.event.append(offset)
 
-    def on_lost(self, _turn_id: TurnId, error: AppError) -> None:
+    def on_lost(self, turn_id: TurnId, error: AppError) -> None:  # noqa: ARG002
         self.event.append(error.code)
 
 

@@ -236,7 +236,8 @@ async def test_the_chain_can_be_walked_by_anybody(client: Client, service: Servi
         {"role": "user", "content": "old", "occurred_at": "2020-02-02T02:02:02.123456Z", "usage": {"prompt_tokens": 1}},
     )
     connection = await asyncpg.connect(service.database.superuser)
-    salts = dict(await connection.fetch("select seq, salt from turns where tenant_id = $1", client.tenant_id))
+    rows = await connection.fetch("select seq, salt from turns where tenant_id = $1", client.tenant_id)
+    salts = {row["seq"]: row["salt"] for row in rows}
     await connection.close()
     assert len(set(salts.values())) == 5
     chain = bytes(32)

@@ -11,8 +11,8 @@ from typing import Any
 import compose_spec
 import pytest
 import yaml
-from conftest import ListeningPostgres
 from dockerfile import parse
+from listening_postgres import ListeningPostgres
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()

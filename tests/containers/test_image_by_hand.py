@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 from by_hand import Root, build, why_not
-from conftest import ListeningPostgres, free_port
 from dockerfile import Stage
+from listening_postgres import ListeningPostgres
+
+from tests.support.process import free_port
 
 ROOT = Path(__file__).parents[2]
 START_S = 120.0

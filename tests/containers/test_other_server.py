@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ListeningPostgres
+from listening_postgres import ListeningPostgres
 
 ROOT = Path(__file__).parents[2]
 SLICE = ("tests/conventions/test_database.py",)

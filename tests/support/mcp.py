@@ -8,6 +8,7 @@ import httpx
 import httpx2
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CallToolResult, ReadResourceResult, TextContent, TextResourceContents
 
 Mode = Literal["auto", "legacy"]
 REVISIONS: dict[Mode, str] = {"auto": "2026-07-28", "legacy": "2025-11-25"}
@@ -22,6 +23,13 @@ async def mcp_client(port: int, key: str, mode: Mode = "auto", **headers: str) -
         transport = streamable_http_client(f"http://127.0.0.1:{port}/mcp", http_client=http)
         async with Client(transport, mode=mode) as client:
             yield client
+
+
+def text_of(result: CallToolResult | ReadResourceResult) -> str:
+    """Return the text of the first block of a result."""
+    first = (result.content if isinstance(result, CallToolResult) else result.contents)[0]
+    assert isinstance(first, TextContent | TextResourceContents), first
+    return first.text
 
 
 def message(method: str, params: dict[str, Any] | None = None, message_id: Any = 1) -> dict[str, Any]:

@@ -140,7 +140,9 @@ def start_container() -> tuple[str, Callable[[], None]]:
     """Start a Postgres in a container, for a whole run: the superuser's URL, and what stops it."""
     try:
         from docker.errors import DockerException  # noqa: PLC0415 - of the group `containers`, not always there
-        from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415
+        from testcontainers.community.postgres import (  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+            PostgresContainer,
+        )
     except ImportError as error:
         raise NoContainerError(
             f"{VARIABLE}={CONTAINER} needs testcontainers: .venv/bin/uv sync --frozen --group containers"

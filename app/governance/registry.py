@@ -71,6 +71,7 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, str]] = MappingProxyType(
         " Stays when what it made is deleted, so that a late repeat does not make it again",
         "memories": "content of an agent's own, across conversations; goes by its id or its time, with its index entry"
         " and vectors; exported as `memory`",
+        "index_removals": "ids of index entries deleted lately, no content; deleted after an hour",
         "jobs": "ids of what is due later, no content; a job whose turn is gone or erased finds nothing to do and ends",
     }
 )

@@ -55,11 +55,12 @@ class IndexDocument:
 
 @dataclass(frozen=True, slots=True)
 class TextAnalysis:
-    """An analysed text: a tsvector literal, its length in lexemes, and whether it ends in a question."""
+    """An analysed text: a tsvector literal, its length in lexemes, its cues (bits of `Cue`) and its packed terms."""
 
     tsvector: str
     length: int
-    asks: bool
+    cues: int
+    terms: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    LargeBinary,
     SmallInteger,
     Table,
     Text,
@@ -26,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
 
-from app.core.database.metadata import METADATA, Vector
+from app.core.database.metadata import METADATA, TransactionNumber, Vector
 
 embedding_spaces = Table(
     "embedding_spaces",
@@ -73,6 +74,13 @@ index_entries = Table(
     Column("lexemes", TSVECTOR, nullable=False),
     Column("dates", JSONB),
     Column("expires_at", DateTime(timezone=True)),
+    # what a process keeps of the words; null in an entry of an older release, or whose words were added to
+    Column("terms", LargeBinary),
+    Column("cues", SmallInteger),
+    Column("analyser", SmallInteger),
+    Column("language", Text),
+    # the last transaction that changed the entry or its vectors; a trigger sets it in updates
+    Column("changed", TransactionNumber, nullable=False, server_default=text("pg_current_xact_id()")),
     ForeignKeyConstraint(
         ["tenant_id", "conversation_id"],
         ["conversations.tenant_id", "conversations.id"],
@@ -81,10 +89,35 @@ index_entries = Table(
     CheckConstraint("kind in ('turn', 'summary', 'fact', 'memory')", name="kind"),
     # includes dead entries: deletes and the foreign key look them up by it
     Index("index_entries_conversation_idx", "tenant_id", "conversation_id", "position"),
-    Index("index_entries_owner_idx", "tenant_id", "owner", postgresql_where=text("live and owner is not null")),
-    Index("index_entries_agent_idx", "tenant_id", "agent_id", postgresql_where=text("live and agent_id is not null")),
+    # for the changes of one segment (see `search.segment_store`); the first only for statements that name its condition
+    Index("index_entries_changed_idx", "tenant_id", "changed", postgresql_where=text("kind <> ''")),
+    Index("index_entries_conversation_changed_idx", "tenant_id", "conversation_id", "changed"),
+    Index(
+        "index_entries_owner_changed_idx",
+        "tenant_id",
+        "owner",
+        "changed",
+        postgresql_where=text("owner is not null"),
+    ),
+    Index(
+        "index_entries_agent_changed_idx",
+        "tenant_id",
+        "agent_id",
+        "changed",
+        postgresql_where=text("agent_id is not null"),
+    ),
     Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),
     Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
+)
+# entries deleted lately: a process deletes them from its memory
+index_removals = Table(
+    "index_removals",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("changed", TransactionNumber, primary_key=True, server_default=text("pg_current_xact_id()")),
+    Column("removed_id", Uuid, primary_key=True),
+    Column("removed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("index_removals_removed_at_idx", "removed_at"),
 )
 vectors = Table(
     "vectors",

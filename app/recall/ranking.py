@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.conversations.schemas.participants import Participant
 from app.formats.schemas import Role
-from app.index.analyser.analyser import words
+from app.index.analyser.words import words
 from app.index.schemas import SearchCandidate
 
 VECTOR_WEIGHT = 0.6

@@ -700,6 +700,8 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
         told = {"subject": "ann", "predicate": "likes", "object": "tea", "conversation_id": conversation}
         await one.post("/v1/facts", json=told)
         await one.post("/v1/memories", json={"content": "worth remembering"})
+        short = (await one.post("/v1/memories", json={"content": "soon deleted"})).json()["id"]
+        assert (await one.delete(f"/v1/memories/{short}")).is_success
         usage = ModelUsage(1, 1)
         await two.spending.record(one.tenant_id, ModelPurpose.FACTS, model="m", usage=usage, failed=False)
     async with connected(service.database.superuser) as connection:

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from turnkeep_minilm import FOLDER
 
-from app.index.analyser.analyser import Analyser, ends_in_question
+from app.index.analyser.analyser import Analyser
 from app.index.analyser.word_weights import WordWeights
+from app.index.analyser.words import ends_in_question
 from app.providers.local import MiniLM
 from app.recall.scoring import (
     REFERENCE_SIZE,

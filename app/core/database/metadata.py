@@ -42,6 +42,16 @@ class Vector(UserDefinedType[object]):
         return "vector"
 
 
+class TransactionNumber(UserDefinedType[object]):
+    """The number of a transaction, which is never used again: Postgres's `xid8`."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_options: object) -> str:
+        """Return the type's name in DDL."""
+        return "xid8"
+
+
 # no foreign key to tenants: jobs of the installation have a tenant id that does not exist
 jobs = Table(
     "jobs",

@@ -6,12 +6,18 @@ text-search configuration is not used, because it returns nothing for such scrip
 """
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Final
 
+from app.index.analyser.cues import read_cues
 from app.index.analyser.stemmer import english_stemmer
+from app.index.analyser.terms import pack_terms
+from app.index.analyser.words import SPACELESS, words
 from app.index.schemas import TextAnalysis
+
+ANALYSER_VERSION: Final = 1
+"""Stored with each entry: rises when the lexemes or cues of a text change."""
 
 _MAX_LEXEME = 64
 _MAX_POSITION = 16_383
@@ -19,18 +25,7 @@ _MAX_POSITIONS = 255
 # the limit of a tsvector is 1 MiB; every lexeme costs its bytes and about 2 + 2 per position
 _MAX_TSVECTOR_BYTES = 700_000
 
-_MARKS = re.compile(r"[\u0300-\u036f]+")
-_APOSTROPHES = re.compile(r"(?<=\w)['\u2019\u02bc](?=\w)")
-# blocks whose vowel signs are parts of words, but not word characters for `re`
-_MARKED = r"\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
-_SPACELESS = (
-    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-    r"\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
-)
-_WORDS = re.compile(rf"[{_SPACELESS}]+|(?:(?![{_SPACELESS}])(?:[^\W_]|[{_MARKED}]))+")
-_SENTENCE_ENDS = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\u061f]")
-_QUESTION_MARKS = "?\uff1f\u061f"
-_SPACELESS_RUN = re.compile(rf"[{_SPACELESS}]")
+_SPACELESS_RUN = re.compile(rf"[{SPACELESS}]")
 # ASCII that is in no word and changes no character before it: a cut there does not change the words
 _BETWEEN_WORDS = re.compile(r"[\x00-\x26\x28-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]")
 _SLICE_CHARACTERS = 8192
@@ -188,19 +183,6 @@ STOP_WORDS = frozenset(
 )
 
 
-def normalise(text: str) -> str:
-    """Fold compatibility forms and case, and remove diacritics of Latin, Greek and Cyrillic."""
-    if text.isascii():
-        return text.lower()
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", folded)))
-
-
-def words(text: str) -> list[str]:
-    """Return the normalised words of a text, with stop words and without stemming."""
-    return _WORDS.findall(_APOSTROPHES.sub("", normalise(text)))
-
-
 def _slices(text: str) -> Iterator[str]:
     """Cut a long text between words, so that no call into the C library blocks other threads for long."""
     start = 0
@@ -208,12 +190,6 @@ def _slices(text: str) -> Iterator[str]:
         yield text[start : cut.start()]
         start = cut.start()
     yield text[start:]
-
-
-def ends_in_question(text: str) -> bool:
-    """Return whether the last complete sentence is a question."""
-    ends = _SENTENCE_ENDS.findall(text)
-    return bool(ends) and ends[-1] in _QUESTION_MARKS
 
 
 class Analyser:
@@ -264,7 +240,8 @@ class Analyser:
         literal = " ".join(
             f"{quote_lexeme(lexeme)}:{','.join(map(str, places))}" for lexeme, places in positions.items()
         )
-        return TextAnalysis(literal, length, ends_in_question(text))
+        counts = {lexeme: len(places) for lexeme, places in positions.items()}
+        return TextAnalysis(literal, length, read_cues(text), pack_terms(counts))
 
     def query(self, text: str) -> list[str]:
         """Return the distinct lexemes of a query."""

@@ -11,6 +11,8 @@ from pgvector import Vector
 
 from app.core.database.transactions import FloatVector, Transaction, row_as
 from app.core.ids import ConversationId, TenantId
+from app.index.analyser.analyser import ANALYSER_VERSION
+from app.index.analyser.cues import LANGUAGE, Cue
 from app.index.schemas import CopiedEntry, DatedEntry, IndexEntry, IndexPosition
 
 
@@ -20,15 +22,16 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
         """
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
                                    position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
-                                   expires_at)
+                                   expires_at, terms, cues, analyser, language)
         select $1, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role, u.position,
                u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length, u.lexemes::tsvector, u.asks,
-               u.expires_at
+               u.expires_at, u.terms, u.cues, $21, $22
         from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
                     $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[], $15::integer[],
-                    $16::text[], $17::boolean[], $18::timestamptz[])
+                    $16::text[], $17::boolean[], $18::timestamptz[], $19::bytea[],
+                    $20::smallint[])
             as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
-                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at)
+                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at, terms, cues)
         """,
         tenant_id,
         [entry.entry_id for entry in entries],
@@ -46,8 +49,12 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
         [entry.prepared.vectors_due for entry in entries],
         [entry.prepared.analysis.length for entry in entries],
         [entry.prepared.analysis.tsvector for entry in entries],
-        [entry.prepared.analysis.asks for entry in entries],
+        [bool(entry.prepared.analysis.cues & Cue.ASKS) for entry in entries],
         [entry.expires_at for entry in entries],
+        [entry.prepared.analysis.terms for entry in entries],
+        [entry.prepared.analysis.cues for entry in entries],
+        ANALYSER_VERSION,
+        LANGUAGE,
     )
 
 
@@ -135,9 +142,10 @@ async def copy_entries(
         """
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
                                    position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
-                                   dates)
+                                   dates, terms, cues, analyser, language)
         select $1, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
-               e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.asks, e.dates
+               e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.asks, e.dates,
+               e.terms, e.cues, e.analyser, e.language
         from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
         join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
         returning entry_id, vectors_due, dates is null as undated
@@ -206,7 +214,7 @@ async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[Date
     await tx.execute(
         """
         update index_entries e set dates = u.dates::jsonb, lexemes = e.lexemes || u.lexemes::tsvector,
-            doc_length = e.doc_length + u.length
+            doc_length = e.doc_length + u.length, terms = null
         from unnest($2::uuid[], $3::text[], $4::text[], $5::integer[]) as u (entry_id, dates, lexemes, length)
         where e.tenant_id = $1 and e.entry_id = u.entry_id and e.live and e.dates is null
         """,

@@ -1,18 +1,29 @@
-"""Cues in texts and questions for `ranking`, with the bits of the index: what a text has, and what a question asks for.
+"""Cues: properties of a text that the ranking uses, and the property that a question asks for. Pure.
 
-Looks at the first 60 words. The lists are English.
+Only the first 60 words of a text are read. The word lists are English: texts of other languages have fewer cues.
 """
 
 import re
+from enum import IntFlag
 from typing import Final
 
-from app.index.analyser.analyser import ends_in_question, words
+from app.index.analyser.words import ends_in_question, words
 
-FIRST_PERSON: Final = 1
-NUMBER: Final = 2
-TIME_WORD: Final = 4
-CAPITALISED: Final = 8
-ASKS: Final = 16
+LANGUAGE: Final = "en"
+"""The language of the word lists, of the stop words and of the stemmer."""
+
+
+class Cue(IntFlag):
+    """A property of a text. An entry stores them as the bits of one number."""
+
+    FIRST_PERSON = 1
+    NUMBER = 2
+    TIME_WORD = 4
+    CAPITALISED = 8
+    """A word inside a sentence starts with a capital letter."""
+    ASKS = 16
+    """The last complete sentence is a question."""
+
 
 _FIRST_WORDS: Final = 60
 _SELF: Final = frozenset(["i", "im", "ive", "id", "ill", "me", "my", "mine", "myself"])
@@ -33,20 +44,20 @@ _NUMBERS: Final = frozenset(
 _PRONOUNS: Final = frozenset(["I", "I'm", "I've", "I'd", "I'll"])
 _SENTENCE_END: Final = re.compile(r"[.!?][\"')]*$")
 _KINDS: Final = (
-    (re.compile(r"\bwhen\b|\b(what|which) (date|day|year|month|time)\b|\bhow long\b"), TIME_WORD),
-    (re.compile(r"\bhow (many|much|often|old)\b"), NUMBER),
-    (re.compile(r"\bwhere\b|\b(what|which) (city|country|place)\b|\b(who|whose|whom)\b"), CAPITALISED),
+    (re.compile(r"\bwhen\b|\b(what|which) (date|day|year|month|time)\b|\bhow long\b"), Cue.TIME_WORD),
+    (re.compile(r"\bhow (many|much|often|old)\b"), Cue.NUMBER),
+    (re.compile(r"\bwhere\b|\b(what|which) (city|country|place)\b|\b(who|whose|whom)\b"), Cue.CAPITALISED),
 )
 
 
 def read_cues(text: str) -> int:
-    """Return the bits of a text."""
-    first = text.split()[:_FIRST_WORDS]
+    """Return the cues of a text as bits."""
+    first = text.split(maxsplit=_FIRST_WORDS)[:_FIRST_WORDS]
     head = " ".join(first)
     known = set(words(head))
-    cues = FIRST_PERSON * bool(known & _SELF) | TIME_WORD * bool(known & _TIMES)
-    cues |= NUMBER * (bool(known & _NUMBERS) or any(character.isdigit() for character in head))
-    return cues | CAPITALISED * _has_name(first) | ASKS * ends_in_question(text)
+    cues = Cue.FIRST_PERSON * bool(known & _SELF) | Cue.TIME_WORD * bool(known & _TIMES)
+    cues |= Cue.NUMBER * (bool(known & _NUMBERS) or any(character.isdigit() for character in head))
+    return cues | Cue.CAPITALISED * _has_name(first) | Cue.ASKS * ends_in_question(text)
 
 
 def _has_name(first: list[str]) -> bool:
@@ -61,6 +72,6 @@ def _has_name(first: list[str]) -> bool:
 
 
 def question_cues(query: str) -> int:
-    """Return the bit of the kind of word that a question asks for; 0 for others."""
+    """Return the cue of the kind of word that a question asks for; 0 for other questions."""
     asked = query.lower()
     return next((bit for pattern, bit in _KINDS if pattern.search(asked)), 0)

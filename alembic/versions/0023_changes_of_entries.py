@@ -1,0 +1,100 @@
+"""Which transaction changed an entry last, and what a process keeps of its words.
+
+A process that keeps entries in memory asks for those that changed since it read them. `changed` is the number of the
+transaction, so that it can be compared with a snapshot: a number that is assigned before the commit, such as a counter
+or a time, would miss what an earlier transaction commits later. Deleted entries are listed for an hour.
+
+Revises: 0022
+"""
+
+from alembic import op
+
+revision = "0023"
+down_revision = "0022"
+branch_labels = None
+depends_on = None
+
+TENANT = "nullif(current_setting('app.tenant', true), '')::uuid"
+TABLE = """
+create table index_removals (
+    tenant_id uuid not null,
+    changed xid8 not null default pg_current_xact_id(),
+    removed_id uuid not null,
+    removed_at timestamptz not null default now(),
+    constraint index_removals_pkey primary key (tenant_id, changed, removed_id)
+);
+create index index_removals_removed_at_idx on index_removals (removed_at);
+alter table index_removals enable row level security, force row level security;
+create policy index_removals_tenant on index_removals to turnkeep_app
+    using (tenant_id = {TENANT}) with check (tenant_id = {TENANT});
+create policy index_removals_ops on index_removals to turnkeep_ops using (true) with check (true);
+grant select, insert on index_removals to turnkeep_app;
+grant select, insert, delete on index_removals to turnkeep_ops
+"""
+TRIGGERS = (
+    """
+    create function stamp_index_entry() returns trigger language plpgsql as $$
+    begin
+        new.changed := pg_current_xact_id();
+        return new;
+    end $$
+    """,
+    "create trigger index_entries_changed before update on index_entries"
+    " for each row execute function stamp_index_entry()",
+    """
+    create function note_removed_entries() returns trigger language plpgsql as $$
+    begin
+        insert into index_removals (tenant_id, removed_id) select tenant_id, entry_id from removed;
+        return null;
+    end $$
+    """,
+    "create trigger index_entries_removed after delete on index_entries"
+    " referencing old table as removed for each statement execute function note_removed_entries()",
+)
+INDEXES = (
+    "create index index_entries_changed_idx on index_entries (tenant_id, changed) where kind <> ''",
+    "create index index_entries_conversation_changed_idx on index_entries (tenant_id, conversation_id, changed)",
+    "create index index_entries_owner_changed_idx on index_entries (tenant_id, owner, changed) where owner is not null",
+    "create index index_entries_agent_changed_idx on index_entries (tenant_id, agent_id, changed)"
+    " where agent_id is not null",
+    "drop index index_entries_owner_idx",
+    "drop index index_entries_agent_idx",
+)
+
+
+def upgrade() -> None:
+    """Add the columns: empty, except the number, which is 0 for all present entries."""
+    op.execute("set local lock_timeout = '4s'")
+    op.execute("set local statement_timeout = '10min'")
+    # a constant default, so that the table is not rewritten
+    op.execute(
+        "alter table index_entries add column terms bytea, add column cues smallint, add column analyser smallint,"
+        " add column language text, add column changed xid8 not null default '0'"
+    )
+    op.execute("alter table index_entries alter column changed set default pg_current_xact_id()")
+    # a sample of words or of a language would outlive its deletion
+    op.execute("alter table index_entries alter column terms set statistics 0, alter column language set statistics 0")
+    for statement in (*TABLE.replace("{TENANT}", TENANT).split(";\n"), *TRIGGERS, *INDEXES):
+        op.execute(statement)
+
+
+def downgrade() -> None:
+    """Drop all of it. Nothing is lost that the words do not say."""
+    op.execute("set local lock_timeout = '4s'")
+    op.execute("drop trigger index_entries_removed on index_entries")
+    op.execute("drop trigger index_entries_changed on index_entries")
+    op.execute("drop function note_removed_entries()")
+    op.execute("drop function stamp_index_entry()")
+    op.execute("drop table index_removals")
+    op.execute("drop index index_entries_changed_idx, index_entries_conversation_changed_idx")
+    op.execute("drop index index_entries_owner_changed_idx, index_entries_agent_changed_idx")
+    op.execute(
+        "create index index_entries_owner_idx on index_entries (tenant_id, owner) where live and owner is not null"
+    )
+    op.execute(
+        "create index index_entries_agent_idx on index_entries (tenant_id, agent_id) where live and agent_id is not null"
+    )
+    op.execute(
+        "alter table index_entries drop column terms, drop column cues, drop column analyser, drop column language,"
+        " drop column changed"
+    )

@@ -6,6 +6,7 @@
 UV_VERSION := 0.13.8
 WORKERS ?= 2
 PYTHON ?=
+BENCH ?=
 
 BIN := .venv/bin
 UV_STAMP := .venv/.uv-$(UV_VERSION)
@@ -63,9 +64,8 @@ soak: .venv/.dev assets ## the long proofs
 	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600
 	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
 
-bench: .venv/.dev assets ## how to measure
-	@echo 'Start a server (make run), then run one of these with $(BIN)/python; --help tells its options:'
-	@grep -l '^if __name__' bench/*.py
+bench: .venv/.dev assets ## measure everything, and write bench/RESULTS.md (some of it: make bench BENCH="--part reads")
+	$(BIN)/python bench/run.py $(BENCH)
 
 assets: $(UV_STAMP) ## fetch and verify the embedding model
 	@$(BIN)/python scripts/fetch_assets.py

@@ -104,6 +104,10 @@ class Client:
         """As `post`, but anything else than 2xx raises RequestFailedError with the problem's code."""
         return _good(call, await self.post(call, path, body))
 
+    async def demand_bytes(self, call: str, path: str, content: bytes) -> Answer:
+        """As `post_bytes`, but anything else than 2xx raises RequestFailedError with the problem's code."""
+        return _good(call, await self.post_bytes(call, path, content))
+
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is not None:
             idle = time.monotonic() - self._used_at

@@ -15,21 +15,19 @@ import asyncio
 import http.client
 import itertools
 import json
-import os
 import random
-import socket
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 import typer
 from client import Client, RequestFailedError
@@ -37,8 +35,8 @@ from figures import percentile
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
-
-from app.tenancy.key_text import generate_key
+from server import Server, serve
+from suite import processes
 
 MS: Final = 1000.0
 READY_S: Final = 90.0
@@ -61,35 +59,6 @@ class _Counted(BaseModel):
 
 
 @dataclass(slots=True)
-class Server:
-    """A server process."""
-
-    port: int
-    key: str
-    process: asyncio.subprocess.Process
-
-    @property
-    def url(self) -> str:
-        """Its root."""
-        return f"http://127.0.0.1:{self.port}"
-
-    def memory_mib(self, name: Literal["VmRSS", "VmHWM"] = "VmRSS") -> float:
-        """Its resident set, now or at its peak since `forget_peak`."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith(name))
-        return int(line.split()[1]) / 1024
-
-    def forget_peak(self) -> None:
-        """Let the peak begin anew."""
-        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-
-    def cpu_s(self) -> float:
-        """Processor time that it has used."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(slots=True)
 class Figures:
     """What was measured. Times in seconds, memory in MiB."""
 
@@ -106,47 +75,6 @@ class Figures:
     missing: int = 0
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@asynccontextmanager
-async def serve(root: Path) -> AsyncGenerator[Server]:
-    """A server with its default settings, on a database below `root`."""
-    port, key = _free_port(), str(generate_key())
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNKEEP_")} | {
-        "TURNKEEP_DATA_DIR": str(root),
-        "TURNKEEP_BOOTSTRAP_KEY": key,
-        "TURNKEEP_PORT": str(port),
-        "TURNKEEP_LOG_LEVEL": "warning",
-    }
-    # settings of a comparison: BENCH_TURNKEEP_X goes on to the server as TURNKEEP_X
-    environment |= {name[6:]: value for name, value in os.environ.items() if name.startswith("BENCH_TURNKEEP_")}
-    with (root / "server.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.cli", "serve", env=environment, stdout=log, stderr=log
-        )
-    try:
-        await _until_ready(port)
-        yield Server(port, key, process)
-    finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
-async def _until_ready(port: int) -> None:
-    async with asyncio.timeout(READY_S):
-        while True:
-            with suppress(OSError, RequestFailedError):
-                async with Client(f"http://127.0.0.1:{port}", "") as client:
-                    await client.get("ready", "/readyz")
-                    return
-            await asyncio.sleep(0.1)
-
-
 def texts(script: Script, count: int) -> list[str]:
     """So many texts of about 1 MiB in UTF-8: sentences of words from a vocabulary, or of CJK characters."""
     draw = random.Random(7)  # noqa: S311 - repeatable, not secret
@@ -158,7 +86,7 @@ def texts(script: Script, count: int) -> list[str]:
     return ["".join(draw.choices(vocabulary, k=TEXT_BYTES // 3)) for _ in range(count)]
 
 
-def probe_health(port: int, seconds: "Queue[list[float]]", stopping: "Event") -> None:
+def probe_health(port: int | None, seconds: "Queue[list[float]]", stopping: "Event") -> None:
     """Ask `/healthz` by a timetable over one connection, until `stopping` is set.
 
     Times count from when a request was due: those that had to wait for a slow answer before them count as slow too.
@@ -179,12 +107,13 @@ def probe_health(port: int, seconds: "Queue[list[float]]", stopping: "Event") ->
 
 
 @asynccontextmanager
-async def probing(port: int, figures: Figures) -> AsyncGenerator[None]:
+async def probing(url: str, figures: Figures) -> AsyncGenerator[None]:
     """Ask `/healthz` from a process of its own as long as the block lasts."""
-    processes = get_context("spawn")
-    seconds = processes.Queue()
-    stopping = processes.Event()
-    process = processes.Process(target=probe_health, args=(port, seconds, stopping), daemon=True)
+    port = urlsplit(url).port
+    spawning = get_context("spawn")
+    seconds = spawning.Queue()
+    stopping = spawning.Event()
+    process = spawning.Process(target=probe_health, args=(port, seconds, stopping), daemon=True)
     process.start()
     try:
         yield
@@ -197,7 +126,7 @@ async def probing(port: int, figures: Figures) -> AsyncGenerator[None]:
 async def sample_memory(server: Server, figures: Figures) -> None:
     """Keep the highest resident set that is seen, until cancelled."""
     while True:
-        figures.peak_mib = max(figures.peak_mib, server.memory_mib())
+        figures.peak_mib = max(figures.peak_mib, processes.memory_mib(server.pid))
         await asyncio.sleep(SAMPLE_EVERY_S)
 
 
@@ -236,17 +165,17 @@ async def measure(server: Server, *, appends: int, parallel: int, turns: int, sc
         path = f"/v1/conversations/{_Identified.model_validate_json(small.body).id}/turns"
         await client.demand("append", path, {"turns": [{"role": "user", "content": "Good morning."}]})
         await asyncio.sleep(2.0)
-        server.forget_peak()
-        figures.start_mib = figures.peak_mib = server.memory_mib()
+        processes.reset_peak_memory(server.pid)
+        figures.start_mib = figures.peak_mib = processes.memory_mib(server.pid)
         sampling = asyncio.create_task(sample_memory(server, figures))
-        began, cpu_s, numbers = time.perf_counter(), server.cpu_s(), itertools.count()
-        async with probing(server.port, figures):
+        began, cpu_s, numbers = time.perf_counter(), processes.cpu_s(server.pid), itertools.count()
+        async with probing(server.url, figures):
             await asyncio.gather(*(append_all(server, one, body, numbers, appends, figures) for one in conversations))
-            figures.took_s, figures.cpu_s = time.perf_counter() - began, server.cpu_s() - cpu_s
+            figures.took_s, figures.cpu_s = time.perf_counter() - began, processes.cpu_s(server.pid) - cpu_s
         await asyncio.sleep(rest_s)
         sampling.cancel()
-        figures.later_mib = server.memory_mib()
-        figures.peak_mib = max(figures.peak_mib, server.memory_mib("VmHWM"))
+        figures.later_mib = processes.memory_mib(server.pid)
+        figures.peak_mib = max(figures.peak_mib, processes.memory_mib(server.pid, "VmHWM"))
         stored = 0
         for one in conversations:
             answer = await client.get("read", f"/v1/conversations/{one}")

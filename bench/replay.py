@@ -1,6 +1,6 @@
-"""Replays dialogues through the API: evidence recall, budgets kept, and latencies beside the database's own.
+"""Replays dialogues through the API: evidence recall, and budgets kept. `make bench` measures times.
 
-    .venv/bin/python bench/replay.py http://127.0.0.1:8765 --key tk_... --dataset locomo10.json --data-dir data
+    .venv/bin/python bench/replay.py http://127.0.0.1:8765 --key tk_... --dataset locomo10.json
 
 Needs a running service and a file of the LoCoMo shape, which this project neither has nor may have (CC BY-NC). Each run
 makes conversations of its own; nothing is deleted. Both people of a dialogue speak in role `user`, since neither is an
@@ -8,8 +8,7 @@ assistant: `actor` tells them apart, and nothing in recall can profit from the r
 
 1. Loads every dialogue in batches of varying size, and lets it be compacted by its policy. 2. Asks every question once,
 k = 50, and looks for its evidence. 3. Builds contexts at four budgets in all formats, counts them again, and looks
-whether each turn is shown, lies under a summary, or is counted in the gap. 4. Measures latencies one at a time, in
-rounds that go through all operations and the floor, so that a noisy moment hits both.
+whether each turn is shown, lies under a summary, or is counted in the gap.
 
 Exits with 1 when a request fails, a context breaks its budget or its own count, leaves turns out that it does not
 count, or a recall comes back short.
@@ -20,7 +19,6 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,14 +31,11 @@ from figures import (
     CUTS,
     Contexts,
     Failures,
-    Latencies,
     Recalled,
     print_contexts,
     print_failures,
-    print_latencies,
     print_recall,
 )
-from floor import Floor, embedded_url, open_floor
 from locomo import CATEGORIES, Dialogue, Question, SpokenTurn, read_dialogues
 from pydantic import BaseModel, JsonValue
 from recount import recount
@@ -57,17 +52,7 @@ WINDOWS: Final = (None, 1000)
 TOKENIZERS: Final[tuple[EncodingName, ...]] = ("o200k_base", "cl100k_base")
 ESTIMATED: Final = frozenset({"anthropic", "workers_ai"})
 SYSTEM: Final = "You are a helpful assistant who remembers what was said."
-MEASURED_BATCH: Final = 10
-WARM_UP_ROUNDS: Final = 5
 UNPROCESSABLE: Final = 422
-FLOORS: Final = {
-    "append, 1 turn": "floor: insert",
-    "append, 10 turns": "floor: insert",
-    "recall, k 10": "floor: select 50",
-    "recall, k 50": "floor: select 50",
-    "context, 4,096": "floor: select 50",
-    "context, 4,096, recall": "floor: select 50",
-}
 
 
 class _Identified(BaseModel):
@@ -148,7 +133,6 @@ class Run:
     progress: Progress
     recalled: Recalled = field(default_factory=Recalled)
     contexts: Contexts = field(default_factory=Contexts)
-    latencies: Latencies = field(default_factory=Latencies)
     failures: Failures = field(default_factory=Failures)
     short_recalls: int = 0
     turns_per_s: float = 0.0
@@ -336,55 +320,7 @@ async def build_all(run: Run, loaded: Sequence[Loaded], concurrency: int, most: 
     await asyncio.gather(*(work() for _ in range(concurrency)))
 
 
-async def time_call(run: Run, name: str, client: Client, path: str, body: dict[str, JsonValue]) -> None:
-    """Note how long one call takes."""
-    try:
-        answer = await client.demand(name, path, body)
-    except RequestFailedError as error:
-        run.failures.note(error)
-    else:
-        run.latencies.note(name, answer.seconds)
-
-
-async def measure_round(run: Run, client: Client, floor: Floor | None, one: Loaded, paths: tuple[str, int]) -> None:
-    """One of each operation, the floor's between them. Appends go to a copy that no question is asked of."""
-    copy_id, number = paths
-    turns, questions = one.dialogue.turns, one.dialogue.questions
-    if floor is not None:
-        run.latencies.note("floor: insert", await floor.insert())
-        run.latencies.note("floor: select 50", await floor.select())
-    for size, name in ((1, "append, 1 turn"), (MEASURED_BATCH, "append, 10 turns")):
-        start = number * (MEASURED_BATCH + 1) % max(1, len(turns) - size)
-        try:
-            answer = await append(client, copy_id, turns[start : start + size])
-        except RequestFailedError as error:
-            run.failures.note(error)
-        else:
-            run.latencies.note(name, answer.seconds)
-    question = questions[number % len(questions)]
-    path = f"/v1/conversations/{one.conversation_id}"
-    for k in (10, 50):
-        await time_call(run, f"recall, k {k}", client, f"{path}/recall", {"query": question.text, "k": k})
-    plain: dict[str, JsonValue] = {"token_budget": 4096}
-    await time_call(run, "context, 4,096", client, f"{path}/context", plain)
-    body = context_body(Wish(one, question, 4096))
-    await time_call(run, "context, 4,096, recall", client, f"{path}/context", body)
-
-
-async def measure(run: Run, loaded: Sequence[Loaded], floor: Floor | None, rounds: int) -> None:
-    """Measure latencies, one request at a time; the first rounds only warm up."""
-    task = run.progress.add_task("latency", total=WARM_UP_ROUNDS + rounds)
-    async with run.client() as client:
-        copies = [await create(client, one.dialogue, f"{run.name}/{one.dialogue.name}/latency") for one in loaded]
-        for number in range(WARM_UP_ROUNDS + rounds):
-            if number == WARM_UP_ROUNDS:
-                run.latencies = Latencies()
-            which = number % len(loaded)
-            await measure_round(run, client, floor, loaded[which], (copies[which], number // len(loaded)))
-            run.progress.advance(task)
-
-
-def report(run: Run, loaded: Sequence[Loaded], floor: Floor | None) -> dict[str, JsonValue]:
+def report(run: Run, loaded: Sequence[Loaded]) -> dict[str, JsonValue]:
     """Give everything that was found out; names and numbers, no content."""
     return {
         "run": run.name,
@@ -395,8 +331,6 @@ def report(run: Run, loaded: Sequence[Loaded], floor: Floor | None) -> dict[str,
         "recall": run.recalled.as_json(),
         "short_recalls": run.short_recalls,
         "contexts": run.contexts.as_json(),
-        "latency": run.latencies.as_json(FLOORS),
-        "database": None if floor is None else dict(floor.settings),
         "failures": run.failures.as_json(),
     }
 
@@ -410,8 +344,6 @@ def show(console: Console, run: Run) -> None:
         console.print(f"{run.short_recalls} recalls came back with fewer than k hits", style="red")
     if run.contexts.built or run.contexts.too_small:
         print_contexts(console, run.contexts)
-    if run.latencies.seconds:
-        print_latencies(console, run.latencies, FLOORS)
     print_failures(console, run.failures)
 
 
@@ -422,29 +354,19 @@ class Options:
     dialogues: Sequence[Dialogue]
     concurrency: int
     contexts: int
-    rounds: int
-    database_url: str | None
-    data_dir: Path | None
     out: Path | None
 
 
 async def replay(run: Run, options: Options, console: Console) -> bool:
     """Do it all; says whether everything was as promised."""
-    async with AsyncExitStack() as stack:
-        url = options.database_url
-        if url is None and options.data_dir is not None:
-            url = await stack.enter_async_context(embedded_url(options.data_dir / "postgres"))
-        floor = None if url is None else await stack.enter_async_context(open_floor(url))
-        with run.progress:
-            loaded = await load(run, options.dialogues, options.concurrency)
-            await ask_all(run, loaded, options.concurrency)
-            if options.contexts >= 0:
-                await build_all(run, loaded, options.concurrency, options.contexts)
-            if options.rounds:
-                await measure(run, loaded, floor, options.rounds)
-        show(console, run)
-        if options.out is not None:
-            options.out.write_text(json.dumps(report(run, loaded, floor), indent=2) + "\n")
+    with run.progress:
+        loaded = await load(run, options.dialogues, options.concurrency)
+        await ask_all(run, loaded, options.concurrency)
+        if options.contexts >= 0:
+            await build_all(run, loaded, options.concurrency, options.contexts)
+    show(console, run)
+    if options.out is not None:
+        options.out.write_text(json.dumps(report(run, loaded), indent=2) + "\n")
     return not (run.failures.counts or run.contexts.violations or run.short_recalls)
 
 
@@ -456,13 +378,10 @@ def main(
     limit_conversations: Annotated[int, typer.Option(min=1, help="Only the first so many dialogues.")] = 1000,
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Connections while loading and asking.")] = 2,
     contexts: Annotated[int, typer.Option(min=-1, help="Questions to build contexts for; 0: all, -1: none.")] = 0,
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds of latency, one of each operation.")] = 200,
     margin: Annotated[float, typer.Option(min=1, help="The service's context_margin.")] = 1.35,
-    database_url: Annotated[str | None, typer.Option(help="The owner's URL, for the floor.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Instead: the data directory of an embedded Postgres.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Where to write the figures.")] = None,
 ) -> None:
-    """Replay dialogues through the API and measure recall, budgets and latency."""
+    """Replay dialogues through the API and measure recall and budgets."""
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         console=Console(stderr=True),
@@ -470,7 +389,7 @@ def main(
     name = f"replay-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}"
     run = Run(url, key, margin, name, progress)
     dialogues = read_dialogues(dataset)[:limit_conversations]
-    options = Options(dialogues, concurrency, contexts, rounds, database_url, data_dir, json_file)
+    options = Options(dialogues, concurrency, contexts, json_file)
     console = Console()
     try:
         good = asyncio.run(replay(run, options, console))

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,62 +15,79 @@ from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.tenancy.key_text import generate_key
 
 READY_S: Final = 90.0
+_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server answers, the key to use, and the URL of its database as superuser."""
+    """A running server: its root URL, an API key, the URL of its database as superuser, and the pid of its process."""
 
     url: str
     key: str
     postgres: str
+    pid: int
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 @asynccontextmanager
-async def serve(root: Path, **settings: str) -> AsyncGenerator[Server]:
-    """A server with these settings (their names in lower case), on a database below `root`."""
-    port, key = _free_port(), str(generate_key())
-    own = {name: value for name, value in os.environ.items() if not name.startswith("TURNKEEP_")}
-    given = {f"TURNKEEP_{name.upper()}": value for name, value in settings.items()}
-    environment = (
-        own
-        | given
-        | {
-            "TURNKEEP_DATA_DIR": str(root),
-            "TURNKEEP_BOOTSTRAP_KEY": key,
-            "TURNKEEP_PORT": str(port),
-            "TURNKEEP_LOG_LEVEL": "warning",
-        }
-    )
-    with (root / "server.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.cli", "serve", env=environment, stdout=log, stderr=log
-        )
-    try:
-        await _until_ready(port)
+async def serve(root: Path, *, key: str | None = None, **settings: str) -> AsyncGenerator[Server]:
+    """Run a server with these settings (their names in lower case), on a database below `root`.
+
+    `key`: the API key of the installation below `root`, if there is one already. `BENCH_TURNKEEP_X` in the environment
+    is passed to the server as `TURNKEEP_X`, to compare settings.
+    """
+    port, key = free_port(), key or str(generate_key())
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNKEEP_")}
+    environment |= {f"TURNKEEP_{name.upper()}": value for name, value in settings.items()}
+    environment |= {name[6:]: value for name, value in os.environ.items() if name.startswith("BENCH_TURNKEEP_")}
+    environment |= {
+        "TURNKEEP_DATA_DIR": str(root),
+        "TURNKEEP_BOOTSTRAP_KEY": key,
+        "TURNKEEP_PORT": str(port),
+        "TURNKEEP_LOG_LEVEL": "warning",
+    }
+    command = (sys.executable, "-m", "app.cli", "serve")
+    async with running(command, environment, port=port, ready_path="/readyz", log=root / "server.log") as pid:
         embedded = EmbeddedPostgres(root / "postgres", shared_buffers_mb=256)
         await asyncio.to_thread(embedded.find)
-        yield Server(f"http://127.0.0.1:{port}", key, embedded.url("postgres", schema.DATABASE))
+        yield Server(f"http://127.0.0.1:{port}", key, embedded.url("postgres", schema.DATABASE), pid)
+
+
+@asynccontextmanager
+async def running(
+    command: Sequence[str], environment: Mapping[str, str], *, port: int, ready_path: str, log: Path
+) -> AsyncGenerator[int]:
+    """Run an HTTP server as a process and give its pid once `ready_path` answers 200. Ends it with SIGTERM."""
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=output, stderr=output)
+    try:
+        async with asyncio.timeout(READY_S):
+            while not await _is_ready(port, ready_path):
+                if process.returncode is not None:
+                    raise RuntimeError(f"{command[-1]} ended with {process.returncode}: {_tail(log)}")
+                await asyncio.sleep(_POLL_S)
+        yield process.pid
     finally:
         with suppress(ProcessLookupError):
             process.terminate()
         await process.wait()
 
 
-async def _until_ready(port: int) -> None:
-    async with asyncio.timeout(READY_S):
-        while True:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                line = await reader.readline()
-                writer.close()
-                if b" 200 " in line:
-                    return
-            await asyncio.sleep(0.1)
+async def _is_ready(port: int, path: str) -> bool:
+    with suppress(OSError, asyncio.IncompleteReadError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        line = await reader.readline()
+        writer.close()
+        return b" 200 " in line
+    return False
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]

@@ -25,7 +25,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test check soak bench assets wheels lint types imports migrations-lint openapi-lint asyncapi-lint openapi dev clean
+.PHONY: help run test check soak bench bench-peers assets wheels lint types imports migrations-lint openapi-lint asyncapi-lint openapi dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +66,9 @@ soak: .venv/.dev assets ## the long proofs
 
 bench: .venv/.dev assets ## measure everything, and write bench/RESULTS.md (some of it: make bench BENCH="--part reads")
 	$(BIN)/python bench/run.py $(BENCH)
+
+bench-peers: .venv/.dev assets ## compare with other systems, installed from PyPI, and add the table to bench/RESULTS.md
+	$(BIN)/python bench/compare.py $(BENCH)
 
 assets: $(UV_STAMP) ## fetch and verify the embedding model
 	@$(BIN)/python scripts/fetch_assets.py

@@ -21,7 +21,7 @@ _COLUMNS: Final = (
     "p50 to floor", "CPU to floor", "p50 to previous", "CPU to previous",
 )  # fmt: skip
 _PEER_METHOD: Final = """
-Written by `bench/peers/compare.py`. Each peer runs from its own environment, with the embedding model of Turnkeep and
+Written by `bench/compare.py`. Each peer runs from its own environment, with the embedding model of Turnkeep and
 without a chat model, on the same server of Postgres, in alternation with Turnkeep: the same messages, the same queries.
 Libraries run inside their own process, without HTTP; Turnkeep runs over HTTP. Ratio: Turnkeep divided by the peer;
 below 1, Turnkeep is faster.

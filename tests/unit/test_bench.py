@@ -3,14 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))  # a bench is run as scripts, so its modules are on the path of a script only
 
+from compare import Alternation, Amounts  # noqa: E402
+from peers.library import Work  # noqa: E402
+from peers.worker import work  # noqa: E402
 from suite import report  # noqa: E402
 from suite.figure import Figure, Machine, PeerFigure, PeerRun, Run, load_run, merge, ratio  # noqa: E402
+from suite.load import Timings  # noqa: E402
 from suite.plots import bar_plot, line_plot  # noqa: E402
 from suite.texts import TextSource  # noqa: E402
 
@@ -76,6 +81,67 @@ def test_plots_are_well_formed_and_have_a_point_per_value() -> None:
 
     assert len(lines.findall("{*}circle")) == 2
     assert "3.00 ms" in "".join(bars.itertext())
+
+
+class RememberedCalls:
+    """A library, and a side of a comparison, that answers at once and remembers what it was given."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.appended: list[tuple[int, list[str]]] = []
+        self.asked: list[str] = []
+
+    async def answer(self, calls: int) -> Timings:
+        return Timings([self.seconds] * calls, self.seconds * calls)
+
+
+class FakeLibrary(RememberedCalls):
+    async def append(self, place: int, texts: Sequence[str]) -> None:
+        self.appended.append((place, list(texts)))
+
+    async def recall(self, place: int, query: str) -> int:
+        self.asked.append(query)
+        return 10 - place
+
+
+class FakeSide(RememberedCalls):
+    async def append(self, batches: Sequence[list[str]], *, clients: int = 1) -> Timings:
+        self.appended += [(clients, batch) for batch in batches]
+        return await self.answer(len(batches))
+
+    async def recall(self, queries: Sequence[str]) -> Timings:
+        self.asked += queries
+        return await self.answer(len(queries))
+
+    async def context(self, queries: Sequence[str]) -> Timings | None:
+        del queries
+
+
+async def test_a_worker_makes_every_call_once_and_each_client_writes_to_a_place_of_its_own() -> None:
+    library = FakeLibrary(0.0)
+    one = await work(library, Work(batches=[["a"], ["b"]]))
+    several = await work(library, Work(batches=[["c"]] * 4, clients=2))
+    asked = await work(library, Work(queries=["d", "e"]))
+
+    assert [len(done.seconds) for done in (one, several, asked)] == [2, 4, 2]
+    assert library.appended[:2] == [(0, ["a"]), (0, ["b"])]
+    assert {place for place, _ in library.appended[2:]} <= {1, 2}
+    assert library.asked == ["d", "e"]
+    assert asked.fewest_hits == 10
+
+
+async def test_both_sides_of_a_comparison_get_the_same_calls() -> None:
+    turnkeep, other = FakeSide(0.001), FakeSide(0.004)
+    amounts = Amounts(messages=(100, 150), rounds=2, calls=4, clients=2, batch=5)
+    figures = await Alternation("p", turnkeep, other, amounts).run()
+
+    assert turnkeep.appended == other.appended
+    assert turnkeep.asked == other.asked
+    assert [(figure.operation, figure.messages) for figure in figures] == [
+        ("recall, k 10", 100), ("append 1", 100), ("append 1, 2 clients", 100), ("append 5", 100),
+        ("recall, k 10", 150),
+    ]  # fmt: skip
+    assert {round(figure.ratio, 3) for figure in figures} == {0.25}
 
 
 def test_texts_are_the_same_for_the_same_seed() -> None:

@@ -106,13 +106,13 @@ class DerivedTitles:
         tx: Transaction,
         head: ConversationRow,
         *,
-        gone: Collection[UUID],
+        removed_ids: Collection[UUID],
         sources: Collection[TitleSource] = tuple(TitleSource),
     ) -> None:
         """Delete a title that was derived from removed turns, and derive it again. The caller has locked the head."""
         conversation_id = ConversationId(head.id)
-        if gone and await title_store.clear_title(
-            tx, caller.tenant_id, conversation_id, turn_ids=gone, sources=[source.value for source in sources]
+        if removed_ids and await title_store.clear_title(
+            tx, caller.tenant_id, conversation_id, turn_ids=removed_ids, sources=[source.value for source in sources]
         ):
             await self.renew(caller, tx, head)
 

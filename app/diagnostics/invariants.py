@@ -145,7 +145,7 @@ class ConversationCheck:
                 content=turn.row.content_hash,
             )
             if expected != turn.row.chain_hash:
-                yield self._fault("chain_broken", f"the chain does not hold at seq {turn.row.seq}", turn.row.id)
+                yield self._fault("chain_broken", f"the hash chain is broken at seq {turn.row.seq}", turn.row.id)
         self._chain = turn.row.chain_hash
 
     def end(self) -> Iterator[Fault]:

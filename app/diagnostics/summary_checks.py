@@ -18,14 +18,14 @@ def check_coverage(
     def fault(code: str, detail: str, object_id: UUID | None = None) -> Fault:
         return Fault(code, detail, tenant_id, conversation_id, object_id)
 
-    standing = [row for row in summaries if row.stands]
-    for row, after in pairwise(standing):
+    valid = [row for row in summaries if row.is_valid]
+    for row, after in pairwise(valid):
         if after.from_position <= row.to_position:
             yield fault("summary_overlap", f"begins at {after.from_position}, one ends at {row.to_position}", after.id)
     for row in summaries:
         for code, detail in _of_summary(row, mark, covered):
             yield fault(code, detail, row.id)
-    reach = _reach(standing, mark.erased_position)
+    reach = _reach(valid, mark.erased_position)
     for name, stated, found in (
         ("summarized_position", mark.position, reach),
         ("summarized_turns", mark.turns, covered.turns),
@@ -45,19 +45,19 @@ def _of_summary(row: SummaryRow, mark: MarkRow, covered: Covered) -> Iterator[tu
     if not row.replaced_well:
         yield "summary_lost", "replaced_by names no summary of the conversation"
     if row.kind == _SUMMARY:
-        if row.entry_live is not row.stands:
-            yield "summary_unfound", "the index finds what is replaced, or does not find what stands"
+        if row.entry_live is not row.is_valid:
+            yield "summary_unfound", "the index finds a replaced summary, or does not find a valid one"
         return
-    if row.from_position <= mark.erased_position and (row.lines or not row.stands):
+    if row.from_position <= mark.erased_position and (row.lines or not row.is_valid):
         yield "erased_remains", "highlights stand for turns that retention has erased"
     if row.lines_lost:
         yield "erased_remains", f"{row.lines_lost} lines are of turns that do not say them, in its range, any more"
 
 
-def _reach(standing: Sequence[SummaryRow], erased_position: int) -> int:
+def _reach(valid: Sequence[SummaryRow], erased_position: int) -> int:
     """Return the last position that summaries cover without a gap, computed independently of the service."""
     position = erased_position
-    for row in standing:
+    for row in valid:
         if row.from_position > position + 1:
             break
         position = max(position, row.to_position)

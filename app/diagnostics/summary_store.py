@@ -23,15 +23,15 @@ class MarkRow:
 class SummaryRow:
     """A summary with its index state, without its content.
 
-    `stands`: nothing has replaced it. `replaced_well`: its replacement exists. `lines_lost`: those of its `lines` whose
-    turns are outside of its range or erased. `entry_live` is None without an index entry.
+    `is_valid`: no summary has replaced it. `replaced_well`: its replacement exists. `lines_lost`: those of its `lines`
+    whose turns are outside of its range or erased. `entry_live` is None without an index entry.
     """
 
     id: UUID
     kind: str
     from_position: int
     to_position: int
-    stands: bool
+    is_valid: bool
     replaced_well: bool
     lines: int
     lines_lost: int
@@ -69,7 +69,7 @@ async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: 
     """Return all summaries by range, replaced ones too."""
     rows = await tx.fetch(
         """
-        select s.id, s.kind, s.from_position, s.to_position, s.replaced_by is null as stands,
+        select s.id, s.kind, s.from_position, s.to_position, s.replaced_by is null as is_valid,
                s.replaced_by is null or exists (
                    select from summaries r where r.tenant_id = s.tenant_id and r.id = s.replaced_by
                      and r.conversation_id = s.conversation_id

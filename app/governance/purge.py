@@ -97,31 +97,31 @@ class Purger:
         """Run one step of a bounded number of rows. Return the deleted rows by table, and whether more are left."""
         of = self._lifetimes
         async with self._database.transaction(caller.tenant_id) as tx:
-            facts_held = await of.lock(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
-            if not facts_held:
+            has_facts_by_id = await of.lock(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
+            if not has_facts_by_id:
                 return {}, False
-            held, told = list(facts_held), [one for one, has_facts in facts_held.items() if has_facts]
-            turn_ids = await of.lock_turns(caller, tx, conversation_ids=held, limit=_ROWS)
+            locked, with_facts = list(has_facts_by_id), [one for one, has_facts in has_facts_by_id.items() if has_facts]
+            turn_ids = await of.lock_turns(caller, tx, conversation_ids=locked, limit=_ROWS)
             counts: Counter[str] = Counter()
             if turn_ids:
-                if told:
+                if with_facts:
                     counts.update(await self._facts.invalidate(caller, tx, turn_ids=turn_ids))
                 counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
                 counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
                 # The keys of facts are locked in one transaction, always in the same order, so that no deadlock occurs.
-                if told or len(turn_ids) == _ROWS:
+                if with_facts or len(turn_ids) == _ROWS:
                     return dict(counts), True
             # Facts without a turn; a fact's index entry is deleted with it.
-            if told:
-                facts, more = await self._facts.erase_some(caller, tx, conversation_ids=told, limit=_ROWS)
+            if with_facts:
+                facts, more = await self._facts.erase_some(caller, tx, conversation_ids=with_facts, limit=_ROWS)
                 counts.update(facts)
                 if more:
                     return dict(counts), True
-            rest = await self._index.erase_some(caller, tx, conversation_ids=held, limit=_ROWS)
-            rest["summaries"] = await of.delete_summaries(caller, tx, conversation_ids=held, limit=_ROWS)
+            rest = await self._index.erase_some(caller, tx, conversation_ids=locked, limit=_ROWS)
+            rest["summaries"] = await of.delete_summaries(caller, tx, conversation_ids=locked, limit=_ROWS)
             more = _ROWS in {rest["index_entries"], rest["summaries"]}
             if not more:
-                rest["conversations"] = await of.delete_conversations(caller, tx, conversation_ids=held)
+                rest["conversations"] = await of.delete_conversations(caller, tx, conversation_ids=locked)
             counts.update(rest)
             return dict(+counts), more
 

@@ -161,8 +161,8 @@ class Governance:
         swept = 0
         for _ in range(_MAX_SWEEPS):
             async with self._ops.across_tenants() as tx:
-                gone = await self._memories.erase_expired(tx, limit=_SWEPT_AT_ONCE)
-            swept += gone
-            if gone < _SWEPT_AT_ONCE:
+                deleted = await self._memories.erase_expired(tx, limit=_SWEPT_AT_ONCE)
+            swept += deleted
+            if deleted < _SWEPT_AT_ONCE:
                 break
         return swept

@@ -44,7 +44,7 @@ __all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "Facts"]
 
 _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
-_TOLD_AT_ONCE = 500
+_MAX_RECORDED_FRAMES = 500
 _MOVED_AT_ONCE = 100
 
 
@@ -69,9 +69,9 @@ class Facts:
         self._index = index
         self._cursors = cursors
         index.makers.append(self._make_vectors)
-        self._keeper = FactWriter(index=index, settings=settings)
-        self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._keeper)
-        self.extractor = Extractor(database, conversations=conversations, writer=self._keeper, chat=chat)
+        self._writer = FactWriter(index=index, settings=settings)
+        self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._writer)
+        self.extractor = Extractor(database, conversations=conversations, writer=self._writer, chat=chat)
         """Extracts facts from turns."""
 
     # reading
@@ -157,7 +157,9 @@ class Facts:
         self, tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, after_rev: int
     ) -> list[FactRecordedFrame]:
         """Return frames for subscribers of a conversation: the facts that gained evidence from it after a rev."""
-        rows = await store.list_recorded(tx, tenant_id, conversation_id, after_rev=after_rev, limit=_TOLD_AT_ONCE)
+        rows = await store.list_recorded(
+            tx, tenant_id, conversation_id, after_rev=after_rev, limit=_MAX_RECORDED_FRAMES
+        )
         return [FactRecordedFrame(type="fact.recorded", rev=rev, fact=fact_view(row)) for rev, row in rows]
 
     # by callers
@@ -181,7 +183,7 @@ class Facts:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             row = await self._row(caller, tx, fact_id)
         text = fact_text(row.subject, row.predicate, body.object or row.object)
-        prepared = await self._keeper.prepare(caller, [text])
+        prepared = await self._writer.prepare(caller, [text])
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, fact = await self._open(caller, tx, fact_id)
             if fact.retracted:
@@ -191,7 +193,7 @@ class Facts:
                 return FactResult(fact=fact_view_for(caller, row), changed=[])
             decision = timeline.correct(fact, statement)
             require_effect(decision)
-            await self._keeper.write(caller, tx, shelves=[timeline], prepared=prepared)
+            await self._writer.write(caller, tx, timelines=[timeline], prepared=prepared)
         return await self._result(caller, _asserted(decision))
 
     async def retract(self, caller: Caller, fact_id: UUID) -> FactResult:
@@ -199,7 +201,7 @@ class Facts:
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, _ = await self._open(caller, tx, fact_id)
             decision = timeline.retract(fact_id)
-            await self._keeper.write(caller, tx, shelves=[timeline], prepared={})
+            await self._writer.write(caller, tx, timelines=[timeline], prepared={})
         return await self._result(caller, Asserted(fact_id, _asserted(decision).changed))
 
     async def undo(self, caller: Caller, fact_id: UUID) -> FactResult:
@@ -211,7 +213,7 @@ class Facts:
             if kept is None or decision is None or decision.outcome is Outcome.IGNORED:
                 raise Conflict("nothing_to_undo", "Nothing that changed this fact can be taken back.")
             await decision_store.delete(tx, caller.tenant_id, kept.id)
-            await self._keeper.write(caller, tx, shelves=[timeline], prepared={})
+            await self._writer.write(caller, tx, timelines=[timeline], prepared={})
         return await self._result(caller, Asserted(fact.id, _asserted(decision).changed))
 
     async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, TimelineFact]:
@@ -219,7 +221,7 @@ class Facts:
         key = await store.find_key(tx, caller.tenant_id, fact_id)
         if key is None:
             raise _missing()
-        timeline = (await self._keeper.open(caller, tx, keys=[key]))[key]
+        timeline = (await self._writer.open(caller, tx, keys=[key]))[key]
         fact, stored = timeline.find(fact_id), timeline.before.get(fact_id)
         if fact is None or (stored is not None and await self._hidden(caller, tx, [stored])):
             raise _missing()
@@ -245,11 +247,11 @@ class Facts:
 
         Facts are deleted with their last evidence.
         """
-        gone = set(turn_ids)
+        removed = set(turn_ids)
         keys = await store.keys_of_turns(tx, caller.tenant_id, turn_ids)
-        shelves = await self._keeper.open(caller, tx, keys=keys)
-        evidence = sum(timeline.remove(lambda one, _: one.source in gone) for timeline in shelves.values())
-        facts = await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={}) if shelves else 0
+        timelines = await self._writer.open(caller, tx, keys=keys)
+        evidence = sum(timeline.remove(lambda one, _: one.source in removed) for timeline in timelines.values())
+        facts = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={}) if timelines else 0
         decisions = await decision_store.delete_of_turns(tx, caller.tenant_id, turn_ids)
         return {"facts": facts, "fact_evidence": evidence, "fact_decisions": decisions}
 
@@ -266,13 +268,13 @@ class Facts:
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int | None
     ) -> FactErasure:
         """Remove evidence of conversations from up to `limit` keys."""
-        gone = set(conversation_ids)
+        removed = set(conversation_ids)
         keys = await store.keys_of_conversations(tx, caller.tenant_id, conversation_ids, limit=limit)
-        shelves = await self._keeper.open(caller, tx, keys=keys)
+        timelines = await self._writer.open(caller, tx, keys=keys)
         evidence = sum(
-            timeline.remove(lambda _, origin: origin.conversation_id in gone) for timeline in shelves.values()
+            timeline.remove(lambda _, origin: origin.conversation_id in removed) for timeline in timelines.values()
         )
-        facts = await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={}) if shelves else 0
+        facts = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={}) if timelines else 0
         counts = Counter({"facts": facts, "fact_evidence": evidence, "fact_decisions": 0, "fact_decision_sources": 0})
         more = len(keys) == limit
         if not more:
@@ -301,13 +303,13 @@ class Facts:
     async def _move(
         self, caller: Caller, tx: Transaction, moves: Mapping[Key, Key], conversation_id: ConversationId
     ) -> None:
-        shelves = await self._keeper.open(caller, tx, keys=sorted({*moves, *moves.values()}))
-        before = {fact_id for key in moves for fact_id in shelves[key].before}
+        timelines = await self._writer.open(caller, tx, keys=sorted({*moves, *moves.values()}))
+        before = {fact_id for key in moves for fact_id in timelines[key].before}
         for key, owned in moves.items():
-            released = shelves[key].release(lambda origin: origin.conversation_id == conversation_id)
-            shelves[owned].take(released)
-        await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={})
-        kept = {fact.id for key in moves for fact in shelves[key].held}
+            released = timelines[key].release(lambda origin: origin.conversation_id == conversation_id)
+            timelines[owned].take(released)
+        await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
+        kept = {fact.id for key in moves for fact in timelines[key].facts}
         await decision_store.move(tx, caller.tenant_id, moves, fact_ids=sorted(before - kept))
 
     # by jobs
@@ -322,8 +324,8 @@ class Facts:
             for tenant_id, keys in by_tenant.items():
                 caller = job_caller(tenant_id)
                 async with self._database.transaction(tenant_id) as tx:
-                    shelves = await self._keeper.open(caller, tx, keys=keys)
-                    await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={})
+                    timelines = await self._writer.open(caller, tx, keys=keys)
+                    await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
             swept += len(due)
             if len(due) < _SWEPT_AT_ONCE:
                 break
@@ -331,22 +333,22 @@ class Facts:
 
     async def expire(self, caller: Caller, *, owner: str | None, conversation_id: ConversationId) -> int:
         """Delete expired facts of an owner, or of a conversation if `owner` is None. Return the number deleted."""
-        gone = 0
+        deleted = 0
         for _ in range(_SWEEPS):
             async with self._database.transaction(caller.tenant_id) as tx:
                 keys = await store.list_due_of(
                     tx, caller.tenant_id, owner=owner, conversation_id=conversation_id, limit=_SWEPT_AT_ONCE
                 )
-                shelves = await self._keeper.open(caller, tx, keys=keys)
-                gone += await self._keeper.write(caller, tx, shelves=shelves.values(), prepared={})
+                timelines = await self._writer.open(caller, tx, keys=keys)
+                deleted += await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
             if len(keys) < _SWEPT_AT_ONCE:
                 break
-        return gone
+        return deleted
 
     @property
     def written(self) -> Mapping[str, int]:
         """Return the number of facts that this process has written, by tier."""
-        return self._keeper.counts
+        return self._writer.counts
 
     async def make_vectors(self, caller: Caller, *, fact_ids: Sequence[UUID]) -> None:
         """Make the vectors of facts that are found by words only.
@@ -373,10 +375,10 @@ class Facts:
         if not self._index.spaces.still_needs(backfill):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
-            held = await store.lock_indexed(tx, caller.tenant_id, list(made))
+            locked = await store.lock_indexed(tx, caller.tenant_id, list(made))
             same = [
                 fact_id
-                for fact_id, row in held.items()
+                for fact_id, row in locked.items()
                 if fact_text(row.subject, row.predicate, row.object) == texts[fact_id]
             ]
             await backfill.write(

@@ -127,8 +127,8 @@ def _candidates(answer: str) -> list[str]:
 
 
 def _problems(error: ValidationError) -> str:
-    told = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
-    return "; ".join(f"at /{'/'.join(str(step) for step in one['loc'])}: {one['msg']}" for one in told)
+    problems = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
+    return "; ".join(f"at /{'/'.join(str(step) for step in one['loc'])}: {one['msg']}" for one in problems)
 
 
 def _strict(schema: JsonValue) -> JsonValue:

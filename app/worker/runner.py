@@ -107,16 +107,16 @@ class Worker:
         """Claim jobs for the free slots. A tenant with half of all slots gets only slots that others leave."""
         kinds = list(self._handlings)
         most = max(1, self._settings.worker_concurrency // 2)
-        held = Counter(job.tenant_id for job, _ in self._running.values() if job.tenant_id != INSTALLATION)
+        busy_slots = Counter(job.tenant_id for job, _ in self._running.values() if job.tenant_id != INSTALLATION)
         jobs: list[Job] = []
         while len(jobs) < free:
-            greedy = [tenant_id for tenant_id, count in held.items() if count >= most]
+            greedy = [tenant_id for tenant_id, count in busy_slots.items() if count >= most]
             # claim at most the free share of the busiest tenant, because all jobs may belong to it
-            at_once = most - max((count for count in held.values() if count < most), default=0)
+            at_once = most - max((count for count in busy_slots.values() if count < most), default=0)
             some = await self._queue.claim(
                 self._id, kinds=kinds, limit=min(at_once, free - len(jobs)), skipped_tenants=greedy
             )
-            held.update(job.tenant_id for job in some if job.tenant_id != INSTALLATION)
+            busy_slots.update(job.tenant_id for job in some if job.tenant_id != INSTALLATION)
             jobs += some
             if not some:
                 return jobs + (await self._queue.claim(self._id, kinds=kinds, limit=free - len(jobs)) if greedy else [])
@@ -176,14 +176,14 @@ class Worker:
             await asyncio.sleep(self._queue.lease_s / _RENEWALS_PER_LEASE)
             try:
                 mine = list(self._running)
-                held = await self._queue.renew(self._id, mine) if mine else set[JobKey]()
+                renewed = await self._queue.renew(self._id, mine) if mine else set[JobKey]()
                 self.counts = await self._queue.counts()
             except AppError as error:
                 self._log.warning("jobs.renewal_failed", code=error.code)
                 continue
             for key in mine:
                 # an ended job is not leased any more either, but it is not running
-                if key not in held and key in self._running:
+                if key not in renewed and key in self._running:
                     self._log.warning("job.lost", job_id=format_id(key.id))
                     self._given_up.add(key)
                     self._running[key][1].cancel()

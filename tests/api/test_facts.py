@@ -323,7 +323,7 @@ async def test_very_many_facts_of_a_key_go_at_once_when_their_time_is_over() -> 
     began = time.process_time()
     after = FactTimeline(key, stored, {}, clock=replace(ids, now=now + timedelta(days=2)), settings=settings)
     assert time.process_time() - began < 1
-    assert ([one.object for one in after.held], len(after.deleted())) == (["thing 7"], 599)
+    assert ([one.object for one in after.facts], len(after.deleted())) == (["thing 7"], 599)
 
 
 async def test_a_fact_that_is_only_to_begin_is_not_found_yet(client: Client) -> None:

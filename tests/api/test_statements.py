@@ -361,7 +361,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "supersede": lambda tx: turn_store.supersede(
             tx, tenant, conversation, position=5, and_after=False, by=crowd["turn"], rev=9
         ),
-        "walk": lambda tx: turn_store.list_in_order(
+        "walk": lambda tx: turn_store.list_by_seq(
             tx, tenant, conversation, after=3, through=40, limit=500, max_bytes=2**20
         ),
         "find_calls": lambda tx: turn_store.find_calls(tx, tenant, conversation, ["c1"]),

@@ -159,7 +159,7 @@ def check_chain(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         content, chain = hashes(row, previous)
         if row["content_hash"] != content:
-            yield f"the content hash of seq {row['seq']} does not hold"
+            yield f"the content hash of seq {row['seq']} does not match"
         if row["chain_hash"] != chain:
             yield f"the chain breaks at seq {row['seq']}"
             return

@@ -279,8 +279,10 @@ class _Assembly:
             used.append(part)
             spent += self._costs.summary(form)
         kept = {part.id for part in used}
-        gone = self._parts.is_erased or any(part.sources_gone and part.id not in kept for part in self._parts.summaries)
-        plan.says_erased = gone and spent + self._costs.note(ERASED) <= allowance
+        has_lost_sources = self._parts.is_erased or any(
+            part.sources_gone and part.id not in kept for part in self._parts.summaries
+        )
+        plan.says_erased = has_lost_sources and spent + self._costs.note(ERASED) <= allowance
         return used
 
     def _is_needed(self, part: SummaryPart, shown: set[str]) -> bool:

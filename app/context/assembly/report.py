@@ -85,7 +85,7 @@ def report(
     included = _included(parts, plan)
     positions = {turn.id: turn.position for turn in _of_conversation(parts)}
     kept = set(included.summary_ids)
-    gone = parts.is_erased or any(part.sources_gone and part.id not in kept for part in parts.summaries)
+    has_lost_sources = parts.is_erased or any(part.sources_gone and part.id not in kept for part in parts.summaries)
     return Assembled(
         format=request.format,
         messages=rendered.messages,
@@ -94,7 +94,7 @@ def report(
         included=included,
         shown=sorted(positions[turn_id] for turn_id in included.turn_ids if turn_id in positions),
         covered=[(part.from_position, part.to_position) for part in plan.summaries],
-        degraded=list(dict.fromkeys([*parts.degraded, *([ERASED_SOURCES] if gone else [])])),
+        degraded=list(dict.fromkeys([*parts.degraded, *([ERASED_SOURCES] if has_lost_sources else [])])),
         explain=explained,
     )
 

@@ -81,7 +81,7 @@ class SnapshotReader:
         """Read turns by seq up to the last one at the first page; then by rev those that changed since."""
         self._first_page_state = self._first_page_state or (projection.seq, projection.rev)
         through, rev = self._first_page_state
-        rows = await turn_store.list_in_order(
+        rows = await turn_store.list_by_seq(
             tx, self._tenant_id, self._conversation_id, after=after, through=through, limit=PAGE_TURNS,
             max_bytes=PAGE_BYTES,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from app.conversations.find import get_conversation, get_live_turn
 from app.conversations.policies import facts_job
 from app.conversations.schemas.conversations import Facts
 from app.conversations.schemas.participants import Participant
-from app.conversations.schemas.sources import LockedConversation, SourceTurn, TextTurn, Unread
+from app.conversations.schemas.sources import LockedConversation, LockedTurn, TextTurn, Unread
 from app.conversations.stores import conversation_store, expiry_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.views import canonical_turn
@@ -42,7 +42,7 @@ class Sources:
             last = head.last_seq if through is None else min(through, head.last_seq)
             rows: list[TurnRow] = []
             if last > head.facts_seq:
-                rows = await turn_store.list_in_order(
+                rows = await turn_store.list_by_seq(
                     tx,
                     caller.tenant_id,
                     conversation_id,
@@ -93,7 +93,7 @@ class Sources:
         before = (unread.enabled, unread.redact, unread.owner)
         return (policy.enabled, policy.redact, head.owner) == before
 
-    async def lock_turns(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
+    async def lock_turns(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, LockedTurn]:
         """Lock turns of locked conversations; return those that are live and not erased."""
         return await turn_store.lock_sources(tx, caller.tenant_id, turn_ids)
 
@@ -104,16 +104,16 @@ class Sources:
         conversation_id: ConversationId,
         *,
         read_through: int | None,
-        held: bool,
+        has_facts: bool,
         rev: int | None,
     ) -> None:
         """Write the progress of fact extraction to a locked head, and publish the change if facts were recorded.
 
-        `held`: facts are derived from its turns. `rev`: the next rev, with which facts were recorded; None if there are
-        none.
+        `has_facts`: facts are derived from its turns. `rev`: the next rev, with which facts were recorded; None if
+        there are none.
         """
         await turn_store.update_facts_mark(
-            tx, caller.tenant_id, conversation_id, read_through=read_through, held=held, rev=rev
+            tx, caller.tenant_id, conversation_id, read_through=read_through, has_facts=has_facts, rev=rev
         )
         if rev is not None:
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
@@ -139,12 +139,12 @@ def _unread(head: ConversationRow, rows: Sequence[TurnRow], *, reach: int) -> Un
         turns=[
             TextTurn(row.id, row.seq or 0, canonical_turn(row), row.occurred_at, row.content_hash or b"")
             for row in rows
-            if _speaks(row)
+            if _has_statements(row)
         ],
     )
 
 
-def _speaks(row: TurnRow) -> bool:
+def _has_statements(row: TurnRow) -> bool:
     live = row.status == "committed" and row.superseded_by is None and row.erased_at is None
     return live and row.origin_turn_id is None and row.kind != Kind.COMPACTION.value
 

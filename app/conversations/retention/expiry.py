@@ -37,12 +37,12 @@ class ConversationExpiry:
 
         Update the expiry time of the others.
         """
-        held = await expiry_store.lock_heads(tx, caller.tenant_id, conversation_ids)
-        expired = await expiry_store.list_expired(tx, caller.tenant_id, held)
+        locked = await expiry_store.lock_heads(tx, caller.tenant_id, conversation_ids)
+        expired = await expiry_store.list_expired(tx, caller.tenant_id, locked)
         if expired:
             await self._hide(caller, tx, expired)
-        if len(expired) < len(held):
-            await expiry_store.put_off(tx, caller.tenant_id, sorted(set(held) - set(expired)))
+        if len(expired) < len(locked):
+            await expiry_store.put_off(tx, caller.tenant_id, sorted(set(locked) - set(expired)))
         return len(expired)
 
     async def hide(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:

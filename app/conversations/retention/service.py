@@ -138,10 +138,10 @@ class RetentionEraser:
         through: int,
     ) -> None:
         conversation_id, rev = ConversationId(head.id), head.rev + 1
-        gone = [*(turn.id for turn in due), *drafts]
+        erased_ids = [*(turn.id for turn in due), *drafts]
         keep_salt = retention is Retention.AUDIT_ONLY
-        await retention_store.empty(tx, caller.tenant_id, gone, keep_salt=keep_salt, rev=rev)
-        await self._drop_lines(caller, tx, conversation_id, gone, through=through)
+        await retention_store.empty(tx, caller.tenant_id, erased_ids, keep_salt=keep_salt, rev=rev)
+        await self._drop_lines(caller, tx, conversation_id, erased_ids, through=through)
         await retention_store.update_after_retention(
             tx,
             caller.tenant_id,
@@ -153,11 +153,17 @@ class RetentionEraser:
         )
         # A title that a model wrote is kept, as a model's summaries are.
         left = replace(head, erased_position=through)
-        await self._titles.invalidate(caller, tx, left, gone=gone, sources=[TitleSource.QUESTION])
+        await self._titles.invalidate(caller, tx, left, removed_ids=erased_ids, sources=[TitleSource.QUESTION])
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
 
     async def _drop_lines(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, gone: Sequence[UUID], *, through: int
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        erased_ids: Sequence[UUID],
+        *,
+        through: int,
     ) -> None:
         """Delete the lines of erased turns from highlights, also from replaced ones that can become valid."""
         found = await summary_store.list_highlights(tx, caller.tenant_id, conversation_id, through=through)
@@ -169,7 +175,7 @@ class RetentionEraser:
         ]
         if over:
             await summary_store.delete(tx, caller.tenant_id, over)
-        emptied = set(gone)
+        emptied = set(erased_ids)
         for row in found:
             if row.to_position > through:
                 lines = [line for line in row.lines if line.turn_id not in emptied]

@@ -51,7 +51,7 @@ class LockedConversation:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTurn:
+class LockedTurn:
     """A locked live turn, without its content."""
 
     conversation_id: UUID

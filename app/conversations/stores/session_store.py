@@ -21,7 +21,7 @@ from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
 _COLUMNS = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
-_SAID = "t.status = 'committed' and t.superseded_by is null and t.erased_at is null"
+_LIVE_WITH_CONTENT = "t.status = 'committed' and t.superseded_by is null and t.erased_at is null"
 
 
 async def find_session(
@@ -56,14 +56,14 @@ async def list_days(
                 when 'array' then (select string_agg(p ->> 'text', ' ') from json_array_elements(t.content) p)
             end, $4)
             from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and t.position = d.first_asked
+            where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE_WITH_CONTENT} and t.position = d.first_asked
         ) as first_words
         from (
             select (t.occurred_at at time zone 'UTC')::date as day, count(*)::integer as turns,
                    (array_agg(distinct t.actor))[1:20] as actors, max(t.occurred_at) as last_at,
                    min(t.position) filter (where t.role = 'user') as first_asked
             from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and {NOT_DELETING}
+            where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE_WITH_CONTENT} and {NOT_DELETING}
             group by 1 order by 1 desc limit $3
         ) d order by d.day desc
         """,  # noqa: S608
@@ -87,7 +87,7 @@ async def list_day(
     """Return the live turns with content of one day (UTC), by position."""
     turns = f"""
         select {_COLUMNS} from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {_SAID} and {NOT_DELETING}
+        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE_WITH_CONTENT} and {NOT_DELETING}
           and (t.occurred_at at time zone 'UTC')::date = $3
         order by t.position limit $4
         """  # noqa: S608

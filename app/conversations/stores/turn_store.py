@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from app.conversations.schemas.sources import SourceTurn
+from app.conversations.schemas.sources import LockedTurn
 from app.conversations.stores.conversation_store import (
     NOT_DELETING,
     OF_NOT_DELETING,
@@ -247,7 +247,7 @@ async def find_ordered(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
     )
 
 
-async def list_in_order(
+async def list_by_seq(
     tx: Transaction,
     tenant_id: TenantId,
     conversation_id: ConversationId,
@@ -272,7 +272,7 @@ async def find_by_seq(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, seq: int
 ) -> TurnRow | None:
     """Return the turn with this seq."""
-    rows = await list_in_order(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, max_bytes=1)
+    rows = await list_by_seq(tx, tenant_id, conversation_id, after=seq - 1, through=seq, limit=1, max_bytes=1)
     return rows[0] if rows else None
 
 
@@ -459,7 +459,7 @@ async def count_in_ranges(
     return (0, None, None, 0) if row is None else (row["turns"], row["first"], row["last"], row["erased"])
 
 
-async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, SourceTurn]:
+async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, LockedTurn]:
     """Lock those turns that are live and not erased until the transaction ends; return them without content."""
     rows = await tx.fetch(
         f"""
@@ -471,7 +471,7 @@ async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
         turn_ids,
     )
     return {
-        row["id"]: SourceTurn(row["conversation_id"], row["actor"], row["occurred_at"], row["content_hash"])
+        row["id"]: LockedTurn(row["conversation_id"], row["actor"], row["occurred_at"], row["content_hash"])
         for row in rows
     }
 
@@ -482,13 +482,13 @@ async def update_facts_mark(
     conversation_id: ConversationId,
     *,
     read_through: int | None,
-    held: bool,
+    has_facts: bool,
     rev: int | None,
 ) -> None:
     """Write the progress of fact extraction to a locked head.
 
-    `read_through`: the seq up to which facts were extracted. `held`: facts are derived from its turns. `rev`: its next
-    rev.
+    `read_through`: the seq up to which facts were extracted. `has_facts`: facts are derived from its turns. `rev`: its
+    next rev.
     """
     await tx.execute(
         """
@@ -496,5 +496,5 @@ async def update_facts_mark(
             rev = coalesce($5::bigint, rev), facts_rev = coalesce($5::bigint, facts_rev)
         where tenant_id = $1 and conversation_id = $2
         """,
-        tenant_id, conversation_id, read_through, held, rev,
+        tenant_id, conversation_id, read_through, has_facts, rev,
     )  # fmt: skip

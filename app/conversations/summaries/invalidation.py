@@ -71,20 +71,20 @@ async def invalidate(
     if not found and first > head.summarized_position and not recount:
         return False
     places, ids = {position for _, position in changed}, {turn_id for turn_id, _ in changed}
-    gone = {row.id for row in found if and_after or _uses_positions(row, places)}
+    deleted = {row.id for row in found if and_after or _uses_positions(row, places)}
     for row in found:
-        if row.id not in gone and any(line.turn_id in ids for line in row.lines):
+        if row.id not in deleted and any(line.turn_id in ids for line in row.lines):
             left = [line for line in row.lines if line.turn_id not in ids]
             await summary_store.set_lines(tx, caller.tenant_id, row.id, lines=left)
-    if gone:
-        await summary_store.delete(tx, caller.tenant_id, sorted(gone))
-        restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=sorted(gone))
-        await index.erase(caller, tx, conversation_id=conversation_id, entry_ids=sorted(gone))
+    if deleted:
+        await summary_store.delete(tx, caller.tenant_id, sorted(deleted))
+        restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=sorted(deleted))
+        await index.erase(caller, tx, conversation_id=conversation_id, entry_ids=sorted(deleted))
         await index.restore(caller, tx, entry_ids=restored)
     if and_after and first <= head.erased_position:  # turns that are stored there from now on were never erased
         head = replace(head, erased_position=first - 1)
     await update_summary_mark(caller, tx, head, rev=rev)
-    return bool(gone)
+    return bool(deleted)
 
 
 async def list_retained_tombstones(

@@ -42,7 +42,7 @@ from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
-_NOBODY = ""
+_NO_ACTOR = ""
 _CONVERSATIONS = 500
 
 
@@ -255,7 +255,7 @@ class Summaries:
     async def _prepare(self, caller: Caller, draft: SummaryDraft) -> PreparedEntries | None:
         if draft.kind is SummaryKind.HIGHLIGHTS:  # recall finds the turns of the lines
             return None
-        [prepared] = await self._index.prepare(caller, [IndexDocument(draft.text, _NOBODY, draft.occurred_at)])
+        [prepared] = await self._index.prepare(caller, [IndexDocument(draft.text, _NO_ACTOR, draft.occurred_at)])
         # The entry is found by words if the embedder fails: a job for vectors reads only turns.
         return replace(prepared, vectors_due=False, dates_due=False)
 
@@ -270,8 +270,8 @@ class Summaries:
         known = await summary_store.find(tx, caller.tenant_id, ids) if ids else {}
         if len(known) != len(ids) or any(row.replaced_by is not None for row in known.values()):
             return "moved"
-        held = await turn_store.lock_turns(tx, caller.tenant_id, list(draft.sources))
-        if held != dict(draft.sources):
+        locked = await turn_store.lock_turns(tx, caller.tenant_id, list(draft.sources))
+        if locked != dict(draft.sources):
             return "changed"
         # Lines are verbatim: lines of earlier highlights may quote a turn that has been erased since.
         quoted = {line.turn_id for line in draft.lines}

@@ -72,7 +72,7 @@ async def erase_turns(
         changed = [*((row.id, row.position or 0) for row in live), *retained]
         if await invalidate(caller, tx, index, head, changed=changed, and_after=False, rev=rev):
             await jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
-        await titles.invalidate(caller, tx, head, gone=fresh)
+        await titles.invalidate(caller, tx, head, removed_ids=fresh)
     erased = ErasedTurns(
         conversation_id=format_id(conversation_id),
         erased=[format_id(turn_id) for turn_id in fresh],

@@ -144,7 +144,7 @@ class Indexing:
             return 0
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await summary_store.find(tx, caller.tenant_id, list(entry_ids))
-        rows = [row for row in found.values() if _stands(row)]
+        rows = [row for row in found.values() if _is_valid(row)]
         made = 0
         for start in range(0, len(rows), _TURNS):
             some = {row.id: row for row in rows[start : start + _TURNS]}
@@ -157,7 +157,7 @@ class Indexing:
                     await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
                 # summaries change only under the lock of the conversation's head
                 now = await summary_store.find(tx, caller.tenant_id, list(vectors))
-                same = {key: vectors[key] for key, row in now.items() if _stands(row) and row.text == some[key].text}
+                same = {key: vectors[key] for key, row in now.items() if _is_valid(row) and row.text == some[key].text}
                 await backfill.write(caller, tx, vectors=same, searched=self._index.spaces.searches(backfill))
             made += len(same)
         return made
@@ -210,5 +210,5 @@ def _raise_first(refused: Sequence[AppError]) -> None:
         raise refused[0]
 
 
-def _stands(row: SummaryRow) -> bool:
+def _is_valid(row: SummaryRow) -> bool:
     return row.replaced_by is None and bool(row.text)

@@ -101,8 +101,8 @@ class RevisionPlacement:
     index_position: int
     session: int
     is_last: bool
-    gone_turns: int
-    gone_tokens: int
+    superseded_turns: int
+    superseded_tokens: int
 
 
 def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, spot: RevisionPlacement) -> PlacedTurns:
@@ -127,8 +127,8 @@ def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, 
         entries=entries,
         last_seq=seq,
         rev=rev,
-        turn_count=head.turn_count - spot.gone_turns + 1,
-        token_count=head.token_count - spot.gone_tokens + item.tokens,
+        turn_count=head.turn_count - spot.superseded_turns + 1,
+        token_count=head.token_count - spot.superseded_tokens + item.tokens,
         chain=chain,
         # the next append continues after the newest live turn
         session=spot.session if spot.is_last else head.session,

@@ -133,7 +133,7 @@ class Reviser:
         await check_answers(caller, tx, conversation_id, [item], root="", before=position)
         new_id = item.draft.id or new_uuid()
         index_position, session = await self._index_place(caller, tx, head, old)
-        gone = await turn_store.supersede(
+        superseded = await turn_store.supersede(
             tx,
             caller.tenant_id,
             conversation_id,
@@ -147,26 +147,26 @@ class Reviser:
             index_position=index_position,
             session=session,
             is_last=truncate_after or index_position >= head.turn_count,
-            gone_turns=len(gone),
-            gone_tokens=sum(turn.tokens for turn in gone),
+            superseded_turns=len(superseded),
+            superseded_tokens=sum(turn.tokens for turn in superseded),
         )
-        tombstones = sum(turn.is_erased for turn in gone)
+        tombstones = sum(turn.is_erased for turn in superseded)
         if position > head.summarized_position:  # tombstones after the summarized position were counted as summarized
             head = replace(head, summarized_turns=head.summarized_turns - tombstones)
-        gone_ids = [turn.id for turn in gone]
+        superseded_ids = [turn.id for turn in superseded]
         placed = place_revision(head, item, turn_id=new_id, spot=spot)
-        await self._index.retire(caller, tx, entry_ids=gone_ids)
+        await self._index.retire(caller, tx, entry_ids=superseded_ids)
         await self._appender.write(caller, tx, head, placed, [item.draft])
-        changed = [(one, position) for one in gone_ids]
+        changed = [(one, position) for one in superseded_ids]
         recount, rev = tombstones > 0, placed.rev
-        due = withdraw_jobs(gone_ids) if head.facts_held else []
+        due = withdraw_jobs(superseded_ids) if head.facts_held else []
         if await invalidate(
             caller, tx, self._index, head, changed=changed, and_after=truncate_after, recount=recount, rev=rev
         ):
             due.append(compact_job(head.id))
         await self._jobs.enqueue(tx, caller.tenant_id, due)
-        await self._titles.invalidate(caller, tx, head, gone=gone_ids)
-        return ReplacedTurn(placed.rows[0], len(gone))
+        await self._titles.invalidate(caller, tx, head, removed_ids=superseded_ids)
+        return ReplacedTurn(placed.rows[0], len(superseded))
 
     async def _regenerate(
         self,

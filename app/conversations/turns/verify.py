@@ -46,7 +46,7 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
     walk = _Walk(seq=0, chain=head.chain_start or GENESIS)
     while walk.broken is None and walk.seq < head.last_seq:
         async with database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await turn_store.list_in_order(
+            rows = await turn_store.list_by_seq(
                 tx,
                 caller.tenant_id,
                 conversation_id,

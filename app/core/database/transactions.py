@@ -249,8 +249,8 @@ class Database:
                 finally:
                     self._inside.reset(token)
                 # after the reset, so that tasks that the callbacks start are not in the transaction
-                for told in transaction.after_commit:
-                    told()
+                for callback in transaction.after_commit:
+                    callback()
         except AppError:
             raise
         except (*_CONNECTION_ERRORS, TimeoutError, asyncpg.QueryCanceledError) as error:

@@ -85,7 +85,7 @@ class Extractor:
     ) -> None:
         self._database = database
         self._sources = conversations.sources
-        self._keeper = writer
+        self._writer = writer
         self._chat = chat
         self._log = get_logger()
 
@@ -189,7 +189,7 @@ class Extractor:
 
         Raises NotFound if the conversation does not exist.
         """
-        prepared = await self._keeper.prepare(
+        prepared = await self._writer.prepare(
             caller, (fact_text(one.subject, one.predicate, one.object) for one in found.statements if not one.negated)
         )
         read = {turn.id: turn.content_hash for turn in unread.turns}
@@ -204,23 +204,23 @@ class Extractor:
             if found.statements and {key: source.content_hash for key, source in sources.items()} != read:
                 return False
             keyed = [(Key(unread.owner or "", one.subject, one.predicate), one) for one in found.statements]
-            shelves = await self._keeper.open(caller, tx, keys=sorted({key for key, _ in keyed}))
+            timelines = await self._writer.open(caller, tx, keys=sorted({key for key, _ in keyed}))
             origins: dict[UUID | None, Origin] = {
                 key: Origin(source.conversation_id, unread.project, source.actor, source.content_hash, head.rev + 1)
                 for key, source in sources.items()
             }
             for key, one in keyed:
-                outcomes.append(shelves[key].merge(one, origins).outcome)
+                outcomes.append(timelines[key].merge(one, origins).outcome)
                 await asyncio.sleep(0)  # a key may have many facts: let other requests run
-            await self._keeper.write(caller, tx, shelves=shelves.values(), prepared=prepared)
-            held = any(outcome is not Outcome.IGNORED for outcome in outcomes)
+            await self._writer.write(caller, tx, timelines=timelines.values(), prepared=prepared)
+            has_facts = any(outcome is not Outcome.IGNORED for outcome in outcomes)
             gained = any(outcome in {Outcome.RECORDED, Outcome.REPEATED} for outcome in outcomes)
             await self._sources.record_reading(
                 caller,
                 tx,
                 ConversationId(unread.conversation_id),
                 read_through=unread.reach,
-                held=held,
+                has_facts=has_facts,
                 rev=head.rev + 1 if gained else None,
             )
         for outcome in outcomes:
@@ -235,31 +235,31 @@ class Extractor:
 def _batch(unread: Unread) -> Unread:
     """Return the first turns of a page, as many as one model request shows."""
     tokens = 0
-    for count, told in enumerate(unread.turns):
-        tokens += min(told.turn.content_tokens, _MAX_TOKENS_OF_A_TURN)
+    for count, turn in enumerate(unread.turns):
+        tokens += min(turn.turn.content_tokens, _MAX_TOKENS_OF_A_TURN)
         if count and (tokens > _MAX_TOKENS or count == _MAX_TURNS):
-            return replace(unread, turns=unread.turns[:count], reach=told.seq - 1)
+            return replace(unread, turns=unread.turns[:count], reach=turn.seq - 1)
     return unread
 
 
 def _limited(unread: Unread, found: _BatchResult) -> tuple[Unread, _BatchResult]:
     """Return as many of the turns as one commit stores the statements of; the next step reads the others again."""
-    said = Counter(source for one in found.statements for source in one.sources)
+    statements_of = Counter(source for one in found.statements for source in one.sources)
     total = 0
-    for count, told in enumerate(unread.turns):
-        total += said[told.id]
+    for count, turn in enumerate(unread.turns):
+        total += statements_of[turn.id]
         if count and total > _MAX_STATEMENTS:
             kept = {other.id for other in unread.turns[:count]}
             statements = [one for one in found.statements if kept.issuperset(one.sources)]
-            shorter = replace(unread, turns=unread.turns[:count], reach=told.seq - 1)
+            shorter = replace(unread, turns=unread.turns[:count], reach=turn.seq - 1)
             return shorter, _BatchResult(statements, found.passed_over, found.redacted)
     return unread, found
 
 
 async def _shown(unread: Unread, taken: Counter[str], withheld: Withheld | None) -> list[Shown]:
     """Return the turns of users and assistants, redacted by patterns if `withheld` is given. Omit tool results."""
-    told = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
-    texts = [content_text(one.turn.content) for one in told]
+    turns = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
+    texts = [content_text(one.turn.content) for one in turns]
     if withheld is not None:
         if sum(map(len, texts)) <= _INLINE_CHARACTERS:
             redactions = _redactions(texts)
@@ -269,15 +269,15 @@ async def _shown(unread: Unread, taken: Counter[str], withheld: Withheld | None)
             taken.update(one.counts)
             withheld.note_redaction(text, one)
         texts = [one.text for one in redactions]
-    return [_turn_to_show(one, text) for one, text in zip(told, texts, strict=True)]
+    return [_turn_to_show(one, text) for one, text in zip(turns, texts, strict=True)]
 
 
 def _redactions(texts: Sequence[str]) -> list[Redaction]:
     return [redact(text) for text in texts]
 
 
-def _turn_to_show(told: TextTurn, text: str) -> Shown:
-    return Shown(told.id, told.turn.actor, told.turn.role, told.said_at, text)
+def _turn_to_show(turn: TextTurn, text: str) -> Shown:
+    return Shown(turn.id, turn.turn.actor, turn.turn.role, turn.said_at, text)
 
 
 def _actors(unread: Unread) -> dict[str, str]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from app.conversations.schemas.participants import Participant
-from app.conversations.schemas.sources import LockedConversation, SourceTurn
+from app.conversations.schemas.sources import LockedConversation, LockedTurn
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, Invalid, NotFound
@@ -61,7 +61,7 @@ class Asserter:
         self._idempotency = tenancy.idempotency
         self._conversations = conversations
         self._sources = conversations.sources
-        self._keeper = writer
+        self._writer = writer
 
     async def assert_fact(
         self, caller: Caller, *, body: FactCreate, idempotency_key: IdempotencyKey | None
@@ -75,7 +75,7 @@ class Asserter:
         place = await self._place(caller, body, places)
         key, statement = _stated(body, place)
         text = fact_text(_display_subject(body, key), key.predicate, statement.object)
-        prepared = await self._keeper.prepare(caller, [text])
+        prepared = await self._writer.prepare(caller, [text])
         async with self._database.transaction(caller.tenant_id) as tx:
             before = await self._idempotency.reserve(caller, tx, idempotency_key, read=_read)
             if before is not None:
@@ -83,13 +83,13 @@ class Asserter:
             heads = await self._heads(caller, tx, place, body.project)
             _require_owner(body, place, heads)
             origins = await self._origins(caller, tx, body, place, heads)
-            timeline = (await self._keeper.open(caller, tx, keys=[key]))[key]
+            timeline = (await self._writer.open(caller, tx, keys=[key]))[key]
             done = _merged(timeline, statement, origins)
-            await self._keeper.write(caller, tx, shelves=[timeline], prepared=prepared)
+            await self._writer.write(caller, tx, timelines=[timeline], prepared=prepared)
             for conversation_id, head in heads.items():
                 rev = head.rev + 1 if done.gained else None
                 await self._sources.record_reading(
-                    caller, tx, ConversationId(conversation_id), read_through=None, held=True, rev=rev
+                    caller, tx, ConversationId(conversation_id), read_through=None, has_facts=True, rev=rev
                 )
             await self._idempotency.store_result(caller, tx, idempotency_key, done.fact_ids, is_new=done.is_new)
         return RequestResult(done, done.is_new)
@@ -146,13 +146,13 @@ class Asserter:
         sources = (
             await self._sources.lock_turns(caller, tx, turn_ids=body.source_turn_ids) if body.source_turn_ids else {}
         )
-        gone = [
+        unusable = [
             FieldError(f"/source_turn_ids/{number}", "another turn stands in its place, or it is erased")
             for number, turn_id in enumerate(body.source_turn_ids)
             if turn_id not in sources
         ]
-        if gone:
-            raise Conflict("source_gone", "A source says nothing any more; nothing was recorded.", fields=gone)
+        if unusable:
+            raise Conflict("source_gone", "A source says nothing any more; nothing was recorded.", fields=unusable)
         origins: dict[UUID | None, Origin] = {key: _origin(one, heads) for key, one in sources.items()}
         of = None if place.conversation_id is None else heads[place.conversation_id]
         origins[None] = Origin(place.conversation_id, place.project, rev=None if of is None else of.rev + 1)
@@ -167,7 +167,7 @@ def _require_owner(body: FactCreate, place: _Place, heads: Mapping[UUID, LockedC
         raise Busy("resource_busy", "The conversation got an owner right now; send the fact again.", retry_after_s=1)
 
 
-def _origin(source: SourceTurn, heads: Mapping[UUID, LockedConversation]) -> Origin:
+def _origin(source: LockedTurn, heads: Mapping[UUID, LockedConversation]) -> Origin:
     head = heads[source.conversation_id]
     return Origin(source.conversation_id, head.project, source.actor, source.content_hash, head.rev + 1)
 

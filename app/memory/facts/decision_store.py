@@ -61,7 +61,7 @@ def _written(decision: Decision) -> str:
 
 def _read(text: str) -> Decision:
     form = _FORM.validate_json(text)
-    changes = tuple(Change(fact, None if gone else fact) for fact, gone in form.before)
+    changes = tuple(Change(fact, None if is_deleted else fact) for fact, is_deleted in form.before)
     return Decision(form.outcome, changes, fact_id=form.fact_id, added=form.added, retracted=form.retracted)
 
 

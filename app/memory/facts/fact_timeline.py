@@ -35,7 +35,7 @@ class Released:
 
 
 class FactTimeline:
-    """Facts of one key. `held` are the current facts, `decisions` those made since the facts were read.
+    """Facts of one key. `facts` are the current facts, `decisions` those made since the facts were read.
 
     `expired` facts are removed first: they had expired when they were read.
     """
@@ -50,7 +50,7 @@ class FactTimeline:
         settings: FactSettings,
     ) -> None:
         self.key = key
-        self.held: list[TimelineFact] = [one.fact for one in stored]
+        self.facts: list[TimelineFact] = [one.fact for one in stored]
         self.decisions: list[Decision] = []
         self.before: Mapping[UUID, StoredFact] = {one.fact.id: one for one in stored}
         self._origins = dict(origins)
@@ -58,25 +58,25 @@ class FactTimeline:
         self._settings = settings
         self.expired = [one.fact.id for one in stored if one.expires_at is not None and one.expires_at <= clock.now]
         if self.expired:  # all in one call: each call computes the whole timeline again
-            self.held = merge.without_facts(set(self.expired), self.held, clock)
+            self.facts = merge.without_facts(set(self.expired), self.facts, clock)
 
     def find(self, fact_id: UUID) -> TimelineFact | None:
         """Return a fact of the key, or None."""
-        return next((fact for fact in self.held if fact.id == fact_id), None)
+        return next((fact for fact in self.facts if fact.id == fact_id), None)
 
     def merge(self, statement: Statement, origins: Mapping[UUID | None, Origin]) -> Decision:
         """Merge a statement about this key. `origins` are by source, None for an assertion."""
-        if self.held:
-            statement = replace(statement, subject=self.held[0].subject)
-        decision = merge.merge(statement, self.held, self._clock)
-        if decision.outcome is Outcome.RECORDED and len(self.held) >= MAX_FACTS_OF_A_KEY:
+        if self.facts:
+            statement = replace(statement, subject=self.facts[0].subject)
+        decision = merge.merge(statement, self.facts, self._clock)
+        if decision.outcome is Outcome.RECORDED and len(self.facts) >= MAX_FACTS_OF_A_KEY:
             return Decision(Outcome.IGNORED, reason="facts enough")
         self._origins.update({one: origins.get(one.source, _NOWHERE) for one in decision.added})
         return self._decided(decision)
 
     def known(self, statement: Statement, object_key: str) -> TimelineFact | None:
         """Return a fact that already has this statement as evidence, retracted ones last, or None."""
-        for fact in sorted(self.held, key=lambda fact: fact.retracted):
+        for fact in sorted(self.facts, key=lambda fact: fact.retracted):
             for one in fact.evidence:
                 if (one.object_key, one.at, one.denies) == (object_key, statement.valid_from, statement.negated):
                     return fact
@@ -101,32 +101,32 @@ class FactTimeline:
 
     def retract(self, fact_id: UUID) -> Decision:
         """Retract a fact: take it out of the timeline."""
-        return self._decided(merge.retract(fact_id, self.held, self._clock))
+        return self._decided(merge.retract(fact_id, self.facts, self._clock))
 
     def correct(self, fact: TimelineFact, statement: Statement) -> Decision:
         """Replace a fact by a statement with the same sources. It is deleted with them."""
-        decision = merge.correct(fact.id, statement, self.held, self._clock)
+        decision = merge.correct(fact.id, statement, self.facts, self._clock)
         origins = {one.source: self.origin(one) for one in fact.evidence}
         self._origins.update({one: origins.get(one.source, _NOWHERE) for one in decision.added})
         return self._decided(decision)
 
     def undo_decision(self, decision: Decision) -> Decision:
         """Undo a decision. Return the decision that does so."""
-        undone = merge.undo_decision(decision, self.held, self._clock)
-        self.held = apply(undone.changes, self.held)
+        undone = merge.undo_decision(decision, self.facts, self._clock)
+        self.facts = apply(undone.changes, self.facts)
         return undone
 
-    def remove(self, is_gone: Callable[[Evidence, Origin], bool]) -> int:
+    def remove(self, is_removed: Callable[[Evidence, Origin], bool]) -> int:
         """Remove evidence. Return how many items were removed."""
-        gone = [one for fact in self.held for one in fact.evidence if is_gone(one, self.origin(one))]
-        self.held = apply(merge.remove(gone, self.held, self._clock).changes, self.held)
-        return len(gone)
+        removed = [one for fact in self.facts for one in fact.evidence if is_removed(one, self.origin(one))]
+        self.facts = apply(merge.remove(removed, self.facts, self._clock).changes, self.facts)
+        return len(removed)
 
     def release(self, is_released: Callable[[Origin], bool]) -> Released:
         """Remove evidence, and return it for another key. A fact that loses all of its evidence moves under its id."""
         facts: list[TimelineFact] = []
         whole: set[UUID] = set()
-        for fact in self.held:
+        for fact in self.facts:
             evidence = tuple(one for one in fact.evidence if is_released(self.origin(one)))
             if len(evidence) == len(fact.evidence):
                 whole.add(fact.id)
@@ -134,25 +134,25 @@ class FactTimeline:
                 fact_id = fact.id if fact.id in whole else self._clock.new_id()
                 facts.append(replace(fact, id=fact_id, evidence=evidence))
         origins = {one: self.origin(one) for fact in facts for one in fact.evidence}
-        self.held = merge.without_facts(whole, self.held, self._clock)
+        self.facts = merge.without_facts(whole, self.facts, self._clock)
         self.remove(lambda _, origin: is_released(origin))
         return Released(facts, origins)
 
     def take(self, released: Released) -> None:
         """Add facts that another key released: their evidence and that of this key make one timeline."""
-        before = {one for fact in self.held for one in fact.evidence}
+        before = {one for fact in self.facts for one in fact.evidence}
         others = [replace(fact, subject=self._subject(fact)) for fact in released.facts]
-        self.held = merge.join(others, self.held, self._clock)
+        self.facts = merge.join(others, self.facts, self._clock)
         self._origins.update({one: origin for one, origin in released.origins.items() if one not in before})
 
     def _subject(self, fact: TimelineFact) -> str:
-        if self.held:
-            return self.held[0].subject
+        if self.facts:
+            return self.facts[0].subject
         return fact.subject if name_key(fact.subject) == self.key.subject else self.key.subject
 
     def _decided(self, decision: Decision) -> Decision:
         if decision.outcome is not Outcome.IGNORED:
-            self.held = apply(decision.changes, self.held)
+            self.facts = apply(decision.changes, self.facts)
             self.decisions.append(decision)
         return decision
 
@@ -168,12 +168,12 @@ class FactTimeline:
 
     def deleted(self) -> list[UUID]:
         """Return the ids of the facts to delete."""
-        left = {fact.id for fact in self.held}
+        left = {fact.id for fact in self.facts}
         return [fact_id for fact_id in self.before if fact_id not in left]
 
     def written(self) -> list[StoredFact]:
         """Return the rows that are new or changed."""
-        after = (self._stored(fact) for fact in self.held)
+        after = (self._stored(fact) for fact in self.facts)
         return [one for one in after if self.before.get(one.fact.id) != one]
 
     def _stored(self, fact: TimelineFact) -> StoredFact:

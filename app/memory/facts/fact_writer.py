@@ -27,7 +27,7 @@ from app.tenancy.schemas import Caller
 
 VECTORS_JOB = "facts.vectors"
 """Job that makes vectors of facts that have none and are found by words only. Its subjects are fact ids."""
-_NOBODY = ""
+_NO_ACTOR = ""
 _FACTS_PER_JOB = 50
 
 
@@ -43,7 +43,7 @@ class FactWriter:
     async def prepare(self, caller: Caller, texts: Iterable[str]) -> dict[str, PreparedEntries]:
         """Analyse and embed texts of facts, without an open transaction. Texts without vectors are found by words."""
         wanted = list(dict.fromkeys(texts))
-        documents = [IndexDocument(text, _NOBODY, datetime.now(UTC)) for text in wanted]
+        documents = [IndexDocument(text, _NO_ACTOR, datetime.now(UTC)) for text in wanted]
         prepared = await self._index.prepare(caller, documents) if documents else []
         return dict(zip(wanted, prepared, strict=True))
 
@@ -54,43 +54,43 @@ class FactWriter:
         now = await store.lock_keys(tx, caller.tenant_id, keys)
         stored, evidence = await store.read_keys(tx, caller.tenant_id, keys)
         clock = Clock(now, new_uuid)
-        shelves: dict[Key, FactTimeline] = {}
+        timelines: dict[Key, FactTimeline] = {}
         for key in keys:
             own = [one for one in stored if one.key == key]
             origins = {one: origin for fact in own for one, origin in evidence[fact.fact.id]}
-            shelves[key] = FactTimeline(key, own, origins, clock=clock, settings=self._settings)
-        return shelves
+            timelines[key] = FactTimeline(key, own, origins, clock=clock, settings=self._settings)
+        return timelines
 
     async def write(
         self,
         caller: Caller,
         tx: Transaction,
         *,
-        shelves: Iterable[FactTimeline],
+        timelines: Iterable[FactTimeline],
         prepared: Mapping[str, PreparedEntries],
     ) -> int:
         """Write the changes. Return the number of deleted facts."""
-        shelves = list(shelves)
-        deleted = [fact_id for timeline in shelves for fact_id in timeline.deleted()]
-        written = [(timeline, one) for timeline in shelves for one in timeline.written()]
-        gone = await store.delete_facts(tx, caller.tenant_id, deleted) if deleted else 0
+        timelines = list(timelines)
+        deleted = [fact_id for timeline in timelines for fact_id in timeline.deleted()]
+        written = [(timeline, one) for timeline in timelines for one in timeline.written()]
+        deleted_count = await store.delete_facts(tx, caller.tenant_id, deleted) if deleted else 0
         if written:
             await store.write_facts(tx, caller.tenant_id, [one for _, one in written])
             tiers = [one.fact.tier.value for _, one in written]
             tx.after_commit.append(lambda: self.counts.update(tiers))
             evidence = {one.fact.id: timeline.evidence(one.fact) for timeline, one in written}
             await store.write_evidence(tx, caller.tenant_id, evidence)
-        before = {fact_id: one for timeline in shelves for fact_id, one in timeline.before.items()}
+        before = {fact_id: one for timeline in timelines for fact_id, one in timeline.before.items()}
         moved = {one.fact.id for _, one in written}
-        gone_ids = [fact_id for fact_id in deleted if fact_id not in moved]
-        await self._write_entries(caller, tx, before, gone_ids, [one for _, one in written], prepared)
-        for timeline in shelves:
+        unindexed = [fact_id for fact_id in deleted if fact_id not in moved]
+        await self._write_entries(caller, tx, before, unindexed, [one for _, one in written], prepared)
+        for timeline in timelines:
             if timeline.expired:
                 await decision_store.delete_of_facts(tx, caller.tenant_id, timeline.key, timeline.expired)
-        decisions = [_kept(timeline, decision) for timeline in shelves for decision in timeline.decisions]
+        decisions = [_kept(timeline, decision) for timeline in timelines for decision in timeline.decisions]
         if decisions:
             await decision_store.insert(tx, caller.tenant_id, decisions)
-        return gone
+        return deleted_count
 
     async def _write_entries(
         self,
@@ -113,7 +113,7 @@ class FactWriter:
             return
         missing = [one for one in fresh if _text(one) not in prepared]
         in_words = self._index.prepare_words(
-            [IndexDocument(_text(one), _NOBODY, one.fact.valid_from) for one in missing]
+            [IndexDocument(_text(one), _NO_ACTOR, one.fact.valid_from) for one in missing]
         )
         ready = dict(prepared) | {_text(one): words for one, words in zip(missing, in_words, strict=True)}
         entries = [_entry(one, replace(ready[_text(one)], dates_due=False)) for one in fresh]

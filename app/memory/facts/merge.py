@@ -98,30 +98,30 @@ class Clock:
     new_id: Callable[[], UUID]
 
 
-def merge(statement: Statement, held: Sequence[TimelineFact], clock: Clock) -> Decision:
+def merge(statement: Statement, facts: Sequence[TimelineFact], clock: Clock) -> Decision:
     """Merge a statement about this key: its subject and predicate are those of the key.
 
     A statement of a known object adds evidence. Another object becomes a further fact, and ends facts that it excludes
     or replaces. A denial ends the fact with the same object. A hypothetical statement changes nothing.
     """
     # with the evidence of retracted facts: the turn that stated one does not bring it back
-    return _merge(statement, held, [one for fact in held for one in fact.evidence], clock)
+    return _merge(statement, facts, [one for fact in facts for one in fact.evidence], clock)
 
 
-def _merge(statement: Statement, held: Sequence[TimelineFact], known: Sequence[Evidence], clock: Clock) -> Decision:
+def _merge(statement: Statement, facts: Sequence[TimelineFact], known: Sequence[Evidence], clock: Clock) -> Decision:
     key = object_key(statement.object)
     if statement.hypothetical or not (key and statement.subject and statement.predicate):
         return Decision(Outcome.IGNORED, reason="hypothetical" if statement.hypothetical else "incomplete")
     fresh = [one for one in evidence_of(statement, key) if not _is_among(one, known)]
     if not fresh:
         return Decision(Outcome.IGNORED, reason="known from the same source")
-    target = _valid_at(held, key, statement.valid_from)
+    target = _valid_at(facts, key, statement.valid_from)
     if statement.negated and target is None:
         return Decision(Outcome.IGNORED, reason="nothing to end")
     crowded = target is not None and len(target.evidence) + len(fresh) > MAX_EVIDENCE_OF_A_FACT
     if target is not None and crowded and not statement.negated:
         return Decision(Outcome.IGNORED, fact_id=target.id, reason="evidence enough")
-    changes = _redraw(held, [*_pool(held), *fresh], statement, clock)
+    changes = _redraw(facts, [*_pool(facts), *fresh], statement, clock)
     about = next(
         (change.after for change in changes if change.after and not change.after.retracted
          and any(one in change.after.evidence for one in fresh)), None,
@@ -129,69 +129,69 @@ def _merge(statement: Statement, held: Sequence[TimelineFact], known: Sequence[E
     if about is None:
         return Decision(Outcome.IGNORED, reason="nothing to end")
     outcome = Outcome.ENDED if statement.negated else Outcome.RECORDED
-    if not statement.negated and any(fact.id == about.id for fact in held):
+    if not statement.negated and any(fact.id == about.id for fact in facts):
         outcome = Outcome.REPEATED
     return Decision(outcome, changes, fact_id=about.id, added=tuple(fresh))
 
 
-def invalidate(sources: Collection[UUID], held: Sequence[TimelineFact], clock: Clock) -> Decision:
+def invalidate(sources: Collection[UUID], facts: Sequence[TimelineFact], clock: Clock) -> Decision:
     """Remove the evidence of these turns. A fact is deleted with its last evidence; facts that it ended are open again.
 
     Retracted facts lose the evidence too, and are deleted with the last of it: nothing of an erased turn remains.
     """
-    return remove([one for fact in held for one in fact.evidence if one.source in sources], held, clock)
+    return remove([one for fact in facts for one in fact.evidence if one.source in sources], facts, clock)
 
 
-def remove(gone: Collection[Evidence], held: Sequence[TimelineFact], clock: Clock) -> Decision:
+def remove(evidence: Collection[Evidence], facts: Sequence[TimelineFact], clock: Clock) -> Decision:
     """Remove this evidence, from any source: see `invalidate`."""
-    if not gone:
+    if not evidence:
         return Decision(Outcome.IGNORED, reason="not a source")
-    left = [_less(fact, gone) for fact in held]
-    changes = _difference(held, apply(_redraw(left, _pool(left), held[0], clock), left))
+    left = [_without(fact, evidence) for fact in facts]
+    changes = _difference(facts, apply(_redraw(left, _pool(left), facts[0], clock), left))
     # a denial is removed with the fact that it denies
-    after = {one for fact in apply(changes, held) for one in fact.evidence}
-    removed = tuple(one for fact in held for one in fact.evidence if one not in after)
+    after = {one for fact in apply(changes, facts) for one in fact.evidence}
+    removed = tuple(one for fact in facts for one in fact.evidence if one not in after)
     return Decision(Outcome.WITHDRAWN, changes, removed=removed)
 
 
-def without_facts(fact_ids: Collection[UUID], held: Sequence[TimelineFact], clock: Clock) -> list[TimelineFact]:
+def without_facts(fact_ids: Collection[UUID], facts: Sequence[TimelineFact], clock: Clock) -> list[TimelineFact]:
     """Return the other facts, without these facts and their evidence. Facts that these ended are open again."""
-    rest = [fact for fact in held if fact.id not in fact_ids]
+    rest = [fact for fact in facts if fact.id not in fact_ids]
     return apply(_redraw(rest, _pool(rest), rest[0], clock), rest) if rest else []
 
 
-def join(others: Sequence[TimelineFact], held: Sequence[TimelineFact], clock: Clock) -> list[TimelineFact]:
+def join(others: Sequence[TimelineFact], facts: Sequence[TimelineFact], clock: Clock) -> list[TimelineFact]:
     """Return the facts of a key, joined with facts of another key: their evidence makes one timeline.
 
     A fact keeps its id, unless it is merged with another one. Evidence that the same source already gave is not added.
     """
-    known = [one for fact in held for one in fact.evidence]
+    known = [one for fact in facts for one in fact.evidence]
     fresh = [
         replace(fact, evidence=evidence)
         for fact in others
         if (evidence := tuple(one for one in fact.evidence if not _is_among(one, known)))
     ]
-    every = [*held, *fresh]
-    return apply(_redraw(every, _pool(every), every[0], clock), every) if fresh else list(held)
+    every = [*facts, *fresh]
+    return apply(_redraw(every, _pool(every), every[0], clock), every) if fresh else list(facts)
 
 
-def retract(fact_id: UUID, held: Sequence[TimelineFact], clock: Clock) -> Decision:
+def retract(fact_id: UUID, facts: Sequence[TimelineFact], clock: Clock) -> Decision:
     """Retract a fact: it is no longer in the timeline, and facts that it ended are open again. The row stays."""
-    fact = next((fact for fact in held if fact.id == fact_id and not fact.retracted), None)
+    fact = next((fact for fact in facts if fact.id == fact_id and not fact.retracted), None)
     if fact is None:
-        return Decision(Outcome.IGNORED, reason="not held")
+        return Decision(Outcome.IGNORED, reason="no such fact")
     after = replace(fact, retracted=True, valid_to=fact.valid_from, invalidated_at=clock.now, invalidated_by=None)
-    rest = [one for one in held if one.id != fact_id]
+    rest = [one for one in facts if one.id != fact_id]
     changes = (Change(fact, after), *_redraw(rest, _pool(rest), fact, clock))
     return Decision(Outcome.RETRACTED, changes, fact_id=fact_id, retracted=(fact_id,))
 
 
-def correct(fact_id: UUID, statement: Statement, held: Sequence[TimelineFact], clock: Clock) -> Decision:
+def correct(fact_id: UUID, statement: Statement, facts: Sequence[TimelineFact], clock: Clock) -> Decision:
     """Correct a fact: retract it, and merge the statement in its place, as one decision."""
-    retraction = retract(fact_id, held, clock)
+    retraction = retract(fact_id, facts, clock)
     if retraction.outcome is Outcome.IGNORED:
         return retraction
-    left = apply(retraction.changes, held)
+    left = apply(retraction.changes, facts)
     merged = _merge(statement, left, _pool(left), clock)
     if merged.outcome is Outcome.IGNORED:
         return merged
@@ -199,23 +199,23 @@ def correct(fact_id: UUID, statement: Statement, held: Sequence[TimelineFact], c
     return replace(merged, changes=changes, retracted=retraction.retracted)
 
 
-def undo_decision(decision: Decision, held: Sequence[TimelineFact], clock: Clock) -> Decision:
+def undo_decision(decision: Decision, facts: Sequence[TimelineFact], clock: Clock) -> Decision:
     """Undo a decision: the facts become what they would be without it. Later decisions stay in effect.
 
     Evidence that a withdrawal removed is restored with the facts it belonged to.
     """
-    restored = [replace(fact, retracted=False) if fact.id in decision.retracted else fact for fact in held]
+    restored = [replace(fact, retracted=False) if fact.id in decision.retracted else fact for fact in facts]
     restored = [replace(fact, retracted=True) if fact.id in decision.restored else fact for fact in restored]
-    dropped = [fact if fact.id in decision.retracted else _less(fact, decision.added) for fact in restored]
+    dropped = [fact if fact.id in decision.retracted else _without(fact, decision.added) for fact in restored]
     pool = [*_pool(dropped), *(one for one in decision.removed if not _is_among(one, _pool(dropped)))]
-    naming = next(iter(held), None) or next((change.before for change in decision.changes if change.before), None)
+    naming = next(iter(facts), None) or next((change.before for change in decision.changes if change.before), None)
     if naming is None:
         return Decision(Outcome.IGNORED, reason="nothing to take back")
     absent = [change.before for change in decision.changes if change.before is not None and change.after is None]
     named = [*dropped, *(fact for fact in absent if all(fact.id != other.id for other in dropped))]
     after = apply(_redraw(named, pool, naming, clock), named)
     before = {change.before.id: change.before for change in decision.changes if change.before is not None}
-    changes = _difference(held, [_as_it_was(fact, before.get(fact.id)) for fact in after])
+    changes = _difference(facts, [_as_it_was(fact, before.get(fact.id)) for fact in after])
     if not changes:
         return Decision(Outcome.IGNORED, reason="nothing to take back")
     return Decision(
@@ -229,19 +229,19 @@ def _as_it_was(fact: TimelineFact, before: TimelineFact | None) -> TimelineFact:
     return before if before is not None and replace(fact, invalidated_at=before.invalidated_at) == before else fact
 
 
-def apply(changes: Sequence[Change], held: Sequence[TimelineFact]) -> list[TimelineFact]:
+def apply(changes: Sequence[Change], facts: Sequence[TimelineFact]) -> list[TimelineFact]:
     """Return the facts of a key after changes, as the rows will be."""
-    facts = {fact.id: fact for fact in held}
+    by_id = {fact.id: fact for fact in facts}
     for change in changes:
         if change.after is not None:
-            facts[change.after.id] = change.after
+            by_id[change.after.id] = change.after
         elif change.before is not None:
-            facts.pop(change.before.id, None)
-    return list(facts.values())
+            by_id.pop(change.before.id, None)
+    return list(by_id.values())
 
 
-def _pool(held: Sequence[TimelineFact]) -> list[Evidence]:
-    return [one for fact in held if not fact.retracted for one in fact.evidence]
+def _pool(facts: Sequence[TimelineFact]) -> list[Evidence]:
+    return [one for fact in facts if not fact.retracted for one in fact.evidence]
 
 
 def _is_among(one: Evidence, others: Collection[Evidence]) -> bool:
@@ -252,25 +252,25 @@ def _is_among(one: Evidence, others: Collection[Evidence]) -> bool:
     )
 
 
-def _valid_at(held: Sequence[TimelineFact], key: str, at: datetime) -> TimelineFact | None:
+def _valid_at(facts: Sequence[TimelineFact], key: str, at: datetime) -> TimelineFact | None:
     """Return the unretracted fact with this object that is valid at a time (`valid_from <= at < valid_to`), or None."""
-    for fact in held:
+    for fact in facts:
         same = not fact.retracted and bool(fact.evidence) and fact.evidence[0].object_key == key
         if same and fact.valid_from <= at and (fact.valid_to is None or at < fact.valid_to):
             return fact
     return None
 
 
-def _less(fact: TimelineFact, gone: Collection[Evidence]) -> TimelineFact:
-    return replace(fact, evidence=tuple(one for one in fact.evidence if one not in gone))
+def _without(fact: TimelineFact, removed: Collection[Evidence]) -> TimelineFact:
+    return replace(fact, evidence=tuple(one for one in fact.evidence if one not in removed))
 
 
 def _redraw(
-    held: Sequence[TimelineFact], pool: Sequence[Evidence], naming: Statement | TimelineFact, clock: Clock
+    facts: Sequence[TimelineFact], pool: Sequence[Evidence], naming: Statement | TimelineFact, clock: Clock
 ) -> tuple[Change, ...]:
     """Return the changes that make the rows match the timeline of this evidence."""
     runs = lay_out(pool, excludes=partial(excludes, naming.predicate))
-    owners = _assign_rows(held, runs, clock)
+    owners = _assign_rows(facts, runs, clock)
     ids = {
         id(run): owner.id if isinstance(owner, TimelineFact) else owner for run, owner in zip(runs, owners, strict=True)
     }
@@ -282,17 +282,17 @@ def _redraw(
         else:
             drawn.append(_begin(owner, naming, run, ended_by, clock))
     # a retracted row is kept while it has evidence; other rows are deleted with their last evidence
-    kept = [fact for fact in held if fact.retracted and fact.evidence]
-    return _difference(held, [*kept, *drawn])
+    kept = [fact for fact in facts if fact.retracted and fact.evidence]
+    return _difference(facts, [*kept, *drawn])
 
 
-def _assign_rows(held: Sequence[TimelineFact], runs: Sequence[Run], clock: Clock) -> list[TimelineFact | UUID]:
+def _assign_rows(facts: Sequence[TimelineFact], runs: Sequence[Run], clock: Clock) -> list[TimelineFact | UUID]:
     """Return a row for each run: the first free row among those of its evidence, oldest first; else a new id."""
     home: dict[Evidence, TimelineFact] = {}
-    for fact in held:
+    for fact in facts:
         if not fact.retracted:
             home.update(dict.fromkeys(fact.evidence, fact))
-    emptied = [fact for fact in held if not fact.retracted and not fact.evidence]
+    emptied = [fact for fact in facts if not fact.retracted and not fact.evidence]
     taken: set[UUID] = set()
     owners: list[TimelineFact | UUID] = []
     for run in runs:

@@ -418,15 +418,15 @@ def _narrowed(shape: frozenset[str]) -> list[ColumnElement[bool]]:
     found = [_CURRENT if "current" in shape else _KEPT]
     found += equals(facts, *sorted(shape & {"subject_key", "predicate", "owner", "tier"}))
     # an end or retraction that was recorded after `known_at` does not count
-    told = false()
+    invalidated_later = false()
     if "known_at" in shape:
         found.append(_F.recorded_at <= bindparam("known_at"))
-        told = _F.invalidated_at > bindparam("known_at")
+        invalidated_later = _F.invalidated_at > bindparam("known_at")
     if "include_retracted" not in shape:
-        found.append(or_(not_(_F.retracted), told))
+        found.append(or_(not_(_F.retracted), invalidated_later))
     if "as_of" in shape:
         found.append(_F.valid_from <= bindparam("as_of"))
-        found.append(or_(_F.valid_to.is_(None), _F.valid_to > bindparam("as_of"), told))
+        found.append(or_(_F.valid_to.is_(None), _F.valid_to > bindparam("as_of"), invalidated_later))
     if "conversation_id" in shape:
         found.append(_F.id.in_(select(_E.fact_id).where(*equals(fact_evidence, "tenant_id", "conversation_id"))))
     if "project" in shape:

@@ -25,7 +25,7 @@ from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
 _EMBEDDED_AT_ONCE = 32
-_NOBODY = ""
+_NO_ACTOR = ""
 # memories belong to an agent, not to a project: a search in one project finds none
 _NO_PROJECT = ""
 
@@ -58,7 +58,7 @@ class Memories:
         before = await self._idempotency.find_before(caller, idempotency_key, read=_read)
         if before is not None:
             return before.with_value(_stored(before.value))
-        prepared = await self._index.prepare_now(IndexDocument(body.content, _NOBODY, datetime.now(UTC)))
+        prepared = await self._index.prepare_now(IndexDocument(body.content, _NO_ACTOR, datetime.now(UTC)))
         async with self._database.transaction(caller.tenant_id) as tx:
             result = await self._idempotency.run_once(
                 caller, tx, idempotency_key, run=lambda: self._write(caller, tx, body, prepared),
@@ -189,10 +189,10 @@ class Memories:
             if not self._index.spaces.still_needs(backfill):
                 break
             async with self._database.transaction(caller.tenant_id) as tx:
-                held = await memory_store.lock(tx, caller.tenant_id, list(vectors))
-                own = {memory_id: vectors[memory_id] for memory_id in held}
+                locked = await memory_store.lock(tx, caller.tenant_id, list(vectors))
+                own = {memory_id: vectors[memory_id] for memory_id in locked}
                 await backfill.write(caller, tx, vectors=own, searched=self._index.spaces.searches(backfill))
-            made += len(held)
+            made += len(locked)
         return made
 
     async def erase(self, caller: Caller, tx: Transaction, *, memory_id: UUID) -> dict[str, int]:
@@ -203,10 +203,10 @@ class Memories:
 
     async def erase_expired(self, tx: Transaction, *, limit: int) -> int:
         """Delete up to `limit` expired memories of all tenants (ops role). Return their number."""
-        gone: list[tuple[TenantId, UUID]] = await memory_store.delete_expired(tx, limit)
-        if gone:
-            await self._index.remove(tx, entries=gone)
-        return len(gone)
+        deleted: list[tuple[TenantId, UUID]] = await memory_store.delete_expired(tx, limit)
+        if deleted:
+            await self._index.remove(tx, entries=deleted)
+        return len(deleted)
 
 
 def require_reach(caller: Caller, agent_id: str | None, *, named_in: Literal["body", "query"] = "body") -> str | None:

@@ -191,7 +191,7 @@ def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
     subscriptions, list_subscriptions = container.subscriptions, container.list_subscriptions
     shown: tuple[tuple[str, str, Callable[[], float]], ...] = (
         ("turnkeep_live_subscribers", "Who follows a conversation.", lambda: subscriptions.subscribers),
-        ("turnkeep_live_channels", "Conversations that somebody follows.", lambda: subscriptions.channels),
+        ("turnkeep_live_channels", "Conversations with at least one subscriber.", lambda: subscriptions.channels),
         ("turnkeep_live_watchers", "Who watches a list of conversations.", lambda: list_subscriptions.count),
         (
             "turnkeep_live_rereads",

@@ -170,8 +170,8 @@ async def _events(events: AsyncGenerator[AnswerEvent]) -> AsyncGenerator[bytes]:
             yield f"data: {event.data}\n\n".encode()
     except AppError as error:
         given = error.error if isinstance(error, UpstreamRefusal) else None
-        told = given or error_of(error, status=status_of(error), fields=error.fields)
-        yield f"data: {json.dumps({'error': told})}\n\n".encode()
+        shown = given or error_of(error, status=status_of(error), fields=error.fields)
+        yield f"data: {json.dumps({'error': shown})}\n\n".encode()
 
 
 def _generation_request(

@@ -35,7 +35,10 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
 
 class CompactionRequest(CompactionIn):
-    """A compaction to make now. What is left out is the conversation's policy; `through` is the last turn it takes."""
+    """A compaction to run now. The conversation's policy is the default of omitted fields.
+
+    `through`: the last turn to summarise.
+    """
 
     through: IdIn | None = None
 
@@ -70,7 +73,7 @@ SystemText: TypeAlias = Annotated[
 
 
 class SummaryRequest(Strict):
-    """Turns to summarise: through one of them; left out: all but the newest."""
+    """Turns to summarise: through this turn; by default all but the newest."""
 
     through: IdIn | None = None
 
@@ -84,7 +87,7 @@ class RecallScope(StrEnum):
 
 
 class SemanticRecall(Strict):
-    """How many earlier turns to look for, how near they must be (cosine), and where."""
+    """How many earlier turns to recall, their lowest similarity (cosine), and the conversations to search."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -101,11 +104,13 @@ class SemanticRecall(Strict):
 
 
 class ContextRequest(Strict):
-    """One context to build. `recent_turns` and `query` have defaults of their own when they are left out."""
+    """A context to build."""
 
     model_config = ConfigDict(frozen=True)
 
-    token_budget: Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="Most tokens of the whole render.")]
+    token_budget: Annotated[
+        StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="The token budget of all messages together.")
+    ]
     recent_turns: Annotated[StrictInt, Field(ge=1, le=MAX_RECENT_TURNS)] | None = Field(
         default=None,
         description=(
@@ -115,9 +120,11 @@ class ContextRequest(Strict):
         ),
     )
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)] | None = Field(
-        default=None, description="What to recall by; default: the newest user turn."
+        default=None, description="The query of the recall; default: the newest user turn."
     )
-    semantic_recall: SemanticRecall | None = Field(default=None, description="Recall earlier turns; off unless given.")
+    semantic_recall: SemanticRecall | None = Field(
+        default=None, description="Recall earlier turns; default: no recall."
+    )
     include_facts: StrictBool = False
     include_memories: StrictBool = False
     include_summary: StrictBool = True
@@ -132,7 +139,9 @@ class ContextRequest(Strict):
         ),
     )
     system: SystemText | None = None
-    agent_id: Name | None = Field(default=None, description="Whose memories; needed for them below the scope admin.")
+    agent_id: Name | None = Field(
+        default=None, description="The agent whose memories are read; required without the scope `admin`."
+    )
     format: Format = Format.OPENAI
     tokenizer: Tokenizer = "o200k_base"
     explain: StrictBool = False
@@ -146,7 +155,7 @@ class ContextRequest(Strict):
 
 
 class SectionUsage(BaseModel):
-    """Tokens of one section: what was asked for and is there, what is shown, what has no room.
+    """Tokens of one section: requested and available, shown, and left out for lack of room.
 
     `requested` = `used` + `dropped`.
     """
@@ -157,7 +166,7 @@ class SectionUsage(BaseModel):
 
 
 class Sections(BaseModel):
-    """The sections of a context; their `used` add up to the whole."""
+    """The sections of a context. The sum of their `used` is that of the context."""
 
     system: SectionUsage
     recent: SectionUsage
@@ -168,7 +177,10 @@ class Sections(BaseModel):
 
 
 class ContextUsage(BaseModel):
-    """`used` is recounted over the final render, never above `budget`; `exact` is false where it is an estimate."""
+    """Tokens of a context.
+
+    `used` is counted over the final messages, and is never above `budget`. `exact` is false for an estimate.
+    """
 
     budget: int
     used: int
@@ -178,7 +190,10 @@ class ContextUsage(BaseModel):
 
 
 class Included(BaseModel):
-    """What the context shows. `turn_ids`: the recent ones by position, then the recalled ones, oldest first."""
+    """The parts that the context shows.
+
+    `turn_ids`: the recent turns by position, then the recalled ones, oldest first.
+    """
 
     turn_ids: list[str]
     summary_ids: list[str]
@@ -187,10 +202,10 @@ class Included(BaseModel):
 
 
 class Gap(BaseModel):
-    """Live turns that a context neither shows nor covers by a summary: how many, the first and the last of them.
+    """Live turns that a context neither shows nor covers by a summary: their number, the first and the last position.
 
-    Turns between these two positions may be shown. Turns whose content was erased are not counted: `degraded` says
-    `erased_sources`.
+    Turns between these two positions may be shown. Turns whose content was erased are not counted: then `degraded`
+    contains `erased_sources`.
     """
 
     turns: int
@@ -199,7 +214,7 @@ class Gap(BaseModel):
 
 
 class Explained(BaseModel):
-    """Why something is in the context or is not. `tokens` are those of the whole unit (a call and its results)."""
+    """Why a part is in the context, or is not. `tokens` are those of the whole unit: a tool call with its results."""
 
     section: SectionName
     id: str
@@ -210,9 +225,9 @@ class Explained(BaseModel):
 
 
 class Context(BaseModel):
-    """A context, ready for a model. `system` is null where the format keeps it in `messages`, or there is none.
+    """A context, ready for a model. `system` is null if the format keeps it in `messages`, or if there is none.
 
-    `gap` is null where every live turn is shown or lies under a shown summary.
+    `gap` is null if every live turn is shown, or covered by a summary that is shown.
     """
 
     format: Format

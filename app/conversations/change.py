@@ -98,7 +98,7 @@ def _require_revision(row: ConversationRow, conditions: ChangeConditions) -> Non
     if conditions.tags is not None and str(row.rev) not in conditions.tags:
         raise Conflict(
             "revision_changed",
-            "The conversation has another rev than If-Match says. Read it again.",
+            "The rev of the conversation differs from If-Match. Read it again.",
             fields=[FieldError("/If-Match", "not the rev of the conversation", "header")],
             extra={"rev": row.rev},
         )

@@ -68,7 +68,7 @@ async def get_live_turn(caller: Caller, tx: Transaction, conversation_id: Conver
     if row.superseded_by is not None:
         raise Conflict(
             "already_superseded",
-            "The turn has been superseded; name the one that stands in its place.",
+            "The turn has been superseded; use the id of the turn that replaced it.",
             extra={"superseded_by": format_id(row.superseded_by)},
         )
     return LiveTurn(row.seq, row.position)

@@ -235,7 +235,7 @@ def check_chat(found: Probe | None, model: str = "") -> Check:
     """Check the answer of the chat model's endpoint to a request for its models; None if no model is configured."""
     name = "chat model"
     if found is None:
-        return _ok(name, "not configured: what needs one says model_not_configured, all else works")
+        return _ok(name, "not configured: requests that need a model get model_not_configured, all others work")
     if found.refused:
         remedy = "Look at TURNKEEP_LLM_API_KEY; for OpenAI itself OPENAI_API_KEY will do."
         return Check(name, Level.FAIL, found.trouble, remedy)

@@ -102,7 +102,7 @@ class ConversationCheck:
         may_prove = (turn.row.position or 0) <= self._erased_position or turn.row.superseded_by is not None
         has_salt = turn.row.salt is not None and not (may_prove and turn.row.status == "committed")
         if has_salt or any(part is not None for part in said):
-            yield self._fault("erased_remains", "an erased turn still says something, or has its salt", turn.row.id)
+            yield self._fault("erased_remains", "an erased turn still has content or its salt", turn.row.id)
         if turn.entry or turn.has_vectors:
             yield self._fault("erased_remains", "an erased turn is still in the index", turn.row.id)
 
@@ -118,9 +118,7 @@ class ConversationCheck:
                     "erased_remains", f"retention has erased through {self._erased_position}", turn.row.id
                 )
             if turn.row.position in self._places:
-                yield self._fault(
-                    "position_taken", f"another live turn stands at position {turn.row.position}", turn.row.id
-                )
+                yield self._fault("position_taken", f"another live turn has position {turn.row.position}", turn.row.id)
             self._places[turn.row.position or 0] = _Place(turn.row.id, turn.entry_position if turn.entry_live else None)
 
     def _hashes(self, turn: CheckedTurn) -> Iterator[Fault]:

@@ -51,7 +51,7 @@ def check_data_directory(settings: Settings) -> list[Check]:
             else Check("data directory", Level.FAIL, f"{folder} is no directory", "Set TURNKEEP_DATA_DIR to one.")
         )
     elif folder.stat().st_mode & stat.S_IWOTH:
-        checks.append(Check("data directory", Level.FAIL, f"anybody may write to {folder}", f"chmod o-w {folder}"))
+        checks.append(Check("data directory", Level.FAIL, f"every user can write to {folder}", f"chmod o-w {folder}"))
     else:
         checks.append(Check("data directory", Level.OK, str(folder)))
     key = settings.admin_key_path.absolute()

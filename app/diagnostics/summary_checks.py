@@ -49,7 +49,7 @@ def _of_summary(row: SummaryRow, mark: MarkRow, covered: Covered) -> Iterator[tu
             yield "summary_unfound", "the index finds a replaced summary, or does not find a valid one"
         return
     if row.from_position <= mark.erased_position and (row.lines or not row.is_valid):
-        yield "erased_remains", "highlights stand for turns that retention has erased"
+        yield "erased_remains", "highlights cover turns that retention has erased"
     if row.lines_lost:
         yield "erased_remains", f"{row.lines_lost} lines are of turns that do not say them, in its range, any more"
 

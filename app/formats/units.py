@@ -160,7 +160,7 @@ class _CallPairing:
             seen.add(call.id)
             unique = call.id
             if unique in self._call_ids:
-                # some models number their calls anew in each answer, and providers refuse a repeated id
+                # some models number their calls from the start in each answer, and providers refuse a repeated id
                 unique = f"{call.id}_{turn.position}"
                 while unique in self._call_ids:
                     unique += "_"

@@ -23,7 +23,7 @@ Sources: TypeAlias = Annotated[list[IdIn], Field(max_length=MAX_SOURCES, fail_fa
 
 
 class Tier(StrEnum):
-    """How long a fact is kept when nothing supports it: a day, a week, for good."""
+    """How long a fact without new evidence is kept: a day, a week, without limit."""
 
     L1 = "l1"
     L2 = "l2"
@@ -77,9 +77,9 @@ class Statement:
 
 
 class FactCreate(Strict):
-    """A fact to assert. Where it is held already it gains evidence.
+    """A fact to assert. A fact that is already stored gains evidence.
 
-    It ends an earlier fact where the predicate can have one object at a time, or with `replaces`.
+    It ends an earlier fact if the predicate has one object at a time, or with `replaces`.
     """
 
     subject: Name
@@ -109,7 +109,7 @@ class FactCreate(Strict):
 
 
 class FactUpdate(Strict):
-    """A correction: the fact as it was is retracted, and this one stands. What is left out stays as it was."""
+    """A correction of a fact: the old fact is retracted, and a new one is stored. Omitted fields are copied."""
 
     object: ObjectText | None = None
     confidence: Confidence | None = None
@@ -126,15 +126,15 @@ class FactErasure(NamedTuple):
 
 
 class FactsExtract(Strict):
-    """Extract facts from the turns up to one, else from all that were not looked at yet."""
+    """Turns to extract facts from: those not processed yet, through this turn or through the newest."""
 
     through: IdIn | None = None
 
 
 class FactSearch(Strict):
-    """Facts to list. All that is given must hold.
+    """Filters for facts. A fact must match all given filters.
 
-    `as_of` asks what was so at that time, `known_at` what was recorded by then.
+    `as_of`: facts that were valid at this time. `known_at`: facts as they were recorded by this time.
     """
 
     subject: Filter | None = None
@@ -149,11 +149,11 @@ class FactSearch(Strict):
 
 
 class Fact(BaseModel):
-    """A statement that is held, with its evidence and its validity in time.
+    """A stored fact, with its evidence and its validity in time.
 
-    It is so from `valid_from` to before `valid_to`. `invalidated_at` is when its end, or its retraction, was recorded,
-    `invalidated_by` the fact that ended it. `project`: the one that it is known in; null where it was asserted without
-    one, and where several projects say it. A key without the scope `read` sees the statement and the owner empty.
+    It is valid from `valid_from`, until before `valid_to`. `invalidated_at`: when its end or retraction was recorded;
+    `invalidated_by`: the fact that ended it. `project`: the project in which it is known; null if it was asserted
+    without a project, or in several. For a key without the scope `read`, the statement and the owner are empty.
     """
 
     id: str
@@ -183,9 +183,9 @@ class FactRecordedFrame(BaseModel):
 
 
 class FactResult(BaseModel):
-    """What an assertion, a correction, a retraction or an undo did: the fact, and the others that changed with it.
+    """Result of an assertion, a correction, a retraction or an undo: the fact, and other facts that changed.
 
-    `fact` is null where an undo took away all that spoke for it.
+    `fact` is null if the undo removed its last evidence.
     """
 
     fact: Fact | None
@@ -193,11 +193,12 @@ class FactResult(BaseModel):
 
 
 class Extraction(BaseModel):
-    """What an extraction did, through the turn of seq `read_through`; every turn before was looked at once.
+    """Result of an extraction, through the turn with the seq `read_through`. Each turn is processed once.
 
-    `recorded`: new facts; `repeated`: statements that are evidence for held ones; `ended`: facts that a denial ended;
-    `passed_over`: statements that came to nothing. `redacted` counts what was taken out of the texts before, by kind.
-    `continues`: there was more than one call does; a job goes on where extraction is enabled, else another call.
+    `recorded`: new facts; `repeated`: statements that add evidence to stored facts; `ended`: facts that a denial ended;
+    `passed_over`: statements that changed nothing. `redacted` counts the personal data removed before, by kind.
+    `continues`: one call does a limited amount of work. A job does the rest if extraction is enabled, else another
+    call.
     """
 
     conversation_id: str

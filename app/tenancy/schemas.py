@@ -225,7 +225,7 @@ _Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256
 
 
 class KeyCreate(Strict):
-    """A key to create. Its scopes are some of the caller's own."""
+    """A key to create. Its scopes must be among the caller's own."""
 
     name: _Name
     scopes: list[Scope] = Field(default=[Scope.READ, Scope.WRITE], min_length=1, max_length=4)
@@ -257,7 +257,7 @@ class Key(BaseModel):
 
 
 class KeyMade(Key):
-    """A key with its text, which only this answer contains."""
+    """A key with its text, which only this response contains."""
 
     key: str
 
@@ -283,7 +283,7 @@ class Tenant(BaseModel):
 
 
 class TenantMade(Tenant):
-    """A tenant with its first key (read, write, admin), whose text only this answer contains."""
+    """A tenant with its first key (read, write, admin), whose text only this response contains."""
 
     first_key: KeyMade
 
@@ -291,8 +291,8 @@ class TenantMade(Tenant):
 class TokenCreate(Strict):
     """A short-lived token for one conversation: to read it, or to read it and append to it.
 
-    Appending needs an `actor`: turns are written as this actor only, in one of `roles`. A token that only reads ignores
-    roles. `ttl_s` defaults to the setting (15 minutes), and is at most an hour.
+    A token that appends needs an `actor`: it writes turns of this actor only, in one of `roles`. A token that only
+    reads ignores `roles`. `ttl_s` defaults to the setting (15 minutes), and is at most an hour.
     """
 
     access: Access
@@ -302,7 +302,7 @@ class TokenCreate(Strict):
 
 
 class TokenMade(BaseModel):
-    """A conversation token, whose text only this answer contains."""
+    """A conversation token, whose text only this response contains."""
 
     token: str
     expires_at: TimeOut

@@ -60,7 +60,20 @@ STANDARD = {
 }
 """A name that no module, class or function has, and the name for it. `claim` is left out: a worker claims a job."""
 PREFIXES = ("most_", "at_most_")
-WORDS = ("mend", "mended", "mends", "whoever", "somebody", "nobody", "hear", "hears", "heard", "told")
+WORDS = (
+    "mend",
+    "mended",
+    "mends",
+    "whoever",
+    "somebody",
+    "nobody",
+    "anybody",
+    "anew",
+    "hear",
+    "hears",
+    "heard",
+    "told",
+)
 """Words that docstrings and comments do without; words in backticks and in quotes are somebody else's."""
 _WORDS = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 _QUOTED = re.compile(r'`[^`]*`|"[^"]*"')

@@ -241,7 +241,7 @@ def test_a_summary_that_takes_as_many_tokens_as_its_turns_is_left_out() -> None:
     long = summary(1, 30, "very long " * 200)
     made = build(talk(1, 60), newest=10, summaries=[long])
     assert len(made.included.turn_ids) == 60
-    assert reason(made, "s1", "summary") == "the turns that it stands for take no more tokens"
+    assert reason(made, "s1", "summary") == "the turns that it covers take no more tokens"
     made = build(talk(1, 60), newest=10, is_limit=True, summaries=[long])
     assert len(made.included.turn_ids) == 11
     assert made.included.summary_ids == []
@@ -288,7 +288,7 @@ def test_summarised_turns_that_are_not_asked_for_are_shown_by_their_summary_alon
     assert made.included.summary_ids == ["s1"]
     assert made.messages[0]["content"] == "sys"
     assert made.messages[1]["content"] == '<summary turns="1-30">\nwhat was said\n</summary>'
-    assert reason(made, "t30") == "summary s1 stands for it"
+    assert reason(made, "t30") == "summary s1 covers it"
 
 
 def test_a_summary_that_does_not_fit_gives_its_turns_back() -> None:

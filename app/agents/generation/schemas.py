@@ -68,7 +68,7 @@ class Generate(Strict):
     conversation_id: IdIn | None = None
     external_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     project: Annotated[str, Field(min_length=1, max_length=128)] = "default"
-    owner: Name | None = Field(None, description="The owner of the conversation, where this request creates it.")
+    owner: Name | None = Field(None, description="The owner of the conversation, if this request creates it.")
     messages: Annotated[list[MessageObject], Field(min_length=1, max_length=MAX_MESSAGES)]
     token_budget: TokenBudget | None = None
     context: ContextOptions = ContextOptions()

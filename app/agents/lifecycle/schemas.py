@@ -21,7 +21,7 @@ TurnName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=
 Items: TypeAlias = Annotated[list[MessageObject], Field(max_length=MAX_TURNS, fail_fast=True)]
 Instructions: TypeAlias = Annotated[str, StringConstraints(max_length=MAX_SYSTEM_CHARACTERS)]
 InputTokens: TypeAlias = Annotated[
-    StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="Most tokens of all input items together.")
+    StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="The token budget of all input items together.")
 ]
 OperationToken: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_OPERATION_CHARACTERS)]
 
@@ -37,7 +37,9 @@ class BeforeTurn(Strict):
     base_instructions: Instructions | None = None
     max_input_tok: InputTokens | None = Field(None, description="Default: the setting max_input_tokens.")
     include_memories: StrictBool = Field(default=False, description="Also long-term memories of `agent_id`.")
-    agent_id: Name | None = Field(None, description="Whose memories; needed for them below the scope admin.")
+    agent_id: Name | None = Field(
+        None, description="The agent whose memories are read; required without the scope `admin`."
+    )
 
 
 class AfterTurn(Strict):
@@ -54,7 +56,7 @@ class AfterTurn(Strict):
 class RunTurn(Strict):
     """Either the fields of before-turn, to prepare a turn, or `operation_token` and `output_items`, to complete it."""
 
-    project: Project | None = Field(None, description="To prepare; `default` if none is named.")
+    project: Project | None = Field(None, description="The project of a turn to prepare; default: `default`.")
     session_id: SessionId | None = None
     user_id: Name | None = None
     turn_id: TurnName | None = None
@@ -63,7 +65,9 @@ class RunTurn(Strict):
     max_input_tok: InputTokens | None = None
     include_memories: StrictBool | None = None
     agent_id: Name | None = None
-    operation_token: OperationToken | None = Field(None, description="To end: as the first call gave it.")
+    operation_token: OperationToken | None = Field(
+        None, description="To complete a turn: the token that the first call returned."
+    )
     output_items: Items | None = None
 
 
@@ -80,7 +84,8 @@ class TreeRequest(Strict):
     project: Project = "default"
     session_id: SessionId
     path: Annotated[str, StringConstraints(max_length=MAX_PATH_CHARACTERS)] = Field(
-        default="", description="`/memory/{session}/events`, or without the first two names; empty: all of it."
+        default="",
+        description="A path such as `/memory/{session}/events` or `/events`. Empty: the whole tree.",
     )
     depth: Annotated[StrictInt, Field(ge=1, le=MAX_DEPTH)] = 8
     limit: Annotated[StrictInt, Field(ge=1, le=MAX_ENTRIES)] = 200
@@ -106,7 +111,7 @@ class TurnPrepared(TurnContext):
 
 
 class TurnDone(BaseModel):
-    """The turn is stored, now or before."""
+    """Confirmation that the turn is stored, by this request or an earlier one."""
 
     ok: Literal[True]
 
@@ -114,8 +119,8 @@ class TurnDone(BaseModel):
 class MaintenanceCounts(BaseModel):
     """Counts of the maintenance.
 
-    `summaries` that were made, `refreshed` of them in place of highlights; `turns_erased` by the session's retention;
-    `facts_expired`.
+    `summaries`: summaries created; `refreshed`: those of them that replaced highlights; `turns_erased`: turns erased by
+    the session's retention; `facts_expired`: facts deleted.
     """
 
     summaries: int

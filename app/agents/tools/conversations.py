@@ -73,8 +73,8 @@ def _turn_tools() -> tuple[Tool, ...]:
             description=(
                 "Append 1 to 500 turns to a conversation, all or none; when this answers they are durable and found"
                 " by recall. A conversation that is named by a new `external_id` is created. Give each turn an `id` to"
-                " make a repeated call store nothing twice, and `expected_seq` to append only if nobody else did"
-                " meanwhile. Turns are never overwritten."
+                " make a repeated call store nothing twice, and `expected_seq` to append only if there was no"
+                " other append meanwhile. Turns are never overwritten."
             ),
             group=Group.CONVERSATION,
             hints=ADDS,

@@ -26,7 +26,7 @@ _Position = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]
 
 
 class AskAgent(Strict):
-    """A question or task for the agent, as a turn of the named conversation or of a new one."""
+    """A question or task for the agent. It is stored as a turn of the named conversation, or of a new one."""
 
     query: Annotated[str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS)]
     conversation_id: IdIn | None = None
@@ -173,7 +173,7 @@ class GetHistory(NamedConversation):
     )
     status: ListedStatus = Field("committed", description="aborted: turns that were aborted.")
     actors: Annotated[list[Filter], Field(max_length=200)] | None = Field(
-        None, description="Only what these actors said."
+        None, description="Only turns of these actors."
     )
     limit: Limit = 50
     cursor: Cursor | None = Field(None, description="next_cursor of the page before, with the same filters.")

@@ -173,7 +173,7 @@ class _Assembly:
             if not part.text.strip() or (part.is_highlights and not part.lines and not part.sources_gone):
                 reason = "it has no text"
             elif allowed is not None and not part.actors <= set(allowed):
-                reason = "it tells of actors outside filter_participants"
+                reason = "it has turns of actors outside filter_participants"
             elif any(part.to_position >= other.from_position for other in chosen):
                 reason = "a newer or wider summary covers some of its turns"
             if reason is None:
@@ -246,7 +246,7 @@ class _Assembly:
             return True
         parts = {part.id for turn in unit.turns for part in summaries if part.covers(turn.position)}
         if parts and all(any(part.covers(turn.position) for part in summaries) for turn in unit.turns):
-            self._reasons.explain_unit(unit, f"summary {', '.join(sorted(parts))} stands for it")
+            self._reasons.explain_unit(unit, f"summary {', '.join(sorted(parts))} covers it")
             return False
         if self._parts.asked.is_limit and not summaries:
             self._reasons.explain_unit(unit, "it is older than the turns that were asked for")
@@ -336,7 +336,7 @@ class _Assembly:
                 replaced += self._costs.count_within(unit, tokens - replaced) or tokens + 1
                 if replaced > tokens:
                     return True
-        self._reasons.explain("summary", part.id, "the turns that it stands for take no more tokens")
+        self._reasons.explain("summary", part.id, "the turns that it covers take no more tokens")
         return False
 
     # lines of the volatile block

@@ -207,7 +207,7 @@ class _Rows:
         rows: list[Explained] = []
         for part in parts.summaries:
             tokens = self._costs.summary(shown.get(part.id, part))
-            reason = f"it stands for the turns at {part.from_position} to {part.to_position}"
+            reason = f"it covers the turns at {part.from_position} to {part.to_position}"
             if part.id not in shown:
                 reason = self._reason("summary", part.id, tokens)
             rows.append(self._row("summary", part.id, reason, tokens, kept=part.id in shown))

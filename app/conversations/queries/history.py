@@ -54,7 +54,7 @@ class History:
             # read before the turns: changes between the two statements have a later rev
             rev = await get_rev(caller, tx, conversation_id)
             if query.since_rev is not None and query.since_rev > rev:
-                problem = FieldError("/since_rev", f"the conversation is at rev {rev}; read it anew", "query")
+                problem = FieldError("/since_rev", f"the conversation is at rev {rev}; read the history again", "query")
                 raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
             found = await self._read(caller, tx, conversation_id, query, walk, beyond, rev)
             summaries: list[SummaryRow] = []

@@ -31,7 +31,7 @@ _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
 
 
 class TurnsToAppend(BaseModel):
-    """Turns to append, and which shape they are in."""
+    """Turns to append, and their format."""
 
     turns: Annotated[list[TurnInput], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)]
     format: Format | None = Field(
@@ -60,7 +60,7 @@ class TurnsToAppend(BaseModel):
 
 
 class Append(Strict, TurnsToAppend):
-    """Turns to append, all or none. `expected_seq` refuses when the conversation is not at that seq."""
+    """Turns to append, all or none. With `expected_seq`, a conversation with another seq refuses them."""
 
     expected_seq: NonNegative | None = None
 

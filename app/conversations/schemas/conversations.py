@@ -56,7 +56,7 @@ MAX_PARTS = 1_000
 
 
 class Retention(StrEnum):
-    """What happens to turns that a summary stands for. Either spelling of audit_only is read."""
+    """Policy for turns that a summary covers. `audit-only` is accepted for `audit_only`."""
 
     FULL = "full"
     AUDIT_ONLY = "audit_only"
@@ -71,7 +71,7 @@ RetentionIn: TypeAlias = Annotated[Retention, BeforeValidator(_read_retention)]
 
 
 class CompactionIn(Strict):
-    """When and how older turns are summarised; what is left out follows the settings."""
+    """When and how older turns are summarised. The settings are the defaults of omitted fields."""
 
     strategy: Literal["rolling", "hierarchical", "never"] | None = None
     trigger_turns: Annotated[StrictInt, Field(ge=2, le=100_000)] | None = None
@@ -80,7 +80,7 @@ class CompactionIn(Strict):
 
 
 class FactsIn(Strict):
-    """Whether facts are extracted, and personal data taken out first; what is left out follows the settings."""
+    """Whether facts are extracted, and whether personal data is removed first. The settings are the defaults."""
 
     enabled: StrictBool | None = None
     redact: StrictBool | None = None
@@ -130,7 +130,7 @@ class _PoliciesInMetadata(Strict):
 
 
 class ConversationCreate(_PoliciesInMetadata):
-    """Create a conversation, or get the one that has this `id` or `external_id` already."""
+    """A conversation to create. An existing conversation with this `id` or `external_id` is returned instead."""
 
     id: IdIn | None = None
     external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
@@ -143,9 +143,9 @@ class ConversationCreate(_PoliciesInMetadata):
 
 
 class ForkRequest(Strict):
-    """A fork: a new conversation with copies of the live turns through one, named by id or by seq; else of all.
+    """A fork: a new conversation with copies of the live turns through one, by id or seq; by default of all turns.
 
-    What is left out is the parent's; `id` and `external_id` are the fork's own.
+    The parent's values are the defaults of omitted fields. `id` and `external_id` are those of the fork.
     """
 
     through: IdIn | None = None
@@ -164,9 +164,9 @@ class ForkRequest(Strict):
 
 
 class ConversationUpdate(_PoliciesInMetadata):
-    """What of a conversation may change. A member left out stays; null clears ttl_s. An owner is set once.
+    """Changes of a conversation. Omitted fields are not changed; null clears `ttl_s`. An owner can be set once.
 
-    `title: null` gives the conversation a derived title again, `title: ""` leaves it without one.
+    `title: null` restores a derived title, `title: ""` removes the title.
     """
 
     owner: Name | None = None
@@ -186,7 +186,7 @@ class Compaction(BaseModel):
 
 
 class Facts(BaseModel):
-    """Whether facts are extracted, and redacted first."""
+    """Whether facts are extracted, and whether personal data is removed first."""
 
     enabled: bool
     redact: bool
@@ -234,10 +234,10 @@ class MessagePreview(BaseModel):
 
 
 class ListedConversation(Conversation):
-    """A conversation as lists show it, with previews of its first and its last message.
+    """A conversation in a list, with previews of its first and last message.
 
-    A message is a live turn of a user or an assistant with text. Erased ones are not shown. Null where none of the 50
-    turns at that end is one.
+    A message is a live turn of a user or an assistant with text; erased turns are not shown. Null if there is no
+    message among the first or the last 50 turns.
     """
 
     first_message: MessagePreview | None
@@ -284,9 +284,9 @@ Parts: TypeAlias = Annotated[list[PartObject], Field(max_length=MAX_PARTS, fail_
 
 
 class ConversationSearch(Strict):
-    """Conversations to find. All that is given must hold; times are exclusive.
+    """Filters for conversations. A conversation must match all given filters; times are exclusive.
 
-    `metadata` finds conversations whose metadata contains it; `title` a piece of the title, in any case.
+    `metadata`: the metadata contains this object. `title`: the title contains this text, in any case.
     """
 
     project: Filter | None = None
@@ -305,7 +305,7 @@ class ConversationSearch(Strict):
 
 
 class TurnContent(Strict):
-    """What a turn says, whether it is appended or takes another's place."""
+    """Content of a turn to append, or of a revision."""
 
     id: IdIn | None = None
     actor: Name | None = None
@@ -322,21 +322,20 @@ class TurnContent(Strict):
 
 
 class TurnInput(TurnContent):
-    """One turn to append.
+    """A turn to append.
 
-    A `tool` turn gives either `tool_call_id` with `content`, or `tool_results`. `tool_calls` are
-    `{id, name, arguments}` or the OpenAI shape `{id, type, function: {name, arguments}}`; they, and typed parts,
-    are kept exactly as given.
+    A `tool` turn has either `tool_call_id` with `content`, or `tool_results`. `tool_calls` have the shape `{id, name,
+    arguments}` or the OpenAI shape `{id, type, function: {name, arguments}}`. They and typed parts are stored as given.
     """
 
     role: Role
 
 
 class Revision(TurnContent):
-    """A turn that takes another's place: an edit, or an answer generated again.
+    """A new version of a turn: an edit, or an answer that was generated again.
 
-    `role`, and with the same role `actor` and a `kind` given by hand, are the old turn's where they are left out.
-    `truncate_after` lets every live turn after the old one's position go with it.
+    The old turn's `role` is the default; with the same role, so are its `actor` and a `kind` that a caller gave.
+    `truncate_after` also supersedes every live turn after the old one's position.
     """
 
     role: Role | None = None
@@ -345,7 +344,7 @@ class Revision(TurnContent):
 
 
 class Turn(BaseModel):
-    """One turn as it is kept. With `erased_at` it is a tombstone: what it said is gone, its place and hashes stay."""
+    """A stored turn. With `erased_at` it is a tombstone: its content was erased, its position and hashes are kept."""
 
     id: str
     conversation_id: str
@@ -386,10 +385,10 @@ class Hydrated:
 
 
 class AppendResult(BaseModel):
-    """What an append did.
+    """Result of an append: the stored turns, and the new state of the conversation.
 
-    `seq` and `head_hash` are the conversation's after its last turn; give `seq` back as `expected_seq` to append only
-    if no other append happened since then.
+    `seq` and `head_hash` are those of the conversation after the last turn. Send `seq` as `expected_seq` of the next
+    append to append only if there was no other append since.
     """
 
     conversation_id: str
@@ -400,9 +399,9 @@ class AppendResult(BaseModel):
 
 
 class RevisionResult(BaseModel):
-    """What a revision did: the turn that stands now, and how many it superseded (the old one, and what it truncated).
+    """Result of a revision: the new turn, and the number of turns that it superseded (the old one and truncated ones).
 
-    `seq` and `head_hash` are the conversation's after it.
+    `seq` and `head_hash` are those of the conversation after the revision.
     """
 
     conversation_id: str
@@ -421,7 +420,11 @@ class UpdatedConversation(NamedTuple):
 
 
 class ErasedTurns(BaseModel):
-    """Which turns were erased now (the named ones and their other wordings), and which named ones had been before."""
+    """Result of an erasure.
+
+    `erased`: the turns erased now, with their other versions. `already_erased`: the named turns that were erased
+    before.
+    """
 
     conversation_id: str
     erased: list[str]
@@ -430,10 +433,11 @@ class ErasedTurns(BaseModel):
 
 
 class ChainBreak(BaseModel):
-    """Where a chain does not hold.
+    """The first break of a hash chain.
 
-    `content_hash`: the turn's fields are not those that were hashed; `chain_hash`: the turn does not follow from the
-    one before; `missing`: there is no turn of this seq; `head`: the conversation's head is not its last turn's.
+    `what` is one of: `content_hash`, the fields of the turn do not match its content hash; `chain_hash`, the chain hash
+    does not follow from the previous turn; `missing`, there is no turn with this seq; `head`, the head of the
+    conversation does not match its last turn.
     """
 
     turn_id: str | None
@@ -442,9 +446,10 @@ class ChainBreak(BaseModel):
 
 
 class Verification(BaseModel):
-    """What a walk over the hash chain found.
+    """Result of a verification of the hash chain.
 
-    `turns` were walked, of `verified_content` the fields were hashed anew, `erased` have none left to hash.
+    `turns`: turns checked; `verified_content`: turns whose content was hashed and compared; `erased`: turns without
+    content, of which only the chain hash was checked.
     """
 
     conversation_id: str

@@ -34,10 +34,9 @@ class HistoryQuery:
 
 
 class HistoryPage(Page[Turn]):
-    """A page of a history. `summaries`: those that stand for turns of the page, where they were asked for.
+    """A page of a history. `summaries`: on request, those that cover turns of the page.
 
-    `rev`: the rev of the conversation when the first page was read. To read what has changed since then, give it as
-    `since_rev`.
+    `rev`: the rev of the conversation when the first page was read. Send it as `since_rev` to read later changes.
     """
 
     summaries: list[Summary]

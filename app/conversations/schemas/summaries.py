@@ -26,18 +26,18 @@ class SummaryKind(StrEnum):
 
 
 class SummaryLine(BaseModel):
-    """One line of highlights: what a turn said, with its date and actor."""
+    """One line of highlights: text of a turn, with its date and actor."""
 
     turn_id: str
     text: str
 
 
 class Summary(BaseModel):
-    """Text that stands for the turns from one position through another, both included.
+    """Text that replaces the turns of a range in contexts. Both positions are inclusive.
 
-    `valid`: contexts use it; one that is not has been replaced by `replaced_by` and comes back when that one is undone.
-    `abstract` is a sentence or two for when there is no room for `text`; `tokens` are those of `text` in o200k_base.
-    `lines` are those of highlights; `text` is all of them.
+    `valid`: contexts use it. Otherwise `replaced_by` has replaced it, and it is valid again after an undo. `abstract`:
+    one or two sentences, used if `text` does not fit. `tokens`: of `text`, in o200k_base. `lines`: of highlights;
+    together they are `text`.
     """
 
     id: str
@@ -60,10 +60,10 @@ class Summary(BaseModel):
 
 
 class Compacted(BaseModel):
-    """What a compaction did: the summaries it made, oldest range first, and where the conversation stands after it.
+    """Result of a compaction: the new summaries by position, and the state of the conversation after it.
 
-    `remaining_turns`: live turns that no summary stands for. `continues`: a job goes on from here, since there was more
-    than one call does.
+    `remaining_turns`: live turns that no summary covers. `continues`: one call does a limited amount of work, and a job
+    does the rest.
     """
 
     conversation_id: str
@@ -75,7 +75,7 @@ class Compacted(BaseModel):
 
 
 class Undone(BaseModel):
-    """What was taken back: the summary that is gone, and those that stand again."""
+    """Result of an undo: the summary that was removed, and the summaries that are valid again."""
 
     conversation_id: str
     undone: str

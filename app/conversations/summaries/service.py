@@ -321,11 +321,11 @@ class Summaries:
             rows = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
             newest = max(rows, key=lambda row: (row.rev, row.id), default=None)
             if newest is None:
-                raise Conflict("nothing_to_undo", "No summary stands in this conversation.")
+                raise Conflict("nothing_to_undo", "This conversation has no valid summary.")
             if newest.from_position <= head.erased_position:
                 raise Conflict(
                     "sources_erased",
-                    "The turns under the newest summary have been erased, so nothing could stand in its place.",
+                    "The turns that the newest summary covers have been erased, so it cannot be removed.",
                 )
             rev = head.rev + 1
             await summary_store.delete(tx, caller.tenant_id, [newest.id])

@@ -144,7 +144,7 @@ class Forker:
         if row.superseded_by is not None:
             raise Conflict(
                 "already_superseded",
-                "The turn has been superseded; fork at the one that stands in its place.",
+                "The turn has been superseded; fork at the turn that replaced it.",
                 extra={"superseded_by": format_id(row.superseded_by)},
             )
         return row

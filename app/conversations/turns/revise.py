@@ -241,7 +241,7 @@ def require_live(old: TurnRow) -> None:
     if old.superseded_by is not None and (old.status, old.superseded_by) != ("aborted", old.id):
         raise Conflict(
             "already_superseded",
-            "The turn has been superseded; revise the one that stands in its place.",
+            "The turn has been superseded; revise the turn that replaced it.",
             extra={"superseded_by": format_id(old.superseded_by)},
         )
 
@@ -254,7 +254,7 @@ def require_kept(head: ConversationRow, old: TurnRow, *, truncate_after: bool) -
     if (old.position or 0) <= head.erased_position and old.position and not truncate_after:
         raise Conflict(
             "sources_erased",
-            "The conversation's retention has erased this turn, and a summary stands for it; nothing was stored.",
+            "The conversation's retention has erased this turn, and a summary covers it; nothing was stored.",
         )
 
 

@@ -155,7 +155,7 @@ def _require_owner(name: SessionName, owner: str | None) -> None:
     if name.owner is not None and owner is not None and name.owner != owner:
         raise Conflict(
             "session_owner_mismatch",
-            "The session belongs to another user; a user's session is not read or written as somebody else's.",
+            "The session belongs to another user. Only its own user can read and write it.",
             fields=[FieldError("/user_id", "not the user of this session")],
         )
 

@@ -147,12 +147,14 @@ class Asserter:
             await self._sources.lock_turns(caller, tx, turn_ids=body.source_turn_ids) if body.source_turn_ids else {}
         )
         unusable = [
-            FieldError(f"/source_turn_ids/{number}", "another turn stands in its place, or it is erased")
+            FieldError(f"/source_turn_ids/{number}", "superseded or erased")
             for number, turn_id in enumerate(body.source_turn_ids)
             if turn_id not in sources
         ]
         if unusable:
-            raise Conflict("source_gone", "A source says nothing any more; nothing was recorded.", fields=unusable)
+            raise Conflict(
+                "source_gone", "A source turn is superseded or erased; nothing was recorded.", fields=unusable
+            )
         origins: dict[UUID | None, Origin] = {key: _origin(one, heads) for key, one in sources.items()}
         of = None if place.conversation_id is None else heads[place.conversation_id]
         origins[None] = Origin(place.conversation_id, place.project, rev=None if of is None else of.rev + 1)
@@ -184,7 +186,7 @@ def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
         if not key
     ]
     if wrong:
-        raise Invalid("invalid_request", "The fact says nothing; nothing was recorded.", fields=wrong)
+        raise Invalid("invalid_request", "The fact has no words to compare; nothing was recorded.", fields=wrong)
     key = Key(place.owner or "", subject, predicate_key(body.predicate))
     now = truncate_ms(datetime.now(UTC))
     if body.valid_to is not None and body.valid_from is None and body.valid_to <= now:
@@ -269,7 +271,7 @@ def require_effect(decision: Decision) -> None:
     if decision.outcome is Outcome.IGNORED:
         raise Invalid(
             "invalid_request",
-            "The fact says nothing; nothing was changed.",
+            "The fact has no words to compare; nothing was changed.",
             fields=[FieldError("/object", "this has no word to compare it by")],
         )
 

@@ -22,7 +22,7 @@ def _has_text(text: str) -> str:
 
 
 class MemoryStore(Strict):
-    """A memory to store for the agent that asks. After `ttl_s` seconds it is recalled no more, and deleted."""
+    """A memory to store for the calling agent. After `ttl_s` seconds it is not recalled any more, and is deleted."""
 
     content: Annotated[str, StringConstraints(min_length=1, max_length=MAX_CONTENT_CHARACTERS)]
     metadata: JsonObject = Field(default={})
@@ -36,9 +36,9 @@ class MemoryStore(Strict):
 
 
 class MemoryFilters(Strict):
-    """What entries are narrowed to. All given ones must hold; times are exclusive.
+    """Filters for memories. A memory must match all given filters; times are exclusive.
 
-    `metadata` finds memories whose metadata contains it.
+    `metadata`: the metadata contains this object.
     """
 
     owner: Name | None = None
@@ -48,7 +48,7 @@ class MemoryFilters(Strict):
 
 
 class MemoryQuery(Strict):
-    """What an agent wants to remember: the `top_k` entries that come nearest."""
+    """A search for memories of an agent: the `top_k` most similar ones."""
 
     query: QueryText
     top_k: Annotated[StrictInt, Field(ge=1, le=20)] = 5
@@ -69,14 +69,17 @@ class Memory(BaseModel):
     content: str
     metadata: JsonObject
     created_at: TimeOut
-    stored_at: Annotated[list[TimeOut], Field(description="When it was stored: the first time, then each repetition.")]
+    stored_at: Annotated[
+        list[TimeOut], Field(description="The times at which it was stored: the first, and each repetition.")
+    ]
     expires_at: TimeOut | None
 
 
 class MemoryStored(BaseModel):
-    """That a memory is stored, durable and found from now on; an administrator deletes it by its id.
+    """Confirmation that a memory is durable and searchable. An administrator can delete it by its `id`.
 
-    A memory with the same text, owner and metadata is the same memory: it keeps its id and gets one more date.
+    A memory with the same text, owner and metadata is not stored twice: it keeps its id, and `stored_at` gets another
+    time.
     """
 
     stored: Literal[True]
@@ -84,13 +87,13 @@ class MemoryStored(BaseModel):
 
 
 class MemoryEntry(Memory):
-    """A memory that was recalled, and how near it came."""
+    """A recalled memory, with its similarity to the query."""
 
     score: float
 
 
 class MemoryEntries(BaseModel):
-    """What an agent remembers, best first; `degraded` says what could not take part in the search."""
+    """Recalled memories of an agent, best first. `degraded` names the parts of the search that were missing."""
 
     entries: list[MemoryEntry]
     degraded: list[str]

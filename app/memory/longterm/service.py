@@ -210,7 +210,7 @@ class Memories:
 
 
 def require_reach(caller: Caller, agent_id: str | None, *, named_in: Literal["body", "query"] = "body") -> str | None:
-    """Return the agent whose memories a caller may reach. None stands for all agents, with the scope `admin` only.
+    """Return the agent whose memories a caller may reach. None: all agents, with the scope `admin` only.
 
     Raises Invalid without an agent, Forbidden for an agent other than the caller's, or without long-term memory.
     """

@@ -28,14 +28,14 @@ CLOSE_CODES: Final[dict[int, str]] = {
     connection.NOT_TEXT: "A frame was not text. Frames are JSON in text messages.",
     connection.TOO_LARGE: "A frame was too large; a first frame, where no header has a key, is of 8 KiB at most.",
     connection.FAILED: "The server failed. Connect again.",
-    connection.RESTARTING: "The server is being stopped. Connect again, to another replica, and resume.",
-    connection.TRY_LATER: "Something the server needs cannot be reached. Connect again in a while.",
-    connection.MALFORMED: "The first frame was not `auth` where it had to be, or too many frames could not be read.",
+    connection.RESTARTING: "The server is stopping. Connect again, to another replica, and resume.",
+    connection.TRY_LATER: "A dependency of the server is not available. Connect again later.",
+    connection.MALFORMED: "The first frame was not `auth` where it had to be, or too many frames were invalid.",
     connection.NO_KEY: "No key or token, an invalid one, or one in the URL.",
     connection.FORBIDDEN: "The key or token does not open this conversation.",
-    connection.NO_CONVERSATION: "There is no such conversation, or not any more.",
-    connection.TOO_LATE: "No key came in time, or what the server sent was not taken for too long.",
-    connection.TOO_MANY: "Too many live connections: an `error` before says whose. Close some, or connect again later.",
+    connection.NO_CONVERSATION: "The conversation does not exist, or was deleted.",
+    connection.TOO_LATE: "No key was received in time, or the client did not read for too long.",
+    connection.TOO_MANY: "Too many live connections: the `error` frame before names the limit. Close some or wait.",
 }
 """The codes with which the server closes a WebSocket, and their reasons."""
 _LIVE: Final = "live"
@@ -43,17 +43,17 @@ _EVENTS: Final = "conversationEvents"
 _LIST: Final = "listEvents"
 _BINDING_VERSION: Final = {"ws": "0.1.0", "http": "0.3.0"}
 _DESCRIPTION: Final = """\
-What Turnkeep says and hears on connections that stay open. The application of this document is Turnkeep: what it
-`receive`s is what a client sends. The plain HTTP API is in `/openapi.json`; its calls `…/turns/open`, `…/chunks`,
-`…/commit`, `…/abort` and `…/resume` take the same members as the frames of these names.
+Messages of the live connections of Turnkeep. The application of this document is the server: it `receive`s the
+messages that a client sends. The HTTP API is in `/openapi.json`; its calls `…/turns/open`, `…/chunks`, `…/commit`,
+`…/abort` and `…/resume` have the same fields as the frames of these names.
 
-Offsets and lengths count Unicode code points. A frame may carry `id`, which its `ack` or `error` repeats. Clients
-ignore members and types of frames that they do not know.
+Offsets and lengths count Unicode code points. A frame may have an `id`, which its `ack` or `error` repeats. Clients
+ignore unknown fields and unknown types of frames.
 
-A connection says who it is by a header, by a subprotocol, or by its first frame; never in the URL. Behind a proxy with
+A connection authenticates by a header, by a subprotocol, or by its first frame; never in the URL. Behind a proxy with
 TLS, the protocols are `wss` and `https`.
 
-Close codes of the WebSocket, besides those that RFC 6455 gives to every server:
+Close codes of the WebSocket, in addition to those of RFC 6455:
 
 {codes}
 """
@@ -96,7 +96,7 @@ _AFTERWARDS: Final[dict[type[BaseModel], str]] = {
     AuthFrame: "Later, it goes on under another key of the same tenant.",
     OpenFrame: "Acks with the turn's `durable_offset` follow as its text is written down.",
     ResumeFrame: "Its text goes on from `durable_offset` of each of `parts`.",
-    ChunkFrame: "Its second ack may stand for several chunks.",
+    ChunkFrame: "Its second ack may acknowledge several chunks.",
 }
 
 

@@ -126,7 +126,7 @@ _AgentName: TypeAlias = Annotated[
         min_length=1,
         max_length=MAX_AGENT_CHARACTERS,
         pattern=AGENT_PATTERN,
-        description="The agent that asks, where the key is not an agent's own; `default` without it.",
+        description="The calling agent, if the key does not name one; default: `default`.",
     ),
 ]
 
@@ -187,7 +187,7 @@ _MAX_NAMED_CHARACTERS = 37 * _MAX_NAMED
 def _named_turns(
     ids: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=_MAX_NAMED_CHARACTERS)]],
-        Query(max_length=_MAX_NAMED, description="1 to 500 turn ids, parted by commas or as several `ids`."),
+        Query(max_length=_MAX_NAMED, description="1 to 500 turn ids, separated by commas or as several `ids`."),
     ],
 ) -> list[TurnId]:
     named = [one for some in ids for one in some.split(",")]

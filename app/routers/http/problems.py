@@ -86,7 +86,7 @@ class ProblemField(BaseModel):
 
     pointer: str = Field(description="JSON pointer (RFC 6901) to the field, inside `in`; empty for all of it.")
     place: Place = Field(alias="in", description="The part of the request that the pointer is in.")
-    detail: str = Field(description="What is wrong with it. Never repeats the value.")
+    detail: str = Field(description="The problem with this field. Never contains its value.")
 
 
 class Problem(BaseModel):
@@ -94,10 +94,10 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(serialize_by_alias=True, extra="allow")
 
-    type: str = Field(description="Where the code is documented; relative to this server.")
-    title: str = Field(description="What this code means in general.")
+    type: str = Field(description="The documentation of the code, relative to this server.")
+    title: str = Field(description="The meaning of the code.")
     status: int = Field(description="The HTTP status.")
-    detail: str = Field(description="What happened here. Never repeats content.")
+    detail: str = Field(description="The problem of this request. Never contains content.")
     code: str = Field(
         description="The stable name of this case. A later release may add codes: where a client meets one that it does"
         " not know, it should act on `status` and `retryable`.",

@@ -227,7 +227,7 @@ async def follow_conversation(
 async def follow_conversations(
     caller: Reader, follows: Follows, last_event_id: LastEvent = None, project: QueryText | None = None
 ) -> Response:
-    """Follow a project's list of conversations, or all of them: which were made or changed, and which are gone.
+    """Follow a project's list of conversations, or all of them: which were created, changed or deleted.
 
     A conversation gets at most one event per second. With `Last-Event-ID` it goes on after that event, or says `reread`
     where it cannot: read the list again then; the stream goes on.

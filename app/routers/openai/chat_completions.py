@@ -51,9 +51,9 @@ class Passed(BaseModel):
 PassedBody: TypeAlias = Annotated[dict[str, JsonValue], Body(description="As OpenAI has it; all of it is passed on.")]
 _READ_MEMBERS: Final[JsonObject] = {
     "conversation_id": {"description": "The conversation, as in the header X-Conversation-Id."},
-    "token_budget": {"description": "Most tokens of the context; only with a conversation."},
+    "token_budget": {"description": "The token budget of the context; only with a conversation."},
     "context": {"description": "How the context is built; only with a conversation."},
-    "user": {"description": "The owner of the conversation, where this request creates it. It is passed on too."},
+    "user": {"description": "The owner of the conversation, if this request creates it. It is passed on too."},
 }
 ChatBody: TypeAlias = Annotated[
     dict[str, JsonValue],

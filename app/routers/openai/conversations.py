@@ -37,7 +37,8 @@ def _conversation(
 Conversation: TypeAlias = Annotated[ConversationId, Depends(_conversation)]
 ItemId: TypeAlias = Annotated[str, Path(max_length=64, description="The item's id.")]
 Include: TypeAlias = Annotated[
-    list[str] | None, Query(max_length=20, description="Read for the sake of clients; all there is is always given.")
+    list[str] | None,
+    Query(max_length=20, description="Accepted for compatibility, and ignored: all data is always included."),
 ]
 _READING = (401, 403, 404, 422, 503)
 _WRITING = (400, 401, 403, 404, 408, 409, 413, 415, 422, 503)

@@ -24,7 +24,7 @@ Durable = Annotated[bool, Query(description="Answer only when the text is durabl
 @router.post(
     "/open",
     status_code=201,
-    responses={200: {"model": OpenedTurn, "description": "This turn was opened before, and is open still."}}
+    responses={200: {"model": OpenedTurn, "description": "This turn was opened before, and is still open."}}
     | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
 )
 async def open_turn(

@@ -23,7 +23,7 @@ async def list_summaries(
     caller: ConversationReader,
     services: Services,
     *,
-    include_replaced: Annotated[bool, Query(description="Also those that another stands for now.")] = False,
+    include_replaced: Annotated[bool, Query(description="Also replaced summaries.")] = False,
     order: Order = "asc",
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
     cursor: Cursor = None,

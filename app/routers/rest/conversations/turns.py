@@ -26,7 +26,7 @@ from app.routers.http.problems import problem_responses
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
 
 Position = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
-OnlyThis = Annotated[bool, Query(description="Erase the named versions only; other wordings of the same turn stay.")]
+OnlyThis = Annotated[bool, Query(description="Erase the named versions only, not the other versions of the same turn.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class HistoryParameters:
         ),
     ] = None
     status: Annotated[
-        ListedStatus, Query(description="`aborted` lists the turns that were given up, in the order they were opened.")
+        ListedStatus, Query(description="`aborted` lists aborted turns, in the order in which they were opened.")
     ] = "committed"
-    actors: Annotated[list[QueryText] | None, Query(max_length=200, description="Only what these actors said.")] = None
+    actors: Annotated[list[QueryText] | None, Query(max_length=200, description="Only turns of these actors.")] = None
     limit: Annotated[int, Query(ge=1, le=200)] = 50
     cursor: Cursor = None
     include_superseded: Annotated[bool, Query(description="Superseded versions too, by position, then seq.")] = False
-    include_summaries: Annotated[bool, Query(description="Also summaries that stand for turns of the page.")] = False
+    include_summaries: Annotated[bool, Query(description="Also summaries that cover turns of the page.")] = False
 
 
 @router.post(

@@ -25,16 +25,22 @@ FactPath = Annotated[UUID, Depends(_fact_id)]
 
 
 def _search(
-    subject: Annotated[QueryText | None, Query(description="Facts about it, in any of its spellings.")] = None,
-    predicate: Annotated[QueryText | None, Query(description="In any of its spellings.")] = None,
+    subject: Annotated[
+        QueryText | None, Query(description="Facts about this subject, in any of its spellings.")
+    ] = None,
+    predicate: Annotated[
+        QueryText | None, Query(description="Facts with this predicate, in any of its spellings.")
+    ] = None,
     owner: QueryText | None = None,
     project: Annotated[QueryText | None, Query(description="Facts that are known in this project.")] = None,
-    conversation_id: Annotated[IdIn | None, Query(description="Facts that rest on this conversation.")] = None,
+    conversation_id: Annotated[IdIn | None, Query(description="Facts with evidence from this conversation.")] = None,
     tier: Tier | None = None,
-    as_of: Annotated[TimeIn | None, Query(description="What was so at this time.")] = None,
-    known_at: Annotated[TimeIn | None, Query(description="What was recorded by this time, as it was then.")] = None,
+    as_of: Annotated[TimeIn | None, Query(description="Facts that were valid at this time.")] = None,
+    known_at: Annotated[
+        TimeIn | None, Query(description="Facts that were recorded by this time, as they were then.")
+    ] = None,
     *,
-    include_retracted: Annotated[bool, Query(description="Also what was retracted.")] = False,
+    include_retracted: Annotated[bool, Query(description="Also retracted facts.")] = False,
 ) -> FactSearch:
     return FactSearch(
         subject=subject,
@@ -65,7 +71,7 @@ async def list_facts(
 @router.post(
     "/facts",
     status_code=201,
-    responses={200: {"model": FactResult, "description": "It was held already, and has more evidence now."}}
+    responses={200: {"model": FactResult, "description": "It was stored before, and has more evidence now."}}
     | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
 )
 async def create_fact(

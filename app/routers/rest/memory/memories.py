@@ -42,7 +42,9 @@ async def search_memories(body: MemoryQuery, caller: AgentReader, services: Serv
 async def list_memories(
     caller: AgentReader,
     services: Services,
-    agent_id: Annotated[QueryText | None, Query(description="One agent's; below the scope admin one's own.")] = None,
+    agent_id: Annotated[
+        QueryText | None, Query(description="Memories of this agent; without the scope `admin`, the calling agent.")
+    ] = None,
     owner: Annotated[QueryText | None, Query(description="Memories about this owner.")] = None,
     order: Order = "desc",
     limit: Annotated[int, Query(ge=1, le=200)] = 20,

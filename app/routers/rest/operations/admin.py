@@ -36,7 +36,9 @@ from app.tenancy.schemas import (
 router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=StrictJsonRoute)
 
 Limit = Annotated[int, Query(ge=1, le=200)]
-AllTenants = Annotated[bool, Query(description="Of all tenants instead of the key's tenant; takes an operator.")]
+AllTenants = Annotated[
+    bool, Query(description="Of all tenants instead of the key's tenant. Needs the scope `operator`.")
+]
 
 
 @router.get("/keys", responses=problem_responses(401, 403, 422, 503))
@@ -130,7 +132,7 @@ async def list_model_usage(
     services: Services,
     first_day: Annotated[DayIn | None, Query(description="Only from this day (UTC) on.")] = None,
     last_day: Annotated[DayIn | None, Query(description="Only up to this day, included.")] = None,
-    purpose: Annotated[ModelPurpose | None, Query(description="Only what was asked for this.")] = None,
+    purpose: Annotated[ModelPurpose | None, Query(description="Only calls for this purpose.")] = None,
     all_tenants: AllTenants = False,  # noqa: FBT002
     order: Order = "desc",
     limit: Limit = 20,

@@ -22,7 +22,7 @@ _METRICS_RESPONSES: Final[dict[int | str, dict[str, object]]] = {
 
 
 class Health(BaseModel):
-    """The process is alive, or ready."""
+    """The state of the process: alive, or ready."""
 
     status: Literal["ok"]
 

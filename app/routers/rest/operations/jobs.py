@@ -24,7 +24,8 @@ def _job_id(job_id: Annotated[IdIn, Path(description="The job's id: a ULID or a 
 JobPath: TypeAlias = Annotated[JobId, Depends(_job_id)]
 Kind: TypeAlias = Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z_]+\.[a-z0-9_]+$")]
 AllTenants: TypeAlias = Annotated[
-    bool, Query(description="Of all tenants and of the installation, instead of the key's tenant; takes an operator.")
+    bool,
+    Query(description="Of all tenants and the installation, instead of the key's tenant. Needs the scope `operator`."),
 ]
 
 

@@ -40,7 +40,11 @@ def _id(value: UUID | None) -> str | None:
 
 def json_column(text: str | None, default: Value) -> Value:
     """Return the parsed value of a JSON column, or the default if it is null."""
-    return default if text is None else cast("Value", json.loads(text))
+    if text is None:
+        return default
+    if "\\" not in text and text[:1] == text[-1:] == '"':  # a string without escapes, as most contents are
+        return cast("Value", text[1:-1])
+    return cast("Value", json.loads(text))
 
 
 def _title_source(row: ConversationRow) -> Literal["caller", "model", "question"] | None:

@@ -22,7 +22,12 @@ def truncate_ms(value: datetime) -> datetime:
 
 def format_time(value: datetime) -> str:
     """Return a time in the form `2026-11-20T08:30:00.125Z`."""
-    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if value.tzinfo is not UTC:
+        value = value.astimezone(UTC)
+    # half the time of `isoformat`: a page of turns has hundreds of times
+    return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (  # noqa: UP031
+        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond // 1000,
+    )  # fmt: skip
 
 
 def _only_text(value: object) -> object:

@@ -22,6 +22,7 @@ from app.routers.http.dependencies import require_caller
 from app.routers.http.lifecycle_metrics import add_lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
+from app.routers.http.route_index import RouteIndex
 from app.routers.live import sse, websocket
 from app.routers.live.connection_limits import Connections, add_live_metrics
 from app.routers.live.frames import frame_members
@@ -80,7 +81,6 @@ def create_app(settings: Settings) -> FastAPI:
         title="Turnkeep",
         version=version("turnkeep"),
         lifespan=lifespan,
-        generate_unique_id_function=_operation_id,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -92,11 +92,15 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.metrics = registry
     app.state.frame_members = frame_members()
     app.state.connections = Connections(registry, settings=settings.live)
-    for router in _ROUTERS:
-        app.include_router(router)
+    for route in (route for router in _ROUTERS for route in router.routes):
+        if isinstance(route, APIRoute):
+            route.operation_id = route.name
+        # not by `include_router`, which matches each path twice
+        app.router.routes.append(route)
     # a route, not a mount, which would redirect to another path
     app.router.routes.append(Route("/mcp", endpoint=door, methods=["POST"], include_in_schema=False))
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
+    app.router.middleware_stack = RouteIndex(app.router)
     install_problem_handlers(app)
     install_middleware(app, settings, registry)
     app.openapi = lambda: openapi_document(app)
@@ -107,7 +111,3 @@ def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:
     """Export the bus connection as `turnkeep_bus_connected`."""
     gauge = Gauge("turnkeep_bus_connected", "1 while messages of other processes are heard.", registry=registry)
     gauge.set_function(lambda: float(bus.connected()))
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name

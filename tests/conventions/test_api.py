@@ -1,11 +1,12 @@
 """Rules that every route keeps."""
 
 import json
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
-from fastapi.routing import iter_route_contexts
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from app.core.error_codes import ERROR_CODES
 from app.main import create_app, openapi_document
@@ -154,6 +155,17 @@ def test_a_route_authorises_by_one_dependency_and_not_in_its_body() -> None:
             assert authorising[0] is not get_caller, f"{context.path} checks no scope"
             names = set(context.endpoint.__code__.co_names)  # type: ignore[union-attr]
             assert not names & {"require", "require_conversation", "require_long_term", "scopes"}, context.path
+
+
+def test_no_route_and_no_dependency_runs_in_a_thread() -> None:
+    """FastAPI runs every function that is not async in its thread pool, which takes longer than most of ours."""
+    waiting = [route.dependant for route in create_app(Settings()).routes if isinstance(route, APIRoute)]
+    assert len(waiting) > 80
+    while waiting:
+        dependant = waiting.pop()
+        waiting += dependant.dependencies
+        call = dependant.call
+        assert iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__), call
 
 
 def test_the_tenant_of_a_caller_is_taken_from_the_guarded_property() -> None:

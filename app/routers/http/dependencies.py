@@ -21,7 +21,7 @@ _bearer = HTTPBearer(
 _header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same in a header of its own.")
 
 
-def get_container(request: Request) -> Container:
+async def get_container(request: Request) -> Container:
     """Return the services of this process."""
     return cast("Container", request.app.state.container)
 
@@ -53,7 +53,7 @@ async def get_token(
 
 async def require_caller(request: Request) -> None:
     """Refuse a request without a valid key or token before its body is read."""
-    await get_caller(request, get_container(request), await _bearer(request), await _header(request))
+    await get_caller(request, await get_container(request), await _bearer(request), await _header(request))
 
 
 async def get_reader(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
@@ -94,7 +94,7 @@ Reader: TypeAlias = Annotated[Caller, Depends(get_reader)]
 Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
 
 
-def _conversation_id(
+async def _conversation_id(
     conversation_id: Annotated[IdIn, Path(description="The conversation's id: a ULID or a UUID.")],
 ) -> ConversationId:
     return ConversationId(conversation_id)
@@ -147,19 +147,19 @@ ConversationReader: TypeAlias = Annotated[Caller, Depends(get_conversation_reade
 ConversationWriter: TypeAlias = Annotated[Caller, Depends(get_conversation_writer)]
 
 
-def _turn_id(turn_id: Annotated[IdIn, Path(description="The turn's id: a ULID or a UUID.")]) -> TurnId:
+async def _turn_id(turn_id: Annotated[IdIn, Path(description="The turn's id: a ULID or a UUID.")]) -> TurnId:
     return TurnId(turn_id)
 
 
-def _key_id(key_id: Annotated[IdIn, Path(description="The key's id: a ULID or a UUID.")]) -> KeyId:
+async def _key_id(key_id: Annotated[IdIn, Path(description="The key's id: a ULID or a UUID.")]) -> KeyId:
     return KeyId(key_id)
 
 
-def _tenant_id(tenant_id: Annotated[IdIn, Path(description="The tenant's id: a ULID or a UUID.")]) -> TenantId:
+async def _tenant_id(tenant_id: Annotated[IdIn, Path(description="The tenant's id: a ULID or a UUID.")]) -> TenantId:
     return TenantId(tenant_id)
 
 
-def _memory_id(memory_id: Annotated[IdIn, Path(description="The memory's id: a ULID or a UUID.")]) -> UUID:
+async def _memory_id(memory_id: Annotated[IdIn, Path(description="The memory's id: a ULID or a UUID.")]) -> UUID:
     return memory_id
 
 
@@ -184,7 +184,7 @@ _MAX_NAMED = 500
 _MAX_NAMED_CHARACTERS = 37 * _MAX_NAMED
 
 
-def _named_turns(
+async def _named_turns(
     ids: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=_MAX_NAMED_CHARACTERS)]],
         Query(max_length=_MAX_NAMED, description="1 to 500 turn ids, separated by commas or as several `ids`."),
@@ -213,7 +213,7 @@ _TAG = re.compile(r'(W/)?"([^"]*)"')
 _TAGS = re.compile(r'[ \t]*(?:W/)?"[^"]*"(?:[ \t]*,[ \t]*(?:W/)?"[^"]*")*[ \t]*')
 
 
-def _entity_tags(
+async def _entity_tags(
     if_match: Annotated[
         str | None,
         Header(

@@ -162,8 +162,8 @@ async def until_gone(receive: Receive) -> None:
 class Following:
     """Token of an event stream, which is rechecked, with the services and the counter of its connection."""
 
-    token: Annotated[str | None, Depends(get_token)]
-    services: Services
+    token: str | None
+    services: Container
     request: Request
 
     @property
@@ -172,7 +172,13 @@ class Following:
         return cast("Connections", self.request.app.state.connections)
 
 
-Follows = Annotated[Following, Depends()]
+async def _following(
+    token: Annotated[str | None, Depends(get_token)], services: Services, request: Request
+) -> Following:
+    return Following(token, services, request)
+
+
+Follows = Annotated[Following, Depends(_following)]
 LastEvent = Annotated[
     str | None,
     Header(alias="Last-Event-ID", max_length=128, description="The id of the last event; wins over the query."),

@@ -25,7 +25,7 @@ from app.routers.openai.chat_completions import Passed
 router = APIRouter(prefix=f"{ROOT}/conversations", tags=["openai"], route_class=PassThroughRoute)
 
 
-def _conversation(
+async def _conversation(
     conversation_id: Annotated[str, Path(max_length=64, description="`conv_` and the conversation's id, or the id.")],
 ) -> ConversationId:
     try:

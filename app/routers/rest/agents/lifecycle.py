@@ -33,7 +33,11 @@ async def after_turn(body: AfterTurn, caller: Writer, services: Services) -> Tur
     return await services.lifecycle.after_turn(caller, request=body)
 
 
-@router.post("/run-turn", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post(
+    "/run-turn",
+    operation_id="run_turn",  # also the title of the schema of its response, a union
+    responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+)
 async def run_turn(body: RunTurn, caller: AgentWriter, services: Services) -> TurnPrepared | TurnDone:
     """Prepare a turn: store its input and return its context. With `operation_token`, store its output."""
     return await services.lifecycle.run_turn(caller, request=body)

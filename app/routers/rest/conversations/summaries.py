@@ -39,7 +39,7 @@ async def list_summaries(
     )
 
 
-def _summary_id(summary_id: Annotated[IdIn, Path(description="The summary's id: a ULID or a UUID.")]) -> UUID:
+async def _summary_id(summary_id: Annotated[IdIn, Path(description="The summary's id: a ULID or a UUID.")]) -> UUID:
     return summary_id
 
 

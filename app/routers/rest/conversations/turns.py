@@ -1,9 +1,9 @@
 """Turns over REST: append, read, revise, erase."""
 
-from dataclasses import asdict, dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel
 
 from app.conversations.schemas.append import Append
 from app.conversations.schemas.conversations import AppendResult, ErasedTurns, Revision, RevisionResult, Turn
@@ -29,8 +29,7 @@ Position = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
 OnlyThis = Annotated[bool, Query(description="Erase the named versions only, not the other versions of the same turn.")]
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryParameters:
+class HistoryParameters(BaseModel):
     """Filters and paging of a history."""
 
     order: Annotated[
@@ -85,14 +84,14 @@ async def list_turns(
     conversation_id: ConversationPath,
     caller: ConversationReader,
     services: Services,
-    wanted: Annotated[HistoryParameters, Depends()],
+    wanted: Annotated[HistoryParameters, Query()],
 ) -> HistoryPage:
     """Read the history: the newest live turns in chronological order; `next_cursor` is the page before them.
 
     With `after`, `since_rev` or `order=asc` it is the page after them. Erased turns are tombstones, with `erased_at`.
     `rev` is the conversation's rev at the first page: send it as `since_rev` to read later changes.
     """
-    return await services.conversations.history(caller, conversation_id, query=HistoryQuery(**asdict(wanted)))
+    return await services.conversations.history(caller, conversation_id, query=HistoryQuery(**dict(wanted)))
 
 
 @router.delete("", responses=problem_responses(401, 403, 404, 422, 503))

@@ -17,14 +17,14 @@ from app.routers.http.problems import problem_responses
 router = APIRouter(prefix="/v1", tags=["facts"], route_class=StrictJsonRoute)
 
 
-def _fact_id(fact_id: Annotated[IdIn, Path(description="The fact's id: a ULID or a UUID.")]) -> UUID:
+async def _fact_id(fact_id: Annotated[IdIn, Path(description="The fact's id: a ULID or a UUID.")]) -> UUID:
     return fact_id
 
 
 FactPath = Annotated[UUID, Depends(_fact_id)]
 
 
-def _search(
+async def _search(
     subject: Annotated[
         QueryText | None, Query(description="Facts about this subject, in any of its spellings.")
     ] = None,

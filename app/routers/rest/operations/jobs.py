@@ -17,7 +17,7 @@ from app.tenancy.job_admin import JobView
 router = APIRouter(prefix="/v1/admin/jobs", tags=["administration"], route_class=StrictJsonRoute)
 
 
-def _job_id(job_id: Annotated[IdIn, Path(description="The job's id: a ULID or a UUID.")]) -> JobId:
+async def _job_id(job_id: Annotated[IdIn, Path(description="The job's id: a ULID or a UUID.")]) -> JobId:
     return JobId(job_id)
 
 

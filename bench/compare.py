@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -236,7 +237,7 @@ async def compare(peers: Sequence[str], amounts: Amounts, environments: Path, co
     with tempfile.TemporaryDirectory(prefix="tk-peers-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         await asyncio.to_thread(root.chmod, 0o711)  # as root, Postgres runs as another user
-        async with open_workbench(root, QUICK, console.print) as bench:
+        async with open_workbench(root, QUICK, partial(console.print, soft_wrap=True)) as bench:
             machine = report.describe_machine({})
             for name in peers:
                 console.rule(name)

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -32,7 +33,7 @@ async def measure(parts: Sequence[str], sizes: Sizes, console: Console) -> Run:
     with tempfile.TemporaryDirectory(prefix="tk-bench-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         await asyncio.to_thread(root.chmod, 0o711)  # as root, Postgres runs as another user
-        async with open_workbench(root, sizes, console.print) as bench:
+        async with open_workbench(root, sizes, partial(console.print, soft_wrap=True)) as bench:
             settings = {name: str(await bench.connection.fetchval(f"show {name}")) for name in floor.SETTINGS}
             machine = report.describe_machine(
                 {

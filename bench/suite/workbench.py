@@ -99,6 +99,7 @@ class Workbench:
     conversations: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     """Filled conversations, by size and number."""
     entries: int = 0
+    is_vacuumed: bool = False
     session: str = field(default_factory=lambda: f"bench-{uuid4()}")
     session_turns: int = 0
     """The session of an agent, and how many turns it was filled with."""
@@ -147,19 +148,20 @@ class Workbench:
 
         await asyncio.gather(*(work() for _ in range(_FILLERS)))
         self.entries += size
+        self.is_vacuumed = False
         self.note(f"filled {size} turns at {size / (time.perf_counter() - started):.0f} a second")
         return created
 
     async def quiet(self) -> None:
-        """Wait until no job is due or running, and Postgres has the statistics of what was filled."""
+        """Wait until no job is due or running; after a fill, vacuum and checkpoint too."""
         async with asyncio.timeout(_QUIET_S):
             while await self.connection.fetchval(_DUE):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.1)
+        if not self.is_vacuumed:
+            await self.connection.execute("vacuum analyze")
+            await self.connection.execute("checkpoint")
+            self.is_vacuumed = True
         await asyncio.sleep(self.sizes.settle_s)
-
-    async def vacuum(self) -> None:
-        """Vacuum and analyse once, so that autovacuum does not fall into a measurement."""
-        await self.connection.execute("vacuum analyze")
 
     async def measure(self, part: str, case: Case) -> Figure:
         """Measure one operation once, note its figure, and return it."""
@@ -225,7 +227,7 @@ def same_for_all(requests: Callable[[], Iterator[Request]]) -> RequestsOf:
 def _shown(figure: Figure) -> str:
     if figure.mib is not None:
         return f"{figure.mib:.0f} MiB"
-    shown = [f"p50 {figure.p50_ms or 0:.2f} ms"]
+    shown = [] if figure.p50_ms is None else [f"p50 {figure.p50_ms:.2f} ms"]
     if figure.per_second is not None:
         shown.append(f"{figure.value('per_second'):.0f} a second")
     if figure.server_cpu_ms is not None:
@@ -245,6 +247,9 @@ async def open_workbench(root: Path, sizes: Sizes, note: Callable[[str], None]) 
         connection = await asyncpg.connect(embedded.url("postgres", schema.DATABASE))
         outer.push_async_callback(connection.close)
         await connection.execute("set statement_timeout = 0")
+        # vacuums and checkpoints run between measurements, so that their CPU time is in none
+        await connection.execute("alter system set autovacuum = off")
+        await connection.execute("select pg_reload_conf()")
         await floor.create_tables(connection)
         bare = await outer.enter_async_context(_bare_application(root, server.postgres))
         backend = int(await connection.fetchval("select pg_backend_pid()") or 0)

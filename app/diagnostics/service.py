@@ -28,8 +28,8 @@ from app.diagnostics.checks import (
     knows,
 )
 from app.diagnostics.invariants import ConversationCheck
-from app.diagnostics.leftover_store import LISTINGS, Listing, list_rows
 from app.diagnostics.machine import check_cpu, check_data_directory, check_model, check_port
+from app.diagnostics.reference_store import LISTINGS, Listing, list_rows
 from app.diagnostics.schemas import Check, Fault, Level, Stats, TableSize
 from app.diagnostics.store import ServerFacts
 from app.diagnostics.summary_checks import check_coverage
@@ -220,7 +220,7 @@ async def check_installation(
                 faults += found
                 if len(faults) >= _MAX_FAULTS:
                     return faults
-            faults += await check.leftovers()
+            faults += await check.references()
     return faults
 
 
@@ -269,8 +269,8 @@ class DataCheck:
                 faults += check_coverage(head.tenant_id, conversation_id, mark, summaries, covered)
         return [*faults, *check.end()]
 
-    async def leftovers(self) -> list[Fault]:
-        """Return faults of rows that belong to other rows."""
+    async def references(self) -> list[Fault]:
+        """Return the faults of rows that refer to other rows."""
         return [fault for listing in LISTINGS for fault in await self._listed(listing)]
 
     async def _listed(self, listing: Listing) -> list[Fault]:

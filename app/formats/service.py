@@ -102,7 +102,7 @@ def finish(target: Format, *, system: str | None, messages: list[JsonObject]) ->
 
 def opening(target: Format) -> list[JsonObject]:
     """Return the messages that `finish` may put before the first turn."""
-    return _RENDERERS[target].opening()
+    return _RENDERERS[target].leading_messages()
 
 
 def roles_with_several_speakers(turns: Sequence[CanonicalTurn]) -> frozenset[Role]:
@@ -150,7 +150,7 @@ def write(target: Format, turns: Sequence[TurnLike]) -> WrittenMessages:
     """
     match target:
         case Format.ANTHROPIC:
-            return from_anthropic.write(turns, lambda turn: _RENDERERS[target].equivalents(to_canonical(turn)))
+            return from_anthropic.write(turns, lambda turn: _RENDERERS[target].messages_of_turn(to_canonical(turn)))
         case Format.CANONICAL:
             return WrittenMessages([from_canonical.message_of(turn) for turn in turns])
         case Format.OPENAI_RESPONSES | Format.OPENAI | Format.WORKERS_AI:
@@ -166,7 +166,7 @@ def items_of(turn: TurnLike) -> list[JsonObject]:
 def _written(target: Format, turn: TurnLike) -> list[JsonObject]:
     responses = target is Format.OPENAI_RESPONSES
     original = from_responses.original(turn) if responses else from_openai.original(target, turn)
-    return [original] if original is not None else _RENDERERS[target].equivalents(to_canonical(turn))
+    return [original] if original is not None else _RENDERERS[target].messages_of_turn(to_canonical(turn))
 
 
 def parse_single_message(source: Format, message: JsonObject, at: str) -> list[ParsedTurn]:

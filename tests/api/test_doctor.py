@@ -44,7 +44,7 @@ async def ops(service: Service) -> AsyncIterator[Database]:
 async def faults(ops: Database, client: Client, limit: int | None = None) -> list[Fault]:
     check = DataCheck(ops, client.tenant_id)
     found = [fault async for some in check.conversations(limit=limit) for fault in some]
-    return found + await check.leftovers()
+    return found + await check.references()
 
 
 CALL = {"role": "assistant", "tool_calls": [{"id": "c", "name": "look", "arguments": '{"a": 1.50}'}]}

@@ -81,7 +81,7 @@ async def ops(service: Service) -> AsyncIterator[Database]:
 async def sound(ops: Database, client: Client) -> None:
     check = DataCheck(ops, client.tenant_id)
     assert [fault async for some in check.conversations(limit=None) for fault in some] == []
-    assert await check.leftovers() == []
+    assert await check.references() == []
 
 
 async def converse(client: Client, name: str, count: int, **body: Any) -> tuple[str, list[str]]:

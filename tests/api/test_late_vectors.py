@@ -117,7 +117,7 @@ async def faults(service: Service, client: Client) -> list[str]:
     try:
         check = DataCheck(ops, client.tenant_id)
         found = [fault.code async for some in check.conversations(limit=None) for fault in some]
-        return found + [fault.code for fault in await check.leftovers()]
+        return found + [fault.code for fault in await check.references()]
     finally:
         await ops.close()
 

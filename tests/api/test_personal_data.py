@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import asyncpg
 import pytest
 
-from app.memory.pii.pii_filter import Withheld, is_personal_fact, without
+from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact, replace_personal
 from app.memory.pii.redaction import redact
 from app.memory.schemas import PersonalKind
 from tests.api.test_erased_for_good import dump
@@ -239,17 +239,17 @@ def test_plain_facts_are_not_personal(fact: tuple[str, str, str]) -> None:
 
 
 def test_what_was_taken_out_is_known_in_any_spelling_and_in_part() -> None:
-    withheld = Withheld()
+    redacted_texts = RedactedTexts()
     text = "call +1 (415) 555-2671 or write"
-    withheld.note_redaction(text, redact(text))
-    withheld.note(["Quokka Blue"])
+    redacted_texts.add_redaction(text, redact(text))
+    redacted_texts.add(["Quokka Blue"])
     for said in ("14155552671", "415 555 2671", "5552671", "555-26 71", "QUOKKA-BLUE", "the quokka  blue one"):
-        assert withheld.is_said(["I", "knows", said]), said
-    assert withheld.is_said(["I", "dials 555", "2671"])
+        assert redacted_texts.occurs_in(["I", "knows", said]), said
+    assert redacted_texts.occurs_in(["I", "dials 555", "2671"])
     for said in ("blue", "quokka", "2671", "tea", "room 415"):
-        assert not withheld.is_said(["I", "knows", said]), said
+        assert not redacted_texts.occurs_in(["I", "knows", said]), said
 
 
 def test_what_a_model_finds_is_taken_out_however_it_is_spaced() -> None:
-    text, kinds = without("It is Quokka\n blue, and quokka blue.", [("quokka blue", PersonalKind.SECRET)])
+    text, kinds = replace_personal("It is Quokka\n blue, and quokka blue.", [("quokka blue", PersonalKind.SECRET)])
     assert (text, len(kinds)) == ("It is [secret], and [secret].", 2)

@@ -62,7 +62,7 @@ async def sound(ops: Database, client: Client, *conversations: str) -> None:
     """No fault in what the tenant has, and the chains hold."""
     check = DataCheck(ops, client.tenant_id)
     assert [fault async for some in check.conversations(limit=None) for fault in some] == []
-    assert await check.leftovers() == []
+    assert await check.references() == []
     for conversation in conversations:
         verified = (await client.get(f"/v1/conversations/{conversation}/verify")).json()
         assert verified["valid"], verified

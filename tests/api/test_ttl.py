@@ -242,7 +242,7 @@ async def test_cut_off_at_any_statement_the_next_sweep_completes_it(
     async def sound() -> None:
         check = DataCheck(ops, client.tenant_id)
         assert [fault async for some in check.conversations(limit=None) for fault in some] == []
-        assert await check.leftovers() == []
+        assert await check.references() == []
 
     cuts = await cut_off_everywhere(lambda: sweep(service), after_each=sound, maximum=14, again_from=9)
     assert cuts > 10

@@ -33,19 +33,21 @@ class OutputFilter:
         self._runs: set[str] = set()
         self._short: set[str] = set()
         for secret in secrets:
-            said = _letters(secret)
-            self._runs.update(said[at : at + RUN_LETTERS] for at in range(len(said) - RUN_LETTERS + 1))
-            if _MIN_SECRET_LETTERS <= len(said) < RUN_LETTERS:
-                self._short.add(said)
+            letters = _letters(secret)
+            self._runs.update(_runs(letters))
+            if _MIN_SECRET_LETTERS <= len(letters) < RUN_LETTERS:
+                self._short.add(letters)
 
     def reveals(self, text: str) -> bool:
         """Return whether the text repeats a run of a secret text, as it is or in a simple encoding."""
-        return any(self._repeats(_letters(reading)) for reading in _decodings(text))
+        return any(self._repeats(_letters(decoded)) for decoded in _decodings(text))
 
-    def _repeats(self, said: str) -> bool:
-        if any(said[at : at + RUN_LETTERS] in self._runs for at in range(len(said) - RUN_LETTERS + 1)):
-            return True
-        return any(short in said for short in self._short)
+    def _repeats(self, letters: str) -> bool:
+        return any(run in self._runs for run in _runs(letters)) or any(short in letters for short in self._short)
+
+
+def _runs(letters: str) -> Iterator[str]:
+    return (letters[at : at + RUN_LETTERS] for at in range(len(letters) - RUN_LETTERS + 1))
 
 
 def _letters(text: str) -> str:
@@ -68,7 +70,7 @@ def _decodings(text: str) -> Iterator[str]:
         yield _decoded(re.sub(r"[\s=]", "", found), lambda piece: base64.b32decode(piece + "=" * (-len(piece) % 8)))
     for found in _BASE64.findall(text):
         piece = re.sub(r"[\s=]", "", found)
-        for offset in range(4):  # words may stand before it
+        for offset in range(4):  # the encoded text can start within the match
             yield _decoded(piece[offset:], _from_base64)
 
 

@@ -25,7 +25,7 @@ from app.formats.parts import (
     safe_id,
     safe_name,
 )
-from app.formats.render.base import RenderedContent, Renderer, said_role
+from app.formats.render.base import RenderedContent, Renderer, message_role
 from app.formats.schemas import (
     AnsweredCall,
     Block,
@@ -52,25 +52,25 @@ class AnthropicRenderer(Renderer):
             return super().messages_of(block, named)
         calls = [pair.call for pair in block.answered]
         content: list[JsonValue] = [*_thinking(block.turn), *self._blocks(block.turn, named, calls)]
-        return [self.message(Role.ASSISTANT, content), *self.results(block.answered)]
+        return [self.message(Role.ASSISTANT, content), *self.result_messages(block.answered)]
 
-    def said(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
+    def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the content of a turn with calls as one message."""
         blocks = self._blocks(turn, named, calls)
-        return [self.message(said_role(turn, calls), blocks)] if blocks else []
+        return [self.message(message_role(turn, calls), blocks)] if blocks else []
 
-    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+    def result_messages(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
         """Render all results as one message."""
         return [self.message(Role.USER, [self._result(pair) for pair in answered])] if answered else []
 
-    def opening(self) -> list[JsonObject]:
+    def leading_messages(self) -> list[JsonObject]:
         """Return the stub before a first assistant turn."""
         return [self.message(Role.USER, STUB)]
 
     def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
         """Merge neighbours and let the user speak first."""
         if messages and messages[0]["role"] != "user":
-            messages = [*self.opening(), *messages]
+            messages = [*self.leading_messages(), *messages]
         merged: list[tuple[JsonValue, list[JsonValue]]] = []
         for message in messages:
             content = message["content"]
@@ -115,7 +115,7 @@ class AnthropicRenderer(Renderer):
             blocks = content
         else:
             # Anthropic refuses a last assistant message that ends in white space
-            blocks = [self.text(content.rstrip() if said_role(turn, calls) is Role.ASSISTANT else content)]
+            blocks = [self.text(content.rstrip() if message_role(turn, calls) is Role.ASSISTANT else content)]
         return [*blocks, *(_use(call) for call in calls)]
 
     def _result(self, pair: AnsweredCall) -> JsonObject:

@@ -1,4 +1,4 @@
-"""The steps from blocks to messages that all formats share. A format gives the shape of messages, parts and results."""
+"""Base class of the renderers: the steps from blocks to messages. A format defines messages, parts and results."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -36,33 +36,33 @@ class Renderer(ABC):
         if isinstance(block, NoteBlock):
             return [self.message(Role.USER, block.text)]
         calls = [pair.call for pair in block.answered]
-        return [*self.said(block.turn, named, calls), *self.results(block.answered)]
+        return [*self.turn_messages(block.turn, named, calls), *self.result_messages(block.answered)]
 
-    def equivalents(self, turn: CanonicalTurn) -> list[JsonObject]:
+    def messages_of_turn(self, turn: CanonicalTurn) -> list[JsonObject]:
         """Render one turn alone: its results, or its content with its calls, answered or not."""
         if turn.role is not Role.TOOL:
-            return self.said(turn, frozenset(), turn.tool_calls)
+            return self.turn_messages(turn, frozenset(), turn.tool_calls)
         results = tool_results_in(turn)
-        return self.results([AnsweredCall(ToolCall(result.tool_call_id, "", ""), result) for result in results])
+        return self.result_messages([AnsweredCall(ToolCall(result.tool_call_id, "", ""), result) for result in results])
 
     def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
         """Return the messages unchanged, and the system text separate. The given list is not changed."""
         return RenderedMessages(list(messages), system)
 
-    def opening(self) -> list[JsonObject]:
+    def leading_messages(self) -> list[JsonObject]:
         """Return the messages that `finish` may put before the first turn."""
         return []
 
     @abstractmethod
-    def said(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
+    def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the content of a turn with calls; none if it has neither."""
 
     @abstractmethod
-    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
-        """Render the results of calls. A call without a name is not known."""
+    def result_messages(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+        """Render the results of calls. An unknown call has no name."""
 
     def message(self, role: Role, content: RenderedContent) -> JsonObject:
-        """Return a message."""
+        """Build a message."""
         return {"role": role.value, "content": content}
 
     def content_of(self, turn: CanonicalTurn, named: frozenset[Role]) -> RenderedContent:
@@ -75,14 +75,14 @@ class Renderer(ABC):
         return speaker_name(turn, named)
 
     def text(self, text: str) -> JsonObject:
-        """Return a part of text."""
+        """Build a text part."""
         return {"type": "text", "text": text}
 
     def media(self, part: Media) -> JsonObject | None:  # noqa: ARG002 - a format overrides it
-        """Return a part of media; None if the format has no equivalent."""
+        """Build a media part; None if the format has no equivalent."""
         return None
 
 
-def said_role(turn: CanonicalTurn, calls: Sequence[ToolCall]) -> Role:
+def message_role(turn: CanonicalTurn, calls: Sequence[ToolCall]) -> Role:
     """Return the role of the message of a turn: only the assistant calls tools."""
     return Role.ASSISTANT if calls or turn.role is Role.TOOL else turn.role

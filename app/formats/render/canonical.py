@@ -41,7 +41,7 @@ class CanonicalRenderer(Renderer):
             *(_turn(turn, ()) for turn in block.after),
         ]
 
-    def said(
+    def turn_messages(
         self,
         turn: CanonicalTurn,
         named: frozenset[Role],  # noqa: ARG002 - every turn names its speaker
@@ -50,7 +50,7 @@ class CanonicalRenderer(Renderer):
         """Return the turn with calls."""
         return [_turn(turn, calls)] if calls or has_content(turn) else []
 
-    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+    def result_messages(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
         """Return one tool turn for each result."""
         return [_result(pair) for pair in answered]
 

@@ -18,7 +18,7 @@ from app.formats.parts import (
     safe_name,
     speaker_name,
 )
-from app.formats.render.base import Renderer, said_role
+from app.formats.render.base import Renderer, message_role
 from app.formats.schemas import AnsweredCall, CanonicalTurn, JsonObject, RenderedMessages, Role, ToolCall
 
 _ID_LENGTH = 40
@@ -35,18 +35,18 @@ class OpenAiRenderer(Renderer):
         first = [] if system is None else [self.message(Role.SYSTEM, system)]
         return RenderedMessages([*first, *messages], None)
 
-    def said(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
+    def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the content of a turn with calls as one message."""
         content = self.content_of(turn, named)
         if not content and not calls:
             return []
-        message: JsonObject = {"role": said_role(turn, calls).value, **self.name(turn, named)}
+        message: JsonObject = {"role": message_role(turn, calls).value, **self.name(turn, named)}
         message["content"] = content or self.no_content
         if calls:
             message["tool_calls"] = [_tool_call(call) for call in calls]
         return [message]
 
-    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+    def result_messages(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
         """Render one message for each result."""
         return [
             {

@@ -19,7 +19,7 @@ from app.formats.parts import (
     safe_id,
     safe_name,
 )
-from app.formats.render.base import RenderedContent, Renderer, said_role
+from app.formats.render.base import RenderedContent, Renderer, message_role
 from app.formats.schemas import (
     GIVEN,
     AnsweredCall,
@@ -74,11 +74,11 @@ class ResponsesRenderer(Renderer):
         said = self._message_of(block.turn, named, [pair.call for pair in block.answered])
         return [*replayed, *said, *(call for call, _ in pairs), *(output for _, output in pairs), *trailing]
 
-    def said(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
+    def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the message of a turn, then its calls as function calls."""
         return [*self._message_of(turn, named, ()), *(_call_item(call) for call in calls)]
 
-    def results(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
+    def result_messages(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
         """Render one function output for each result."""
         return [
             {"type": "function_call_output", "call_id": safe_id(pair.call.id), "output": result_text(pair.result)}
@@ -111,7 +111,7 @@ class ResponsesRenderer(Renderer):
 
     def _message_of(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         content = self.content_of(turn, named)
-        role = said_role(turn, calls)
+        role = message_role(turn, calls)
         phase = _phase(turn) if role is Role.ASSISTANT else None
         return [self.message(role, content) | ({"phase": phase} if phase else {})] if content else []
 
@@ -123,7 +123,7 @@ class ResponsesRenderer(Renderer):
         output = None if kept is None else kept.get("as")
         native = isinstance(kind, str) and kind in OUTPUT_OF and output == OUTPUT_OF[kind]
         if not native or not isinstance(kind, str) or (kind in _NEEDS_ID and not whole):
-            return _call_item(call), self.results([answered])[0]
+            return _call_item(call), self.result_messages([answered])[0]
         given: JsonObject = {"id": call.id, "name": call.name, "arguments": call.arguments}
         item = restore(plain_call(kind, given), call.given)
         answer = restore(plain_output(OUTPUT_OF[kind], call.id, content), kept)

@@ -20,7 +20,7 @@ from app.core.ids import TenantId
 from app.formats.schemas import Role
 from app.memory.extraction.rule_extractor import starting_tier
 from app.memory.facts.spelling import object_key, predicate_key, resolve_subject
-from app.memory.pii.pii_filter import Withheld, is_personal_fact, is_placeholder
+from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact, is_placeholder
 from app.memory.schemas import PersonalKind, Statement
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 
@@ -134,11 +134,11 @@ async def find_personal(
 
 
 async def ask_statements(
-    model: ChatModel, *, tenant_id: TenantId, turns: Sequence[Shown], names: Names, withheld: Withheld | None
+    model: ChatModel, *, tenant_id: TenantId, turns: Sequence[Shown], names: Names, redacted_texts: RedactedTexts | None
 ) -> tuple[list[Statement], int]:
     """Return the statements of the turns, and the number of those passed over. Raises the errors of the model.
 
-    `withheld`: what was redacted from the turns, or None if personal data is not redacted.
+    `redacted_texts`: what was redacted from the turns, or None if personal data is not redacted.
     """
     lines = [_line(number, turn) for number, turn in enumerate(turns, start=1)]
     answer = await model.answer(
@@ -150,7 +150,7 @@ async def ask_statements(
     )
     statements: list[Statement] = []
     for stated in answer.value.facts[:MAX_STATEMENTS]:
-        statement = _statement(stated, turns, names, position=len(statements), withheld=withheld)
+        statement = _statement(stated, turns, names, position=len(statements), redacted_texts=redacted_texts)
         if statement is not None:
             statements.append(statement)
     return statements, len(answer.value.facts) - len(statements)
@@ -171,7 +171,12 @@ def _line(number: int, turn: Shown) -> str:
 
 
 def _statement(
-    statement: _ModelStatement, turns: Sequence[Shown], names: Names, *, position: int, withheld: Withheld | None
+    statement: _ModelStatement,
+    turns: Sequence[Shown],
+    names: Names,
+    *,
+    position: int,
+    redacted_texts: RedactedTexts | None,
 ) -> Statement | None:
     """Return a statement that passes all checks, or None."""
     if (
@@ -192,8 +197,8 @@ def _statement(
     if turn.role is not Role.USER or too_long or not predicate or _ORDERS.search(turn.text) is not None:
         return None
     key = predicate_key(predicate)
-    if withheld is not None and (
-        is_personal_fact(subject, key, value) or withheld.is_said((subject, predicate, value))
+    if redacted_texts is not None and (
+        is_personal_fact(subject, key, value) or redacted_texts.occurs_in((subject, predicate, value))
     ):
         return None
     since = _since(statement.valid_from, turn.said_at)

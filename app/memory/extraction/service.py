@@ -25,7 +25,7 @@ from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Outcome
 from app.memory.facts.spelling import names_to_actors
 from app.memory.facts.store import Key, Origin
-from app.memory.pii.pii_filter import Withheld, is_personal_fact, without
+from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact, replace_personal
 from app.memory.pii.redaction import Redaction, redact
 from app.memory.schemas import Extraction, Statement, fact_text
 from app.providers.schemas import ChatModel
@@ -146,18 +146,18 @@ class Extractor:
     async def _find(self, tenant_id: TenantId, unread: Unread, *, patient: bool) -> _BatchResult:
         """Return the statements of a batch: the model's, or the rules' if there is no model or it fails permanently."""
         taken: Counter[str] = Counter()
-        withheld = Withheld() if unread.redact else None
-        shown = await _shown(unread, taken, withheld)
+        redacted_texts = RedactedTexts() if unread.redact else None
+        shown = await _shown(unread, taken, redacted_texts)
         people = [turn for turn in shown if turn.role is Role.USER and turn.text.strip()]
         if not people:
             return _BatchResult([], 0, taken)
         names = Names(unread.owner, _actors(unread))
         if self._chat is not None:
             try:
-                if withheld is not None:
-                    shown = await self._redacted(self._chat, tenant_id, shown, taken, withheld)
+                if redacted_texts is not None:
+                    shown = await self._redacted(self._chat, tenant_id, shown, taken, redacted_texts)
                 statements, passed_over = await ask_statements(
-                    self._chat, tenant_id=tenant_id, turns=shown, names=names, withheld=withheld
+                    self._chat, tenant_id=tenant_id, turns=shown, names=names, redacted_texts=redacted_texts
                 )
             except AppError as error:
                 # a temporary failure is raised for a retry; after a permanent one, or without budget, use the rules
@@ -170,14 +170,19 @@ class Extractor:
         return await _by_rules(people, names, taken, redacted=unread.redact)
 
     async def _redacted(
-        self, chat: ChatModel, tenant_id: TenantId, shown: Sequence[Shown], taken: Counter[str], withheld: Withheld
+        self,
+        chat: ChatModel,
+        tenant_id: TenantId,
+        shown: Sequence[Shown],
+        taken: Counter[str],
+        redacted_texts: RedactedTexts,
     ) -> list[Shown]:
         """Return the turns without the personal data that the model finds and the patterns missed."""
         personal = await find_personal(chat, tenant_id=tenant_id, texts=[turn.text for turn in shown])
-        withheld.note(piece for piece, _ in personal)
+        redacted_texts.add(piece for piece, _ in personal)
         result: list[Shown] = []
         for turn in shown:
-            text, kinds = without(turn.text, personal)
+            text, kinds = replace_personal(turn.text, personal)
             taken.update(kind.value for kind in kinds)
             result.append(replace(turn, text=text))
         return result
@@ -256,18 +261,18 @@ def _limited(unread: Unread, found: _BatchResult) -> tuple[Unread, _BatchResult]
     return unread, found
 
 
-async def _shown(unread: Unread, taken: Counter[str], withheld: Withheld | None) -> list[Shown]:
-    """Return the turns of users and assistants, redacted by patterns if `withheld` is given. Omit tool results."""
+async def _shown(unread: Unread, taken: Counter[str], redacted_texts: RedactedTexts | None) -> list[Shown]:
+    """Return the turns of users and assistants, redacted by patterns if `redacted_texts` is given. Omit tool results."""
     turns = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
     texts = [content_text(one.turn.content) for one in turns]
-    if withheld is not None:
+    if redacted_texts is not None:
         if sum(map(len, texts)) <= _INLINE_CHARACTERS:
             redactions = _redactions(texts)
         else:
             redactions = await asyncio.to_thread(_redactions, texts)
         for text, one in zip(texts, redactions, strict=True):
             taken.update(one.counts)
-            withheld.note_redaction(text, one)
+            redacted_texts.add_redaction(text, one)
         texts = [one.text for one in redactions]
     return [_turn_to_show(one, text) for one, text in zip(turns, texts, strict=True)]
 

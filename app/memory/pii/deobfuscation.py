@@ -1,8 +1,7 @@
-"""A text as a pattern should see it, and the way back to the text as it was written. Pure.
+"""Normalises a text for pattern matching, with a mapping back to the original offsets. Pure.
 
-Compatibility forms, digits of every script, dashes and spaces of every kind become the plain ones; what cannot be seen
-is left out; a placeholder that stands already is one barrier, which no pattern crosses. Every plain character knows
-from where to where it stood.
+Compatibility forms, digits of every script, dashes and spaces of every kind become ASCII. Invisible characters are
+removed. A placeholder becomes a barrier, which no pattern crosses.
 """
 
 import re
@@ -16,20 +15,20 @@ from app.memory.schemas import PersonalKind
 BARRIER = "\x00"
 _PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(kind.value for kind in PersonalKind)})\]")
 _ALIKE = {"\u3002": ".", "\uff61": ".", "\u2024": ".", "\u2212": "-"}
-# joiners and the selectors of variants
+# joiners and variation selectors
 _UNSEEN = frozenset("\u034f\u115f\u1160\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Plain characters; the i-th stood from `starts[i]` to before `ends[i]` in the text as it was written."""
+    """Normalised characters. The original of the i-th is from `starts[i]` to before `ends[i]`."""
 
     characters: str
     starts: Sequence[int]
     ends: Sequence[int]
 
     def whole(self, start: int, end: int) -> tuple[int, int]:
-        """The span with all of the plain characters that its first and last written ones became."""
+        """Widen a span to all characters that come from its first and its last original character."""
         while start > 0 and self.starts[start - 1] == self.starts[start]:
             start -= 1
         while end < len(self.starts) and self.starts[end] == self.starts[end - 1]:
@@ -37,7 +36,7 @@ class Plain:
         return start, end
 
     def without(self, spans: Sequence[tuple[int, int]]) -> "Plain":
-        """The same with a barrier for each span; spans are in order and apart."""
+        """Replace each span by a barrier. The spans are in order and do not overlap."""
         pieces: list[str] = []
         starts: list[int] = []
         ends: list[int] = []
@@ -52,7 +51,7 @@ class Plain:
 
 
 def unmask(text: str) -> Plain:
-    """The plain form of a text."""
+    """Return the normalised form of a text."""
     if text.isascii():
         plain = Plain(text.replace(BARRIER, " "), range(len(text)), range(1, len(text) + 1))
     else:

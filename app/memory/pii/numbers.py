@@ -1,8 +1,8 @@
-"""Which runs of digits in a plain text belong to a person: by shape, check digits, and the word before. Pure.
+"""Finds numbers of persons in a normalised text: by shape, check digits, and the word before. Pure.
 
-A run is cut into windows of its groups, and a window is judged by how many digits it has, how they are grouped, and
-the nearest telling word before it: "phone" makes a number of a run that "order" makes none of. Dates, decimals and
-amounts are left alone.
+A run of digits is divided into windows of its groups. A window is classified by its number of digits, their grouping,
+and the nearest cue word before it: a number after "phone" is personal, one after "order" is not. Dates, decimals and
+amounts are skipped.
 """
 
 import re
@@ -28,9 +28,9 @@ Found: TypeAlias = tuple[int, int, PersonalKind]
 Cue: TypeAlias = PersonalKind | Literal["other"] | None
 
 _MAX_GROUPS = 8
-# nothing of a person has fewer digits, or more
+# the digits of numbers of persons
 _COUNTS = range(6, 21)
-_BACK = 56
+_MAX_CUE_DISTANCE = 56
 _RUN = re.compile(r"(?<!\d)(?:\+ ?)?\(?\d(?:[ .\-/()_]{0,3}\d){4,44}")
 _GROUP = re.compile(r"\d+")
 _MIXED = re.compile(
@@ -85,7 +85,7 @@ _CUE_WORDS: Mapping[PersonalKind | Literal["other"], str] = {
     "seed offset size length count value sum pi score year date quote patent standard barcode gtin sim episode",
 }
 _CUES: Mapping[str, Cue] = {word: kind for kind, words in _CUE_WORDS.items() for word in words.split()}
-# no spaces stand between words there
+# cues in scripts without spaces between words
 _CUE_PARTS: tuple[tuple[str, Cue], ...] = (
     ("电话", _PHONE), ("手机", _PHONE), ("電話", _PHONE), ("携帯", _PHONE),
     ("전화번호", _PHONE), ("휴대폰", _PHONE), ("身份证", _NATIONAL), ("マイナンバー", _NATIONAL),
@@ -97,11 +97,11 @@ _NEUTRAL_WORDS = (
     "s code de du di der die das lautet ist est es è é card and or номер мой я"
 )
 _NEUTRAL = frozenset(_NEUTRAL_WORDS.split())
-# so many other words may stand between the telling one and the number
-_FAR = 5
-_NEAR = 2
-# how a country groups the digits of a number, how the number begins, and the countries
-_DIALLED: Mapping[Sequence[int], tuple[re.Pattern[str], Sequence[str]]] = {
+# limits of other words between a cue and its number
+_MAX_WORDS_TO_CUE = 5
+_MAX_WORDS_TO_ACCOUNT_CUE = 2
+# phone numbers by the grouping of their digits: the first digits, and the countries
+_PHONE_SHAPES: Mapping[Sequence[int], tuple[re.Pattern[str], Sequence[str]]] = {
     (3, 3, 4): (re.compile(r"3|[2456789]\d\d[2-9]"), ("US", "IT")),
     (1, 3, 3, 4): (re.compile(r"1"), ("US",)),
     (1, 3, 3, 2, 2): (re.compile(r"[78]"), ("RU",)),
@@ -119,7 +119,7 @@ _DIGITS_WITH_CUE: Mapping[PersonalKind, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """A kind of number. One that many numbers pass must be grouped as people write it, with its separator."""
+    """A check of one kind of number. A weak check also requires the usual grouping and separator."""
 
     kind: PersonalKind
     is_valid: Callable[[str], bool]
@@ -166,7 +166,7 @@ class _Window:
 
 
 def find_numbers(characters: str) -> Iterator[Found]:
-    """What in a plain text are numbers of a person."""
+    """Yield the numbers of persons in a normalised text."""
     for run in _RUN.finditer(characters):
         yield from _in_run(characters, run.start(), run.end())
     for match in _MIXED.finditer(characters):
@@ -178,9 +178,9 @@ def find_numbers(characters: str) -> Iterator[Found]:
 
 
 def nearest_cue(characters: str, at: int) -> Cue:
-    """The nearest word before a place that tells what a number there is."""
-    # what stands in another paragraph tells nothing of this one
-    begin = max(0, at - _BACK, characters.rfind("\n\n", max(0, at - _BACK), at))
+    """Return the kind of the nearest cue word before an offset, or None."""
+    # only cues of the same paragraph count
+    begin = max(0, at - _MAX_CUE_DISTANCE, characters.rfind("\n\n", max(0, at - _MAX_CUE_DISTANCE), at))
     words = [word.casefold() for word in _WORD.findall(characters, begin, at)]
     others = 0
     for place in range(len(words) - 1, -1, -1):
@@ -188,9 +188,9 @@ def nearest_cue(characters: str, at: int) -> Cue:
         pair = f"{words[place - 1]}_{word}" if place else ""
         cue = _CUES.get(pair) or _CUES.get(word) or (None if word.isascii() else _by_part(word))
         if cue is not None:
-            return None if others > _NEAR and cue in {_BANK, _CARD} else cue
+            return None if others > _MAX_WORDS_TO_ACCOUNT_CUE and cue in {_BANK, _CARD} else cue
         others += word not in _NEUTRAL
-        if others > _FAR:
+        if others > _MAX_WORDS_TO_CUE:
             return None
     return None
 
@@ -213,42 +213,42 @@ def _in_run(characters: str, start: int, end: int) -> Iterator[Found]:
         return
     cue = nearest_cue(characters, start)
     if len(groups) >= 7 and groups[-1][1] - groups[0][0] < 4 * len(groups) and _all_short(groups):  # noqa: PLR2004
-        kind = _judge(_window(characters, groups, start, cue))
+        kind = _classify(_window(characters, groups, start, cue))
         if kind is not None and (cue is not None or kind is _CARD or characters[start] == "+"):
-            yield _begin(characters, groups[0][0], start), groups[-1][1], kind
+            yield _start_of(characters, groups[0][0], start), groups[-1][1], kind
         return
     at = 0
     while at < len(groups):
-        last, kind = _longest(characters, groups, at, start, cue)
+        last, kind = _longest_match(characters, groups, at, start, cue)
         if kind is not None and not _AMOUNT_AFTER.match(characters, groups[last - 1][1]):
-            yield _begin(characters, groups[at][0], start), groups[last - 1][1], kind
+            yield _start_of(characters, groups[at][0], start), groups[last - 1][1], kind
         at = max(last, at + 1)
 
 
-def _longest(
+def _longest_match(
     characters: str, groups: Sequence[tuple[int, int]], at: int, start: int, cue: Cue
 ) -> tuple[int, PersonalKind | None]:
-    """The longest window from one group on that is something, and what; else (0, None)."""
+    """Return the end and the kind of the longest personal window from a group on, or (0, None)."""
     if not (at == 0 or " " in characters[groups[at - 1][1] : groups[at][0]]):
         return 0, None
     for last in range(min(len(groups), at + _MAX_GROUPS), at, -1):
-        # set off by a space from what stands behind it in the same run: no piece of a date or a version
+        # a space must follow, so that the window is no part of a date or a version
         if last < len(groups) and " " not in characters[groups[last - 1][1] : groups[last][0]]:
             continue
         if sum(end - begin for begin, end in groups[at:last]) in _COUNTS:
-            kind = _judge(_window(characters, groups[at:last], start, cue))
+            kind = _classify(_window(characters, groups[at:last], start, cue))
             if kind is not None:
                 return last, kind
     return 0, None
 
 
 def _is_letter(character: str) -> bool:
-    """A letter of a script that sets words apart: a number right beside it is a part of the word."""
+    """Return whether a character is a letter of a script with case. An adjacent number is part of that word."""
     return character.lower() != character.upper()
 
 
 def _all_short(groups: Sequence[tuple[int, int]]) -> bool:
-    """Digits written one by one: fewer than three digits for two groups."""
+    """Return whether the digits are written one by one: fewer than three digits for two groups."""
     return sum(end - start for start, end in groups) * 2 < 3 * len(groups)
 
 
@@ -256,21 +256,21 @@ def _continues(characters: str, end: int) -> bool:
     return characters[end] == "," and characters[end + 1 : end + 2].isdigit()
 
 
-def _begin(characters: str, at: int, start: int) -> int:
-    """Where a number begins: with the sign, or the bracket, before its first digit."""
+def _start_of(characters: str, at: int, start: int) -> int:
+    """Return the start of a number, including a sign or a bracket before its first digit."""
     while at > start and characters[at - 1] in "+( " and characters[start:at].strip("+( ") == "":
         at -= 1
     return at
 
 
 def _window(characters: str, groups: Sequence[tuple[int, int]], start: int, cue: Cue) -> _Window:
-    first = _begin(characters, groups[0][0], start)
+    first = _start_of(characters, groups[0][0], start)
     text = characters[first : groups[-1][1]]
     digits = "".join(characters[begin:end] for begin, end in groups)
     return _Window(text, digits, tuple(end - begin for begin, end in groups), cue)
 
 
-def _judge(window: _Window) -> PersonalKind | None:
+def _classify(window: _Window) -> PersonalKind | None:
     count = len(window.digits)
     if count not in _COUNTS or len(set(window.digits)) == 1:
         return None
@@ -284,11 +284,11 @@ def _judge(window: _Window) -> PersonalKind | None:
         low, high = _DIGITS_WITH_CUE[window.cue]
         if low <= count <= high:
             return window.cue
-    return _by_checks(window) or (_PHONE if _looks_dialled(window) else None)
+    return _by_checks(window) or (_PHONE if _is_national_phone(window) else None)
 
 
 def _by_checks(window: _Window) -> PersonalKind | None:
-    """By length and check digits."""
+    """Return the kind by length and check digits, or None."""
     for check in _CHECKS.get(len(window.digits), ()):
         written = check.shapes is None or window.shape in check.shapes
         if written and check.separator in window.text and check.is_valid(window.digits):
@@ -296,8 +296,8 @@ def _by_checks(window: _Window) -> PersonalKind | None:
     return _CARD if check_digits.card(window.digits) else None
 
 
-def _looks_dialled(window: _Window) -> bool:
-    """A phone number in one of the ways that countries write them at home."""
+def _is_national_phone(window: _Window) -> bool:
+    """Return whether a window has the form of a national phone number."""
     digits, shape = window.digits, window.shape
     count, first = len(digits), shape[0]
     if digits.startswith("00") and len(shape) > 1 and _is_international(digits[2:]):
@@ -306,14 +306,14 @@ def _looks_dialled(window: _Window) -> bool:
         return True
     if digits[0] == "0" and first >= 2 and len(shape) > 1:  # noqa: PLR2004 - a zero of its own is a decimal's
         return (count == 10 if set(shape) == {2} else 9 <= count <= 11) and shape[-1] >= 2  # noqa: PLR2004
-    beginning, regions = _DIALLED.get(window.shape, (None, ()))
+    beginning, regions = _PHONE_SHAPES.get(window.shape, (None, ()))
     if beginning is None or not beginning.match(digits):
         return False
     return any(phonenumbers.is_valid_number(phonenumbers.parse(digits, region)) for region in regions)
 
 
 def _is_international(digits: str) -> bool:
-    """Whether a country code and a number of a length that occurs there."""
+    """Return whether the digits are a country code and a number of a length that occurs there."""
     try:
         return phonenumbers.is_possible_number(phonenumbers.parse("+" + digits))
     except phonenumbers.NumberParseException:

@@ -1,7 +1,7 @@
-"""How personal data is written that is no mere run of digits: addresses of all kinds, keys, numbers with letters. Pure.
+"""Patterns of personal data other than runs of digits: addresses of all kinds, keys, numbers with letters. Pure.
 
-Every quantifier is bounded, and an expression for a token begins only where no character of that token stands before,
-so a scan takes a time in proportion to the text, whatever is in it.
+Every quantifier is bounded, and the expression of a token matches only at the start of a token. So the time of a scan
+is proportional to the length of the text, for any text.
 """
 
 import ipaddress
@@ -58,21 +58,21 @@ _TAIL = (
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One way to write one kind. The group `v`, where there is one, is what goes; `span_of` may refuse or cut it."""
+    """A pattern of one kind. The group `v` is the span to redact, if it exists; `span_of` can reject or shorten it."""
 
     kind: PersonalKind
     expression: re.Pattern[str]
     span_of: Callable[[re.Match[str]], tuple[int, int] | None] | None = None
 
     def span(self, match: re.Match[str]) -> tuple[int, int] | None:
-        """What of a match is to go; None: it is not what it looks like."""
+        """Return the span to redact, or None if the match is not personal data."""
         if self.span_of is not None:
             return self.span_of(match)
         return match.span("v") if "v" in self.expression.groupindex else match.span()
 
 
 def _whole_if(check: Callable[[str], bool]) -> Callable[[re.Match[str]], tuple[int, int] | None]:
-    """The match, where its letters and digits pass a check."""
+    """Return a function that gives the span of a match if its letters and digits pass a check, else None."""
 
     def span_of(match: re.Match[str]) -> tuple[int, int] | None:
         bare = "".join(character for character in match[0].upper() if character.isalnum())

@@ -1,7 +1,7 @@
-"""Personal data on its way to a model and back: what is taken out of turns, what of an answer is not kept. Pure.
+"""Filters personal data from the turns that a model reads, and from the facts that it returns. Pure.
 
-What always holds: nothing that was taken out of a turn is kept in a fact, however an answer spells it; and no fact says
-what would be taken out of a turn, or holds what is personal whatever its object is, such as a phone number.
+Invariants: no fact repeats text that was redacted from a turn, in any spelling. No fact contains personal data, or has a
+predicate whose object is always personal, such as a phone number.
 """
 
 import re
@@ -14,7 +14,7 @@ from app.memory.schemas import PersonalKind
 _PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(kind.value for kind in PersonalKind)})\]")
 _SHORTEST = 4
 _SHORTEST_DIGITS = 6
-# predicates, in snake case, whose object is personal data whatever it looks like
+# predicates, in snake case, whose object is always personal data
 _PREDICATES = re.compile(
     r"(?:^|_)(?:e_?mails?|phones?|telephone|mobile|cell|fax|whatsapp|iban|bic|swift|accounts?_(?:no|num|number|id)|"
     r"bank_account|routing|sort_code|cards?_(?:no|num|number|digits)|(?:credit|debit)_card|cvv|cvc|ssn|social_security|"
@@ -29,61 +29,61 @@ _PREDICATES = re.compile(
 )
 
 
-class Withheld:
-    """What was taken out of the turns of one look: nothing that is kept of them may say it again."""
+class RedactedTexts:
+    """The texts that were redacted from the turns of one batch. No fact from these turns may repeat them."""
 
     def __init__(self) -> None:
         self._keys: set[str] = set()
 
-    def note(self, pieces: Iterable[str]) -> None:
-        """Remember what was taken out."""
+    def add(self, pieces: Iterable[str]) -> None:
+        """Add redacted texts."""
         self._keys.update(key for piece in pieces if len(key := _key(piece)) >= _SHORTEST)
 
-    def note_redaction(self, text: str, redaction: Redaction) -> None:
-        """Remember what patterns have taken out of a text."""
-        self.note(text[span.start : span.end] for span in redaction.spans)
+    def add_redaction(self, text: str, redaction: Redaction) -> None:
+        """Add the texts that a redaction has removed."""
+        self.add(text[span.start : span.end] for span in redaction.spans)
 
-    def is_said(self, texts: Sequence[str]) -> bool:
-        """Whether texts, one by one or as a whole, say what was taken out, or a large part of a number of it."""
+    def occurs_in(self, texts: Sequence[str]) -> bool:
+        """Return whether a redacted text, or a large part of a redacted number, occurs in the texts, alone or joined."""
         keys = [*map(_key, texts), _key(" ".join(texts))]
         return any(self._is_within(key) for key in keys)
 
     def _is_within(self, key: str) -> bool:
         digits = "".join(filter(str.isdigit, key))
         part = digits if len(digits) >= _SHORTEST_DIGITS else None
-        return any(held in key or (part is not None and part in held) for held in self._keys)
+        return any(redacted in key or (part is not None and part in redacted) for redacted in self._keys)
 
 
 def _key(text: str) -> str:
-    """The letters and digits of a text, in one case and form."""
+    """Return the letters and digits of a text, in one case and form."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
 
 
-def without(text: str, personal: Sequence[tuple[str, PersonalKind]]) -> tuple[str, list[PersonalKind]]:
-    """A text with placeholders for what a model has found personal in it, and the kinds of what was taken out.
+def replace_personal(text: str, personal: Sequence[tuple[str, PersonalKind]]) -> tuple[str, list[PersonalKind]]:
+    """Replace the personal data that a model found by placeholders. Return the text and the kind of each replacement.
 
-    What it has found may be spelled in another case, and with other spaces and breaks between its words.
+    Case, spaces and line breaks may differ between the text and the pieces that the model returned.
     """
-    taken: list[PersonalKind] = []
+    replaced: list[PersonalKind] = []
     for piece, kind in personal:
         expression = r"\s+".join(map(re.escape, piece.split()))
         text, count = re.subn(expression, f"[{kind.value}]", text, flags=re.IGNORECASE)
-        taken += [kind] * count
-    return text, taken
+        replaced += [kind] * count
+    return text, replaced
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether a text is what stands in the place of personal data."""
+    """Return whether a text is a placeholder of personal data."""
     return _PLACEHOLDER.fullmatch(text) is not None
 
 
 def is_personal(text: str) -> bool:
-    """Whether a text holds personal data, or what stands in its place."""
+    """Return whether a text contains personal data, or a placeholder."""
     return _PLACEHOLDER.search(text) is not None or bool(redact(text).spans)
 
 
 def is_personal_fact(subject: str, predicate: str, value: str) -> bool:
-    """Whether a fact is personal data: by its parts, by what they say together, or by its canonical predicate."""
+    """Return whether a fact is personal data: by its parts, by the whole, or by its canonical predicate."""
     words = predicate.replace("_", " ")
     together = (f"{subject} {words} {value}", f"my {words} is {value}", f"{words}: {value}")
     return _PREDICATES.search(predicate) is not None or any(map(is_personal, (subject, words, value, *together)))

@@ -1,9 +1,8 @@
-"""Personal data out of a text before anything of it is kept. Pure.
+"""Redacts personal data in a text, before anything derived from it is stored. Pure.
 
-What is found becomes a placeholder that names its kind, `[email]`; everything else stays as it was written, byte for
-byte. It is precise rather than complete: a year, a price, an order number stay, and what only a reader can tell to be
-personal is left to the model that reads the text afterwards. A text that was redacted is not changed by it again.
-The result never holds what was found.
+Personal data is replaced by a placeholder with its kind, such as `[email]`. The rest of the text is unchanged, byte for
+byte. Precision goes before recall: years, prices and order numbers are kept, and personal data without a recognisable
+shape is left to the model that reads the text afterwards. Redacting a redacted text changes nothing.
 """
 
 from collections import Counter
@@ -15,7 +14,7 @@ from app.memory.pii.numbers import Found, find_numbers
 from app.memory.pii.patterns import PATTERNS
 from app.memory.schemas import PersonalKind
 
-# what goes may uncover what was hidden beside it; more rounds than two are for texts made to need them
+# a replacement can uncover adjacent data; only texts made for this need more than two rounds
 _MAX_ROUNDS = 12
 _MAX_LOCAL_PART = 64
 _IN_LOCAL_PART = frozenset(".+%'_-")
@@ -23,7 +22,7 @@ _IN_LOCAL_PART = frozenset(".+%'_-")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where something of a kind stood in the text as it was given, in code points."""
+    """Personal data of one kind: its offsets in the given text, in code points."""
 
     start: int
     end: int
@@ -32,19 +31,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """The text with placeholders, and what was taken out, in order."""
+    """The text with placeholders, and the spans that were replaced, in order."""
 
     text: str
     spans: tuple[Span, ...]
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many of each kind were taken out."""
+        """Return the number of replaced spans by kind."""
         return Counter(span.kind.value for span in self.spans)
 
 
 def redact(text: str) -> Redaction:
-    """Take personal data out of a text."""
+    """Replace the personal data in a text by placeholders."""
     plain = unmask(text)
     spans: list[Span] = []
     for _ in range(_MAX_ROUNDS):
@@ -73,7 +72,7 @@ def _candidates(characters: str) -> Iterator[Found]:
 
 
 def _emails(characters: str) -> Iterator[Found]:
-    """Addresses as they are mostly written: from the sign outwards, as any character may stand around."""
+    """Yield email addresses, found from the `@` outwards, since any character may surround an address."""
     at = characters.find("@")
     while at >= 0:
         start = at
@@ -90,7 +89,7 @@ def _is_local(character: str) -> bool:
 
 
 def _host_end(characters: str, start: int) -> int:
-    """Where the name of a host ends that has a dot and ends in letters; 0 for none."""
+    """Return the end of a host name that has a dot and ends in letters; 0 if there is none."""
     end = start
     while end < min(len(characters), start + 253) and (characters[end].isalnum() or characters[end] in ".-_"):
         end += 1
@@ -100,14 +99,14 @@ def _host_end(characters: str, start: int) -> int:
 
 
 def _merged(found: Iterable[Found]) -> list[Found]:
-    """In order, and overlapping ones as one of the kind that is longest."""
+    """Return the spans in order. Overlapping spans become one, of the kind of the longest."""
     merged: list[Found] = []
     longest = 0
     for start, end, kind in sorted(found, key=lambda one: (one[0], -one[1])):
         if merged and start < merged[-1][1]:
             before = merged[-1]
             kept = before[2] if longest >= end - start else kind
-            # an address that a password stands in is a password's
+            # a URL that contains a password is a secret
             kept = PersonalKind.SECRET if PersonalKind.SECRET in {before[2], kind} else kept
             longest = max(longest, end - start)
             merged[-1] = (before[0], max(before[1], end), kept)

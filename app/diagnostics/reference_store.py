@@ -1,6 +1,6 @@
-"""Invariants of rows that belong to other rows: entries, vectors, open turns, facts, stored results of requests.
+"""Invariants of rows that refer to other rows: entries, vectors, open turns, facts, idempotency records.
 
-One list of queries over the tables of every capability. They never write (ops role).
+One list of read-only queries over the tables of all capabilities (ops role).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from app.diagnostics.schemas import Fault
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A condition on one row: the boolean column that states it, the fault otherwise, a detail with columns."""
+    """A condition on a row: its boolean column, the code of the fault, and a detail that may name columns."""
 
     column: str
     code: str
@@ -25,7 +25,7 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows of a tenant ($1) in the order of `id`, after $2, at most $3; null, or `first`, is before all rows."""
+    """A query for rows of a tenant ($1) by `id`, after $2, at most $3. `first`, or null, is before all rows."""
 
     invariants: Sequence[Invariant]
     sql: str
@@ -41,7 +41,7 @@ class Listing:
 
 LISTINGS: Sequence[Listing] = (
     Listing(
-        [Invariant("owned", "entry_orphan", "an index entry of nothing")],
+        [Invariant("owned", "entry_orphan", "an index entry without its object")],
         """
         select e.entry_id as id, case e.kind
             when 'turn' then exists (select from turns t where t.tenant_id = e.tenant_id and t.id = e.entry_id)
@@ -54,7 +54,7 @@ LISTINGS: Sequence[Listing] = (
         """,
     ),
     Listing(
-        [Invariant("owned", "vector_orphan", "a vector of no entry")],
+        [Invariant("owned", "vector_orphan", "a vector without its entry")],
         """
         select v.entry_id as id, exists (
             select from index_entries e where e.tenant_id = $1 and e.entry_id = v.entry_id
@@ -88,7 +88,7 @@ LISTINGS: Sequence[Listing] = (
     ),
     # every source turn of an undoable decision exists and is not erased
     Listing(
-        [Invariant("sound", "erased_remains", "of turns that say it no more")],
+        [Invariant("sound", "erased_remains", "a decision with text of erased turns")],
         """
         select d.id, not exists (
             select from fact_decision_sources s
@@ -111,8 +111,8 @@ LISTINGS: Sequence[Listing] = (
     Listing(
         [
             Invariant("supported", "fact_unsupported", "a fact without evidence"),
-            Invariant("kept", "erased_remains", "{lost} pieces of evidence of turns that say it no more"),
-            Invariant("indexed", "fact_unfound", "the index finds what has ended, or not what holds"),
+            Invariant("kept", "erased_remains", "{lost} pieces of evidence from erased or changed turns"),
+            Invariant("indexed", "fact_unfound", "the index finds an ended fact, or does not find a valid one"),
         ],
         """
         select o.id, o.supported, o.lost, o.lost = 0 as kept, o.indexed
@@ -131,9 +131,9 @@ LISTINGS: Sequence[Listing] = (
         ) o order by o.id
         """,
     ),
-    # of the turns that a request made, all exist or none
+    # all turns that a request created exist, or none
     Listing(
-        [Invariant("sound", "repeat_torn", "of the {ids} turns of a remembered request {found} are there")],
+        [Invariant("sound", "repeat_torn", "{found} of the {ids} turns of a stored request exist")],
         """
         select o.id, o.ids, o.found, o.found in (0, o.ids) as sound
         from (

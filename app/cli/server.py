@@ -105,7 +105,7 @@ async def _serve(server: uvicorn.Server, settings: Settings) -> None:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
             await asyncio.sleep(_POLL_S)
         if server.started:
-            await _introduce(cast("FastAPI", server.config.app), listening, settings)
+            await _print_address(cast("FastAPI", server.config.app), listening, settings)
         await serving
 
 
@@ -131,7 +131,7 @@ def _bind(host: str, port: int, setting: str) -> socket.socket:
     return listening
 
 
-async def _introduce(application: FastAPI, listening: socket.socket, settings: Settings) -> None:
+async def _print_address(application: FastAPI, listening: socket.socket, settings: Settings) -> None:
     """Print the URL of the service and the source of the admin key.
 
     The first start prints a key, to a terminal only.

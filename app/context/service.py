@@ -136,7 +136,7 @@ class ContextBuilder:
         query = await self._query(caller, conversation_id, request, recent)
         (recalled, facts, degraded), (memories, forgetful) = await asyncio.gather(
             self._by_question(caller, conversation_id, request, recent, query),
-            self._softly(self._memories(caller, request, query), []),
+            self._or_degraded(self._memories(caller, request, query), []),
         )
         return ContextParts(
             system=request.system,
@@ -185,15 +185,15 @@ class ContextBuilder:
         query = whole[:_MAX_QUERY_CHARACTERS]
         return query if query.strip() else ""
 
-    async def _softly(self, found: Awaitable[tuple[_T, list[str]]], otherwise: _T) -> tuple[_T, list[str]]:
-        """Return the result and the degraded parts. If the search fails, return `otherwise` and the reason."""
+    async def _or_degraded(self, found: Awaitable[tuple[_T, list[str]]], default: _T) -> tuple[_T, list[str]]:
+        """Return the result and the degraded parts. If the search fails, return `default` and the reason."""
         try:
             return await found
         except Unavailable as error:
-            return otherwise, [error.code]
+            return default, [error.code]
         except Exception as error:  # noqa: BLE001 - a context without recall is worth more to its caller than an error
             self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
-            return otherwise, ["recall_failed"]
+            return default, ["recall_failed"]
 
     async def _by_question(
         self,
@@ -207,9 +207,9 @@ class ContextBuilder:
 
         The question is embedded once.
         """
-        question, unready = await self._softly(self._question(request, recent, query), None)
+        question, unready = await self._or_degraded(self._question(request, recent, query), None)
         (recalled, degraded), (facts, without) = await asyncio.gather(
-            self._softly(self._recalled(caller, conversation_id, request, recent, question), []),
+            self._or_degraded(self._recalled(caller, conversation_id, request, recent, question), []),
             self._relevant_facts(caller, conversation_id, request, recent, question),
         )
         return recalled, facts, [*unready, *degraded, *without]
@@ -281,7 +281,7 @@ class ContextBuilder:
                 k=self._settings.recall_facts_limit,
                 actors=actors,
             )
-            found, degraded = await self._softly(recall, [])
+            found, degraded = await self._or_degraded(recall, [])
             if found:
                 return [_fact_part(item.fact, item.score) for item in found], degraded
         newest = await self._facts.newest(

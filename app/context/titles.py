@@ -24,7 +24,7 @@ __all__ = ["TITLE_JOB", "TitleWriter"]
 _MAX_CHARACTERS: Final = 80
 _QUOTES: Final = "\"'“”„«»`"
 # Failures caused by this exchange. A wrong key, an empty account or an outage is not, and ends at some time.
-_FOR_GOOD: Final = frozenset({"model_refused", "model_invalid"})
+_PERMANENT_CODES: Final = frozenset({"model_refused", "model_invalid"})
 _INSTRUCTIONS: Final = """\
 You write the title of a conversation for a list of conversations, from its first question and the first answer.
 At most six words, in the language of the question. Name the subject; no quotation marks, no full stop at the end.
@@ -59,7 +59,7 @@ class TitleWriter:
         try:
             title, model = await _write(self._chat, caller.tenant_id, exchange)
         except AppError as error:
-            if error.code not in _FOR_GOOD:
+            if error.code not in _PERMANENT_CODES:
                 raise
             title, model = "", self._chat.model
         if not title:

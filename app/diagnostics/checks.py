@@ -21,7 +21,7 @@ ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
 _MIN_SERVER_VERSION = 150000
 _MIN_VECTOR_VERSION = (0, 8)
 _CLOCK_S = 2.0
-_TROUBLED_SYNC = {"off", "local"}  # `local` does not wait for a synchronous standby
+_UNSAFE_SYNC = {"off", "local"}  # `local` does not wait for a synchronous standby
 _SLOW_REVOCATION_S = 1.0
 _SHORT_SESSION_S = 60
 _LITTLE_DISK, _TOO_LITTLE_DISK = 2 * 2**30, 256 * 2**20
@@ -123,7 +123,7 @@ def _check_durability(facts: ServerFacts) -> Check:
         for name, is_off in (
             ("fsync", not facts.fsync),
             ("full_page_writes", not facts.full_page_writes),
-            ("synchronous_commit", facts.synchronous_commit in _TROUBLED_SYNC),
+            ("synchronous_commit", facts.synchronous_commit in _UNSAFE_SYNC),
         )
         if is_off
     ]

@@ -141,12 +141,12 @@ class McpServer:
                 account.status = "unknown_tool"
                 raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list names those that there are.")
             try:
-                return await self._carry_out(tool, params.arguments or {}, asking)
+                return await self._run_tool(tool, params.arguments or {}, asking)
             except Exception as error:  # noqa: BLE001 - only tool errors may reach the SDK
                 refusal = _refusal(error, account)
                 return tool_error(refusal, request_id=asking.request_id, known=self.known)
 
-    async def _carry_out(self, tool: Tool, arguments: dict[str, JsonValue], asking: McpRequest) -> CallToolResult:
+    async def _run_tool(self, tool: Tool, arguments: dict[str, JsonValue], asking: McpRequest) -> CallToolResult:
         call = tool.prepare(arguments)
         asking.account.conversation_id = call.conversation_id
         result = await call.run(self._services().tools, asking.caller)

@@ -209,7 +209,7 @@ class OpenAIChat:
         except UnusableError:
             raise CHAT_ERRORS.invalid_answer() from None  # `from None`: the causes would quote the answer
         if not unusable.is_json:
-            self._put_into_words(call, asked)
+            self._add_schema_to_prompt(call, asked)
         return value
 
     async def _complete(self, call: _Call, messages: Sequence[ChatMessage], asked: ShapeRequest[Shape] | None) -> str:
@@ -252,7 +252,7 @@ class OpenAIChat:
         newer = urlsplit(self._endpoint.base_url).hostname == _OPENAI_HOST
         return RequestVariant(limit="max_completion_tokens" if newer else "max_tokens")
 
-    def _put_into_words(self, call: _Call, asked: ShapeRequest[Shape]) -> None:
+    def _add_schema_to_prompt(self, call: _Call, asked: ShapeRequest[Shape]) -> None:
         """Describe the schema in words from now on: the endpoint accepts a schema, but its answer is not JSON."""
         key = (call.model, asked.name)
         variant = self._variants.get(key, self._first_variant())

@@ -35,7 +35,7 @@ from app.tenancy.schemas import (
 from app.tenancy.token_text import PREFIX, TokenClaims, read_token, sign_token, token_hmac
 
 ALL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN, Scope.OPERATOR)
-_TEND_S = 60.0
+_FLUSH_INTERVAL_S = 60.0
 _LIST_LIMIT = 1000
 _NO_KEY = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
 _BAD_KEY = "Invalid API key."
@@ -90,7 +90,7 @@ class Tenancy:
         cached = self._checked.get(digest)
         return cached[1] if cached is not None and cached[0] > monotonic() else None
 
-    def _trust(self, digest: bytes, caller: Caller, *, for_s: float, asked_at: int) -> None:
+    def _cache_caller(self, digest: bytes, caller: Caller, *, for_s: float, asked_at: int) -> None:
         if asked_at != self._forgotten:
             return  # the row may be older than a later revocation
         while len(self._checked) >= self._settings.key_cache_entries:
@@ -119,7 +119,7 @@ class Tenancy:
             long_term_enabled=row.long_term_enabled,
             digest=digest,
         )
-        self._trust(digest, caller, for_s=self._settings.key_cache_s, asked_at=asked_at)
+        self._cache_caller(digest, caller, for_s=self._settings.key_cache_s, asked_at=asked_at)
         return caller
 
     # conversation tokens
@@ -161,7 +161,7 @@ class Tenancy:
             roles=list(claims.roles),
         )
 
-    async def void_tokens(self, caller: Caller, conversation_id: ConversationId) -> None:
+    async def revoke_tokens(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Revoke all tokens of a conversation: at once in this process, within `key_cache_s` on every other replica."""
         caller.require(Scope.WRITE)
         async with self._database.transaction(caller.tenant_id) as tx:
@@ -206,7 +206,7 @@ class Tenancy:
             ),
             digest=digest,
         )
-        self._trust(digest, caller, for_s=min(self._settings.key_cache_s, left_s), asked_at=asked_at)
+        self._cache_caller(digest, caller, for_s=min(self._settings.key_cache_s, left_s), asked_at=asked_at)
         return caller
 
     # administration, by the ops role
@@ -304,7 +304,7 @@ class Tenancy:
     async def flush_last_used_forever(self) -> None:
         """Write the last use of keys every minute, until cancelled."""
         while True:
-            await asyncio.sleep(_TEND_S)
+            await asyncio.sleep(_FLUSH_INTERVAL_S)
             try:
                 await self.flush_last_used()
             except AppError as error:

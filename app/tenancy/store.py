@@ -75,7 +75,7 @@ _KEY = (
 )  # fmt: skip
 _LOCK_TENANT = Query(select(tenants.c.tenant_id).where(*equals(tenants, "tenant_id")).with_for_update())
 _READ_KEY = Query(select(*_KEY).where(*_THIS_KEY))
-_STANDING = Query(
+_FIND_SECRET_STATE = Query(
     select(
         (_K.secret_hmac == bindparam("digest")).label("present"),
         func.coalesce(and_(_K.previous_hmac == bindparam("digest"), _IN_GRACE), false()).label("previous"),
@@ -222,7 +222,7 @@ async def find_secret_state(
     tx: Transaction, tenant_id: TenantId, key_id: KeyId, *, digest: bytes
 ) -> Literal["present", "previous"] | None:
     """Return whether a secret is the key's present or, during its grace period, its previous one; None if neither."""
-    row = await _STANDING.fetchrow(tx, tenant_id=tenant_id, id=key_id, digest=digest)
+    row = await _FIND_SECRET_STATE.fetchrow(tx, tenant_id=tenant_id, id=key_id, digest=digest)
     if row is None or not (row["present"] or row["previous"]):
         return None
     return "present" if row["present"] else "previous"

@@ -21,7 +21,7 @@ from app.tenancy.schemas import Scope, job_caller
 from app.worker.handlers import job_handlers, make_worker, space_job_handlers
 from app.worker.runner import working
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _SAMPLED_CONVERSATIONS = 20
 _SAMPLED_TURNS = 10
 _MAX_QUERIES = 50
@@ -83,7 +83,7 @@ class Reembedding:
             progress(space)
             if not space.jobs_waiting:
                 return space
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def compare(
         self, space_id: int, *, queries: Sequence[str], k: int
@@ -127,7 +127,7 @@ class Reembedding:
         only = {DROP_JOB: job_handlers(self._container)[DROP_JOB]}
         async with working(make_worker(self._container, only=only)):
             while space.state is SpaceState.DROPPING:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
                 space = await self._container.spaces.space(self._caller, space_id)
                 progress(space)
         return space

@@ -631,7 +631,7 @@ async def test_services_refuse_a_bound_caller_unless_they_ask_for_the_conversati
         conversations.recent(caller, here, limit=1),
         conversations.list_conversations(caller, where=ConversationFilter(), order="asc", limit=1, cursor=None),
         container.tenancy.create_token(caller, here, body=TokenCreate(access=Access.READ)),
-        container.tenancy.void_tokens(caller, here),
+        container.tenancy.revoke_tokens(caller, here),
         container.jobs.list_jobs(caller, all_tenants=False, kind=None, state=None, order="asc", limit=1, cursor=None),
         container.statistics.stats(caller, of="tenant", top=1),
         container.spending.list_usage(

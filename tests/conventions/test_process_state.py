@@ -144,7 +144,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.memory.extraction.service._Tally": "one extraction",
     "app.memory.facts.fact_timeline.FactTimeline": "one transaction",
     "app.memory.facts.validity.Run": "one transaction",
-    "app.memory.pii.pii_filter.Withheld": "one extraction",
+    "app.memory.pii.pii_filter.RedactedTexts": "one extraction",
     "app.diagnostics.invariants.ConversationCheck": "one conversation that is checked",
     # programs of a client, with one key
     "app.mcp.bridge.Bridge": "one client of the command `mcp`",

@@ -23,8 +23,8 @@ def test_an_epoch_is_known_whoever_the_caller_is_until_the_turn_has_ended() -> N
     epochs.begin(ONE, 1)
     epochs.change_caller()
     assert (epochs.of(ONE), epochs.own()) == (1, {})
-    epochs.wrote(ONE)
-    epochs.wrote(TWO)
+    epochs.record_write(ONE)
+    epochs.record_write(TWO)
     assert epochs.own() == {ONE: 1}
     epochs.end(ONE)
     epochs.end(ONE)

@@ -140,15 +140,15 @@ class AskService:
     async def _run_rounds(self, chat: ChatModel, run: _AskRun) -> str:
         """Return the model's last text: it calls no tool, or has used all its rounds."""
         for number in range(self._settings.max_tool_calls if run.granted.offers else 0):
-            said = await self._say(chat, run, last=False)
+            said = await self._call_model(chat, run, last=False)
             if not said.calls:
                 return said.text
             calls, results = await self._run(run, said.calls, prefix=str(number))
             run.rounds.append(ToolRound(calls, results))
-        said = await self._say(chat, run, last=True)
+        said = await self._call_model(chat, run, last=True)
         return said.text or UNFINISHED
 
-    async def _say(self, chat: ChatModel, run: _AskRun, *, last: bool) -> Said:
+    async def _call_model(self, chat: ChatModel, run: _AskRun, *, last: bool) -> Said:
         messages = build_messages(
             self._instructions, earlier=run.earlier, query=run.query, rounds=run.rounds, is_last_round=last
         )

@@ -11,7 +11,7 @@ from app.formats.schemas import CanonicalTurn, Role
 from app.formats.units import group_turns
 
 # A call without an answer in this many later turns counts as abandoned.
-_WAITED_FOR = 50
+_ABANDONED_AFTER_TURNS = 50
 
 
 def oldest_half(turns: Sequence[CanonicalTurn], *, max_turns: int, max_tokens: int) -> int:
@@ -68,7 +68,7 @@ def _first_waiting(turns: Sequence[CanonicalTurn]) -> int | None:
     """Return the place of the first call at the end that has no answer, and that the next turn may answer."""
     first: int | None = None
     answered: set[str | None] = set()
-    for place in range(len(turns) - 1, max(-1, len(turns) - 1 - _WAITED_FOR), -1):
+    for place in range(len(turns) - 1, max(-1, len(turns) - 1 - _ABANDONED_AFTER_TURNS), -1):
         turn = turns[place]
         if turn.role is Role.USER:
             break

@@ -44,12 +44,12 @@ _MAX_STEPS = 8
 _TRIES = 5
 _FOLD = 4
 # Attempts of a job after which a temporary failure of the model counts as permanent.
-_PATIENCE = 4
+_MAX_TEMPORARY_FAILURES = 4
 _WORDS = 400
 _EVERYTHING = 2**62
 _NOTHING = "Nothing in these turns can be quoted."
 # Failures caused by these turns. A wrong key, an empty account or an outage is not, and ends at some time.
-_FOR_GOOD = frozenset({"model_refused", "model_invalid"})
+_PERMANENT_CODES = frozenset({"model_refused", "model_invalid"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class Compactor:
     async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
         """Make the summaries that are due. Raises the model's error if a retry may help."""
         valid = await self._summaries.list_valid(caller, conversation_id)
-        run = _Run(valid.policy, through=None, forced=False, patient=attempt < _PATIENCE)
-        _, continues = await self._go(caller, conversation_id, run)
+        run = _Run(valid.policy, through=None, forced=False, patient=attempt < _MAX_TEMPORARY_FAILURES)
+        _, continues = await self._advance(caller, conversation_id, run)
         if continues:
             await self._summaries.enqueue(caller, conversation_id)
 
@@ -126,7 +126,7 @@ class Compactor:
         if request.through is not None:
             through = await self._summaries.position_of(caller, conversation_id, turn_id=TurnId(request.through))
         run = _Run(policy, through, forced=through is not None, patient=True)
-        made, continues = await self._go(caller, conversation_id, run)
+        made, continues = await self._advance(caller, conversation_id, run)
         if continues:
             await self._summaries.enqueue(caller, conversation_id)
         return await self._compacted(caller, conversation_id, made=made, continues=continues)
@@ -163,7 +163,7 @@ class Compactor:
             done = done.model_copy(update={"summaries": made})
         return RequestResult(done, is_new=False)
 
-    async def _go(self, caller: Caller, conversation_id: ConversationId, run: _Run) -> tuple[list[Summary], bool]:
+    async def _advance(self, caller: Caller, conversation_id: ConversationId, run: _Run) -> tuple[list[Summary], bool]:
         """Make summaries until none is due or a limit is reached. Return them, and whether more are due."""
         made: list[Summary] = []
         lost = 0
@@ -353,7 +353,7 @@ class Compactor:
         if error.retryable and run.patient and error.code != "model_budget_exhausted":
             raise error
         self._log.warning("summary.highlighted", code=error.code)
-        return self._model(run) if error.code in _FOR_GOOD else None
+        return self._model(run) if error.code in _PERMANENT_CODES else None
 
     def _before(self, valid: ValidSummaries, run: _Run, kind: SummaryKind) -> list[ValidSummary]:
         """Return the summaries that a rolling summary replaces: the last ones of its kind."""

@@ -21,7 +21,7 @@ from app.tenancy.schemas import Caller
 
 _PAGE = 200
 # turns beyond the newest that were requested: some of those may have nothing to show, or results of older calls
-_SPARE = 8
+_EXTRA_TURNS = 8
 # the call of a result is searched in this many positions before the pages
 _EXCHANGE_REACH = 200
 # minimum of tokens that a format adds to the text of a message
@@ -128,7 +128,7 @@ async def _read_newest(
     is_current = first_uncovered > head.summarized_position
     uncovered = head.turn_count - (head.summarized_turns if is_current else 0)
     reads_uncovered = wanted.without_summary or bool(accepted)
-    await pages.read(max(wanted.newest + _SPARE, min(uncovered, _PAGE) if reads_uncovered else 0))
+    await pages.read(max(wanted.newest + _EXTRA_TURNS, min(uncovered, _PAGE) if reads_uncovered else 0))
     while reads_uncovered and pages.tokens < wanted.max_tokens and pages.can_go_on:
         covering = _with_unread_lines(pages, accepted) if wanted.without_summary else accepted
         if pages.oldest <= 1 + covered_through(covering, erased_position=head.erased_position):

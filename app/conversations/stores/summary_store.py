@@ -57,8 +57,8 @@ _INSERT = Query(
         created_at=func.date_trunc("milliseconds", func.clock_timestamp()),
     )
 )
-_STANDING = Query(_IN_ORDER.where(_VALID))
-_REACHING = Query(_IN_ORDER.where(_S.to_position >= bindparam("position")))
+_LIST_VALID = Query(_IN_ORDER.where(_VALID))
+_LIST_FROM_POSITION = Query(_IN_ORDER.where(_S.to_position >= bindparam("position")))
 _FIND = Query(_ROWS.where(*_GIVEN, _NOT_DELETING))
 _MADE = Query(
     _ROWS.where(*_OF_CONVERSATION, _S.rev > bindparam("after_rev"), _VALID)
@@ -174,7 +174,7 @@ async def copy(
 
 async def list_valid(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> list[SummaryRow]:
     """Return the valid summaries of a conversation, by the end of their range."""
-    rows = await _STANDING.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id)
+    rows = await _LIST_VALID.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id)
     return [_row(row) for row in rows]
 
 
@@ -182,7 +182,7 @@ async def list_from_position(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int
 ) -> list[SummaryRow]:
     """Return all summaries, replaced ones included, that end at a position or after it."""
-    rows = await _REACHING.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id, position=position)
+    rows = await _LIST_FROM_POSITION.fetch(tx, tenant_id=tenant_id, conversation_id=conversation_id, position=position)
     return [_row(row) for row in rows]
 
 

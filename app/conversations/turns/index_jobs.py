@@ -31,7 +31,7 @@ _TURNS = 32
 _BYTES = 2 * 2**20
 # limits of one backfill job, in entries and in reads: after either, another job continues
 _MAX_FILLED = 400
-_MAX_LOOKS = 40
+_MAX_PASSES = 40
 # pause after a batch, relative to its duration, so that half of the time is left to appends; the maximum applies to
 # batches that wait for an endpoint, which costs appends nothing
 _REST, _LONGEST_REST_S = 1.0, 0.5
@@ -82,7 +82,7 @@ class Indexing:
         ones. Raises an error of the embedder; vectors that were made before it are kept and not made again.
         """
         made = 0
-        for _ in range(_MAX_LOOKS):
+        for _ in range(_MAX_PASSES):
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
                 step = await backfill.find_lacking(caller, tx, after=after)
             began = time.monotonic()

@@ -20,7 +20,7 @@ from app.core.errors import AppError, Unavailable
 from app.core.telemetry import get_logger
 from app.settings.database import DatabaseSettings
 
-_WATCH_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 _OPS_CONNECTIONS = 2
 _SUPERUSER = "postgres"
 
@@ -177,7 +177,7 @@ class Server:
         log = get_logger()
         while not self._stopping.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(_WATCH_S):
+                async with asyncio.timeout(_CHECK_INTERVAL_S):
                     await self._stopping.wait()
                 return
             try:

@@ -35,7 +35,7 @@ _PAGE = 200
 _MAX_STEPS = 8
 _TRIES = 5
 # after this many attempts of a job, a temporary failure of the model counts as permanent
-_PATIENCE = 4
+_MAX_TEMPORARY_FAILURES = 4
 # limits of a model request: it fits the small context windows of local models, with room for the answer
 _MAX_TURNS = 40
 _MAX_TOKENS = 6_000
@@ -91,7 +91,9 @@ class Extractor:
 
     async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
         """Extract facts from new turns if that is enabled. Raises the model's error if a retry may help."""
-        tally = await self._go(caller, conversation_id, through=None, patient=attempt < _PATIENCE, asked=False)
+        tally = await self._advance(
+            caller, conversation_id, through=None, patient=attempt < _MAX_TEMPORARY_FAILURES, asked=False
+        )
         if tally.continues:
             await self._sources.enqueue(caller, conversation_id)
 
@@ -103,7 +105,7 @@ class Extractor:
         last = None
         if through is not None:
             last = await self._sources.seq_of(caller, conversation_id, turn_id=TurnId(through))
-        tally = await self._go(caller, conversation_id, through=last, patient=True, asked=True)
+        tally = await self._advance(caller, conversation_id, through=last, patient=True, asked=True)
         if tally.continues and last is None:
             await self._sources.enqueue(caller, conversation_id)
         return Extraction(
@@ -117,7 +119,7 @@ class Extractor:
             redacted=dict(tally.redacted),
         )
 
-    async def _go(
+    async def _advance(
         self, caller: Caller, conversation_id: ConversationId, *, through: int | None, patient: bool, asked: bool
     ) -> _Tally:
         tally = _Tally()
@@ -262,7 +264,7 @@ def _limited(unread: Unread, found: _BatchResult) -> tuple[Unread, _BatchResult]
 
 
 async def _shown(unread: Unread, taken: Counter[str], redacted_texts: RedactedTexts | None) -> list[Shown]:
-    """Return the turns of users and assistants, redacted by patterns if `redacted_texts` is given. Omit tool results."""
+    """Return the turns of users and assistants without tool results, redacted if `redacted_texts` is given."""
     turns = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
     texts = [content_text(one.turn.content) for one in turns]
     if redacted_texts is not None:

@@ -46,8 +46,8 @@ _FACT = ", ".join(f"f.{column.name}" for column in _F if column.name not in {"te
 _EVIDENCE = ", ".join(f"e.{column.name}" for column in _E if column.name not in {"tenant_id", "place"})
 _KEPT = or_(_F.expires_at.is_(None), _F.expires_at > func.now())
 # clocks differ: a statement may be dated this far ahead
-_BEGUN = _F.valid_from <= func.now() + timedelta(minutes=5)
-_CURRENT = and_(not_(_F.retracted), _BEGUN, or_(_F.valid_to.is_(None), _F.valid_to > func.now()), _KEPT)
+_HAS_BEGUN = _F.valid_from <= func.now() + timedelta(minutes=5)
+_CURRENT = and_(not_(_F.retracted), _HAS_BEGUN, or_(_F.valid_to.is_(None), _F.valid_to > func.now()), _KEPT)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -157,7 +157,7 @@ _SOURCES = func.array(
     .scalar_subquery()
 ).label("sources")
 _SHOWN = select(*columns(facts, FactRow, but=("sources",)), _SOURCES).where(*_OF_TENANT)
-_GAINED = (
+_LAST_REV_OF_FACT = (
     select(_E.fact_id, func.max(_E.rev).label("rev"))
     .where(*equals(fact_evidence, "tenant_id", "conversation_id"), _E.rev > bindparam("after_rev"), not_(_E.denies))
     .group_by(_E.fact_id)
@@ -167,9 +167,9 @@ _GAINED = (
     .prefix_with("MATERIALIZED")
 )
 _RECORDED = Query(
-    _SHOWN.add_columns(_GAINED.c.rev)
-    .where(_F.id == _GAINED.c.fact_id, not_(_F.retracted), _KEPT)
-    .order_by(_GAINED.c.rev, _F.id)
+    _SHOWN.add_columns(_LAST_REV_OF_FACT.c.rev)
+    .where(_F.id == _LAST_REV_OF_FACT.c.fact_id, not_(_F.retracted), _KEPT)
+    .order_by(_LAST_REV_OF_FACT.c.rev, _F.id)
 )
 _KEY = (_F.owner, _F.subject_key, _F.predicate)
 _LOCK = Query(select(_F.id).where(*_OF_TENANT, is_any(_F.id, "ids")).order_by(_F.id).with_for_update(read=True))

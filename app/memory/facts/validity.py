@@ -16,7 +16,7 @@ from app.memory.schemas import Statement, Tier
 EVIDENCE_FOR_L2 = 2
 EVIDENCE_FOR_L3 = 4
 # each further source leaves this share of the remaining doubt: sources are seldom independent
-_DOUBT_LEFT = 0.8
+_DOUBT_FACTOR = 0.8
 _TIER_RANK = (Tier.L1, Tier.L2, Tier.L3)
 
 
@@ -126,7 +126,7 @@ def confidence_of(evidence: Sequence[Evidence]) -> float:
     """Return the confidence of a fact: that of the best evidence, and a little more for each further source."""
     asserted = [one for one in evidence if not one.denies]
     best = max((one.confidence for one in asserted), default=0.0)
-    return round(1 - (1 - best) * _DOUBT_LEFT ** (len(sources_of(asserted)) - 1), 4)
+    return round(1 - (1 - best) * _DOUBT_FACTOR ** (len(sources_of(asserted)) - 1), 4)
 
 
 def sources_of(evidence: Iterable[Evidence]) -> list[UUID | None]:

@@ -51,7 +51,7 @@ class NewMemory:
 
 _MEMORIES = select(*columns(memories, MemoryRow)).where(*equals(memories, "tenant_id"), _UNEXPIRED)
 _FIND = Query(_MEMORIES.where(is_any(_M.id, "ids")))
-_HOLD = Query(
+_LOCK_SHARED = Query(
     select(_M.id).where(*equals(memories, "tenant_id"), is_any(_M.id, "ids")).order_by(_M.id).with_for_update(read=True)
 )
 _DELETE = Query(delete_from(memories).where(*equals(memories, "tenant_id", "id")))
@@ -164,8 +164,8 @@ async def list_page(
 
 
 async def lock(tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID]) -> set[UUID]:
-    """Hold memories until the transaction ends; gives those that there are. What they say never changes."""
-    rows = await _HOLD.fetch(tx, tenant_id=tenant_id, ids=list(memory_ids))
+    """Lock memories until the transaction ends; return those that exist. Their content never changes."""
+    rows = await _LOCK_SHARED.fetch(tx, tenant_id=tenant_id, ids=list(memory_ids))
     return {row["id"] for row in rows}
 
 

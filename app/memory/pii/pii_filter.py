@@ -1,7 +1,7 @@
 """Filters personal data from the turns that a model reads, and from the facts that it returns. Pure.
 
-Invariants: no fact repeats text that was redacted from a turn, in any spelling. No fact contains personal data, or has a
-predicate whose object is always personal, such as a phone number.
+Invariants: no fact repeats text that was redacted from a turn, in any spelling. No fact contains personal data, or has
+a predicate whose object is always personal, such as a phone number.
 """
 
 import re
@@ -44,7 +44,7 @@ class RedactedTexts:
         self.add(text[span.start : span.end] for span in redaction.spans)
 
     def occurs_in(self, texts: Sequence[str]) -> bool:
-        """Return whether a redacted text, or a large part of a redacted number, occurs in the texts, alone or joined."""
+        """Return whether the texts, alone or joined, contain a redacted text or a large part of a redacted number."""
         keys = [*map(_key, texts), _key(" ".join(texts))]
         return any(self._is_within(key) for key in keys)
 

@@ -177,17 +177,17 @@ def _schemas() -> Json:
     ]
     _, made = models_json_schema(modes, ref_template="#/components/schemas/{model}")
     schemas: dict[str, JsonValue] = made["$defs"]
-    return {name: _tidy(schema) for name, schema in schemas.items()}
+    return {name: _clean_schema(schema) for name, schema in schemas.items()}
 
 
-def _tidy(schema: JsonValue) -> JsonValue:
+def _clean_schema(schema: JsonValue) -> JsonValue:
     """Remove defaults of constants, which generators read as optional members."""
     if isinstance(schema, list):
-        return [_tidy(item) for item in schema]
+        return [_clean_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     dropped = {"default"} if "const" in schema else set[str]()
-    return {name: _tidy(value) for name, value in schema.items() if name not in dropped}
+    return {name: _clean_schema(value) for name, value in schema.items() if name not in dropped}
 
 
 def _server(protocol: str, description: str, security: list[str]) -> Json:
@@ -248,7 +248,7 @@ def _messages(models: tuple[type[BaseModel], ...]) -> Json:
     return {_name(model): {"$ref": f"#/components/messages/{_name(model)}"} for model in models}
 
 
-def _refer(channel: str, models: tuple[type[BaseModel], ...]) -> list[JsonValue]:
+def _message_refs(channel: str, models: tuple[type[BaseModel], ...]) -> list[JsonValue]:
     return [{"$ref": f"#/channels/{channel}/messages/{_name(model)}"} for model in models]
 
 
@@ -264,8 +264,8 @@ def _operations() -> Json:
             "title": _name(model),
             "summary": summary,
             "description": f"{description} {_AFTERWARDS.get(model, '')}".strip(),
-            "messages": _refer(_LIVE, (model,)),
-            "reply": {"channel": {"$ref": f"#/channels/{_LIVE}"}, "messages": _refer(_LIVE, answered)},
+            "messages": _message_refs(_LIVE, (model,)),
+            "reply": {"channel": {"$ref": f"#/channels/{_LIVE}"}, "messages": _message_refs(_LIVE, answered)},
         }
     followed = tuple(model for model in get_args(TurnEvent) if model in server_frames())
     operations["follow"] = _sending(_LIVE, "Tell who has subscribed what happens.", (*followed, answers["ack"]))
@@ -283,7 +283,7 @@ def _sending(channel: str, summary: str, models: tuple[type[BaseModel], ...], *,
         "action": "send",
         "channel": {"$ref": f"#/channels/{channel}"},
         "summary": summary,
-        "messages": _refer(channel, models),
+        "messages": _message_refs(channel, models),
     }
     if query is not None:
         asked: Json = {"type": "object", "properties": query}

@@ -221,7 +221,7 @@ class LiveSocket:
             self._bad_in_row = 0
             if isinstance(frame, AppendFrame):
                 await reservation.make(len(data), self._place.tenant)
-            answer = await self._carry_out(frame)
+            answer = await self._handle(frame)
         except AppError as error:
             self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
             if turn_id is not None:
@@ -251,7 +251,7 @@ class LiveSocket:
             self._renewed_at = now
             self._streams.renew(self._caller, self._conversation_id, epochs=self._epochs.own())
 
-    async def _carry_out(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
+    async def _handle(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
         match frame:
             case ChunkFrame():
                 return await self._chunk(frame)
@@ -281,7 +281,7 @@ class LiveSocket:
             wait=False,
             listener=self,
         )
-        self._epochs.wrote(turn_id)
+        self._epochs.record_write(turn_id)
         return AckFrame(
             type="ack",
             id=frame.id,
@@ -367,11 +367,11 @@ class LiveSocket:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         self._place.move(caller)
         self._token = frame.token
-        self._become(caller)
+        self._set_caller(caller)
         self._set_expiry()
         return AckFrame(type="ack", id=frame.id)
 
-    def _become(self, caller: Caller) -> None:
+    def _set_caller(self, caller: Caller) -> None:
         """Replace the caller. Restrict epochs and subscription to what the new caller may do."""
         if not _may_write_as(self._caller, caller):
             self._epochs.change_caller()
@@ -412,7 +412,7 @@ class LiveSocket:
                 continue  # the connection has authenticated with another token
             if caller is not None and token == self._token:
                 require_reader_or_writer(caller, self._conversation_id)
-                self._become(caller)
+                self._set_caller(caller)
 
     # Subscription
 

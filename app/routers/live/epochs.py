@@ -30,7 +30,7 @@ class Epochs:
         """Return the epoch under which the connection writes a turn; None if it neither opened nor resumed the turn."""
         return self._known.get(turn_id)
 
-    def wrote(self, turn_id: TurnId) -> None:
+    def record_write(self, turn_id: TurnId) -> None:
         """Record that the current caller has written to the turn."""
         if turn_id in self._known:
             self._own.add(turn_id)

@@ -114,13 +114,13 @@ class EventStream(Response):
 
     async def _send_until_disconnect(self, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send_all(send))
-        hearing = asyncio.create_task(until_gone(receive))
+        disconnecting = asyncio.create_task(wait_for_disconnect(receive))
         try:
-            await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, hearing):
+            for task in (sending, disconnecting):
                 task.cancel()
-            await asyncio.gather(sending, hearing, return_exceptions=True)
+            await asyncio.gather(sending, disconnecting, return_exceptions=True)
         if not sending.cancelled() and (error := sending.exception()) is not None:
             raise error
 
@@ -152,7 +152,7 @@ async def _next(events: AsyncGenerator[bytes]) -> bytes | None:
     return await anext(events, None)
 
 
-async def until_gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

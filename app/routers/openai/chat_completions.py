@@ -23,7 +23,7 @@ from app.routers.http.body import ModelRequestRoute
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.openai_errors import ROOT, error_of
 from app.routers.http.problems import problem_responses, status_of
-from app.routers.live.sse import EventStream, event_content, kept_alive, until_gone
+from app.routers.live.sse import EventStream, event_content, kept_alive, wait_for_disconnect
 
 CONVERSATION_HEADER: Final = "X-Conversation-Id"
 _MAX_NAME: Final = 512
@@ -150,14 +150,14 @@ def json_response(content: JsonObject) -> Response:
 async def while_connected(request: Request, work: Coroutine[object, object, Result]) -> Result:
     """Await work for a client; cancel it if the client disconnects."""
     working = asyncio.create_task(work)
-    hearing = asyncio.create_task(until_gone(request.receive))
+    disconnecting = asyncio.create_task(wait_for_disconnect(request.receive))
     try:
-        await asyncio.wait({working, hearing}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        hearing.cancel()
+        disconnecting.cancel()
         if not working.done():
             working.cancel()
-        await asyncio.gather(working, hearing, return_exceptions=True)
+        await asyncio.gather(working, disconnecting, return_exceptions=True)
     if working.cancelled():
         raise ClientDisconnect
     return working.result()

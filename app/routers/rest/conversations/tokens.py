@@ -25,4 +25,4 @@ async def create_conversation_token(
 @router.delete("", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
 async def void_conversation_tokens(conversation_id: ConversationPath, caller: Writer, services: Services) -> None:
     """Revoke every token of this conversation: at once in this process, within the key cache's time in others."""
-    await services.tenancy.void_tokens(caller, conversation_id)
+    await services.tenancy.revoke_tokens(caller, conversation_id)

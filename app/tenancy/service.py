@@ -86,6 +86,10 @@ class Tenancy:
         self._used[(caller.tenant_id, caller.key_id)] = datetime.now(UTC)
         return caller
 
+    def is_trusted(self, caller: Caller) -> bool:
+        """Return whether a caller that was authenticated is still known by its key: not revoked, not too long ago."""
+        return self._cached(caller.digest) is caller
+
     def _cached(self, digest: bytes) -> Caller | None:
         cached = self._checked.get(digest)
         return cached[1] if cached is not None and cached[0] > monotonic() else None

@@ -175,6 +175,23 @@ async def test_a_revoked_key_is_refused_at_once_and_stays_listed(service: Servic
     assert [key["state"] for key in listed if key["id"] == made["id"]] == ["revoked"]
 
 
+async def test_a_key_that_is_revoked_while_a_body_arrives_stores_nothing(service: Service, client: Client) -> None:
+    made = await make(client, scopes=["read", "write"])
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"external_id":'
+        answer = await client.delete(f"/v1/admin/keys/{made['id']}")
+        assert answer.status_code == 204
+        yield b' "late"}'
+
+    async with service.client(made["key"]) as holder:
+        await holder.get("/v1/conversations")
+        kind = {"Content-Type": "application/json"}
+        problem(await holder.post("/v1/conversations", content=body(), headers=kind), 401, "key_revoked")
+    listed = await client.get("/v1/conversations", params={"external_id": "late"})
+    assert listed.json()["data"] == []
+
+
 async def test_a_key_that_another_replica_revoked_changes_no_key_in_the_moment_it_is_still_trusted(
     service: Service, client: Client
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from pydantic import (
@@ -40,11 +40,13 @@ def _read_id(value: object) -> object:
     raise ValueError("an id is a ULID (26 characters) or a UUID")
 
 
-IdIn: TypeAlias = Annotated[
-    UUID,
+_Id = TypeVar("_Id", bound=UUID)
+IdOf: TypeAlias = Annotated[
+    _Id,
     BeforeValidator(_read_id),
     WithJsonSchema({"type": "string", "description": "A ULID (26 characters) or a UUID.", "maxLength": 36}),
 ]
+IdIn: TypeAlias = IdOf[UUID]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 Filter: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]

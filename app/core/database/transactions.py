@@ -8,7 +8,7 @@ as BEGIN, so row-level security is on before the first statement. A lost server,
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
@@ -193,15 +193,14 @@ class Database:
                 "postgres_unusable", "The database role can bypass row-level security; connect as one that cannot."
             )
 
-    @asynccontextmanager
-    async def transaction(
+    def transaction(
         self,
         tenant_id: TenantId,
         *,
         read_only: bool = False,
         repeatable_read: bool = False,
         lock_wait_ms: int | None = None,
-    ) -> AsyncGenerator[Transaction]:
+    ) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of one tenant; it is durable when the block has ended.
 
         With `repeatable_read`, all its statements read one snapshot. With `lock_wait_ms`, a statement that waits longer
@@ -212,20 +211,15 @@ class Database:
         begin = f"begin{mode}; set local app.tenant = '{tenant_id}'"
         if lock_wait_ms is not None:
             begin += f"; set local lock_timeout = {int(lock_wait_ms)}"
-        async with self._run(begin, tenant_id) as transaction:
-            yield transaction
+        return self._run(begin, tenant_id)
 
-    @asynccontextmanager
-    async def across_tenants(self) -> AsyncGenerator[Transaction]:
+    def across_tenants(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of no tenant; only the ops role sees rows in it."""
-        async with self._run("begin", None) as transaction:
-            yield transaction
+        return self._run("begin", None)
 
-    @asynccontextmanager
-    async def snapshot(self) -> AsyncGenerator[Transaction]:
+    def snapshot(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a read-only transaction of no tenant whose statements all read one snapshot."""
-        async with self._run("begin isolation level repeatable read read only", None) as transaction:
-            yield transaction
+        return self._run("begin isolation level repeatable read read only", None)
 
     @asynccontextmanager
     async def _run(self, begin: str, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:

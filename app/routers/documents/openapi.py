@@ -27,6 +27,12 @@ _SERVERS: Final = (
     {"url": "/", "description": "The server that sent this document."},
     {"url": "http://127.0.0.1:8765", "description": "A server on your machine, started with `make run`."},
 )
+_KEY_HEADER: Final = {
+    "type": "apiKey",
+    "description": "The same in a header of its own.",
+    "in": "header",
+    "name": "X-API-Key",
+}
 _TAGS: Final = {
     "conversations": "Create, find, change, fork, verify and delete conversations.",
     "streaming": "Write a turn piece by piece, and resume it after a broken connection.",
@@ -61,7 +67,7 @@ def openapi_document(app: FastAPI) -> dict[str, object]:
             routes=app.routes,
             separate_input_output_schemas=False,
         )
-        app.openapi_schema = _add_examples(_mark_public(add_head_problem(add_problem_schemas(document))))
+        app.openapi_schema = _add_examples(_add_security(add_head_problem(add_problem_schemas(document))))
     return app.openapi_schema
 
 
@@ -70,10 +76,11 @@ def _operations(document: dict[str, object]) -> Iterator[dict[str, Any]]:
     return (operation for operations in paths.values() for operation in operations.values())
 
 
-def _mark_public(document: dict[str, object]) -> dict[str, object]:
-    """Mark every operation without authentication as public, in place."""
+def _add_security(document: dict[str, object]) -> dict[str, object]:
+    """Add the second header for a key, and mark every operation without authentication as public, in place."""
+    cast("dict[str, dict[str, object]]", document["components"])["securitySchemes"] |= {"APIKeyHeader": _KEY_HEADER}
     for operation in _operations(document):
-        operation.setdefault("security", [])
+        operation["security"] = [*operation["security"], {"APIKeyHeader": []}] if "security" in operation else []
     return document
 
 

@@ -111,6 +111,8 @@ def _is_list(annotation: object) -> bool:
 
 def _wrong_parameters(request: Request, declared: Mapping[str, bool]) -> Invalid | None:
     """Return the error for undeclared or wrongly repeated query parameters, or None."""
+    if not request.scope["query_string"]:
+        return None
     given = Counter(name for name, _ in request.query_params.multi_items())
     unknown = [name for name in given if name not in declared]
     if unknown:

@@ -5,20 +5,15 @@ from typing import Annotated, Literal, TypeAlias, cast
 from uuid import UUID
 
 from fastapi import Depends, Header, Path, Query, Request
-from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
 from pydantic import AfterValidator, StringConstraints
 
 from app.container import Container
-from app.conversations.schemas.conversations import IdIn
+from app.conversations.schemas.conversations import IdOf
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
 from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Scope
-
-_bearer = HTTPBearer(
-    auto_error=False,
-    description="An API key, or a conversation token where it is allowed: `Authorization: Bearer tk_…` or `tkc_…`.",
-)
-_header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same in a header of its own.")
 
 
 async def get_container(request: Request) -> Container:
@@ -29,31 +24,45 @@ async def get_container(request: Request) -> Container:
 Services: TypeAlias = Annotated[Container, Depends(get_container)]
 
 
-async def get_caller(
-    request: Request,
-    services: Services,
-    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-    key: Annotated[str | None, Depends(_header)],
-) -> Caller:
-    """Return the caller of the key or token. Its users check the needed rights with `require…`."""
-    caller = await services.tenancy.authenticate(bearer.credentials if bearer is not None else key)
-    request.state.tenant = caller.key_tenant_id
-    request.state.tenant_id = format_id(caller.key_tenant_id)
-    request.state.key_id = format_id(caller.key_id)
-    return caller
+async def get_token(request: Request) -> str | None:
+    """Return the key or token of a request; a bearer token counts before `X-API-Key`."""
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    return (credentials.strip() if scheme.lower() == "bearer" else "") or request.headers.get("x-api-key")
 
 
-async def get_token(
-    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-    key: Annotated[str | None, Depends(_header)],
-) -> str | None:
-    """Return the key itself, for a long connection that checks it again."""
-    return bearer.credentials if bearer is not None else key
+class CallerSecurity(SecurityBase):
+    """Dependency that returns the caller of the key or token of a request.
+
+    One dependency reads both headers, since each costs time. `openapi_document` adds the other one to the document.
+    """
+
+    def __init__(self) -> None:
+        self.model = HTTPBearer(
+            description="An API key, or a conversation token where it is allowed: `Authorization: Bearer tk_…` or"
+            " `tkc_…`."
+        )
+        self.scheme_name = "HTTPBearer"
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the caller. Its users check the needed rights with `require…`."""
+        tenancy = (await get_container(request)).tenancy
+        known = cast("Caller | None", getattr(request.state, "caller", None))
+        if known is not None and tenancy.is_trusted(known):
+            return known  # checked before the body was read
+        caller = await tenancy.authenticate(await get_token(request))
+        request.state.caller = caller
+        request.state.tenant = caller.key_tenant_id
+        request.state.tenant_id = format_id(caller.key_tenant_id)
+        request.state.key_id = format_id(caller.key_id)
+        return caller
+
+
+get_caller = CallerSecurity()
 
 
 async def require_caller(request: Request) -> None:
     """Refuse a request without a valid key or token before its body is read."""
-    await get_caller(request, await get_container(request), await _bearer(request), await _header(request))
+    await get_caller(request)
 
 
 async def get_reader(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
@@ -94,13 +103,9 @@ Reader: TypeAlias = Annotated[Caller, Depends(get_reader)]
 Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
 
 
-async def _conversation_id(
-    conversation_id: Annotated[IdIn, Path(description="The conversation's id: a ULID or a UUID.")],
-) -> ConversationId:
-    return ConversationId(conversation_id)
-
-
-ConversationPath: TypeAlias = Annotated[ConversationId, Depends(_conversation_id)]
+ConversationPath: TypeAlias = Annotated[
+    IdOf[ConversationId], Path(description="The conversation's id: a ULID or a UUID.")
+]
 
 
 async def get_conversation_reader(
@@ -147,26 +152,10 @@ ConversationReader: TypeAlias = Annotated[Caller, Depends(get_conversation_reade
 ConversationWriter: TypeAlias = Annotated[Caller, Depends(get_conversation_writer)]
 
 
-async def _turn_id(turn_id: Annotated[IdIn, Path(description="The turn's id: a ULID or a UUID.")]) -> TurnId:
-    return TurnId(turn_id)
-
-
-async def _key_id(key_id: Annotated[IdIn, Path(description="The key's id: a ULID or a UUID.")]) -> KeyId:
-    return KeyId(key_id)
-
-
-async def _tenant_id(tenant_id: Annotated[IdIn, Path(description="The tenant's id: a ULID or a UUID.")]) -> TenantId:
-    return TenantId(tenant_id)
-
-
-async def _memory_id(memory_id: Annotated[IdIn, Path(description="The memory's id: a ULID or a UUID.")]) -> UUID:
-    return memory_id
-
-
-MemoryPath: TypeAlias = Annotated[UUID, Depends(_memory_id)]
-KeyPath: TypeAlias = Annotated[KeyId, Depends(_key_id)]
-TenantPath: TypeAlias = Annotated[TenantId, Depends(_tenant_id)]
-TurnPath: TypeAlias = Annotated[TurnId, Depends(_turn_id)]
+MemoryPath: TypeAlias = Annotated[IdOf[UUID], Path(description="The memory's id: a ULID or a UUID.")]
+KeyPath: TypeAlias = Annotated[IdOf[KeyId], Path(description="The key's id: a ULID or a UUID.")]
+TenantPath: TypeAlias = Annotated[IdOf[TenantId], Path(description="The tenant's id: a ULID or a UUID.")]
+TurnPath: TypeAlias = Annotated[IdOf[TurnId], Path(description="The turn's id: a ULID or a UUID.")]
 
 
 def _storable(value: str) -> str:

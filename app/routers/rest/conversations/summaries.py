@@ -1,9 +1,8 @@
 """Summaries over REST: list, summarise, compact, undo."""
 
 from typing import Annotated
-from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from app.context.schemas import CompactionRequest, SummaryRequest
 from app.conversations.schemas.conversations import IdIn
@@ -39,14 +38,10 @@ async def list_summaries(
     )
 
 
-async def _summary_id(summary_id: Annotated[IdIn, Path(description="The summary's id: a ULID or a UUID.")]) -> UUID:
-    return summary_id
-
-
 @router.get("/summaries/{summary_id}", responses=problem_responses(401, 403, 404, 422, 503))
 async def get_summary(
     conversation_id: ConversationPath,
-    summary_id: Annotated[UUID, Depends(_summary_id)],
+    summary_id: Annotated[IdIn, Path(description="The summary's id: a ULID or a UUID.")],
     caller: ConversationReader,
     services: Services,
 ) -> Summary:

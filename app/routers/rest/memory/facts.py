@@ -1,7 +1,6 @@
 """Facts over REST: list, assert, read, correct, retract, undo; extract from a conversation."""
 
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
@@ -17,11 +16,7 @@ from app.routers.http.problems import problem_responses
 router = APIRouter(prefix="/v1", tags=["facts"], route_class=StrictJsonRoute)
 
 
-async def _fact_id(fact_id: Annotated[IdIn, Path(description="The fact's id: a ULID or a UUID.")]) -> UUID:
-    return fact_id
-
-
-FactPath = Annotated[UUID, Depends(_fact_id)]
+FactPath = Annotated[IdIn, Path(description="The fact's id: a ULID or a UUID.")]
 
 
 async def _search(

@@ -2,10 +2,10 @@
 
 from typing import Annotated, TypeAlias
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import StringConstraints
 
-from app.conversations.schemas.conversations import IdIn
+from app.conversations.schemas.conversations import IdOf
 from app.core.ids import JobId
 from app.core.jobs import JobState
 from app.core.paging import Page
@@ -17,11 +17,7 @@ from app.tenancy.job_admin import JobView
 router = APIRouter(prefix="/v1/admin/jobs", tags=["administration"], route_class=StrictJsonRoute)
 
 
-async def _job_id(job_id: Annotated[IdIn, Path(description="The job's id: a ULID or a UUID.")]) -> JobId:
-    return JobId(job_id)
-
-
-JobPath: TypeAlias = Annotated[JobId, Depends(_job_id)]
+JobPath: TypeAlias = Annotated[IdOf[JobId], Path(description="The job's id: a ULID or a UUID.")]
 Kind: TypeAlias = Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z_]+\.[a-z0-9_]+$")]
 AllTenants: TypeAlias = Annotated[
     bool,

@@ -62,7 +62,9 @@ class Worker:
         try:
             while not self._stopping.is_set():
                 self._queue.enqueued.clear()
-                if not await self._claim():
+                free = self._free
+                # with a slot left, no more jobs are due; one that is enqueued meanwhile sets the event
+                if await self._claim() < free or not free:
                     await self._wait()
         finally:
             await self._end()
@@ -82,8 +84,12 @@ class Worker:
             await asyncio.gather(*(task for _, task in self._running.values()))
         return done
 
+    @property
+    def _free(self) -> int:
+        return self._settings.worker_concurrency - len(self._running)
+
     async def _claim(self) -> int:
-        free = self._settings.worker_concurrency - len(self._running)
+        free = self._free
         if free <= 0:
             return 0
         try:
@@ -113,18 +119,17 @@ class Worker:
             greedy = [tenant_id for tenant_id, count in busy_slots.items() if count >= most]
             # claim at most the free share of the busiest tenant, because all jobs may belong to it
             at_once = most - max((count for count in busy_slots.values() if count < most), default=0)
-            some = await self._queue.claim(
-                self._id, kinds=kinds, limit=min(at_once, free - len(jobs)), skipped_tenants=greedy
-            )
+            limit = min(at_once, free - len(jobs))
+            some = await self._queue.claim(self._id, kinds=kinds, limit=limit, skipped_tenants=greedy)
             busy_slots.update(job.tenant_id for job in some if job.tenant_id != INSTALLATION)
             jobs += some
-            if not some:
+            if len(some) < limit:  # no more are due
                 return jobs + (await self._queue.claim(self._id, kinds=kinds, limit=free - len(jobs)) if greedy else [])
         return jobs
 
     async def _wait(self) -> None:
         """Wait until a job is enqueued here, a slot is free, or the next poll is due."""
-        if len(self._running) >= self._settings.worker_concurrency:
+        if self._free <= 0:
             ended: set[asyncio.Task[object]] = {task for _, task in self._running.values()}
             stopping = asyncio.create_task(self._stopping.wait())
             await asyncio.wait({*ended, stopping}, return_when=asyncio.FIRST_COMPLETED)

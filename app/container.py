@@ -30,6 +30,7 @@ from app.embedding import base_url, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Governance
 from app.index.service import (
+    REMOVALS,
     AnnMaintenance,
     EmbeddingSpaceRegistry,
     EmbeddingSpaceRuntime,
@@ -183,10 +184,16 @@ def _listener(container: Container, live: Listener) -> Listener:
             container.queue.enqueued.set()
         elif message.get("k") == _SPACES_MESSAGE["k"]:
             container.index.spaces.wake()
+        elif message.get("k") == REMOVALS:
+            container.index.forget(message)
         else:
             live.on_message(message)
 
-    return Listener(on_message, live.on_loss)
+    def on_loss() -> None:
+        container.index.forget_all()
+        live.on_loss()
+
+    return Listener(on_message, on_loss)
 
 
 def _queue(settings: JobSettings, ops: Database, bus: Bus) -> JobQueue:
@@ -258,7 +265,7 @@ def build_container(
     queue = _queue(settings.jobs, ops, bus)
     cursors = Cursors(tenancy.secret_for("cursors"))
     spaces = _spaces(settings.index, ops, runtimes, queue)
-    index = SearchIndex(spaces, jobs=queue, settings=settings.index)
+    index = SearchIndex(spaces, ops, jobs=queue, settings=settings.index, publish=bus.publish)
     conversations = Conversations(
         database, tenancy=tenancy, index=index, counter=counter, cursors=cursors, settings=settings, ops=ops, bus=bus,
         jobs=queue,

@@ -34,7 +34,8 @@ from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import BM25_B, BM25_K1, Mode
 from app.providers.local import FOLDER, MiniLM
 from app.recall.ranking import read_intent, remove_names
-from app.recall.scoring import RELEVANCE_FLOOR, EntryFeatures, RankingWeights, Scores, best_first, score
+from app.recall.schemas import RELEVANCE_FLOOR
+from app.recall.scoring import EntryFeatures, RankingWeights, Scores, best_first, score
 
 CUTS: Final = (5, 10, 25)
 BANDS: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.01)

@@ -35,7 +35,7 @@ from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
-from app.index.schemas import EntryKind, Mode, SearchResult, SearchScope
+from app.index.schemas import EntryKind, Mode, SearchCandidate, SearchResult, SearchScope
 from app.index.service import AnnMaintenance, PreparedQuery, ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 from app.recall.ranking import SpeakerIntent, rank
@@ -259,12 +259,17 @@ def scores(found: SearchResult, mode: Mode) -> dict[UUID, float]:
     """What was found, by its score."""
     match mode:
         case Mode.VECTOR:
-            return {one.entry_id: one.cosine for one in found.candidates if one.cosine is not None}
+            return {one.entry_id: one.cosine for one in found_entries(found) if one.cosine is not None}
         case Mode.TEXT:
-            return {one.entry_id: one.bm25 for one in found.candidates if one.bm25 > 0}
+            return {one.entry_id: one.bm25 for one in found_entries(found) if one.bm25 > 0}
         case Mode.HYBRID:
-            ranked = rank(found.candidates, SpeakerIntent(), by_vector=True, by_text=True)
-            return {item.candidate.entry_id: item.score for item in ranked}
+            ranking = rank(found, SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
+            return {item.candidate.entry_id: item.score for item in ranking.best(len(found.cosine))}
+
+
+def found_entries(found: SearchResult) -> list[SearchCandidate]:
+    """Return all entries that were compared."""
+    return [found.candidate(at) for at in range(len(found.cosine))]
 
 
 def quantiles(values: Sequence[float]) -> list[str]:
@@ -317,7 +322,7 @@ async def measure_filters(bench: Bench, rounds: int) -> None:
         for tenant in tenants:
             for k in (10, 50, 200) * (rounds if len(tenant.ids) > WIDE else 1):
                 pair = await bench.pair(tenant, scope, bench.query(tenant), k)
-                held += min(len(pair.found.candidates), k) == min(len(pair.exact.candidates), k)
+                held += min(len(pair.found.cosine), k) == min(len(pair.exact.cosine), k)
                 pairs.append(pair)
                 if tenant is bench.tenants[0]:
                     largest.append(pair)

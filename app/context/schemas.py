@@ -18,6 +18,7 @@ from pydantic import (
 from app.conversations.schemas.conversations import CompactionIn, IdIn, MessageObject
 from app.core.validation.strict import Strict
 from app.formats.schemas import Format
+from app.recall.schemas import RELEVANCE_FLOOR
 
 MAX_TOKEN_BUDGET = 10_000_000
 MAX_RECENT_TURNS = 1000
@@ -93,6 +94,7 @@ class SemanticRecall(Strict):
 
     k: Annotated[StrictInt, Field(ge=1, le=100)] = 10
     threshold: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.0
+    min_relevance: Annotated[StrictFloat, Field(ge=0, le=1)] = 0.0
     scope: RecallScope = Field(
         default=RecallScope.CONVERSATION,
         description=(
@@ -127,6 +129,9 @@ class ContextRequest(Strict):
     )
     include_facts: StrictBool = False
     include_memories: StrictBool = False
+    min_relevance: Annotated[StrictFloat, Field(ge=0, le=1, description="Least relevance of a memory.")] = (
+        RELEVANCE_FLOOR
+    )
     include_summary: StrictBool = True
     filter_participants: Annotated[list[Name], Field(min_length=1, max_length=MAX_FILTERED_PARTICIPANTS)] | None = (
         Field(default=None, description="Only turns of these actors; a summary only if all its actors are among them.")

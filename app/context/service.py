@@ -226,7 +226,11 @@ class ContextBuilder:
         if not request.include_memories or not query:
             return [], []
         entries, degraded = await self._recall_service.recall_memories(
-            caller, agent_id=request.agent_id, query=query, k=self._settings.search_limit
+            caller,
+            agent_id=request.agent_id,
+            query=query,
+            k=self._settings.search_limit,
+            min_relevance=request.min_relevance,
         )
         return [TextPart(entry.id, entry.content, entry.score) for entry in entries], degraded
 
@@ -250,6 +254,7 @@ class ContextBuilder:
             owner=owner,
             k=wanted.k,
             threshold=wanted.threshold or None,
+            min_relevance=wanted.min_relevance,
             # Assembly keeps the best k of the turns that are not in the window.
             known=[turn for turn in recent.turns if turn.position <= recent.seq],
             actors=request.filter_participants,

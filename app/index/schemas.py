@@ -1,12 +1,14 @@
 """Entries, queries and results of the search index, and embedding spaces."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
 
 from app.core.database.transactions import FloatVector
@@ -126,22 +128,16 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True)
 class SearchCandidate:
-    """A search candidate. `cosine` is None without a vector, `bm25` is 0 if no word matches.
+    """A found entry. `cosine` is None without a vector, `bm25` is 0 if no word matches.
 
-    `asks`: its text ends in a question. `dates`: the resolved relative dates, as JSON text.
+    `dates`: the resolved relative dates, as JSON text.
     """
 
     entry_id: UUID
     kind: EntryKind
     conversation_id: UUID | None
-    position: int | None
-    session: int | None
-    actor: str | None
-    role: str | None
-    occurred_at: datetime
     cosine: float | None
     bm25: float
-    asks: bool
     dates: str | None = None
 
 
@@ -166,11 +162,37 @@ class CopiedEntry:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The candidates of one search. `vectors_pending`: an entry in scope can be found by words only."""
+    """How well the entries in scope match a query: arrays of one element per entry.
 
-    candidates: Sequence[SearchCandidate]
-    vectors_pending: bool = False
-    lexemes: Sequence[str] = field(default_factory=tuple)
+    `cosine` is that of the best of an entry's `pieces`, NaN without a vector. `word_share` is the share of the query's
+    word weights that an entry has. `group` (conversation and session), `conversation`, `actor` and `role` are codes, -1
+    for none; `kind` is the place of the kind in `EntryKind`. `position` is -1 for none, `occurred_at` in microseconds.
+    `by_place` is the order by conversation and position. `size` is the number of entries in scope: more than the arrays
+    have if it was searched by indexes. `vectors_pending`: an entry in scope can be found by words only.
+    """
+
+    cosine: NDArray[np.float32]
+    pieces: NDArray[np.int32]
+    bm25: NDArray[np.float32]
+    word_share: NDArray[np.float32]
+    group: NDArray[np.int32]
+    conversation: NDArray[np.int32]
+    position: NDArray[np.int64]
+    actor: NDArray[np.int32]
+    role: NDArray[np.int32]
+    kind: NDArray[np.uint8]
+    cues: NDArray[np.uint8]
+    occurred_at: NDArray[np.int64]
+    by_place: NDArray[np.int64]
+    size: int
+    actor_code: Callable[[str], int | None]
+    role_code: Callable[[str], int | None]
+    candidate: Callable[[int], SearchCandidate]
+    """Returns the entry of an element."""
+    find: Callable[[Sequence[UUID]], NDArray[np.intp]]
+    """Returns the elements of some entries, in any order; those that are not in scope are left out."""
+    vectors_pending: bool
+    lexemes: Sequence[str]
 
 
 # embedding spaces, as operators see them

@@ -7,11 +7,15 @@ same transaction makes them (`vector_backfill`). Another job resolves relative d
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
+import numpy as np
+
+from app.core.bus.messages import Message
 from app.core.database.transactions import Database, FloatVector, Transaction
 from app.core.errors import AppError, Conflict
 from app.core.fair_shares import TenantShares
@@ -34,18 +38,22 @@ from app.index.schemas import (
     PreparedEntries,
     SearchResult,
     SearchScope,
-    TextAnalysis,
 )
-from app.index.search import ann_search, exact_search
 from app.index.search.ann_maintenance import AnnMaintenance
-from app.index.search.ann_search import Space, TenantCounts
+from app.index.search.ann_search import Space
+from app.index.search.removals import REMOVALS, Removal, delete_old_removals, forget_removed, removal_messages
+from app.index.search.resident import ResidentIndex
+from app.index.search.searcher import Searcher
+from app.index.search.segment_search import SegmentQuery
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.write import removal_store, store
+from app.index.write.batch_analyser import BatchAnalyser, text_length
 from app.providers.schemas import Embedder
 from app.settings.memory import IndexSettings
 from app.tenancy.schemas import Caller
 
 __all__ = [
+    "REMOVALS",
     "AnnMaintenance",
     "ChosenSpace",
     "EmbeddingSpaceRegistry",
@@ -81,17 +89,26 @@ class PreparedQuery:
     vector: FloatVector | None
     lexemes: Sequence[str]
     degraded: str | None
+    names: Collection[str] = ()
+    """The lexemes of participants' names, which say little in the headings of turns."""
     runtime: EmbeddingSpaceRuntime | None = None
 
 
 class SearchIndex:
     """Search index: writes and searches entries, in the embedding space that the installation searches."""
 
-    def __init__(self, spaces: EmbeddingSpaceRegistry, *, jobs: JobQueue, settings: IndexSettings) -> None:
+    def __init__(
+        self, spaces: EmbeddingSpaceRegistry, ops: Database, *, jobs: JobQueue, settings: IndexSettings,
+        publish: Callable[[Message], None],
+    ) -> None:  # fmt: skip
         self.spaces = spaces
         self.makers: list[VectorMaker] = []
         """Vector makers of the owners of entries other than turns, registered at the start."""
+        self._ops = ops
         self._jobs = jobs
+        self._publish = publish
+        self._resident = ResidentIndex(max_bytes=settings.resident_index_mb * 2**20)
+        self._searcher = Searcher(self._resident)
         self._settings = settings
         self._inline = TenantShares(_INLINE_APPENDS * settings.max_vectors_per_append)
         self._log = get_logger()
@@ -118,8 +135,8 @@ class SearchIndex:
         If the embedder fails, or is overloaded while the caller waits, the vectors are made later.
         """
         runtime = self.spaces.current
-        analyser = _BatchAnalyser(self._settings, runtime.embedder)
-        analysed = await map_in_threads(analyser.analyse_next, documents, size=_text_length, inline=_INLINE_CHARACTERS)
+        analyser = BatchAnalyser(self._settings, runtime.embedder)
+        analysed = await map_in_threads(analyser.analyse_next, documents, size=text_length, inline=_INLINE_CHARACTERS)
         wanted = [piece for one in analysed for piece in one.pieces]
         vectors = await self._embed_now(caller, runtime.embedder, wanted)
         prepared: list[PreparedEntries] = []
@@ -158,8 +175,8 @@ class SearchIndex:
         Without an embedder the document is found by words.
         """
         runtime = self.spaces.current
-        analyser = _BatchAnalyser(self._settings, runtime.embedder, max_vectors=self._settings.max_vectors_per_entry)
-        [one] = await map_in_threads(analyser.analyse_next, [document], size=_text_length, inline=_INLINE_CHARACTERS)
+        analyser = BatchAnalyser(self._settings, runtime.embedder, max_vectors=self._settings.max_vectors_per_entry)
+        [one] = await map_in_threads(analyser.analyse_next, [document], size=text_length, inline=_INLINE_CHARACTERS)
         vectors = await self._embed_all(runtime.embedder, one.pieces) if runtime.embedder is not None else ()
         return PreparedEntries(one.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
 
@@ -171,7 +188,7 @@ class SearchIndex:
 
     def prepare_words(self, documents: Sequence[IndexDocument]) -> list[PreparedEntries]:
         """Analyse a few short documents without vectors, for entries that are made inside a transaction."""
-        runtime, analyser = self.spaces.current, _BatchAnalyser(self._settings, None)
+        runtime, analyser = self.spaces.current, BatchAnalyser(self._settings, None)
         due = runtime.embedder is not None
         return [
             PreparedEntries(analyser.analyse_next(document).analysis, (), vectors_due=due, space_id=runtime.space.id)
@@ -296,10 +313,17 @@ class SearchIndex:
         entry_ids: Sequence[UUID] | None = None,
     ) -> dict[str, int]:
         """Delete all or some entries of a conversation; return the row counts by table."""
+        removed = Removal(caller.tenant_id, entry_ids, None if entry_ids is not None else conversation_id)
+        tx.after_commit.append(lambda: self._announce(removed))
         return await removal_store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
+
+    def _announce(self, removed: Removal) -> None:
+        for message in removal_messages(removed):
+            self._publish(message)
 
     async def erase_entries(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[str, int]:
         """Delete entries whose sources the caller has locked; return the row counts by table."""
+        tx.after_commit.append(lambda: self._announce(Removal(caller.tenant_id, entry_ids)))
         return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
     async def erase_some(
@@ -307,6 +331,7 @@ class SearchIndex:
     ) -> dict[str, int]:
         """Delete up to `limit` entries of conversations that are being deleted; return the row counts by table."""
         entry_ids = await removal_store.list_entries(tx, caller.tenant_id, conversation_ids, limit=limit)
+        tx.after_commit.append(lambda: self._announce(Removal(caller.tenant_id, entry_ids)))
         return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
     async def remove(self, tx: Transaction, *, entries: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
@@ -315,81 +340,65 @@ class SearchIndex:
         For sweeps of the ops role, outside a tenant's own transaction.
         """
         tenant_ids, entry_ids = [tenant_id for tenant_id, _ in entries], [entry_id for _, entry_id in entries]
+        for tenant_id, entry_id in entries:
+            tx.after_commit.append(partial(self._announce, Removal(tenant_id, [entry_id])))
         return await removal_store.delete_without_conversation(tx, tenant_ids=tenant_ids, entry_ids=entry_ids)
 
     async def prepare_query(
-        self, text: str, *, vector_text: str, by_words: bool, by_vector: bool,
+        self, text: str, *, vector_text: str, by_words: bool, by_vector: bool, names: Sequence[str] = (),
         runtime: EmbeddingSpaceRuntime | None = None,
     ) -> PreparedQuery:  # fmt: skip
-        """Analyse `text`, and embed `vector_text` (`text` without names), outside any transaction.
+        """Analyse `text`, and embed `vector_text` (`text` without participants' `names`), outside any transaction.
 
         `runtime` is another space than the searched one. Raises the embedder's errors only if words are not searched.
         """
         # the work grows with the entries in scope times the words of the query
-        lexemes = Analyser().query(text)[: self._settings.max_query_lexemes] if by_words else []
+        analyser = Analyser()
+        lexemes = analyser.query(text)[: self._settings.max_query_lexemes] if by_words else []
+        known = frozenset(analyser.query(" ".join(names))) if lexemes else frozenset[str]()
         runtime = runtime or self.spaces.current
         if not by_vector:
-            return PreparedQuery(None, lexemes, None, runtime)
+            return PreparedQuery(None, lexemes, None, known, runtime)
         if runtime.embedder is None:
-            return PreparedQuery(None, lexemes, "embedder_none", runtime)
+            return PreparedQuery(None, lexemes, "embedder_none", known, runtime)
         try:
             vectors = await runtime.embedder.embed([vector_text], purpose="query")
         except AppError as error:
             if not by_words:
                 raise
-            return PreparedQuery(None, lexemes, error.code, runtime)
-        return PreparedQuery(vectors[0], lexemes, None, runtime)
+            return PreparedQuery(None, lexemes, error.code, known, runtime)
+        return PreparedQuery(vectors[0], lexemes, None, known, runtime)
 
     async def search(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int
     ) -> SearchResult:
-        """Return the candidates for a query: at least `min_candidates` (if the scope has as many) by each way.
+        """Return how well the entries in scope match a query: all of them, if the scope fits into memory.
 
-        A small scope is searched exactly, a large one by the indexes, and exactly again if these returned too few.
+        Of a wider scope, candidates are compared: at least `min_candidates` by words, and as many by vector.
         """
-        pool = max(self._settings.recall_pool, min_candidates)
         ann = (query.runtime or self.spaces.current).ann
-        is_large_tenant = ann.needs_ann(counts := await ann.read_counts(tx, caller.tenant_id))
-        if is_large_tenant:
-            found = await self._search_by_indexes(caller, tx, scope, query, pool, counts, ann)
-            if found is not None:
-                return found
-        return await exact_search.search(
-            tx,
-            caller.tenant_id,
-            scope,
-            space_id=ann.space.id,
-            vector=query.vector,
-            lexemes=query.lexemes,
-            pool=pool,
-            # of a large tenant, or without turns, the text index would mostly return entries outside the scope
-            by_index=scope.conversation_ids is None and not is_large_tenant and EntryKind.TURN in scope.kinds,
-        )
+        asked = SegmentQuery(_normalised(query.vector), query.lexemes, query.names)
+        pool = max(self._settings.recall_pool, min_candidates)
+        return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool)
 
-    async def _search_by_indexes(
-        self, caller: Caller, tx: Transaction, scope: SearchScope, query: PreparedQuery, pool: int,
-        counts: TenantCounts, ann: AnnMaintenance,
-    ) -> SearchResult | None:  # fmt: skip
-        """Search by the indexes; None if the scope is small, or they return too little."""
-        if query.vector is not None and not counts.can_use_index:
-            return None
-        settings = ann.settings
-        corpus = await ann_search.measure_scope(
-            tx, caller.tenant_id, scope, query.lexemes, entries=settings.exact_scope_entries
-        )
-        if corpus.entries <= settings.exact_scope_entries:
-            return None
-        by_words = await ann_search.find_best_by_words(
-            tx, scope, query.lexemes, corpus, pool=pool, matches=settings.text_candidates
-        )
-        return await ann_search.search_ann(
-            tx,
-            caller.tenant_id,
-            scope,
-            ann_search.AnnQuery(query.vector, query.lexemes, by_words, corpus, pool),
-            space=ann.space,
-            uncovered=counts.uncovered,
-        )
+    def forget(self, message: Message) -> None:
+        """Remove from memory what another process, or this one, has deleted."""
+        forget_removed(self._resident, message)
+
+    def forget_all(self) -> None:
+        """Remove all entries from memory, because messages about deletions may have been lost."""
+        self._resident.forget_all()
+
+    async def sweep(self) -> int:
+        """Delete old notes of deletions; return the number."""
+        return await delete_old_removals(self._ops)
+
+
+def _normalised(vector: FloatVector | None) -> FloatVector | None:
+    if vector is None:
+        return None
+    length = float(np.linalg.norm(vector))
+    return (vector / length if length > 0 else vector).astype(np.float32)
 
 
 def _is_due(entry: IndexEntry) -> bool:
@@ -430,47 +439,3 @@ async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:
     async with ops.across_tenants() as tx:
         id_ = await store.ensure_space(tx, provider=space.provider, model=space.model, dimensions=space.dimensions)
     return Space(id_, space.dimensions)
-
-
-@dataclass(frozen=True, slots=True)
-class _AnalysedDocument:
-    """The index data of a document, the pieces to embed at once, and whether dates are to be resolved."""
-
-    analysis: TextAnalysis
-    pieces: Sequence[str]
-    dates_due: bool
-
-
-class _BatchAnalyser:
-    """Analyser of a batch of documents, which limits the pieces that are embedded at once."""
-
-    def __init__(self, settings: IndexSettings, embedder: Embedder | None, *, max_vectors: int | None = None) -> None:
-        self._settings = settings
-        self._embedder = embedder
-        self._analyser = Analyser()
-        self._left = settings.max_vectors_per_append if max_vectors is None else max_vectors
-
-    def analyse_next(self, document: IndexDocument) -> _AnalysedDocument:
-        """Analyse the next document. Blocking."""
-        analysis = self._analyser.document(
-            document.text,
-            actor=document.actor,
-            occurred_at=document.occurred_at,
-            max_bytes=self._settings.index_text_bytes,
-        )
-        return _AnalysedDocument(analysis, self._pieces(document.text), may_have_dates(document.text))
-
-    def _pieces(self, text: str) -> Sequence[str]:
-        """Return all pieces of a text up to the limit, or none if that is more than the remaining number."""
-        if self._embedder is None or self._left == 0 or not text.strip():
-            return ()
-        # one piece beyond the remaining number is enough to know that there are too many
-        pieces = self._embedder.split(text, most=min(self._left + 1, self._settings.max_vectors_per_entry))
-        if len(pieces) > self._left:
-            return ()
-        self._left -= len(pieces)
-        return pieces
-
-
-def _text_length(document: IndexDocument) -> int:
-    return len(document.text)

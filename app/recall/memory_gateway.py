@@ -37,6 +37,11 @@ class MemoryGateway:
         """Return the nearest entries, best first. If the embedder fails, search by words alone and set `degraded`."""
         self._caller.require(Scope.READ)
         entries, degraded = await self._recall_service.recall_memories(
-            self._caller, agent_id=self.agent_id, query=query.query, k=query.top_k, filters=query.filters
+            self._caller,
+            agent_id=self.agent_id,
+            query=query.query,
+            k=query.top_k,
+            filters=query.filters,
+            min_relevance=query.min_relevance,
         )
         return MemoryEntries(entries=entries, degraded=degraded)

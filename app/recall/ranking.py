@@ -1,31 +1,23 @@
-"""Ranking of search candidates. Pure.
+"""Ranking of the entries in scope: whom the query means, the score of each entry, and which are hits. Pure.
 
-Method: scores by vector and by words are scaled to 0 to 1 over the pool and added with weights 0.6 and 0.4 (reciprocal
-rank fusion did worse than words alone on LoCoMo). Then three bonuses are added: 0.1 for turns of the actor that the
-query names, 0.3 of the mean of the session's three best scores, and 0.3 of the better neighbour's score in the same
-session. A turn right after another actor's question gets 0.5 of the question's score instead, if that is more: the
-question has the query's words, and the answer has the information. The same share after turns that are not questions
-makes recall worse. The numbers are few and round on purpose; `bench/replay.py` measures them.
+`scoring` has the formula.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.conversations.schemas.participants import Participant
 from app.formats.schemas import Role
+from app.index.analyser.cues import question_cues
 from app.index.analyser.words import words
-from app.index.schemas import SearchCandidate
-
-VECTOR_WEIGHT = 0.6
-TEXT_WEIGHT = 0.4
-ACTOR_BONUS = 0.1
-SESSION_SHARE = 0.3
-SESSION_BEST = 3
-NEIGHBOUR_SHARE = 0.3
-ANSWER_SHARE = 0.5
+from app.index.schemas import EntryKind, SearchCandidate, SearchResult
+from app.recall.scoring import EntryFeatures, Scores, score
 
 # bounds the work per name, since there may be thousands of names
 _FIRST_CHARACTERS = 64
@@ -35,6 +27,9 @@ _SECOND_PERSON = frozenset({"you", "your"})
 _SAYING = re.compile(
     r"\b(tell|told|said|say|suggest\w*|recommend\w*|mention\w*|advi[sc]e\w*|give|gave|provid\w*|list\w*|explain\w*)\b"
 )
+
+
+_KINDS: Final = tuple(EntryKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +42,54 @@ class SpeakerIntent:
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A candidate with its score and the parts of that score."""
+    """A hit with its score. `relevance` is None in an embedding space that is not calibrated.
+
+    `terms` are the parts of the score; empty if they were not asked for.
+    """
 
     candidate: SearchCandidate
     score: float
-    vector: float
-    text: float
-    fused: float
-    actor_bonus: float
-    session_bonus: float
-    neighbour_bonus: float
+    relevance: float | None
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The scores of all entries in scope. `hits` are the elements that pass the filters of the query."""
+
+    found: SearchResult
+    scores: Scores
+    hits: NDArray[np.intp]
+    is_calibrated: bool
+
+    def best(self, k: int, *, without: Collection[UUID] = ()) -> list[RankedCandidate]:
+        """Return the best `k` hits except some, best first. The newer one, then the lower id, wins a tie."""
+        wanted = k + len(without)
+        hits, total = self.hits, self.scores.total
+        if len(hits) > wanted:
+            least = np.partition(total[hits], len(hits) - wanted)[len(hits) - wanted]
+            hits = hits[total[hits] >= least]  # ties with the last one included
+        ranked = [self._at(int(hit)) for hit in hits]
+        times = self.found.occurred_at[hits].tolist()
+        order = sorted(
+            range(len(ranked)), key=lambda at: (-ranked[at].score, -times[at], ranked[at].candidate.entry_id)
+        )
+        chosen = [ranked[at] for at in order if ranked[at].candidate.entry_id not in without]
+        return chosen[:k]
+
+    def of(self, entry_ids: Sequence[UUID]) -> list[RankedCandidate]:
+        """Return those of some entries that are hits, best first."""
+        at = np.intersect1d(self.found.find(entry_ids), self.hits)
+        return sorted((self._at(int(hit)) for hit in at), key=lambda item: -item.score)
+
+    def _at(self, at: int) -> RankedCandidate:
+        scores = self.scores
+        return RankedCandidate(
+            self.found.candidate(at),
+            float(scores.total[at]),
+            float(scores.relevance[at]) if self.is_calibrated else None,
+            {name: float(values[at]) for name, values in scores.terms.items()},
+        )
 
 
 def name_words(participant: Participant) -> set[str]:
@@ -64,6 +97,11 @@ def name_words(participant: Participant) -> set[str]:
     spellings = [participant.actor, participant.name, *participant.aliases]
     first = {parts[0] for spelling in spellings if spelling and (parts := words(spelling[:_FIRST_CHARACTERS]))}
     return {name for name in first if len(name) > 1 and name not in _ROLE_NAMES}
+
+
+def name_texts(participants: Iterable[Participant]) -> list[str]:
+    """Return the names by which participants are in the headings of their turns."""
+    return [participant.actor[:_FIRST_CHARACTERS] for participant in participants]
 
 
 def remove_names(query: str, participants: Iterable[Participant]) -> str:
@@ -93,93 +131,65 @@ def read_intent(query: str, participants: Sequence[Participant]) -> SpeakerInten
     return SpeakerIntent()
 
 
-def _scale(values: Sequence[float]) -> list[float]:
-    low, high = min(values), max(values)
-    if high <= low:
-        return [0.0] * len(values)
-    return [(value - low) / (high - low) for value in values]
-
-
 def rank(
-    candidates: Sequence[SearchCandidate], intent: SpeakerIntent, *, by_vector: bool, by_text: bool
-) -> list[RankedCandidate]:
-    """Rank all candidates, best first. The newer one, then the lower id, wins a tie, so the order is deterministic."""
-    if not candidates:
-        return []
-    lowest = min((c.cosine for c in candidates if c.cosine is not None), default=0.0)
-    text = _scale([c.bm25 for c in candidates])
-    vector = _scale([lowest if c.cosine is None else c.cosine for c in candidates])
-    # a candidate without a vector yet is scored by words alone
-    vector = [t if c.cosine is None else v for c, v, t in zip(candidates, vector, text, strict=True)]
-    vector_weight, text_weight = _weights(by_vector=by_vector, by_text=by_text)
-    fused = [vector_weight * v + text_weight * t for v, t in zip(vector, text, strict=True)]
-    actor = [_actor_bonus(candidate, intent) for candidate in candidates]
-    base = [f + a for f, a in zip(fused, actor, strict=True)]
-    session = _session_bonus(candidates, base)
-    base = [b + s for b, s in zip(base, session, strict=True)]
-    neighbour = _neighbour_bonus(candidates, base, intent)
-    ranked = [
-        RankedCandidate(
-            candidate, base[i] + neighbour[i], vector[i], text[i], fused[i], actor[i], session[i], neighbour[i]
-        )
-        for i, candidate in enumerate(candidates)
-    ]
-    ranked.sort(key=lambda r: (-r.score, -r.candidate.occurred_at.timestamp(), r.candidate.entry_id))
-    return ranked
+    found: SearchResult,
+    intent: SpeakerIntent,
+    *,
+    query: str,
+    by_vector: bool,
+    is_calibrated: bool,
+    threshold: float | None = None,
+    min_relevance: float = 0.0,
+    explain: bool = False,
+) -> Ranking:
+    """Score all entries in scope, and select the hits.
 
-
-def _weights(*, by_vector: bool, by_text: bool) -> tuple[float, float]:
-    match by_vector, by_text:
-        case True, True:
-            return VECTOR_WEIGHT, TEXT_WEIGHT
-        case True, False:
-            return 1.0, 0.0
-        case _:
-            return 0.0, 1.0
-
-
-def _actor_bonus(candidate: SearchCandidate, intent: SpeakerIntent) -> float:
-    meant = (intent.actor is not None and candidate.actor == intent.actor) or (
-        intent.role is not None and candidate.role == intent.role
+    `is_calibrated`: `relevance` was measured for the embedding space. `threshold` is the least cosine, `min_relevance`
+    the least relevance, which counts only if it is calibrated. Without vectors, an entry that shares no word with the
+    query is no hit, even next to one.
+    """
+    scores = score(
+        _features(found, intent),
+        question_cues=question_cues(query),
+        by_vector=by_vector,
+        by_words=bool(found.lexemes),
+        size=found.size,
+        explain=explain,
     )
-    return ACTOR_BONUS if meant else 0.0
+    is_hit = np.ones(len(found.cosine), dtype=np.bool_)
+    if not by_vector:
+        is_hit &= found.bm25 > 0
+    elif threshold is not None:
+        is_hit &= np.nan_to_num(found.cosine) >= threshold
+    if is_calibrated and min_relevance > 0:
+        is_hit &= scores.relevance >= min_relevance
+    return Ranking(found, scores, np.flatnonzero(is_hit), is_calibrated)
 
 
-def _session_bonus(candidates: Sequence[SearchCandidate], base: Sequence[float]) -> list[float]:
-    members: defaultdict[tuple[UUID, int], list[float]] = defaultdict(list)
-    for candidate, score in zip(candidates, base, strict=True):
-        if candidate.conversation_id is not None and candidate.session is not None:
-            members[candidate.conversation_id, candidate.session].append(score)
-    means: Mapping[tuple[UUID, int], float] = {
-        session: sum(sorted(scores, reverse=True)[:SESSION_BEST]) / min(len(scores), SESSION_BEST)
-        for session, scores in members.items()
-    }
-    return [
-        SESSION_SHARE * means[candidate.conversation_id, candidate.session]
-        if candidate.conversation_id is not None and candidate.session is not None
-        else 0.0
-        for candidate in candidates
-    ]
+def _features(found: SearchResult, intent: SpeakerIntent) -> EntryFeatures:
+    kind = found.kind
+    assistant = found.role_code(Role.ASSISTANT.value)
+    return EntryFeatures(
+        cosine=found.cosine,
+        pieces=found.pieces,
+        bm25=found.bm25,
+        word_share=found.word_share,
+        group=found.group,
+        conversation=found.conversation,
+        position=found.position,
+        speaker=found.actor,
+        is_meant=_is_meant(found, intent),
+        is_assistant=found.role == (-2 if assistant is None else assistant),
+        is_turn=kind == _KINDS.index(EntryKind.TURN),
+        is_statement=(kind == _KINDS.index(EntryKind.FACT)) | (kind == _KINDS.index(EntryKind.MEMORY)),
+        cues=found.cues,
+        by_place=found.by_place,
+    )
 
 
-def _neighbour_bonus(
-    candidates: Sequence[SearchCandidate], base: Sequence[float], intent: SpeakerIntent
-) -> list[float]:
-    placed = {_position_key(candidate): (candidate, score) for candidate, score in zip(candidates, base, strict=True)}
-    bonus: list[float] = []
-    for candidate in candidates:
-        before, after = placed.get(_position_key(candidate, -1)), placed.get(_position_key(candidate, +1))
-        best = NEIGHBOUR_SHARE * max((score for _, score in filter(None, (before, after))), default=0.0)
-        # a query about an utterance of one role is not about the reply of the other
-        meant = intent.role is None or intent.role == candidate.role
-        if before is not None and meant and before[0].asks and before[0].actor != candidate.actor:
-            best = max(best, ANSWER_SHARE * before[1])
-        bonus.append(best)
-    return bonus
-
-
-def _position_key(candidate: SearchCandidate, step: int = 0) -> tuple[UUID | None, int | None, int | None, UUID | None]:
-    """Return the key of a candidate's place in its session. Without a position, it is only its own neighbour."""
-    if candidate.position is None:
-        return None, None, None, candidate.entry_id if step == 0 else None
-    return candidate.conversation_id, candidate.session, candidate.position + step, None
+def _is_meant(found: SearchResult, intent: SpeakerIntent) -> NDArray[np.bool_]:
+    actor = None if intent.actor is None else found.actor_code(intent.actor)
+    if actor is not None:
+        return found.actor == actor
+    role = None if intent.role is None else found.role_code(intent.role.value)
+    return np.zeros(len(found.role), dtype=np.bool_) if role is None else found.role == role

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
@@ -17,6 +17,8 @@ from app.memory.schemas import Fact
 
 QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 Threshold: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=1)]
+RELEVANCE_FLOOR: Final = 0.11
+"""Below this, a memory is not put into a context."""
 
 
 class RecallFilters(Strict):
@@ -32,6 +34,9 @@ class RecallFilters(Strict):
 class ConversationRecall(Strict):
     """A search within one conversation.
 
+    `threshold` is the least cosine of a hit, `min_relevance` its least relevance. Where relevance is not known, the
+    second filters nothing.
+
     `agent_id` selects whose memories are searched and filters nothing else. Memories belong to no conversation and no
     project.
     """
@@ -41,6 +46,7 @@ class ConversationRecall(Strict):
     kinds: list[EntryKind] = Field(default=[EntryKind.TURN, EntryKind.SUMMARY], min_length=1, max_length=4)
     mode: Mode = Mode.HYBRID
     threshold: Threshold | None = None
+    min_relevance: Threshold = 0.0
     agent_id: Name | None = None
     filters: RecallFilters = RecallFilters()
     neighbours: Annotated[StrictInt, Field(ge=0, le=5)] = 0
@@ -78,21 +84,37 @@ class SpaceComparison(Strict):
         return queries
 
 
-class Explanation(BaseModel):
-    """The parts of a hit's score: `score` is the sum of `fused` and the three bonuses.
+class ScoreTerms(BaseModel):
+    """The terms of a score: it is their sum.
 
-    `cosine` and `bm25` are the raw scores; `vector` and `text` are the same, scaled to 0 to 1 over the candidates;
-    `fused` is their weighted sum. `words` are the query's lexemes.
+    The match of the text: `meaning` (cosine), `words` (BM25), `share` (the share of the query's words, rare ones count
+    more), less their `overlap`. The matches around it: `session` (the best of the session), `neighbour` (the best
+    within two turns), `answer` (the question that it answers). Properties: `speaker` (the query means this speaker),
+    `assistant` (said by the assistant), `asks` (a question), `first_person`, `quantity` (a number or a time), `wanted`
+    (the kind of word that the query asks for).
     """
+
+    meaning: float
+    words: float
+    share: float
+    overlap: float
+    session: float
+    neighbour: float
+    answer: float
+    speaker: float
+    assistant: float
+    asks: float
+    first_person: float
+    quantity: float
+    wanted: float
+
+
+class Explanation(BaseModel):
+    """Why a hit has its score. `words` are the query's lexemes."""
 
     cosine: float | None
     bm25: float
-    vector: float
-    text: float
-    fused: float
-    actor_bonus: float
-    session_bonus: float
-    neighbour_bonus: float
+    terms: ScoreTerms
     words: list[str]
     reason: str
 
@@ -110,11 +132,16 @@ class HitDate(BaseModel):
 
 
 class RecalledEntry(BaseModel):
-    """Fields that all hits have."""
+    """Fields that all hits have.
+
+    `score` orders the hits. `relevance` estimates from 0 to 1 how likely the hit answers the query; null in an
+    embedding space for which this was not measured.
+    """
 
     id: str
     conversation_id: str | None
     score: float
+    relevance: float | None
     text: str
     dates: list[HitDate]
     neighbours: list[Turn] | None

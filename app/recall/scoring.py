@@ -8,8 +8,8 @@ Calibration. `relevance` estimates the probability that an entry is evidence. Th
 scopes of 400 to 700 entries. Three rules extend it. Prior: one of N entries answers, so the log-odds rise by
 `ln((400 + 6) / (N + 6))` in smaller scopes. Three bonuses that any statement may have (speaker, first person, number or
 time) select among entries, but are no evidence that one answers: they count by `ln N / ln 400`. A missing half of the
-match is estimated from the other: meaning is 0.5 of the word share (no vector, or a search by text), and the word terms
-are the square of the meaning (a search by vector).
+match is estimated from the other: meaning is 0.5 w + 0.3 w² of the word share w (no vector, or a search by text), and
+the word terms are the square of the meaning (a search by vector).
 """
 
 import math
@@ -26,8 +26,6 @@ Flags: TypeAlias = NDArray[np.bool_]
 
 REFERENCE_SIZE: Final = 400
 """The smallest scope for which the curve of `relevance` was measured; `word_weights` fills smaller ones up to it."""
-RELEVANCE_FLOOR: Final = 0.11
-"""Below this, an entry is not put into a context."""
 CALIBRATED_SPACES: Final = frozenset({"local/all-MiniLM-L6-v2-int8/384"})
 """Embedding spaces for which `relevance` was measured."""
 
@@ -46,6 +44,7 @@ _BLOCK: Final = 8192
 """Entries scored at a time: their temporary arrays stay in the cache of the processor."""
 _PRIOR_ENTRIES: Final = 6
 _MEANING_OF_WORDS: Final = 0.5
+_MEANING_OF_ALL_WORDS: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +191,7 @@ def _write_match(
         if not by_words:
             words = share = np.square(meaning)
     elif by_words:
-        meaning = np.float32(_MEANING_OF_WORDS) * share
+        meaning = _expected_meaning(share)
     else:
         meaning = words = share = np.zeros_like(bm25)
     np.multiply(meaning, np.float32(weights.meaning), out=terms["meaning"])
@@ -203,13 +202,18 @@ def _write_match(
 
 def _meaning(cosine: Floats, pieces: NDArray[np.int32], share: Floats, weights: RankingWeights) -> Floats:
     """Return the similarity of each entry to the question, from 0 to 1."""
-    expected = np.float32(_MEANING_OF_WORDS) * share
+    expected = _expected_meaning(share)
     is_long = pieces > 1
     if is_long.any():
         # a long text has more pieces, so its best one is better by chance; a piece shows little of a single word in it
         cosine = cosine - np.float32(weights.per_piece) * np.log(np.maximum(pieces, 1).astype(np.float32))
         cosine = np.where(is_long, np.fmax(cosine, expected), cosine)
     return np.clip(np.where(np.isnan(cosine), expected, cosine), np.float32(0), np.float32(1))
+
+
+def _expected_meaning(share: Floats) -> Floats:
+    """Return the meaning that is expected of a text with this share of the question's words."""
+    return np.float32(_MEANING_OF_WORDS) * share + np.float32(_MEANING_OF_ALL_WORDS) * np.square(share)
 
 
 def _write_flags(

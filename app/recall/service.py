@@ -7,14 +7,13 @@ statement that returns candidates. `ranking` orders them. The content of the hit
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from uuid import UUID
 
-from pydantic import TypeAdapter
-
-from app.conversations.schemas.conversations import Hydrated, Turn, turn_text
+from app.conversations.schemas.conversations import Hydrated, Turn
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import Summary
 from app.conversations.service import Conversations
@@ -22,21 +21,19 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, format_id, parse_id
 from app.formats.schemas import CanonicalTurn
-from app.index.schemas import EntryKind, Mode, SearchResult, SearchScope
+from app.index.schemas import EntryKind, Mode, SearchScope
 from app.index.service import EmbeddingSpaceRuntime, PreparedQuery, SearchIndex
 from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
 from app.memory.longterm.service import Memories, require_reach
-from app.memory.schemas import Fact, fact_text
+from app.memory.schemas import Fact
 from app.memory.service import Facts
+from app.recall.hits import HitContents, rounded, to_hit
 from app.recall.rank_overlap import overlap, rank_agreement
-from app.recall.ranking import RankedCandidate, rank, read_intent, remove_names
+from app.recall.ranking import RankedCandidate, Ranking, name_texts, rank, read_intent, remove_names
 from app.recall.schemas import (
     ComparedHit,
     ComparedQuery,
     ConversationRecall,
-    Explanation,
-    Hit,
-    HitDate,
     Recall,
     Recalled,
     RecalledFact,
@@ -45,6 +42,7 @@ from app.recall.schemas import (
     SpaceComparison,
     SpaceComparisonResult,
 )
+from app.recall.scoring import CALIBRATED_SPACES
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
 
@@ -53,8 +51,10 @@ _NAMED_CONVERSATIONS = 50
 _NAMED_PEOPLE = 1000
 # a hit may be erased or revised between the search and the reading of its content
 _MAX_TRIES = 3
-_DATES = TypeAdapter(list[HitDate])
-_HIT: TypeAdapter[Hit] = TypeAdapter(Hit)
+# facts read for each wanted one, since a filter of actors hides some; and spare ones for those deleted meanwhile
+_FACTS_READ = 10
+_FACTS_SPARE = 10
+_IN_THREAD_ENTRIES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,43 +68,23 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class _RankingQuery:
-    """A query for a ranking, the number of hits, and the minimum similarity."""
+    """A query for a ranking, the number of hits, their least cosine and relevance, and whether to explain them."""
 
     text: str
     prepared: PreparedQuery
     participants: Sequence[Participant]
     k: int
     threshold: float | None = None
+    min_relevance: float = 0.0
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranking:
-    ranked: Sequence[RankedCandidate]
-    found: SearchResult
+class _Ranked:
+    """The ranking of a query, and the parts of the search that were degraded."""
+
+    ranking: Ranking
     degraded: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _HitContents:
-    """The content of the hits, read from the capabilities that own it."""
-
-    turns: Hydrated
-    summaries: Mapping[UUID, Summary]
-    memories: Mapping[UUID, Memory]
-    facts: Mapping[UUID, Fact]
-
-    def has(self, item: RankedCandidate) -> bool:
-        """Return whether the hit still exists."""
-        entry_id = item.candidate.entry_id
-        match item.candidate.kind:
-            case EntryKind.TURN:
-                return entry_id in self.turns.turns or entry_id in self.turns.left_out
-            case EntryKind.MEMORY:
-                return entry_id in self.memories
-            case EntryKind.SUMMARY:
-                return entry_id in self.summaries
-            case EntryKind.FACT:
-                return entry_id in self.facts
 
 
 class RecallService:
@@ -159,37 +139,46 @@ class RecallService:
         memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
         participants = [] if memories_only else await self._participants(caller, scope)
         prepared = await self._prepare(request.query, request.mode, participants)
-        query = _RankingQuery(request.query, prepared, participants, request.k, request.threshold)
+        query = _RankingQuery(
+            request.query, prepared, participants, request.k, request.threshold, request.min_relevance, request.explain
+        )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, ranked, contents = await self._find_hits(caller, tx, query, scope)
+            found, hits, contents = await self._find_hits(caller, tx, query, scope)
             around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
-        hits = [_hit(item, contents, around, request, ranking.found.lexemes) for item in ranked]
+        data = [to_hit(item, contents, around, request, prepared.lexemes) for item in hits]
         return RecallResult(
             object="list",
-            data=[hit for hit in hits if hit is not None],
+            data=[hit for hit in data if hit is not None],
             space=self._index.space_of(prepared),
-            degraded=[*ranking.degraded, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
+            degraded=[*found.degraded, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
         )
 
     async def _find_hits(
         self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope
-    ) -> tuple[_Ranking, Sequence[RankedCandidate], _HitContents]:
+    ) -> tuple[_Ranked, Sequence[RankedCandidate], HitContents]:
         """Search and read the hits; search again if a hit was deleted between the two steps."""
         tries = 0
         deleted_ids: set[UUID] = set()
         while True:
             tries += 1
-            ranking = await self._rank(caller, tx, query, scope)
+            found = await self._rank(caller, tx, query, scope)
             # The index still has entries of conversations that are being purged.
-            ranked = [item for item in ranking.ranked if item.candidate.entry_id not in deleted_ids][: query.k]
+            ranked = found.ranking.best(query.k, without=deleted_ids)
             contents = await self._read_contents(caller, tx, ranked, project=scope.project)
             missing_ids = {item.candidate.entry_id for item in ranked if not contents.has(item)}
             if tries == _MAX_TRIES or not missing_ids:
-                return ranking, ranked, contents
+                return found, ranked, contents
             deleted_ids |= missing_ids
 
     async def recall_memories(
-        self, caller: Caller, *, agent_id: str | None, query: str, k: int, filters: MemoryFilters | None = None
+        self,
+        caller: Caller,
+        *,
+        agent_id: str | None,
+        query: str,
+        k: int,
+        filters: MemoryFilters | None = None,
+        min_relevance: float = 0.0,
     ) -> Recalled[MemoryEntry]:
         """Return the `k` memories of an agent nearest to the query.
 
@@ -205,15 +194,16 @@ class RecallService:
             occurred_before=given.created_before,
             metadata=None if given.metadata is None else json.dumps(given.metadata),
         )
-        ranking_query = _RankingQuery(query, await self._prepare(query, Mode.HYBRID, ()), (), k)
+        prepared = await self._prepare(query, Mode.HYBRID, ())
+        ranking_query = _RankingQuery(query, prepared, (), k, min_relevance=min_relevance)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking, ranked, contents = await self._find_hits(caller, tx, ranking_query, scope)
+            found, hits, contents = await self._find_hits(caller, tx, ranking_query, scope)
         entries = [
-            MemoryEntry(**dict(memory), score=round(item.score, 6))
-            for item in ranked
+            MemoryEntry(**dict(memory), score=round(item.score, 6), relevance=rounded(item.relevance))
+            for item in hits
             if (memory := contents.memories.get(item.candidate.entry_id)) is not None
         ]
-        return Recalled(entries, list(ranking.degraded))
+        return Recalled(entries, list(found.degraded))
 
     async def question(self, text: str, *, participants: Sequence[Participant]) -> Question:
         """Analyse and embed a question, without the participants' names in its vector. Opens no transaction."""
@@ -229,6 +219,7 @@ class RecallService:
         owner: str | None,
         k: int,
         threshold: float | None,
+        min_relevance: float,
         known: Sequence[CanonicalTurn],
         actors: Sequence[str] | None,
     ) -> Recalled[RecalledTurn]:
@@ -238,24 +229,27 @@ class RecallService:
         `known` turns are loaded already: they are ranked and returned in addition to the `k` best of the others.
         """
         loaded = {parse_id(turn.id): turn for turn in known}
-        ranking_query = _RankingQuery(question.text, question.query, question.participants, k + len(known), threshold)
+        ranking_query = _RankingQuery(
+            question.text, question.query, question.participants, k + len(known), threshold, min_relevance
+        )
         conversation_ids = [conversation_id] if project is None else None
         scope = SearchScope(
             kinds=[EntryKind.TURN], conversation_ids=conversation_ids, project=project, owner=owner, actors=actors
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, ranking_query, scope)
-            new_hits = [item for item in ranking.ranked if item.candidate.entry_id not in loaded][:k]
+            found = await self._rank(caller, tx, ranking_query, scope)
+            new_hits = found.ranking.best(k, without=loaded)
+            ranked = sorted([*new_hits, *found.ranking.of(list(loaded))], key=lambda item: -item.score)
             hydrated = await self._hydrate(caller, tx, new_hits)
-            found = {key: turn for key, (_, turn) in hydrated.turns.items()} | loaded
+            turns = {key: turn for key, (_, turn) in hydrated.turns.items()} | loaded
             others = {item.candidate.conversation_id for item in new_hits} - {None, conversation_id}
             names = await self._conversations.display_names(caller, tx, conversation_ids=others) if others else {}
         recalled = [
             RecalledTurn(turn, item.score, names.get(item.candidate.conversation_id or conversation_id))
-            for item in ranking.ranked
-            if (turn := found.get(item.candidate.entry_id)) is not None
+            for item in ranked
+            if (turn := turns.get(item.candidate.entry_id)) is not None
         ]
-        return Recalled(recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])])
+        return Recalled(recalled, [*found.degraded, *(["turns_too_large"] if hydrated.left_out else [])])
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
         """Compare the hits of queries in another embedding space with those in the searched space. For operators.
@@ -276,9 +270,9 @@ class RecallService:
                 prepared = await self._prepare(text, request.mode, participants, runtime)
                 query = _RankingQuery(text, prepared, participants, request.k)
                 async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                    ranking = await self._rank(caller, tx, query, scope)
-                degraded |= dict.fromkeys(ranking.degraded)
-                rankings.append([_compared(item) for item in ranking.ranked[: request.k]])
+                    found = await self._rank(caller, tx, query, scope)
+                degraded |= dict.fromkeys(found.degraded)
+                rankings.append([_compared(item) for item in found.ranking.best(request.k)])
             comparisons.append(_compare(rankings[0], rankings[1], list(degraded)))
         return SpaceComparisonResult(
             searched=runtimes[0].name,
@@ -304,15 +298,17 @@ class RecallService:
         scope = SearchScope(kinds=[EntryKind.FACT], owner=owner, project=project, conversation_ids=conversation_ids)
         ranking_query = _RankingQuery(question.text, question.query, question.participants, k)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            ranking = await self._rank(caller, tx, ranking_query, scope)
-            ids = _of_kind(ranking.ranked, EntryKind.FACT)
+            found = await self._rank(caller, tx, ranking_query, scope)
+            # a fact may be hidden by a filter of actors
+            ranked = found.ranking.best(_FACTS_READ * k if actors is not None else k + _FACTS_SPARE)
+            ids = _of_kind(ranked, EntryKind.FACT)
             facts = await self._facts.hydrate(caller, tx, fact_ids=ids, project=project, actors=actors) if ids else {}
-        found = [
+        recalled = [
             RecalledFact(facts[item.candidate.entry_id], item.score)
-            for item in ranking.ranked
+            for item in ranked
             if item.candidate.entry_id in facts
         ]
-        return Recalled(found[:k], list(ranking.degraded))
+        return Recalled(recalled[:k], list(found.degraded))
 
     async def _participants(self, caller: Caller, scope: SearchScope) -> list[Participant]:
         participants = await self._conversations.participants(
@@ -333,23 +329,33 @@ class RecallService:
         by_words, by_vector = mode is not Mode.VECTOR, mode is not Mode.TEXT
         vector_text = remove_names(text, participants)
         return await self._index.prepare_query(
-            text, vector_text=vector_text, by_words=by_words, by_vector=by_vector, runtime=runtime
+            text,
+            vector_text=vector_text,
+            by_words=by_words,
+            by_vector=by_vector,
+            names=name_texts(participants),
+            runtime=runtime,
         )
 
-    async def _rank(self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope) -> _Ranking:
+    async def _rank(self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope) -> _Ranked:
         prepared = query.prepared
         found = await self._index.search(caller, tx, scope=scope, query=prepared, min_candidates=query.k)
-        intent = read_intent(query.text, query.participants)
-        ranked = rank(found.candidates, intent, by_vector=prepared.vector is not None, by_text=bool(prepared.lexemes))
-        if prepared.vector is None:
-            # without vectors, a candidate that shares no word with the query is no hit, even next to one
-            ranked = [item for item in ranked if item.candidate.bm25 > 0]
-        elif query.threshold is not None:
-            ranked = [item for item in ranked if (item.candidate.cosine or 0.0) >= query.threshold]
+        order = partial(
+            rank,
+            found,
+            read_intent(query.text, query.participants),
+            query=query.text,
+            by_vector=prepared.vector is not None,
+            is_calibrated=prepared.vector is None or self._index.space_of(prepared) in CALIBRATED_SPACES,
+            threshold=query.threshold,
+            min_relevance=query.min_relevance,
+            explain=query.explain,
+        )
+        ranking = order() if len(found.cosine) <= _IN_THREAD_ENTRIES else await asyncio.to_thread(order)
         degraded = [prepared.degraded] if prepared.degraded else []
         if found.vectors_pending and prepared.vector is not None:
             degraded.append("vectors_pending")
-        return _Ranking(ranked, found, degraded)
+        return _Ranked(ranking, degraded)
 
     async def _hydrate(self, caller: Caller, tx: Transaction, ranked: Sequence[RankedCandidate]) -> Hydrated:
         ids = _of_kind(ranked, EntryKind.TURN)
@@ -359,7 +365,7 @@ class RecallService:
 
     async def _read_contents(
         self, caller: Caller, tx: Transaction, ranked: Sequence[RankedCandidate], *, project: str | None
-    ) -> _HitContents:
+    ) -> HitContents:
         """Read the content of the hits from its owners; facts only if they are known in the project."""
         turns = await self._hydrate(caller, tx, ranked)
         summary_ids, memory_ids = _of_kind(ranked, EntryKind.SUMMARY), _of_kind(ranked, EntryKind.MEMORY)
@@ -371,7 +377,7 @@ class RecallService:
             memories = await self._memories.hydrate(caller, tx, memory_ids=memory_ids)
         if fact_ids:
             facts = await self._facts.hydrate(caller, tx, fact_ids=fact_ids, project=project)
-        return _HitContents(turns, summaries, memories, facts)
+        return HitContents(turns, summaries, memories, facts)
 
     async def _neighbours(
         self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
@@ -422,77 +428,4 @@ def _compare(searched: list[ComparedHit], compared: list[ComparedHit], degraded:
         searched=searched,
         compared=compared,
         degraded=degraded,
-    )
-
-
-def _hit(
-    item: RankedCandidate,
-    contents: _HitContents,
-    around: dict[str, list[Turn]],
-    request: ConversationRecall,
-    lexemes: Sequence[str],
-) -> Hit | None:
-    candidate = item.candidate
-    if not contents.has(item):
-        return None
-    hydrated = contents.turns.turns.get(candidate.entry_id)
-    summary, memory = contents.summaries.get(candidate.entry_id), contents.memories.get(candidate.entry_id)
-    fact = contents.facts.get(candidate.entry_id)
-    turn = None if hydrated is None else hydrated[0]
-    neighbours: list[Turn] | None = None
-    if request.neighbours and turn is not None:
-        others, place = around.get(turn.conversation_id, []), turn.position or 0
-        before = [other for other in others if (other.position or 0) < place]
-        after = [other for other in others if (other.position or 0) > place]
-        neighbours = before[-request.neighbours :] + after[: request.neighbours]
-    members = {
-        "kind": candidate.kind,
-        "id": format_id(candidate.entry_id),
-        "conversation_id": None if candidate.conversation_id is None else format_id(candidate.conversation_id),
-        "score": round(item.score, 6),
-        "text": _text(turn, summary, memory, fact),
-        "dates": [] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
-        "turn": turn,
-        "fact": fact,
-        "summary": summary,
-        "memory": memory,
-        "neighbours": neighbours,
-        "explain": _explain(item, lexemes) if request.explain else None,
-    }
-    return _HIT.validate_python(members)
-
-
-def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fact: Fact | None) -> str:
-    if turn is not None:
-        return turn_text(turn)
-    if summary is not None:
-        return summary.text
-    if fact is not None:
-        return fact_text(fact.subject, fact.predicate, fact.object)
-    return "" if memory is None else memory.content
-
-
-def _explain(item: RankedCandidate, lexemes: Sequence[str]) -> Explanation:
-    reasons: list[str] = []
-    if item.candidate.cosine is not None:
-        reasons.append(f"meaning {item.candidate.cosine:.2f} (cosine)")
-    if item.candidate.bm25 > 0:
-        reasons.append(f"words {item.candidate.bm25:.1f} (BM25)")
-    if item.actor_bonus:
-        reasons.append("the query is about this speaker")
-    if item.session_bonus:
-        reasons.append("boosted: other turns of the same session match")
-    if item.neighbour_bonus:
-        reasons.append("boosted: a neighbouring turn matches")
-    return Explanation(
-        cosine=item.candidate.cosine,
-        bm25=item.candidate.bm25,
-        vector=item.vector,
-        text=item.text,
-        fused=item.fused,
-        actor_bonus=item.actor_bonus,
-        session_bonus=item.session_bonus,
-        neighbour_bonus=item.neighbour_bonus,
-        words=list(lexemes),
-        reason="; ".join(reasons),
     )

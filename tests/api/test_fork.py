@@ -132,7 +132,7 @@ async def test_neighbours_hold_in_a_fork_after_a_truncation(client: Client) -> N
     made = await forked(client, conversation)
     hits = await client.recall(made["id"], "where does the zebra sleep", explain=True, neighbours=1)
     answer = next(hit for hit in hits if hit["text"] == "under the oak")
-    assert answer["explain"]["neighbour_bonus"] > 0
+    assert answer["explain"]["terms"]["neighbour"] > 0
     assert [turn["content"] for turn in answer["neighbours"]] == ["where does the zebra sleep?"]
 
 

@@ -48,7 +48,7 @@ async def test_the_actor_a_query_names_is_preferred_to_whom_addresses_it(client:
     conversation = await pets(client)
     best = (await client.recall(conversation, "What did Caroline research?", k=1, explain=True))[0]
     assert best["text"] == PETS[2]["content"]
-    assert best["explain"]["actor_bonus"] == 0.1
+    assert best["explain"]["terms"]["speaker"] > 0
     assert "the query is about this speaker" in best["explain"]["reason"]
 
 
@@ -122,8 +122,8 @@ async def test_explain_adds_up_to_the_score(client: Client) -> None:
     conversation = await pets(client)
     for hit in await client.recall(conversation, "kittens and dogs", explain=True):
         parts = hit["explain"]
-        total = sum(parts[name] for name in ("fused", "actor_bonus", "session_bonus", "neighbour_bonus"))
-        assert abs(total - hit["score"]) < 1e-5
+        assert abs(sum(parts["terms"].values()) - hit["score"]) < 1e-4
+        assert parts["terms"]["meaning"] > 0
         assert parts["words"] == ["kitten", "dog"]
 
 
@@ -185,8 +185,10 @@ async def test_long_text_is_found_by_its_end(client: Client) -> None:
     await client.append(
         conversation, filler + "Penguins waddle on the ice of Antarctica.", filler, "Ice cream is cold."
     )
-    hit = (await client.recall(conversation, "antarctic birds that cannot fly", mode="vector", k=1))[0]
-    assert hit["turn"]["seq"] == 1
+    # a long text must be nearer than a short one, because its best piece is nearer by chance
+    found = [hit["turn"]["seq"] for hit in await client.recall(conversation, "antarctic birds that cannot fly")]
+    assert found.index(1) < found.index(2)
+    assert (await client.recall(conversation, "do penguins live in Antarctica?", k=1))[0]["turn"]["seq"] == 1
 
 
 async def test_memories_need_an_agent_below_admin(service: Service, client: Client) -> None:
@@ -237,7 +239,7 @@ async def test_the_answer_to_a_question_is_found_by_the_words_of_the_question(se
     await client.append(conversation, *turns)
     await service.run_jobs()  # which make the vectors that were too many for the append
     found = texts(await client.recall(conversation, "Who plays an instrument in the orchestra?", k=2))
-    assert found == [talk[70], turns[71]["content"]]
+    assert found == [turns[71]["content"], talk[70]]
 
 
 async def test_a_context_may_recall_more_than_a_search_gives_at_once(client: Client) -> None:
@@ -312,10 +314,11 @@ async def test_a_participant_is_meant_by_its_actor_its_name_and_its_aliases(clie
     for name in ("Caroline", "caro", "Caro's", "Linchen"):
         query = f"What did {name} research?" if "'" not in name else f"What is {name} research?"
         best = (await client.recall(conversation, query, k=1, explain=True))[0]
-        assert (best["text"], best["explain"]["actor_bonus"]) == (PETS[2]["content"], 0.1), name
+        assert best["text"] == PETS[2]["content"], name
+        assert best["explain"]["terms"]["speaker"] > 0, name
     # an alias of another gives the bonus to that one's turns
     for hit in await client.recall(conversation, "What did Mel adopt?", explain=True):
-        assert (hit["explain"]["actor_bonus"] > 0) == (hit["turn"]["actor"] == "user-8")
+        assert (hit["explain"]["terms"]["speaker"] > 0) == (hit["turn"]["actor"] == "user-8")
 
 
 async def test_aliases_are_taken_out_of_the_text_that_is_embedded(
@@ -352,5 +355,5 @@ async def test_so_many_names_are_looked_for_and_no_more(client: Client) -> None:
     newest, oldest = [
         await client.recall(None, f"what did c{number}parrot7 say", k=6, explain=True) for number in (5, 0)
     ]
-    assert any(hit["explain"]["actor_bonus"] for hit in newest)
-    assert not any(hit["explain"]["actor_bonus"] for hit in oldest)
+    assert any(hit["explain"]["terms"]["speaker"] for hit in newest)
+    assert not any(hit["explain"]["terms"]["speaker"] for hit in oldest)

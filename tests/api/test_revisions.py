@@ -98,7 +98,7 @@ async def test_what_stands_behind_the_gap_is_lifted_as_the_turn_beside(client: C
     await client.append(conversation, {"role": "assistant", "content": "under the old oak"})
     hits = await client.recall(conversation, "where does the zebra sleep", explain=True)
     answer = next(hit for hit in hits if hit["text"] == "under the old oak")
-    assert answer["explain"]["neighbour_bonus"] > 0
+    assert answer["explain"]["terms"]["neighbour"] > 0
 
 
 async def test_a_revision_stays_in_the_session_of_the_old_turn(client: Client) -> None:
@@ -108,7 +108,7 @@ async def test_a_revision_stays_in_the_session_of_the_old_turn(client: Client) -
     await client.append(conversation, "today")
     await revised(client, conversation, first[1]["id"], content="also long ago, said better")
     hits = await client.recall(conversation, "long ago", explain=True)
-    bonuses = {hit["text"]: hit["explain"]["neighbour_bonus"] for hit in hits}
+    bonuses = {hit["text"]: hit["explain"]["terms"]["neighbour"] for hit in hits}
     assert bonuses["long ago"] > 0
     assert bonuses["today"] == 0
 

@@ -313,7 +313,8 @@ async def test_without_a_move_nothing_costs_more_and_during_one_an_append_costs_
     pair: tuple[Service, Service],
 ) -> None:
     one, _ = pair
-    recalled = ["begin", "select", "commit", "begin", "with", "select", "commit"]
+    # with what was appended since the last one
+    recalled = ["begin", "select", "commit", "begin", "select", "with", "select", "commit"]
     async with stored(one, 2) as (client, talk), operating(one, client) as operator:
         for due in ([], ["insert into jobs"]):
             for _ in range(2):

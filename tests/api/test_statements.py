@@ -4,10 +4,10 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import asyncpg
-import numpy as np
 import pytest
 from pgvector.asyncpg import register_vector
 
@@ -16,8 +16,8 @@ from app.conversations.stores import conversation_store as conversations_store
 from app.conversations.stores import list_store, stream_store, turn_store
 from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
-from app.index.schemas import EntryKind, SearchScope
-from app.index.search.exact_search import search_statement
+from app.index.schemas import EntryKind
+from app.index.search.segment_store import SegmentColumn, SegmentScope, list_changes
 from app.index.write import removal_store
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase
@@ -92,15 +92,7 @@ async def test_recall_takes_seven_round_trips_and_one_search(client: Client, war
         await client.recall(scope, "parrot")
         with counted_statements() as sent:
             await client.recall(scope, "parrot")
-        assert first_words(sent) == ["begin", "select", "commit", "begin", "with", "select", "commit"]
-
-
-async def test_what_is_no_turn_is_looked_for_without_the_words_of_turns(client: Client) -> None:
-    for kinds, by_index in ((["turn"], True), (["turn", "fact"], True), (["fact"], False), (["memory"], False)):
-        with counted_statements() as sent:
-            await client.recall(None, "parrot", kinds=kinds)
-        [search] = [statement for statement in sent if statement.lstrip().startswith("with")]
-        assert ("match_entries" in search) is by_index
+        assert first_words(sent) == ["begin", "select", "commit", "begin", "select", "select", "commit"]
 
 
 async def test_a_page_of_a_history_takes_four_round_trips_and_a_poll_without_news_three(
@@ -129,14 +121,16 @@ async def test_context_takes_four_round_trips_three_more_with_recall_and_with_a_
     with counted_statements() as sent:
         await client.context(warm, 1000)
     assert first_words(sent) == ["begin", "select", "select", "commit"]
+    await client.context(warm, 1000, semantic_recall={"k": 3})
     with counted_statements() as sent:  # what is loaded already is not read again
         await client.context(warm, 1000, semantic_recall={"k": 3})
-    assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "commit"]
+    assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "select", "commit"]
     await client.append(warm, *["filler"] * 30)
+    await client.recall(warm, "parrot", kinds=["turn"])
     with counted_statements() as sent:
         made = await client.context(warm, 1000, semantic_recall={"k": 3}, query="parrot", recent_turns=1)
     assert made["gap"] is not None
-    recalled, counted = ["begin", "with", "select", "commit"], ["begin", "select", "commit"]
+    recalled, counted = ["begin", "select", "select", "commit"], ["begin", "select", "commit"]
     assert first_words(sent) == ["begin", "select", "select", "commit", *recalled, *counted]
 
 
@@ -166,7 +160,7 @@ async def test_a_turn_of_a_session_takes_eight_round_trips_to_store_and_sixteen_
         await send("before-turn", "next", current_input=[asked])
     # the session; its turns; then, at the same time, recalled turns (all loaded already) and facts (none: the newest)
     assert first_words(sent)[:7] == ["begin", "select", "commit", "begin", "select", "select", "commit"]
-    assert sorted(first_words(sent)[7:]) == ["begin"] * 3 + ["commit"] * 3 + ["select"] + ["with"] * 2
+    assert sorted(first_words(sent)[7:]) == ["begin"] * 3 + ["commit"] * 3 + ["select"] * 3 + ["with"]
 
 
 async def test_a_memory_is_stored_in_seven_round_trips_and_recalled_in_four(client: Client, warm: str) -> None:
@@ -186,11 +180,12 @@ async def test_a_memory_is_stored_in_seven_round_trips_and_recalled_in_four(clie
     ]  # fmt: skip
     with counted_statements() as sent:
         await client.post("/v1/memories/search", json={"query": "parrot"})
-    assert first_words(sent) == ["begin", "with", "select", "commit"]
+    # with the memory that is new since the last search
+    assert first_words(sent) == ["begin", "select", "with", "select", "commit"]
     await client.context(warm, 1000, **context)
     with counted_statements() as sent:
         await client.context(warm, 1000, **context)
-    assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "with", "select", "commit"]
+    assert first_words(sent) == ["begin", "select", "select", "commit", "begin", "select", "select", "commit"]
 
 
 async def test_a_checked_key_costs_no_round_trip_for_a_while(client: Client, warm: str, service: Service) -> None:
@@ -381,59 +376,48 @@ async def test_hot_queries_keep_their_index_under_row_security(
         assert f'"Index Name": "{wanted}' in plan, plan
 
 
-async def test_a_search_in_one_conversation_reads_its_entries_and_vectors_alone(
-    service: Service, crowd: dict[str, Any]
+SEGMENTS = {
+    "conversations": ["index_entries_conversation_changed_idx"],
+    "owner": ["index_entries_owner_changed_idx"],
+    "agent": ["index_entries_agent_changed_idx"],
+    "tenant": ["index_entries_changed_idx"],
+    "project": ["index_entries_changed_idx"],
+}
+
+
+@pytest.mark.parametrize("column", SEGMENTS)
+async def test_what_changed_in_a_segment_is_found_by_the_number_of_the_transaction(
+    service: Service, crowd: dict[str, Any], column: SegmentColumn
 ) -> None:
-    sql, args = search_statement(
-        crowd["tenant"],
-        SearchScope(kinds=[EntryKind.TURN], conversation_ids=[crowd["conversation"]]),
-        space_id=crowd["space"],
-        vector=np.ones(3, dtype=np.float32),
-        lexemes=["word7", "common"],
-        pool=100,
-        by_index=False,
-    )
-    plan = await explain(service, crowd["tenant"], lambda tx: _as_text(tx, sql, args))
-    assert '"Index Name": "index_entries_conversation_' in plan
-    assert '"Index Name": "vectors_pkey"' in plan
+    values = {"conversations": (crowd["conversation"],), "tenant": None}.get(column, "x")
+    scope = SegmentScope(column, values, tuple(EntryKind))
+
+    async def ask(tx: Any) -> None:
+        with suppress(RuntimeError):  # EXPLAIN returns no row
+            await list_changes(tx, crowd["tenant"], scope, since="10:20:10,12", limit=100)
+
+    plan = await explain(service, crowd["tenant"], ask)
+    for index in (*SEGMENTS[column], "index_removals_pkey"):
+        assert f'"Index Name": "{index}"' in plan, plan
+    assert "changed >=" in plan
     assert '"Node Type": "Seq Scan"' not in plan
 
 
-def test_searches_by_any_number_of_words_are_few_statements() -> None:
-    def text(words: int) -> str:
-        lexemes = [f"word{n}" for n in range(words)]
-        scope = SearchScope(kinds=[EntryKind.TURN])
-        return search_statement(uuid.uuid4(), scope, space_id=1, vector=None, lexemes=lexemes, pool=1, by_index=False)[
-            0
-        ]
-
-    assert len({text(words) for words in range(1, 65)}) == 8
-    assert len(text(64).encode()) < 32 * 1024  # what the driver keeps prepared
-
-
-async def test_a_search_across_a_tenant_uses_the_text_index_behind_row_security(
-    service: Service, crowd: dict[str, Any]
-) -> None:
-    sql, args = search_statement(
-        crowd["tenant"],
-        SearchScope(kinds=[EntryKind.TURN]),
-        space_id=crowd["space"],
-        vector=None,
-        lexemes=["word7"],
-        pool=100,
-        by_index=True,
-    )
-    plan = await explain(service, crowd["tenant"], lambda tx: _as_text(tx, sql, args))
-    assert '"Function Name": "match_entries"' in plan
-    # inside the function, which EXPLAIN does not look into: the same statement as its owner
-    connection = await asyncpg.connect(service.database.superuser)
-    body = await connection.fetchval("select prosrc from pg_proc where proname = 'match_entries'")
-    await connection.execute(f"begin; set local app.tenant = '{crowd['tenant']}'; set local role turnkeep_search")
-    rows = await connection.fetch("explain (costs off) " + body.replace("query", "'''word7'''::tsquery"))
-    await connection.close()
-    text = "\n".join(row[0] for row in rows)
-    assert "Bitmap Index Scan on index_entries_lexemes_idx" in text, text
-    assert "lexemes @@" in text.split("Index Cond")[1], text
+async def test_a_search_in_memory_asks_only_what_changed(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "my violin teacher is Ann", "the weather is fine")
+    await client.recall(conversation, "violin")
+    with counted_statements() as sent:
+        await client.recall(conversation, "violin")
+    asked = ["pg_current_snapshot", "turns t", "commit"]
+    searching = sent[-len(asked) :]
+    assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching
+    await client.append(conversation, "my piano teacher is Bob")
+    with counted_statements() as sent:
+        await client.recall(conversation, "piano")
+    asked = ["pg_current_snapshot", "vector_send", "turns t", "commit"]
+    searching = sent[-len(asked) :]
+    assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching
 
 
 async def _as_text(tx: _Explained, sql: str, args: list[object]) -> None:

@@ -79,6 +79,11 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         Why.NO_TENANT_DATA,
         "short texts of the installation's own instructions",
     ),
+    # search
+    "app.index.search.resident.ResidentIndex._slots": (
+        Why.TENANT,
+        "entries by tenant, scope and space, read in a transaction of the tenant",
+    ),
     # jobs
     "app.worker.runner.Worker._running": (Why.TENANT, "jobs that this worker runs"),
     "app.worker.runner.Worker._given_up": (Why.TENANT, "jobs that another worker has now"),
@@ -135,10 +140,11 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.formats.schemas.ParsedTurn": "one turn",
     "app.formats.tokens.CachingCounter": "one context",
     "app.formats.units._CallPairing": "one list of messages",
+    "app.index.search.segment.Segment": "the entries of one scope of one tenant",
+    "app.index.search.segment.Codes": "one segment",
     "app.index.search.maxscore.TopEntries": "one search",
-    "app.index.search.exact_search.StatementArguments": "one statement",
-    "app.index.search.exact_search.SearchStatement": "one statement",
-    "app.index.search.exact_search.WordColumns": "one statement",
+    "app.index.search.search_statement.StatementArguments": "one statement",
+    "app.index.search.search_statement.WordColumns": "one statement",
     "app.mcp.endpoint._replaying": "one request",
     "app.mcp.outcomes.Outcome": "one request",
     "app.memory.extraction.service._Tally": "one extraction",

@@ -17,9 +17,9 @@ from app.index.analyser.analyser import Analyser
 from app.index.analyser.word_weights import WordWeights
 from app.index.analyser.words import ends_in_question
 from app.providers.local import MiniLM
+from app.recall.schemas import RELEVANCE_FLOOR
 from app.recall.scoring import (
     REFERENCE_SIZE,
-    RELEVANCE_FLOOR,
     TERMS,
     EntryFeatures,
     RankingWeights,
@@ -73,7 +73,7 @@ def test_the_match_is_meaning_words_and_share_without_their_overlap() -> None:
 
 def test_meaning_is_less_for_more_pieces_and_never_under_what_the_words_of_a_long_text_predict() -> None:
     scores = scored(features_of(4, cosine=[0.5, 0.5, 0.5, -0.2], pieces=[1, 10, 50, 1], word_share=[0, 0, 1, 1]))
-    assert scores.meaning == near(0.35, 0.7 * (0.5 - 0.1 * math.log(10)), 0.35, 0)
+    assert scores.meaning == near(0.35, 0.7 * (0.5 - 0.1 * math.log(10)), 0.7 * 0.8, 0)
 
 
 def test_all_entries_of_a_session_have_a_share_of_its_best_match() -> None:
@@ -153,7 +153,7 @@ def test_the_terms_add_up_to_the_total() -> None:
 
 def test_an_entry_without_a_vector_has_the_meaning_that_its_words_predict() -> None:
     columns = {"bm25": [5, 5], "word_share": [0.8, 0.8], "group": [-1, -1]}
-    waiting = scored(features_of(2, cosine=[math.nan, 0.4], **columns))
+    waiting = scored(features_of(2, cosine=[math.nan, 0.5 * 0.8 + 0.3 * 0.8**2], **columns))
     assert waiting.total[0] == pytest.approx(waiting.total[1])
     assert np.isfinite(waiting.total).all()
 
@@ -224,7 +224,7 @@ def reference(
         cosine, own = float(f.cosine[i]), float(f.word_share[i])
         if by_words:
             words[i], share[i] = float(f.bm25[i]) / (float(f.bm25[i]) + 10), own
-        expected = 0.5 * own
+        expected = 0.5 * own + 0.3 * own**2
         if not by_vector:
             meaning[i] = expected if by_words else 0.0
         elif math.isnan(cosine):

@@ -37,7 +37,8 @@ def _memory_tools() -> tuple[Tool, ...]:
                 "Search your own long-term memory, which outlives conversations: facts, preferences and decisions that"
                 " you stored earlier with store_memory. Use it when the user refers to something that is not in this"
                 " conversation, or before you ask what you may have been told already. `query` is a question or a few"
-                " words. Entries come best first, with a score; none means that nothing like it was stored."
+                " words. Entries come best first, also those that hardly match: `relevance` estimates from 0 to 1 how"
+                " likely an entry answers, and below 0.1 it is probably unrelated. `min_relevance` leaves such out."
             ),
             group=Group.MEMORY,
             hints=READS,

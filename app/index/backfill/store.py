@@ -151,13 +151,17 @@ async def filter_lacking(
     return [(row["id"], row["entry_id"]) for row in rows]
 
 
-async def clear_vectors_due(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
-    """Mark entries as no longer waiting for vectors."""
+async def note_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], *, searched: bool) -> None:
+    """Note that entries have got vectors. `searched`: they wait for none in the searched space any more.
+
+    The update alone tells processes that keep the entries in memory to read them again.
+    """
     await tx.execute(
         """
-        update index_entries set vectors_due = false
-        where tenant_id = $1 and entry_id = any($2::uuid[]) and vectors_due
+        update index_entries set vectors_due = vectors_due and not $3
+        where tenant_id = $1 and entry_id = any($2::uuid[])
         """,
         tenant_id,
         list(entry_ids),
+        searched,
     )

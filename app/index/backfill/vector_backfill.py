@@ -207,8 +207,7 @@ class VectorBackfill:
         `searched`: the space is the searched one, whose vectors an entry may be waiting for.
         """
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
-        if searched:
-            await backfill_store.clear_vectors_due(tx, caller.tenant_id, list(vectors))
+        await backfill_store.note_vectors(tx, caller.tenant_id, list(vectors), searched=searched)
 
 
 def _may_be_caused_by_text(error: AppError) -> bool:

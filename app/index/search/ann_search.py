@@ -15,16 +15,9 @@ from app.core.database.schema import indexed_type, vector_index_name
 from app.core.database.transactions import FloatVector, Transaction
 from app.core.ids import TenantId
 from app.index.analyser.analyser import match_any, quote_lexeme
-from app.index.schemas import SearchResult, SearchScope
-from app.index.search.exact_search import (
-    OF_ENTRIES,
-    SearchStatement,
-    StatementArguments,
-    WordColumns,
-    norm,
-    to_search_result,
-)
+from app.index.schemas import SearchScope
 from app.index.search.maxscore import CorpusStatistics, TopEntries, candidate_query, first_words, words_by_rarity
+from app.index.search.search_statement import SearchStatement, StatementArguments, WordColumns, norm
 
 # fetched per wanted candidate: the order of the index is approximate, and entries may have several vectors
 _OVER_FETCH = 4
@@ -214,30 +207,43 @@ async def _score_matches(
 
 @dataclass(frozen=True, slots=True)
 class AnnQuery:
-    """The query of a large scope: its vector, its words with the best entries by words, and the wanted number."""
+    """The query of a wide scope: its vector, the best entries by words, and the wanted number.
+
+    `by_index`: find the nearest vectors by the vector index, whose order is approximate. `uncovered`: entries may lack
+    a vector without waiting for one.
+    """
 
     vector: FloatVector | None
-    lexemes: Sequence[str]
     by_words: Sequence[UUID]
-    corpus: CorpusStatistics
     pool: int
+    by_index: bool
+    uncovered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnnCandidates:
+    """Entries that can be among the best: the nearest, the best by words, those without a vector, and their neighbours.
+
+    `nearest`: how many were found by vector. `waiting`: some entry in scope has no vector.
+    """
+
+    entry_ids: Sequence[UUID]
+    nearest: int
+    waiting: bool
 
 
 def ann_statement(
-    tenant_id: TenantId, scope: SearchScope, wanted: AnnQuery, *, space: Space, uncovered: bool = False
+    tenant_id: TenantId, scope: SearchScope, wanted: AnnQuery, *, space: Space
 ) -> tuple[str, list[object]]:
     """Build the statement of one ANN search and its arguments.
 
     Separate from running it so that a test can EXPLAIN it.
     """
     search = SearchStatement(tenant_id, scope)
-    search.set_targets(space_id=space.id, vector=wanted.vector, lexemes=wanted.lexemes)
     best = search.args.add(wanted.pool)
     near = "select null::uuid, null::float8 where false"
     if wanted.vector is not None:
-        near = _nearest_sql(search, space, wanted.vector, wanted.pool)
-    words, mean_length = search.words, search.args.add(wanted.corpus.mean_length)
-    weights = words.given(search.args, wanted.corpus.weights)
+        near = _nearest_sql(search, space, wanted.vector, wanted.pool, by_index=wanted.by_index)
     sql = f"""
         with near (entry_id, cosine) as materialized ({near}),
         by_vector as materialized (
@@ -246,15 +252,12 @@ def ann_statement(
         by_words (entry_id) as materialized (select unnest({search.args.add(list(wanted.by_words))}::uuid[])),
         waiting as materialized (
             select e.entry_id from index_entries e
-            where {search.where} and {_without_vector_sql(space, wanted.vector, uncovered=uncovered)}
+            where {search.where} and {_without_vector_sql(space, wanted.vector, uncovered=wanted.uncovered)}
             order by e.occurred_at desc limit {best}
         ),
         {_with_neighbours_sql(search)}
-        select {OF_ENTRIES}, cosine, {words.bm25("f", "w")} as bm25,
-               exists (select 1 from waiting) as pending, (select count(*) from by_vector) as near
-        from (
-            select f.*, {norm("f.doc_length", f"{mean_length}::float8")} as norm from found f offset 0
-        ) f cross join (select true as one {weights}) w
+        select array(select entry_id from chosen) as entry_ids, exists (select 1 from waiting) as waiting,
+               (select count(*) from by_vector) as nearest
         """  # noqa: S608
     return sql, search.args.values
 
@@ -272,7 +275,7 @@ def _without_vector_sql(space: Space, vector: FloatVector | None, *, uncovered: 
 
 
 def _with_neighbours_sql(search: SearchStatement) -> str:
-    """Return SQL that adds the neighbouring turns to the candidates of each way, and computes both scores for all."""
+    """Return SQL that adds the turns next to the candidates of each way: they share in the match."""
     return f"""pool as materialized (
             select e.entry_id, e.conversation_id, e.session, e.position
             from (select entry_id from by_vector union select entry_id from by_words
@@ -285,23 +288,20 @@ def _with_neighbours_sql(search: SearchStatement) -> str:
         chosen as materialized (
             select entry_id from pool
             union
-            select e.entry_id from pool p cross join (values (-1), (1)) step (by) cross join lateral (
+            select e.entry_id from pool p cross join (values (-2), (-1), (1), (2)) step (by) cross join lateral (
                 select e.entry_id from index_entries e
                 where {search.where} and e.conversation_id = p.conversation_id and e.session = p.session
                   and e.position = p.position + step.by
                 offset 0
             ) e
-        ),
-        found as materialized (
-            select f.* from chosen s cross join lateral (
-                select {search.entry}, {search.cosine("e")} as cosine {search.words.counted("e.lexemes")}
-                from index_entries e where e.tenant_id = $1 and e.entry_id = s.entry_id offset 0
-            ) f
         )"""  # noqa: S608
 
 
-def _nearest_sql(search: SearchStatement, space: Space, vector: FloatVector, pool: int) -> str:
-    """Select the nearest vectors of the index and all vectors outside it; filters apply to both."""
+def _nearest_sql(search: SearchStatement, space: Space, vector: FloatVector, pool: int, *, by_index: bool) -> str:
+    """Select the nearest vectors of the index and all vectors outside it; filters apply to both.
+
+    Without the index all vectors are compared, which takes long but misses none.
+    """
     query = search.args.add(vector)
     kind = indexed_type(space.dimensions)
     # looked up one by one, not joined: the index returns rows in order of distance and stops after enough
@@ -309,6 +309,10 @@ def _nearest_sql(search: SearchStatement, space: Space, vector: FloatVector, poo
             select 1 from index_entries e where {search.where} and e.entry_id = v.entry_id offset 0
         ) e"""  # noqa: S608
     fetched = _OVER_FETCH * pool
+    if not by_index:
+        return f"""
+        select v.entry_id, 1 - (v.embedding <=> {query}) as cosine from vectors v {in_scope}
+        where v.tenant_id = $1 and v.space_id = {space.id} order by cosine desc limit {fetched}"""  # noqa: S608
     return f"""
         (select v.entry_id, 1 - (v.embedding <=> {query}) as cosine from vectors v {in_scope}
          where v.tenant_id = $1 and v.space_id = {space.id} and v.tiered
@@ -319,15 +323,22 @@ def _nearest_sql(search: SearchStatement, space: Space, vector: FloatVector, poo
          order by cosine desc limit {fetched})"""  # noqa: S608
 
 
-async def search_ann(
-    tx: Transaction, tenant_id: TenantId, scope: SearchScope, wanted: AnnQuery, *, space: Space, uncovered: bool
-) -> SearchResult | None:
-    """Search by the indexes, with the result of `exact_search.search`; None if these return too few entries."""
-    sql, args = ann_statement(tenant_id, scope, wanted, space=space, uncovered=uncovered)
-    rows = await tx.fetch(sql, *args)
-    if wanted.vector is not None and (not rows or rows[0]["near"] < wanted.pool):
-        return None
-    return to_search_result(rows, wanted.lexemes)
+async def find_candidates(
+    tx: Transaction, tenant_id: TenantId, scope: SearchScope, wanted: AnnQuery, *, space: Space
+) -> AnnCandidates:
+    """Return the candidates of a wide scope."""
+    sql, args = ann_statement(tenant_id, scope, wanted, space=space)
+    row = await tx.fetchrow(sql, *args)
+    if row is None:
+        return AnnCandidates((), 0, waiting=False)
+    return AnnCandidates(row["entry_ids"], row["nearest"], waiting=row["waiting"])
+
+
+async def list_scope(tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, limit: int) -> list[UUID]:
+    """List up to `limit` entries of a scope, with all its filters."""
+    search = SearchStatement(tenant_id, scope)
+    sql = f"select e.entry_id from index_entries e where {search.where} limit {search.args.add(limit)}"  # noqa: S608
+    return [row["entry_id"] for row in await tx.fetch(sql, *search.args.values)]
 
 
 async def index_some_vectors(tx: Transaction, tenant_id: TenantId, space: Space, *, lock: int, limit: int) -> int:

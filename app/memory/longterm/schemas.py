@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, StrictInt, StringConstraints, field_validator
+from pydantic import BaseModel, Field, StrictFloat, StrictInt, StringConstraints, field_validator
 
 from app.conversations.schemas.conversations import Name
 from app.core.times import TimeIn, TimeOut
@@ -52,6 +52,7 @@ class MemoryQuery(Strict):
 
     query: QueryText
     top_k: Annotated[StrictInt, Field(ge=1, le=20)] = 5
+    min_relevance: Annotated[StrictFloat, Field(ge=0, le=1, description="Least relevance of an entry.")] = 0.0
     filters: MemoryFilters = MemoryFilters()
 
     @field_validator("query")
@@ -87,9 +88,14 @@ class MemoryStored(BaseModel):
 
 
 class MemoryEntry(Memory):
-    """A recalled memory, with its similarity to the query."""
+    """A recalled memory.
+
+    `score` orders the entries. `relevance` estimates from 0 to 1 how likely the memory answers the query; null in an
+    embedding space for which this was not measured.
+    """
 
     score: float
+    relevance: float | None
 
 
 class MemoryEntries(BaseModel):

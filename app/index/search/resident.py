@@ -1,0 +1,224 @@
+"""The resident index: segments in process memory, validated against Postgres by every search.
+
+A search asks, in its own transaction, what changed in the segment since it was read, and reads only that. So it finds
+what is committed, on any process, and nothing that was erased; no notice from another process is needed for that.
+Notices of deletions only serve to delete from memory soon.
+
+Segments are keyed by tenant, scope and embedding space, and loaded under the tenant's row-level security. The least
+recently used ones are dropped when all together take more than a number of bytes.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+from uuid import UUID
+
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId
+from app.index.schemas import EntryKind, SearchScope
+from app.index.search import segment_store
+from app.index.search.ann_search import Space
+from app.index.search.segment import EntryBatch, EntryIds, Segment, SegmentView, numbers_of_ids
+from app.index.search.segment_store import SegmentScope, SegmentState
+
+MAX_AGE_US: Final = 30 * 60 * 1_000_000
+"""A segment that was not searched for this long is read again; deletions are noted for longer than that."""
+
+_SPOKEN: Final = (EntryKind.TURN, EntryKind.SUMMARY)
+_STATEMENTS: Final = (EntryKind.FACT, EntryKind.MEMORY)
+_TOO_WIDE_S: Final = 30.0
+_MAX_CHANGES: Final = 4096
+_MAX_SLOTS: Final = 50_000
+_LOOKED_AT: Final = 1000
+"""Segments that one search drops at most."""
+_BYTES_PER_ENTRY: Final = 700
+"""Of an entry without its vector: columns, terms, and the objects of Python."""
+_BUILT_INLINE: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedScope:
+    """The entries of a segment, as they were in a search's transaction, at the time `now` (microseconds)."""
+
+    scope: SegmentScope
+    view: SegmentView
+    now: int
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The place of one segment. `lock`: one search at a time loads or refreshes it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    segment: Segment | None = None
+    state: SegmentState | None = None
+    nbytes: int = 0
+    too_wide_until: float = 0.0
+    dropped: bool = False
+
+
+def segment_scope(scope: SearchScope, *, by_project: bool = False) -> SegmentScope:
+    """Return the segment in which a scope is searched: the narrowest that others will use, too.
+
+    `by_project`: all entries of the tenant are too many for a segment.
+    """
+    kinds = set(scope.kinds)
+    chosen = _SPOKEN if kinds <= set(_SPOKEN) else _STATEMENTS if kinds <= set(_STATEMENTS) else _SPOKEN + _STATEMENTS
+    if scope.conversation_ids is not None:
+        return SegmentScope("conversations", tuple(sorted(set(scope.conversation_ids))), chosen)
+    if scope.agent_id is not None and kinds == {EntryKind.MEMORY}:
+        return SegmentScope("agent", scope.agent_id, (EntryKind.MEMORY,))
+    if scope.owner is not None:
+        return SegmentScope("owner", scope.owner, chosen)
+    if scope.project is not None and by_project:
+        return SegmentScope("project", scope.project, chosen)
+    return SegmentScope("tenant", None, chosen)
+
+
+class ResidentIndex:
+    """The segments of a process, of all tenants."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._slots: OrderedDict[tuple[TenantId, SegmentScope, int], _Slot] = OrderedDict()
+        self.nbytes = 0
+        """About the bytes that all segments take."""
+
+    def __len__(self) -> int:
+        """Return the number of segments, and of scopes that are too wide for one."""
+        return len(self._slots)
+
+    async def load(
+        self, tx: Transaction, tenant_id: TenantId, scope: SegmentScope, space: Space, *, max_entries: int
+    ) -> LoadedScope | None:
+        """Return the entries of a scope as this transaction sees them; None if they are more than fit.
+
+        The caller is a transaction of the tenant.
+        """
+        if tx.tenant_id != tenant_id:
+            raise RuntimeError("a segment is loaded in a transaction of its own tenant")
+        key = (tenant_id, scope, space.id)
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = _Slot()
+        self._slots.move_to_end(key)
+        if slot.too_wide_until > time.monotonic():
+            return None
+        async with slot.lock:
+            slot.dropped = False
+            segment, state = slot.segment, slot.state
+            if segment is not None and state is not None:
+                state = await self._refresh(tx, tenant_id, scope, space, segment, state)
+            if segment is None or state is None:
+                self._empty(slot)
+                loaded = await self._read(tx, tenant_id, scope, space, max_entries=max_entries)
+                if loaded is None:
+                    slot.too_wide_until = time.monotonic() + _TOO_WIDE_S
+                    return None
+                segment, state = loaded
+            view = segment.view
+            if slot.dropped:  # entries of the tenant were deleted meanwhile: this search may use it, no other
+                self._empty(slot)
+            else:
+                slot.segment, slot.state = segment, state
+                self.nbytes += segment.nbytes - slot.nbytes
+                slot.nbytes = segment.nbytes
+        self._evict(key)
+        return LoadedScope(scope, view, state.now)
+
+    async def _refresh(
+        self,
+        tx: Transaction,
+        tenant_id: TenantId,
+        scope: SegmentScope,
+        space: Space,
+        segment: Segment,
+        state: SegmentState,
+    ) -> SegmentState | None:
+        """Bring a segment up to date; None if it has to be read again."""
+        changes = await segment_store.list_changes(tx, tenant_id, scope, since=state.snapshot, limit=_MAX_CHANGES)
+        if (
+            changes.state.server != state.server
+            or not 0 <= changes.state.now - state.now < MAX_AGE_US
+            or len(changes.changed_ids) == _MAX_CHANGES
+            or len(changes.removed_ids) == _MAX_CHANGES
+        ):
+            return None
+        if changes.removed_ids:
+            segment.remove(numbers_of_ids(changes.removed_ids))
+        if changes.changed_ids:
+            batches = await segment_store.read_entries(
+                tx, tenant_id, changes.changed_ids, space_id=space.id, dimensions=space.dimensions
+            )
+            # those that are not returned are retired, or gone by now
+            segment.remove(numbers_of_ids(changes.changed_ids))
+            for batch in batches:
+                segment.put(batch)
+        return changes.state
+
+    async def _read(
+        self, tx: Transaction, tenant_id: TenantId, scope: SegmentScope, space: Space, *, max_entries: int
+    ) -> tuple[Segment, SegmentState] | None:
+        limit = min(max_entries, self._max_bytes // (_BYTES_PER_ENTRY + 4 * space.dimensions))
+        state, entry_ids = await segment_store.list_entries(tx, tenant_id, scope, limit=limit + 1)
+        if len(entry_ids) > limit:
+            return None
+        return await read_segment(tx, tenant_id, entry_ids, space), state
+
+    def _evict(self, kept: tuple[TenantId, SegmentScope, int]) -> None:
+        """Drop the least recently used segments until the others fit."""
+        for key, slot in list(islice(self._slots.items(), _LOOKED_AT)):
+            if self.nbytes <= self._max_bytes and len(self._slots) <= _MAX_SLOTS:
+                break
+            if key != kept and not slot.lock.locked():
+                self._empty(slot)
+                del self._slots[key]
+
+    def _empty(self, slot: _Slot) -> None:
+        self.nbytes -= slot.nbytes
+        slot.segment, slot.state, slot.nbytes = None, None, 0
+
+    def _drop(self, slot: _Slot) -> None:
+        slot.dropped = True
+        if not slot.lock.locked():
+            self._empty(slot)
+
+    def forget(self, tenant_id: TenantId, entry_ids: Sequence[UUID] | None) -> None:
+        """Remove entries of a tenant from memory; None drops all its segments."""
+        self._forget(tenant_id, lambda _: None if entry_ids is None else numbers_of_ids(entry_ids))
+
+    def forget_conversation(self, tenant_id: TenantId, conversation_id: UUID) -> None:
+        """Remove all entries of a conversation from memory."""
+        self._forget(tenant_id, lambda segment: segment.entries_of(conversation_id))
+
+    def _forget(self, tenant_id: TenantId, removed: Callable[[Segment], EntryIds | None]) -> None:
+        for (owner, *_), slot in self._slots.items():
+            if owner != tenant_id:
+                continue
+            if slot.segment is None or slot.lock.locked() or (entry_ids := removed(slot.segment)) is None:
+                self._drop(slot)
+            elif len(entry_ids):
+                slot.segment.remove(entry_ids)
+
+    def forget_all(self) -> None:
+        """Drop all segments, because notices of deletions may have been lost."""
+        for slot in self._slots.values():
+            self._drop(slot)
+
+
+async def read_segment(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], space: Space) -> Segment:
+    """Read entries into a new segment."""
+    batches = await segment_store.read_entries(tx, tenant_id, entry_ids, space_id=space.id, dimensions=space.dimensions)
+    if len(entry_ids) > _BUILT_INLINE:
+        return await asyncio.to_thread(_build, batches, space.dimensions)
+    return _build(batches, space.dimensions)
+
+
+def _build(batches: Sequence[EntryBatch], dimensions: int) -> Segment:
+    segment = Segment(dimensions)
+    segment.load(batches)
+    return segment

@@ -1,0 +1,90 @@
+"""The search of a scope: in process memory if it fits, else among candidates that the database's indexes find.
+
+Both ways give the same result for the entries that they compare: all of a scope in memory, or the candidates.
+"""
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId
+from app.index.analyser.word_weights import WordWeights
+from app.index.schemas import SearchResult, SearchScope
+from app.index.search import ann_search, segment_store
+from app.index.search.ann_maintenance import AnnMaintenance
+from app.index.search.resident import LoadedScope, ResidentIndex, read_segment, segment_scope
+from app.index.search.segment import EntryIds, SegmentView
+from app.index.search.segment_search import CorpusCounts, SegmentQuery, search_segment, select_rows
+
+_IN_THREAD_ENTRIES: Final = 5_000
+"""Comparing more entries than this would delay other requests."""
+
+
+class Searcher:
+    """Search of scopes of any size."""
+
+    def __init__(self, resident: ResidentIndex) -> None:
+        self._resident = resident
+        self._weights = WordWeights()
+
+    async def search(
+        self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope, query: SegmentQuery,
+        *, pool: int,
+    ) -> SearchResult:  # fmt: skip
+        """Return how well the entries in scope match. `pool`: candidates of each way, if it is searched by indexes."""
+        wanted = segment_scope(scope)
+        if wanted.column == "tenant" and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
+            wanted = segment_scope(scope, by_project=True)
+        loaded = None
+        if wanted.column != "tenant" or not ann.needs_ann(await ann.read_counts(tx, tenant_id)):
+            loaded = await self._resident.load(
+                tx, tenant_id, wanted, ann.space, max_entries=ann.settings.exact_scope_entries
+            )
+        if loaded is None:
+            return await self._search_wide(tx, tenant_id, ann, scope, query, pool=pool)
+        allowed = None
+        if scope.metadata is not None:
+            allowed = await segment_store.list_in_scope(tx, tenant_id, wanted, metadata=scope.metadata)
+        if len(loaded.view) <= _IN_THREAD_ENTRIES:
+            return self._search_loaded(loaded, scope, query, allowed)
+        return await asyncio.to_thread(self._search_loaded, loaded, scope, query, allowed)
+
+    def _search_loaded(
+        self, loaded: LoadedScope, scope: SearchScope, query: SegmentQuery, allowed: EntryIds | None
+    ) -> SearchResult:
+        rows = select_rows(loaded.view, scope, now=loaded.now, allowed=allowed)
+        return search_segment(loaded.view, rows, query, weigh=self._weights)
+
+    async def _search_wide(
+        self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope, query: SegmentQuery,
+        *, pool: int,
+    ) -> SearchResult:  # fmt: skip
+        """Search a scope that does not fit into memory, or of which filters may leave little."""
+        settings = ann.settings
+        corpus = await ann_search.measure_scope(
+            tx, tenant_id, scope, query.lexemes, entries=settings.exact_scope_entries
+        )
+        if corpus.entries <= settings.exact_scope_entries:
+            entry_ids = await ann_search.list_scope(tx, tenant_id, scope, limit=settings.exact_scope_entries)
+            segment = await read_segment(tx, tenant_id, entry_ids, ann.space)
+            return await asyncio.to_thread(self._search_all, segment.view, query, None)
+        counts = await ann.read_counts(tx, tenant_id)
+        by_words = await ann_search.find_best_by_words(
+            tx, scope, query.lexemes, corpus, pool=pool, matches=settings.text_candidates
+        )
+        asked = ann_search.AnnQuery(
+            query.vector, by_words, pool, by_index=counts.can_use_index, uncovered=counts.uncovered
+        )
+        found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
+        if query.vector is not None and asked.by_index and found.nearest < pool:
+            # filters left too few of those that the index returned
+            asked = replace(asked, by_index=False)
+            found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
+        segment = await read_segment(tx, tenant_id, found.entry_ids, ann.space)
+        statistics = CorpusCounts(corpus.entries, corpus.mean_length, corpus.frequencies)
+        result = await asyncio.to_thread(self._search_all, segment.view, query, statistics)
+        return replace(result, vectors_pending=found.waiting)
+
+    def _search_all(self, view: SegmentView, query: SegmentQuery, corpus: CorpusCounts | None) -> SearchResult:
+        return search_segment(view, view.live.nonzero()[0], query, weigh=self._weights, corpus=corpus)

@@ -1,0 +1,453 @@
+"""Segment: the entries of one scope in process memory, as arrays. Pure.
+
+A segment has the columns that filters and ranking need, a vector per piece of text, and an inverted list of terms: for
+each term the rows that have it, with its count. No text is kept. Rows are only added; a changed entry gets a new row,
+and its old one is dead. When a quarter of the rows is dead, the segment is rebuilt without them. A dead row's vectors
+become zero at once; its terms remain, without being found, until then.
+
+A search reads a `SegmentView`. It does not change when entries are added or removed meanwhile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
+Rows: TypeAlias = NDArray[np.int32]
+Flags: TypeAlias = NDArray[np.bool_]
+EntryIds: TypeAlias = NDArray[np.uint64]
+"""Ids of entries, two numbers for each: shape (n, 2)."""
+
+NONE: Final = -1
+"""The code of a missing text, and the position and session of an entry that has none."""
+
+_POSITION_BITS: Final = 40
+_MIN_RECENT: Final = 256
+_SEGMENT_BYTES: Final = 8192
+"""Of a segment without entries: arrays, dictionaries and other objects of Python."""
+_RECENT_SHARE: Final = 8
+"""Terms of new rows are sorted into the list when the new rows are more than 1/8 of all."""
+_DEAD_SHARE: Final = 4
+
+
+def microseconds(time: datetime) -> int:
+    """Return a time as in the columns of a segment."""
+    since = time - datetime(2000, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def numbers_of_ids(entry_ids: Sequence[UUID]) -> EntryIds:
+    """Return ids as numbers."""
+    return np.frombuffer(b"".join(entry_id.bytes for entry_id in entry_ids), np.uint64).reshape(-1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """One element per entry. Texts are codes of the segment's dictionaries; times are microseconds since 2000, UTC.
+
+    `conversation`, `project`, `owner`, `agent`, `actor`, `role`: codes, -1 for none; `group` is the code of a session
+    of a conversation. `position`: -1 for none. `expires_at`: the largest number for never. `waits`: its vectors
+    are made later. `first_piece` and `pieces`: its rows among the vectors.
+    """
+
+    entry_id: EntryIds
+    kind: NDArray[np.uint8]
+    conversation: Rows
+    project: Rows
+    owner: Rows
+    agent: Rows
+    actor: Rows
+    role: Rows
+    group: Rows
+    position: NDArray[np.int64]
+    session: NDArray[np.int64]
+    occurred_at: NDArray[np.int64]
+    expires_at: NDArray[np.int64]
+    length: Rows
+    cues: NDArray[np.uint8]
+    waits: Flags
+    first_piece: Rows
+    pieces: Rows
+
+    def take(self, rows: "slice | NDArray[np.intp]") -> "Columns":
+        """Return some rows of each column."""
+        return Columns(*(getattr(self, one.name)[rows] for one in fields(self)))
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all columns."""
+        return sum(getattr(self, one.name).nbytes for one in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Postings:
+    """Terms with the rows that have them: those of term `i` are `row[start[i]:start[i + 1]]`, with their counts."""
+
+    terms: NDArray[np.uint64]
+    start: NDArray[np.int64]
+    row: Rows
+    count: NDArray[np.uint8]
+
+    @classmethod
+    def sort(cls, terms: NDArray[np.uint64], row: Rows, count: NDArray[np.uint8]) -> "Postings":
+        """Return the postings of parallel arrays in any order."""
+        order = np.argsort(terms, kind="stable")
+        unique, first = np.unique(terms[order], return_index=True)
+        return cls(unique, np.append(first, len(terms)), row[order], count[order])
+
+    def find(self, term: int) -> tuple[Rows, NDArray[np.uint8]]:
+        """Return the rows that have a term, and its counts."""
+        at = int(np.searchsorted(self.terms, np.uint64(term)))
+        if at == len(self.terms) or self.terms[at] != np.uint64(term):
+            return self.row[:0], self.count[:0]
+        part = slice(int(self.start[at]), int(self.start[at + 1]))
+        return self.row[part], self.count[part]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the arrays."""
+        return self.terms.nbytes + self.start.nbytes + self.row.nbytes + self.count.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecentTerms:
+    """Terms of rows that were added after `Postings` was sorted: one element per row and term."""
+
+    terms: NDArray[np.uint64]
+    row: Rows
+    count: NDArray[np.uint8]
+
+    def find(self, term: int) -> tuple[Rows, NDArray[np.uint8]]:
+        """Return the rows that have a term, and its counts."""
+        found = np.flatnonzero(self.terms == np.uint64(term))
+        return self.row[found], self.count[found]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryBatch:
+    """Entries to add, as they are stored: texts instead of codes, and all pieces and terms one after another.
+
+    `piece_counts` and `term_counts` have one element per entry; `dates` is JSON text or None.
+    """
+
+    columns: Columns
+    conversation_ids: Sequence[UUID | None]
+    projects: Sequence[str | None]
+    owners: Sequence[str | None]
+    agents: Sequence[str | None]
+    actors: Sequence[str | None]
+    roles: Sequence[str | None]
+    dates: Sequence[str | None]
+    vectors: Floats
+    term_counts: Rows
+    terms: NDArray[np.uint64]
+    counts: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self.columns.entry_id)
+
+
+class Codes:
+    """A dictionary of texts of one column. Codes are stable; only `Segment` adds to it."""
+
+    def __init__(self) -> None:
+        self._codes: dict[object, int] = {}
+        self._values: list[object] = []
+
+    def add_all(self, values: Sequence[object | None]) -> Rows:
+        """Return the code of each value, -1 for None; new values get new codes."""
+        codes, known = self._codes, self._values
+        found = np.empty(len(values), dtype=np.int32)
+        for at, value in enumerate(values):
+            if value is None:
+                found[at] = NONE
+                continue
+            code = codes.get(value)
+            if code is None:
+                code = codes[value] = len(known)
+                known.append(value)
+            found[at] = code
+        return found
+
+    def get(self, value: object) -> int | None:
+        """Return the code of a value that an entry has or had."""
+        return self._codes.get(value)
+
+    def value(self, code: int) -> object | None:
+        """Return the value of a code."""
+        return None if code == NONE else self._values[code]
+
+
+@dataclass(frozen=True, slots=True)
+class Dictionaries:
+    """The dictionaries of a segment's coded columns."""
+
+    conversation: Codes
+    project: Codes
+    owner: Codes
+    agent: Codes
+    actor: Codes
+    role: Codes
+    group: Codes
+
+    @classmethod
+    def empty(cls) -> "Dictionaries":
+        """Return new dictionaries."""
+        return cls(*(Codes() for _ in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """The entries of a segment at one moment. `live` are the rows that were neither removed nor replaced.
+
+    `by_place` are all rows in order of conversation and position.
+    """
+
+    columns: Columns
+    live: Flags
+    by_place: NDArray[np.int64]
+    vectors: Floats
+    postings: Postings
+    recent: RecentTerms
+    texts: Dictionaries
+    dates: dict[tuple[int, int], str]
+
+    def __len__(self) -> int:
+        """Return the number of rows, dead ones included."""
+        return len(self.live)
+
+    def find_term(self, term: int) -> tuple[Rows, NDArray[np.uint8]]:
+        """Return the rows that have a term (dead ones, too), and its counts."""
+        old, new = self.postings.find(term), self.recent.find(term)
+        if not len(new[0]):
+            return old
+        return np.concatenate((old[0], new[0])), np.concatenate((old[1], new[1]))
+
+    def contains(self, entry_ids: EntryIds) -> Flags:
+        """Return for each row whether it is of one of the entries."""
+        return rows_with(self.columns.entry_id, entry_ids)
+
+    def id_at(self, row: int) -> UUID:
+        """Return the id of the entry in a row."""
+        return UUID(bytes=self.columns.entry_id[row].tobytes())
+
+
+class Segment:
+    """The owner of a scope's entries. Not thread-safe: one task changes it at a time."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._dimensions = dimensions
+        self._texts = Dictionaries.empty()
+        self._dates: dict[tuple[int, int], str] = {}
+        self._count = self._pieces = self._recent = 0
+        self._columns = _empty_columns(0)
+        self._vectors = np.empty((0, dimensions), dtype=np.float32)
+        self._live = np.empty(0, dtype=np.bool_)
+        self._by_place = np.empty(0, dtype=np.int64)
+        self._postings = Postings.sort(*_no_terms())
+        self._recent_terms = RecentTerms(*_no_terms())
+
+    @property
+    def view(self) -> SegmentView:
+        """Return the entries as they are now."""
+        count = slice(0, self._count)
+        return SegmentView(
+            self._columns.take(count),
+            self._live,
+            self._by_place,
+            self._vectors[: self._pieces],
+            self._postings,
+            self._recent_terms,
+            self._texts,
+            self._dates,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Return about the bytes that the segment takes."""
+        recent = self._recent_terms
+        arrays = (self._vectors, self._live, self._by_place, recent.terms, recent.row, recent.count)
+        dates = sum(len(text) + 200 for text in self._dates.values())
+        held = self._columns.nbytes + self._postings.nbytes + sum(array.nbytes for array in arrays)
+        return _SEGMENT_BYTES + held + dates
+
+    @property
+    def live_count(self) -> int:
+        """Return the number of live entries."""
+        return int(np.count_nonzero(self._live))
+
+    def put(self, batch: EntryBatch) -> None:
+        """Add entries; those that the segment has already are replaced. The ids of a batch are distinct."""
+        if self._count:
+            self.remove(batch.columns.entry_id)
+        self._append(batch)
+        self._order(self._count - len(batch), self._count)
+        if self._recent > max(_MIN_RECENT, self._count // _RECENT_SHARE):
+            self._sort_terms()
+
+    def load(self, batches: Sequence[EntryBatch]) -> None:
+        """Add all entries of a new segment at once. Their ids are distinct."""
+        self._grow(sum(map(len, batches)), sum(len(batch.vectors) for batch in batches))
+        for batch in batches:
+            self._append(batch)
+        self._order(0, self._count)
+        self._sort_terms()
+
+    def _append(self, batch: EntryBatch) -> None:
+        added = self._coded(batch)
+        start, stop = self._count, self._count + len(batch)
+        self._grow(stop, self._pieces + len(batch.vectors))
+        for one in fields(added):
+            getattr(self._columns, one.name)[start:stop] = getattr(added, one.name)
+        self._vectors[self._pieces : self._pieces + len(batch.vectors)] = batch.vectors
+        self._live = np.concatenate((self._live, np.ones(len(batch), dtype=np.bool_)))
+        rows = np.repeat(np.arange(start, stop, dtype=np.int32), batch.term_counts)
+        recent = self._recent_terms
+        self._recent_terms = RecentTerms(
+            np.concatenate((recent.terms, batch.terms)),
+            np.concatenate((recent.row, rows)),
+            np.concatenate((recent.count, batch.counts)),
+        )
+        self._count, self._pieces, self._recent = stop, self._pieces + len(batch.vectors), self._recent + len(batch)
+        if any(batch.dates):
+            ids = batch.columns.entry_id.tolist()
+            self._dates = self._dates | {
+                (high, low): text for (high, low), text in zip(ids, batch.dates, strict=True) if text is not None
+            }
+
+    def remove(self, entry_ids: EntryIds) -> bool:
+        """Remove entries; return whether the segment had any. Their vectors become zero at once."""
+        rows = self._rows_of(entry_ids)
+        if not len(rows):
+            return False
+        self._live = self._live.copy()  # a view keeps its own
+        self._live[rows] = False
+        for row in rows.tolist():
+            first = self._columns.first_piece[row]
+            self._vectors[first : first + self._columns.pieces[row]] = 0
+            key = (int(self._columns.entry_id[row, 0]), int(self._columns.entry_id[row, 1]))
+            if key in self._dates:
+                self._dates = {known: text for known, text in self._dates.items() if known != key}
+        if self._count - self.live_count > max(_MIN_RECENT, self._count // _DEAD_SHARE):
+            self._rebuild()
+        return True
+
+    def entries_of(self, conversation_id: UUID) -> EntryIds:
+        """Return the live entries of a conversation."""
+        code = self._texts.conversation.get(conversation_id)
+        is_own = self._columns.conversation[: self._count] == (NONE - 1 if code is None else code)
+        return self._columns.entry_id[: self._count][is_own & self._live]
+
+    def _rows_of(self, entry_ids: EntryIds) -> NDArray[np.intp]:
+        return np.flatnonzero(rows_with(self._columns.entry_id[: self._count], entry_ids) & self._live)
+
+    def _order(self, start: int, stop: int) -> None:
+        """Insert new rows into the order by place."""
+        places = (self._columns.conversation[:stop].astype(np.int64) << _POSITION_BITS) + self._columns.position[:stop]
+        added = start + np.argsort(places[start:], kind="stable")
+        at = np.searchsorted(places[self._by_place], places[added], side="right")
+        self._by_place = np.insert(self._by_place, at, added)
+
+    def _coded(self, batch: EntryBatch) -> Columns:
+        texts, given = self._texts, batch.columns
+        conversation = texts.conversation.add_all(batch.conversation_ids)
+        sessions = zip(conversation.tolist(), given.session.tolist(), strict=True)
+        return replace(
+            given,
+            conversation=conversation,
+            group=texts.group.add_all([None if one[1] == NONE else one for one in sessions]),
+            project=texts.project.add_all(batch.projects),
+            owner=texts.owner.add_all(batch.owners),
+            agent=texts.agent.add_all(batch.agents),
+            actor=texts.actor.add_all(batch.actors),
+            role=texts.role.add_all(batch.roles),
+            first_piece=self._pieces + np.cumsum(given.pieces, dtype=np.int32) - given.pieces,
+        )
+
+    def _grow(self, count: int, pieces: int) -> None:
+        """Make room. Views keep the old arrays."""
+        if count > len(self._columns.kind):
+            # a load of everything at once gets no more than it needs
+            room = count if self._count == 0 else max(count, self._count + self._count // 4 + 64)
+            columns = _empty_columns(room)
+            for one in fields(columns):
+                getattr(columns, one.name)[: self._count] = getattr(self._columns, one.name)[: self._count]
+            self._columns = columns
+        if pieces > len(self._vectors):
+            room = pieces if self._pieces == 0 else max(pieces, self._pieces + self._pieces // 4 + 64)
+            vectors = np.empty((room, self._dimensions), dtype=np.float32)
+            vectors[: self._pieces] = self._vectors[: self._pieces]
+            self._vectors = vectors
+
+    def _sort_terms(self) -> None:
+        terms, row, count = self._all_terms()
+        self._postings, self._recent_terms = Postings.sort(terms, row, count), RecentTerms(*_no_terms())
+        self._recent = 0
+
+    def _all_terms(self) -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
+        old, new = self._postings, self._recent_terms
+        return (
+            np.concatenate((np.repeat(old.terms, np.diff(old.start)), new.terms)),
+            np.concatenate((old.row, new.row)),
+            np.concatenate((old.count, new.count)),
+        )
+
+    def _rebuild(self) -> None:
+        """Leave out dead rows, their vectors, and their terms."""
+        kept = np.flatnonzero(self._live)
+        pieces = self._columns.pieces[kept]
+        first = np.cumsum(pieces, dtype=np.int32) - pieces
+        piece_rows: NDArray[np.intp] = np.repeat(self._columns.first_piece[kept] - first, pieces) + np.arange(
+            int(pieces.sum())
+        )
+        new_row = np.full(self._count, NONE, dtype=np.int32)
+        new_row[kept] = np.arange(len(kept), dtype=np.int32)
+        terms, row, count = self._all_terms()
+        is_kept = new_row[row] != NONE
+        self._columns = replace(self._columns.take(kept), first_piece=first)
+        self._vectors = self._vectors[piece_rows]
+        self._live = np.ones(len(kept), dtype=np.bool_)
+        self._count, self._pieces, self._recent = len(kept), len(self._vectors), 0
+        by_place = new_row[self._by_place]
+        self._by_place = by_place[by_place != NONE].astype(np.int64)
+        self._postings = Postings.sort(terms[is_kept], new_row[row[is_kept]], count[is_kept])
+        self._recent_terms = RecentTerms(*_no_terms())
+
+
+def rows_with(own: EntryIds, entry_ids: EntryIds) -> Flags:
+    """Return for each of `own` whether it is among other ids."""
+    # the second half differs nearly always, and single numbers are sorted much faster than pairs
+    candidates = np.flatnonzero(np.isin(own[:, 1], entry_ids[:, 1]))
+    wanted = {(int(high), int(low)) for high, low in entry_ids}
+    found = np.zeros(len(own), dtype=np.bool_)
+    for row in candidates.tolist():
+        found[row] = (int(own[row, 0]), int(own[row, 1])) in wanted
+    return found
+
+
+def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
+    return np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.uint8)
+
+
+def _empty_columns(count: int) -> Columns:
+    def rows() -> Rows:
+        return np.empty(count, dtype=np.int32)
+
+    def large() -> NDArray[np.int64]:
+        return np.empty(count, dtype=np.int64)
+
+    def small() -> NDArray[np.uint8]:
+        return np.empty(count, dtype=np.uint8)
+
+    return Columns(
+        entry_id=np.empty((count, 2), dtype=np.uint64), kind=small(), conversation=rows(), project=rows(), owner=rows(),
+        agent=rows(), actor=rows(), role=rows(), group=rows(), position=large(), session=large(), occurred_at=large(),
+        expires_at=large(), length=rows(), cues=small(), waits=np.empty(count, dtype=np.bool_), first_piece=rows(),
+        pieces=rows(),
+    )  # fmt: skip

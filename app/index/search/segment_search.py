@@ -1,0 +1,217 @@
+"""Search in a segment: which entries are in scope, and how well each matches the words and the vector. Pure.
+
+Every entry is compared. BM25 and the weights of words are computed from the entries in scope.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.core.database.transactions import FloatVector
+from app.index.analyser.terms import hash_term
+from app.index.analyser.word_weights import WordWeights
+from app.index.schemas import BM25_B, BM25_K1, EntryKind, SearchCandidate, SearchResult, SearchScope
+from app.index.search.segment import (
+    NONE,
+    Codes,
+    EntryIds,
+    Flags,
+    Floats,
+    Rows,
+    SegmentView,
+    microseconds,
+    numbers_of_ids,
+    rows_with,
+)
+
+KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEMORY)
+"""The kinds of entries in the order of their codes in a segment."""
+
+_GATHER_SHARE: Final = 4
+"""The vectors of fewer than a quarter of the entries are copied before they are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusCounts:
+    """Statistics of a scope that is searched by indexes: its size, mean length and the frequency of each word."""
+
+    entries: int
+    mean_length: float
+    frequencies: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentQuery:
+    """A query: its vector of length 1, its lexemes, and the lexemes of participants' names."""
+
+    vector: FloatVector | None
+    lexemes: Sequence[str]
+    names: Collection[str] = ()
+
+
+def select_rows(
+    view: SegmentView, scope: SearchScope, *, now: int, allowed: EntryIds | None = None
+) -> NDArray[np.intp]:
+    """Return the rows in scope at the time `now` (microseconds); `allowed`: choose among these only."""
+    columns, texts = view.columns, view.texts
+    chosen = view.live & (columns.expires_at > now)
+    if set(scope.kinds) != set(KINDS):
+        chosen &= np.isin(columns.kind, [KINDS.index(kind) for kind in scope.kinds])
+    filters = (
+        (texts.conversation, columns.conversation, scope.conversation_ids),
+        (texts.owner, columns.owner, None if scope.owner is None else [scope.owner]),
+        (texts.actor, columns.actor, scope.actors),
+        (texts.role, columns.role, scope.roles),
+    )
+    for codes, column, values in filters:
+        if values is not None:
+            chosen &= _any_of(codes, column, values)
+    if scope.project is not None:
+        # a fact without a project belongs to all projects, or to several that only its owner knows
+        everywhere = (columns.kind == KINDS.index(EntryKind.FACT)) & _any_of(texts.project, columns.project, [""])
+        chosen &= everywhere | _any_of(texts.project, columns.project, [scope.project])
+    if scope.agent_id is not None:
+        is_memory = columns.kind == KINDS.index(EntryKind.MEMORY)
+        chosen &= ~is_memory | _any_of(texts.agent, columns.agent, [scope.agent_id])
+    if scope.occurred_after is not None:
+        chosen &= columns.occurred_at > microseconds(scope.occurred_after)
+    if scope.occurred_before is not None:
+        chosen &= columns.occurred_at < microseconds(scope.occurred_before)
+    if allowed is not None:
+        chosen &= view.contains(allowed)
+    return np.flatnonzero(chosen)
+
+
+def _any_of(codes: Codes, column: Rows, values: Sequence[object]) -> Flags:
+    found = [code for value in values if (code := codes.get(value)) is not None]
+    if len(found) == 1:
+        return column == found[0]
+    return np.isin(column, found)
+
+
+def search_segment(
+    view: SegmentView,
+    rows: NDArray[np.intp],
+    query: SegmentQuery,
+    *,
+    weigh: WordWeights,
+    corpus: CorpusCounts | None = None,
+) -> SearchResult:
+    """Return the match of all rows in scope. `corpus`: the statistics of a larger scope, to which the rows belong."""
+    columns = view.columns
+    is_all = len(rows) == len(view)
+    own: slice | NDArray[np.intp] = slice(None) if is_all else rows
+    bm25, share = _match_words(view, rows, query, weigh, corpus)
+    cosine = np.full(len(rows), np.nan, dtype=np.float32)
+    if query.vector is not None:
+        cosine = _cosines(view, rows, query.vector)
+    pieces = columns.pieces[own]
+    group = columns.group[own]
+    return SearchResult(
+        cosine=cosine,
+        pieces=pieces,
+        bm25=bm25,
+        word_share=share,
+        group=group,
+        conversation=columns.conversation[own],
+        position=columns.position[own],
+        actor=columns.actor[own],
+        role=columns.role[own],
+        kind=columns.kind[own],
+        cues=columns.cues[own],
+        occurred_at=columns.occurred_at[own],
+        by_place=view.by_place if is_all else _places_of(view, rows),
+        size=len(rows) if corpus is None else corpus.entries,
+        actor_code=view.texts.actor.get,
+        role_code=view.texts.role.get,
+        candidate=lambda at: _candidate(view, int(rows[at]), float(cosine[at]), float(bm25[at])),
+        find=lambda entry_ids: np.flatnonzero(rows_with(columns.entry_id[own], numbers_of_ids(entry_ids))),
+        vectors_pending=bool((pieces == 0).any()),
+        lexemes=query.lexemes,
+    )
+
+
+def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Return the order by place of some rows, as indexes into them."""
+    at = np.full(len(view), NONE, dtype=np.int64)
+    at[rows] = np.arange(len(rows))
+    order = at[view.by_place]
+    return order[order != NONE]
+
+
+def _match_words(
+    view: SegmentView,
+    rows: NDArray[np.intp],
+    query: SegmentQuery,
+    weigh: WordWeights,
+    corpus: CorpusCounts | None,
+) -> tuple[Floats, Floats]:
+    """Return the BM25 of each row, and the share of the query's word weights that it has."""
+    bm25, share = np.zeros(len(view), dtype=np.float32), np.zeros(len(view), dtype=np.float32)
+    if not query.lexemes or not len(rows):
+        return bm25[rows], share[rows]
+    in_scope: Flags | None = None
+    if len(rows) < len(view):
+        in_scope = np.zeros(len(view), dtype=np.bool_)
+        in_scope[rows] = True
+    found: list[tuple[Rows, NDArray[np.uint8]]] = []
+    for lexeme in query.lexemes:
+        at, counts = view.find_term(hash_term(lexeme))
+        if in_scope is not None and len(at):
+            kept = in_scope[at]
+            at, counts = at[kept], counts[kept]
+        found.append((at, counts))
+    if corpus is None:
+        corpus = CorpusCounts(
+            len(rows), max(float(view.columns.length[rows].mean()), 1.0), [len(at) for at, _ in found]
+        )
+    weights = weigh.weights(query.lexemes, corpus.frequencies, entries=corpus.entries, names=query.names)
+    for weight, (at, counts) in zip(weights, found, strict=True):
+        times = counts.astype(np.float32)
+        norm = BM25_K1 * (1 - BM25_B + BM25_B / corpus.mean_length * view.columns.length[at])
+        # a row has a term once, so no sum is lost
+        bm25[at] += (weight * (BM25_K1 + 1) * times / (times + norm)).astype(np.float32)
+        share[at] += np.float32(weight)
+    return bm25[rows], share[rows] / np.float32(sum(weights) or 1.0)
+
+
+def _cosines(view: SegmentView, rows: NDArray[np.intp], vector: FloatVector) -> Floats:
+    """Return the cosine of the best piece of each row, NaN for rows without vectors."""
+    columns = view.columns
+    best = np.full(len(rows), np.nan, dtype=np.float32)
+    pieces = columns.pieces[rows]
+    has_any = pieces > 0
+    if not has_any.any():
+        return best
+    first, counts = columns.first_piece[rows[has_any]], pieces[has_any]
+    if len(rows) * _GATHER_SHARE < len(view):
+        start = np.cumsum(counts) - counts
+        scores = view.vectors[np.repeat(first - start, counts) + np.arange(counts.sum())] @ vector
+        best[has_any] = np.maximum.reduceat(scores, start)
+    else:
+        scores = view.vectors @ vector
+        if (counts == 1).all():
+            best[has_any] = scores[first]
+        else:
+            # pairs of start and end; what lies between the rows is computed and left out
+            edges = np.column_stack((first, first + counts)).ravel()
+            best[has_any] = np.maximum.reduceat(np.append(scores, np.float32(0)), edges)[::2]
+    return best
+
+
+def _candidate(view: SegmentView, row: int, cosine: float, bm25: float) -> SearchCandidate:
+    columns, texts = view.columns, view.texts
+    conversation_id = texts.conversation.value(int(columns.conversation[row]))
+    high, low = columns.entry_id[row].tolist()
+    return SearchCandidate(
+        entry_id=view.id_at(row),
+        kind=KINDS[int(columns.kind[row])],
+        conversation_id=conversation_id if isinstance(conversation_id, UUID) else None,
+        cosine=None if np.isnan(cosine) else cosine,
+        bm25=bm25,
+        dates=view.dates.get((high, low)),
+    )

@@ -1,0 +1,55 @@
+"""Analysis of the documents of one append, and the pieces of their text that are embedded at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.index.analyser.analyser import Analyser
+from app.index.analyser.dates import may_have_dates
+from app.index.schemas import IndexDocument, TextAnalysis
+from app.providers.schemas import Embedder
+from app.settings.memory import IndexSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedDocument:
+    """The index data of a document, the pieces to embed at once, and whether dates are to be resolved."""
+
+    analysis: TextAnalysis
+    pieces: Sequence[str]
+    dates_due: bool
+
+
+class BatchAnalyser:
+    """Analyser of a batch of documents, which limits the pieces that are embedded at once."""
+
+    def __init__(self, settings: IndexSettings, embedder: Embedder | None, *, max_vectors: int | None = None) -> None:
+        self._settings = settings
+        self._embedder = embedder
+        self._analyser = Analyser()
+        self._left = settings.max_vectors_per_append if max_vectors is None else max_vectors
+
+    def analyse_next(self, document: IndexDocument) -> AnalysedDocument:
+        """Analyse the next document. Blocking."""
+        analysis = self._analyser.document(
+            document.text,
+            actor=document.actor,
+            occurred_at=document.occurred_at,
+            max_bytes=self._settings.index_text_bytes,
+        )
+        return AnalysedDocument(analysis, self._pieces(document.text), may_have_dates(document.text))
+
+    def _pieces(self, text: str) -> Sequence[str]:
+        """Return all pieces of a text up to the limit, or none if that is more than the remaining number."""
+        if self._embedder is None or self._left == 0 or not text.strip():
+            return ()
+        # one piece beyond the remaining number is enough to know that there are too many
+        pieces = self._embedder.split(text, most=min(self._left + 1, self._settings.max_vectors_per_entry))
+        if len(pieces) > self._left:
+            return ()
+        self._left -= len(pieces)
+        return pieces
+
+
+def text_length(document: IndexDocument) -> int:
+    """Return the characters of a document."""
+    return len(document.text)

@@ -1,0 +1,124 @@
+"""Hits of the API, made of ranked entries and their content. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from pydantic import TypeAdapter
+
+from app.conversations.schemas.conversations import Hydrated, Turn, turn_text
+from app.conversations.schemas.summaries import Summary
+from app.core.ids import format_id
+from app.index.schemas import EntryKind
+from app.memory.longterm.schemas import Memory
+from app.memory.schemas import Fact, fact_text
+from app.recall.ranking import RankedCandidate
+from app.recall.schemas import ConversationRecall, Explanation, Hit, HitDate, ScoreTerms
+
+_REASONS = {
+    "session": "another turn of the same session matches",
+    "neighbour": "a neighbouring turn matches",
+    "answer": "it answers a question that matches",
+    "speaker": "the query is about this speaker",
+    "assistant": "said by the assistant, which counts less",
+    "asks": "it is a question, which counts less",
+    "wanted": "it has the kind of word that is asked for",
+}
+_DATES = TypeAdapter(list[HitDate])
+_HIT: TypeAdapter[Hit] = TypeAdapter(Hit)
+
+
+@dataclass(frozen=True, slots=True)
+class HitContents:
+    """The content of the hits, read from the capabilities that own it."""
+
+    turns: Hydrated
+    summaries: Mapping[UUID, Summary]
+    memories: Mapping[UUID, Memory]
+    facts: Mapping[UUID, Fact]
+
+    def has(self, item: RankedCandidate) -> bool:
+        """Return whether the hit still exists."""
+        entry_id = item.candidate.entry_id
+        match item.candidate.kind:
+            case EntryKind.TURN:
+                return entry_id in self.turns.turns or entry_id in self.turns.left_out
+            case EntryKind.MEMORY:
+                return entry_id in self.memories
+            case EntryKind.SUMMARY:
+                return entry_id in self.summaries
+            case EntryKind.FACT:
+                return entry_id in self.facts
+
+
+def to_hit(
+    item: RankedCandidate,
+    contents: HitContents,
+    around: dict[str, list[Turn]],
+    request: ConversationRecall,
+    lexemes: Sequence[str],
+) -> Hit | None:
+    """Return a hit of the API; None if its content does not exist any more.
+
+    `around` are turns near hits by conversation, in order of position; `lexemes` those of the query.
+    """
+    candidate = item.candidate
+    if not contents.has(item):
+        return None
+    hydrated = contents.turns.turns.get(candidate.entry_id)
+    summary, memory = contents.summaries.get(candidate.entry_id), contents.memories.get(candidate.entry_id)
+    fact = contents.facts.get(candidate.entry_id)
+    turn = None if hydrated is None else hydrated[0]
+    neighbours: list[Turn] | None = None
+    if request.neighbours and turn is not None:
+        others, place = around.get(turn.conversation_id, []), turn.position or 0
+        before = [other for other in others if (other.position or 0) < place]
+        after = [other for other in others if (other.position or 0) > place]
+        neighbours = before[-request.neighbours :] + after[: request.neighbours]
+    members = {
+        "kind": candidate.kind,
+        "id": format_id(candidate.entry_id),
+        "conversation_id": None if candidate.conversation_id is None else format_id(candidate.conversation_id),
+        "score": round(item.score, 6),
+        "relevance": rounded(item.relevance),
+        "text": _text(turn, summary, memory, fact),
+        "dates": [] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
+        "turn": turn,
+        "fact": fact,
+        "summary": summary,
+        "memory": memory,
+        "neighbours": neighbours,
+        "explain": _explain(item, lexemes) if request.explain else None,
+    }
+    return _HIT.validate_python(members)
+
+
+def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fact: Fact | None) -> str:
+    if turn is not None:
+        return turn_text(turn)
+    if summary is not None:
+        return summary.text
+    if fact is not None:
+        return fact_text(fact.subject, fact.predicate, fact.object)
+    return "" if memory is None else memory.content
+
+
+def _explain(item: RankedCandidate, lexemes: Sequence[str]) -> Explanation:
+    reasons: list[str] = []
+    if item.candidate.cosine is not None:
+        reasons.append(f"meaning {item.candidate.cosine:.2f} (cosine)")
+    if item.candidate.bm25 > 0:
+        reasons.append(f"words {item.candidate.bm25:.1f} (BM25)")
+    reasons += [text for name, text in _REASONS.items() if item.terms[name]]
+    return Explanation(
+        cosine=item.candidate.cosine,
+        bm25=item.candidate.bm25,
+        terms=ScoreTerms.model_validate({name: round(value, 6) for name, value in item.terms.items()}),
+        words=list(lexemes),
+        reason="; ".join(reasons),
+    )
+
+
+def rounded(relevance: float | None) -> float | None:
+    """Return a relevance as it is shown."""
+    return None if relevance is None else round(relevance, 4)

@@ -29,6 +29,7 @@ from app.diagnostics.service import Statistics
 from app.embedding import base_url, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Governance
+from app.index.backfill.analysis_backfill import AnalysisBackfill
 from app.index.service import (
     REMOVALS,
     AnnMaintenance,
@@ -93,6 +94,7 @@ class Container:
     generation: Generation
     openai_conversations: OpenAIConversations
     index: SearchIndex
+    analysis: AnalysisBackfill
     ann: AnnMaintenance
     spaces: SpaceAdministration
     ask_service: AskService
@@ -303,6 +305,7 @@ def build_container(
         facts=facts, memories=memories, recall_service=recall_service, contexts=contexts, compactor=compactor,
         governance=governance, lifecycle=lifecycle, bus=bus, queue=queue, spending=spending, chat=chat,
         generation=generation, index=index, ask_service=ask_service,
+        analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors),
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
         subscriptions=_subscriptions(settings, database, facts),
@@ -310,7 +313,6 @@ def build_container(
         title_writer=TitleWriter(conversations=conversations, chat=chat),
         jobs=JobAdministration(database, ops, queue=queue, cursors=cursors),
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
-        embedder=spaces.first.embedder, ann=spaces.first.ann,
-        spaces=_space_administration(base, spaces, queue, bus),
+        embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
         tools=replace(tools, lifecycle=lifecycle, agent=ask_service),
     )  # fmt: skip

@@ -20,6 +20,8 @@ VECTORS_JOB: Final = "index.vectors"
 """Job that makes the missing vectors of entries; the subjects are entry ids."""
 DATES_JOB: Final = "index.dates"
 """Job that resolves the relative dates of entries; the subjects are entry ids."""
+ANALYSIS_JOB: Final = "index.analysis"
+"""Job that analyses a tenant's entries of older releases again; the subject is the entry to continue after, if any."""
 DROP_JOB: Final = "index.drop_space"
 """Job that deletes the vectors of a space.
 

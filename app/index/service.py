@@ -26,6 +26,7 @@ from app.core.threads import map_in_threads
 from app.index.analyser.analyser import Analyser, quote_lexeme
 from app.index.analyser.dates import date_words, may_have_dates, resolve_dates
 from app.index.backfill import store as backfill_store
+from app.index.backfill.analysis_backfill import TextReader
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
 from app.index.schemas import (
     DATES_JOB,
@@ -104,6 +105,8 @@ class SearchIndex:
         self.spaces = spaces
         self.makers: list[VectorMaker] = []
         """Vector makers of the owners of entries other than turns, registered at the start."""
+        self.readers: dict[EntryKind, TextReader] = {}
+        """Readers of the texts of entries, registered by their owners at the start."""
         self._ops = ops
         self._jobs = jobs
         self._publish = publish

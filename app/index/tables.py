@@ -107,6 +107,13 @@ index_entries = Table(
         postgresql_where=text("agent_id is not null"),
     ),
     Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),
+    # the condition of `backfill.analysis_store`, with the version of the analyser
+    Index(
+        "index_entries_unanalysed_idx",
+        "tenant_id",
+        "entry_id",
+        postgresql_where=text("live and coalesce(analyser, 0) < 1"),
+    ),
     Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
 )
 # entries deleted lately: a process deletes them from its memory

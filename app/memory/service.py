@@ -5,7 +5,7 @@ Evidence is deleted when its turn is erased or revised. The last change by a cal
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
@@ -13,6 +13,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
 from app.core.ids import ConversationId, TenantId
 from app.core.paging import Cursors, Page, make_page
+from app.index.schemas import EntryKind
 from app.index.service import SearchIndex, VectorBackfill
 from app.memory.extraction.service import Extractor
 from app.memory.facts import decision_store, store
@@ -69,6 +70,7 @@ class Facts:
         self._index = index
         self._cursors = cursors
         index.makers.append(self._make_vectors)
+        index.readers[EntryKind.FACT] = self._read_texts
         self._writer = FactWriter(index=index, settings=settings)
         self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._writer)
         self.extractor = Extractor(database, conversations=conversations, writer=self._writer, chat=chat)
@@ -366,11 +368,9 @@ class Facts:
     async def _make(
         self, caller: Caller, backfill: VectorBackfill, fact_ids: Sequence[UUID], refused: list[AppError]
     ) -> int:
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.find(tx, caller.tenant_id, fact_ids)
-        if not rows:
+        texts = await self._texts(caller, fact_ids)
+        if not texts:
             return 0
-        texts = {fact_id: fact_text(row.subject, row.predicate, row.object) for fact_id, row in rows.items()}
         made = await backfill.embed_each(await backfill.split_each(texts), refused)
         if not self._index.spaces.still_needs(backfill):
             return 0
@@ -388,6 +388,14 @@ class Facts:
                 searched=self._index.spaces.searches(backfill),
             )
         return len(same)
+
+    async def _read_texts(self, caller: Caller, fact_ids: Sequence[UUID]) -> AsyncIterator[Mapping[UUID, str]]:
+        yield await self._texts(caller, fact_ids)
+
+    async def _texts(self, caller: Caller, fact_ids: Sequence[UUID]) -> dict[UUID, str]:
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await store.find(tx, caller.tenant_id, fact_ids)
+        return {fact_id: fact_text(row.subject, row.predicate, row.object) for fact_id, row in rows.items()}
 
 
 def _asserted(decision: Decision) -> Asserted:

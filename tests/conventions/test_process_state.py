@@ -60,6 +60,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.index.search.ann_maintenance.AnnMaintenance._known": (Why.TENANT, "how many entries tenants have"),
     "app.index.search.ann_maintenance.AnnMaintenance._due": (Why.TENANT, "tenants whose vectors are to be moved"),
     "app.index.service.SearchIndex.makers": (Why.NO_TENANT_DATA, "functions, added at the start"),
+    "app.index.service.SearchIndex.readers": (Why.NO_TENANT_DATA, "functions, added at the start"),
     "app.providers.local_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
     "app.providers.local_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
     "app.providers.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),

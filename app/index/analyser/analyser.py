@@ -17,7 +17,11 @@ from app.index.analyser.words import SPACELESS, words
 from app.index.schemas import TextAnalysis
 
 ANALYSER_VERSION: Final = 1
-"""Stored with each entry: rises when the lexemes or cues of a text change."""
+"""Stored with each entry: rises when the lexemes or cues of a text change.
+
+With it rises the version in the condition of `index_entries_unanalysed_idx`, so that jobs analyse older entries again.
+They read cues from texts, and terms from the stored lexemes: a version with other lexemes has to rewrite these, too.
+"""
 
 _MAX_LEXEME = 64
 _MAX_POSITION = 16_383
@@ -221,8 +225,7 @@ class Analyser:
 
     def document(self, text: str, *, actor: str, occurred_at: datetime, max_bytes: int) -> TextAnalysis:
         """Return actor, date and text as one tsvector. Of the text, only the first `max_bytes` in UTF-8 are used."""
-        if len(text) * 4 > max_bytes:
-            text = text[:max_bytes].encode()[:max_bytes].decode(errors="ignore")
+        text = indexed_text(text, max_bytes=max_bytes)
         heading = f"{actor} {occurred_at.day} {occurred_at:%B %Y}"
         positions: dict[str, list[int]] = {}
         size = length = 0
@@ -246,6 +249,13 @@ class Analyser:
     def query(self, text: str) -> list[str]:
         """Return the distinct lexemes of a query."""
         return list(dict.fromkeys(self.lexemes(text, query=True)))
+
+
+def indexed_text(text: str, *, max_bytes: int) -> str:
+    """Return the start of a text that is indexed: its first `max_bytes` in UTF-8."""
+    if len(text) * 4 <= max_bytes:
+        return text
+    return text[:max_bytes].encode()[:max_bytes].decode(errors="ignore")
 
 
 def quote_lexeme(lexeme: str) -> str:

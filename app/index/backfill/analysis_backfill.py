@@ -1,0 +1,135 @@
+"""Analysis of entries that an older release wrote, or an older version of the analyser: their cues and terms.
+
+`plan` enqueues one job for each tenant with such entries. That job analyses some thousand in the order of ids and
+enqueues its continuation. The texts are read from the owners of the entries; the terms are packed from the stored
+lexemes, which include the words of resolved dates.
+
+Nothing that is written meanwhile is overwritten: each change of a text inserts, updates or deletes its entry in the
+same transaction. An entry is read before its text, and its analysis is stored only if no transaction has changed the
+entry since. Otherwise the entry is found again by the next `plan`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from app.core.database.transactions import Database
+from app.core.jobs import JobQueue, NewJob
+from app.core.telemetry import get_logger
+from app.core.threads import map_in_threads
+from app.index.analyser.analyser import indexed_text
+from app.index.analyser.cues import Cue, read_cues
+from app.index.analyser.terms import pack_terms, parse_tsvector
+from app.index.backfill import analysis_store
+from app.index.backfill.analysis_store import EntryAnalysis, UnanalysedEntry
+from app.index.schemas import ANALYSIS_JOB, EntryKind
+from app.settings.memory import IndexSettings
+from app.tenancy.schemas import Caller
+
+TextReader: TypeAlias = Callable[[Caller, Sequence[UUID]], AsyncIterator[Mapping[UUID, str]]]
+"""A function that yields the indexed texts of entries of one kind, in batches that fit into memory.
+
+Entries whose source is gone or superseded are left out.
+"""
+
+_FIRST: Final = UUID(int=0)
+_TENANTS: Final = 1_000
+_ENTRIES: Final = 200
+# bounds the memory for lexemes: about 4 MB
+_WORDS: Final = 200_000
+_STEPS_PER_JOB: Final = 10
+# pause after a step, relative to its duration
+_REST, _LONGEST_REST_S = 1.0, 0.5
+# waiting requests, and jobs with their own due time, have a higher priority
+_PRIORITY: Final = -1
+_PASSING: Final = ("database_unavailable", "resource_busy", "job_timeout")
+"""Errors that end by themselves; jobs that failed by a bug stay parked."""
+
+
+class AnalysisBackfill:
+    """Backfill of analyses, separate from the append."""
+
+    def __init__(
+        self, database: Database, ops: Database, *, readers: Mapping[EntryKind, TextReader], jobs: JobQueue,
+        settings: IndexSettings,
+    ) -> None:  # fmt: skip
+        """`readers` may be filled later, while the process starts."""
+        self._database = database
+        self._ops = ops
+        self._readers = readers
+        self._jobs = jobs
+        self._max_bytes = settings.index_text_bytes
+        self._log = get_logger()
+
+    async def plan(self) -> int:
+        """Enqueue a job for every tenant with entries to analyse; return the number."""
+        count = 0
+        after = _FIRST
+        while True:
+            async with self._ops.across_tenants() as tx:
+                tenants = await analysis_store.find_unanalysed_tenants(tx, after=after, limit=_TENANTS)
+                for tenant_id in tenants:
+                    await self._jobs.enqueue(tx, tenant_id, [_job(None)])
+            count += len(tenants)
+            if len(tenants) < _TENANTS:
+                break
+            after = tenants[-1]
+        await self._jobs.requeue_parked([ANALYSIS_JOB], codes=_PASSING, limit=_TENANTS)
+        return count
+
+    async def run(self, caller: Caller, *, after: UUID | None) -> None:
+        """Analyse some thousand entries of a tenant after `after`, and enqueue the job for the next ones."""
+        count = 0
+        last = after or _FIRST
+        for _ in range(_STEPS_PER_JOB):
+            began = time.monotonic()
+            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                entries = await analysis_store.find_unanalysed(
+                    tx, caller.tenant_id, after=last, limit=_ENTRIES, max_words=_WORDS
+                )
+            if not entries:
+                break
+            analyses = await self._analyse(caller, entries)
+            async with self._database.transaction(caller.tenant_id) as tx:
+                count += await analysis_store.write_analyses(tx, caller.tenant_id, analyses)
+            last = entries[-1].entry_id
+            await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
+        else:
+            async with self._database.transaction(caller.tenant_id) as tx:
+                await self._jobs.enqueue(tx, caller.tenant_id, [_job(last)])
+        self._log.info("entries.analysed", tenant_id=caller.tenant_id, count=count)
+
+    async def _analyse(self, caller: Caller, entries: Sequence[UnanalysedEntry]) -> list[EntryAnalysis]:
+        # without a text, an entry keeps the only cue that it has: so it is not found again by each plan
+        cues = {one.entry_id: Cue.ASKS * one.asks for one in entries}
+        for kind, read in self._readers.items():
+            own = [one.entry_id for one in entries if one.kind == kind]
+            if not own:
+                continue
+            async for texts in read(caller, own):
+                found = await map_in_threads(self._cues, list(texts.values()), size=len)
+                cues |= dict(zip(texts, found, strict=True))
+        terms = await map_in_threads(_terms, entries, size=_size)
+        return [
+            EntryAnalysis(one.entry_id, one.changed, cues[one.entry_id], packed)
+            for one, packed in zip(entries, terms, strict=True)
+        ]
+
+    def _cues(self, text: str) -> int:
+        return read_cues(indexed_text(text, max_bytes=self._max_bytes))
+
+
+def _terms(entry: UnanalysedEntry) -> bytes:
+    return pack_terms(parse_tsvector(entry.lexemes))
+
+
+def _size(entry: UnanalysedEntry) -> int:
+    return len(entry.lexemes)
+
+
+def _job(after: UUID | None) -> NewJob:
+    """Return the job of a tenant. The subject is the entry to continue after."""
+    subjects = () if after is None else (after,)
+    return NewJob(ANALYSIS_JOB, subject_ids=subjects, dedupe_key="analysis", priority=_PRIORITY)

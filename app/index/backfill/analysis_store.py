@@ -1,0 +1,121 @@
+"""Queries on entries that the current analyser has not analysed. Each takes the open transaction first.
+
+They use a partial index that has these entries only, so they cost next to nothing if there are none.
+
+Literal SQL: it skips from tenant to tenant, and compares and sets through `unnest`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from app.core.database.transactions import Transaction, row_as
+from app.core.ids import TenantId
+from app.index.analyser.analyser import ANALYSER_VERSION
+from app.index.analyser.cues import LANGUAGE
+from app.index.schemas import ANALYSIS_JOB, EntryKind
+
+# the condition of `index_entries_unanalysed_idx`; a literal, so that the index fits
+UNANALYSED: Final = f"live and coalesce(analyser, 0) < {ANALYSER_VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnanalysedEntry:
+    """An entry to analyse. `changed` is the transaction that changed it last, `lexemes` a tsvector as text."""
+
+    entry_id: UUID
+    kind: EntryKind
+    changed: str
+    asks: bool
+    lexemes: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryAnalysis:
+    """The result for an entry, if `changed` is still the transaction that changed it last."""
+
+    entry_id: UUID
+    changed: str
+    cues: int
+    terms: bytes
+
+
+async def find_unanalysed(
+    tx: Transaction, tenant_id: TenantId, *, after: UUID, limit: int, max_words: int
+) -> list[UnanalysedEntry]:
+    """Return entries in the order of ids: at least one if there is any, about `max_words` words at most."""
+    rows = await tx.fetch(
+        f"""
+        select e.entry_id, e.kind, e.changed::text as changed, e.asks, e.lexemes::text as lexemes from (
+            select w.*, sum(w.doc_length) over (
+                order by w.entry_id rows between unbounded preceding and 1 preceding
+            ) as words_before
+            from (
+                select entry_id, kind, changed, asks, lexemes, doc_length from index_entries
+                where tenant_id = $1 and {UNANALYSED} and entry_id > $2
+                order by entry_id limit $3
+            ) w
+        ) e where coalesce(e.words_before, 0) < $4 order by e.entry_id
+        """,  # noqa: S608
+        tenant_id,
+        after,
+        limit,
+        max_words,
+    )
+    return [row_as(UnanalysedEntry, row) for row in rows]
+
+
+async def write_analyses(tx: Transaction, tenant_id: TenantId, analyses: Sequence[EntryAnalysis]) -> int:
+    """Store analyses of entries that are unchanged since they were read; return the number.
+
+    Locked entries are left out, because they are being changed: this statement never waits for another transaction.
+    """
+    rows = await tx.fetch(
+        """
+        with same as (
+            select e.entry_id, u.cues, u.terms
+            from unnest($2::uuid[], $3::text[], $4::smallint[], $5::bytea[]) as u (entry_id, changed, cues, terms)
+            join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
+            where e.live and e.changed = u.changed::xid8
+            for no key update of e skip locked
+        )
+        update index_entries e set cues = s.cues, terms = s.terms, analyser = $6, language = $7
+        from same s where e.tenant_id = $1 and e.entry_id = s.entry_id
+        returning e.entry_id
+        """,
+        tenant_id,
+        [one.entry_id for one in analyses],
+        [one.changed for one in analyses],
+        [one.cues for one in analyses],
+        [one.terms for one in analyses],
+        ANALYSER_VERSION,
+        LANGUAGE,
+    )
+    return len(rows)
+
+
+async def find_unanalysed_tenants(tx: Transaction, *, after: UUID, limit: int) -> list[TenantId]:
+    """Return tenants, in the order of ids, that have entries to analyse and no job for them (ops role)."""
+    rows = await tx.fetch(
+        f"""
+        with recursive tenants as (
+            (
+                select tenant_id from index_entries where {UNANALYSED} and tenant_id > $1
+                order by tenant_id, entry_id limit 1
+            )
+            union all
+            select following.tenant_id from tenants t cross join lateral (
+                select e.tenant_id from index_entries e where {UNANALYSED} and e.tenant_id > t.tenant_id
+                order by e.tenant_id, e.entry_id limit 1
+            ) following
+        )
+        select t.tenant_id from tenants t
+        where not exists (select from jobs j where j.tenant_id = t.tenant_id and j.kind = $2)
+        limit $3
+        """,  # noqa: S608
+        after,
+        ANALYSIS_JOB,
+        limit,
+    )
+    return [TenantId(row["tenant_id"]) for row in rows]

@@ -28,9 +28,12 @@ alter table index_removals enable row level security, force row level security;
 create policy index_removals_tenant on index_removals to turnkeep_app
     using (tenant_id = {TENANT}) with check (tenant_id = {TENANT});
 create policy index_removals_ops on index_removals to turnkeep_ops using (true) with check (true);
+create policy index_removals_owner on index_removals for insert to current_user with check (true);
 grant select, insert on index_removals to turnkeep_app;
 grant select, insert, delete on index_removals to turnkeep_ops
 """
+# Since Postgres 18, what cascades from a deletion runs its triggers as the owner of the table: hence the owner's policy.
+# An entry may be deleted and stored again several times in one transaction: hence `on conflict`.
 TRIGGERS = (
     """
     create function stamp_index_entry() returns trigger language plpgsql as $$
@@ -44,7 +47,8 @@ TRIGGERS = (
     """
     create function note_removed_entries() returns trigger language plpgsql as $$
     begin
-        insert into index_removals (tenant_id, removed_id) select tenant_id, entry_id from removed;
+        insert into index_removals (tenant_id, removed_id) select tenant_id, entry_id from removed
+        on conflict do nothing;
         return null;
     end $$
     """,

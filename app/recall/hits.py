@@ -14,9 +14,10 @@ from app.memory.longterm.schemas import Memory
 from app.memory.schemas import Fact, fact_text
 from app.recall.ranking import RankedCandidate
 from app.recall.schemas import ConversationRecall, Explanation, Hit, HitDate, ScoreTerms
+from app.recall.scoring import RankingWeights
 
 _REASONS = {
-    "session": "another turn of the same session matches",
+    "session": "another turn of the same session matches better",
     "neighbour": "a neighbouring turn matches",
     "answer": "it answers a question that matches",
     "speaker": "the query is about this speaker",
@@ -24,6 +25,8 @@ _REASONS = {
     "asks": "it is a question, which counts less",
     "wanted": "it has the kind of word that is asked for",
 }
+_NOTABLE = 0.01
+"""Smaller terms are no reason."""
 _DATES = TypeAdapter(list[HitDate])
 _HIT: TypeAdapter[Hit] = TypeAdapter(Hit)
 
@@ -109,7 +112,10 @@ def _explain(item: RankedCandidate, lexemes: Sequence[str]) -> Explanation:
         reasons.append(f"meaning {item.candidate.cosine:.2f} (cosine)")
     if item.candidate.bm25 > 0:
         reasons.append(f"words {item.candidate.bm25:.1f} (BM25)")
-    reasons += [text for name, text in _REASONS.items() if item.terms[name]]
+    match = item.terms["meaning"] + item.terms["words"] + item.terms["share"]
+    # the best match of the session may be the entry's own
+    beyond = dict(item.terms) | {"session": item.terms["session"] - RankingWeights().session * match}
+    reasons += [text for name, text in _REASONS.items() if abs(beyond[name]) >= _NOTABLE]
     return Explanation(
         cosine=item.candidate.cosine,
         bm25=item.candidate.bm25,

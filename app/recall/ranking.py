@@ -30,6 +30,7 @@ _SAYING = re.compile(
 
 
 _KINDS: Final = tuple(EntryKind)
+_SCORE_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +66,31 @@ class Ranking:
     def best(self, k: int, *, without: Collection[UUID] = ()) -> list[RankedCandidate]:
         """Return the best `k` hits except some, best first. The newer one, then the lower id, wins a tie."""
         wanted = k + len(without)
-        hits, total = self.hits, self.scores.total
+        hits, times = self.hits, self.found.occurred_at
+        # the last bits of a score depend on the place of a vector among the others
+        total = np.round(self.scores.total.astype(np.float64), _SCORE_DIGITS)
         if len(hits) > wanted:
             least = np.partition(total[hits], len(hits) - wanted)[len(hits) - wanted]
-            hits = hits[total[hits] >= least]  # ties with the last one included
-        ranked = [self._at(int(hit)) for hit in hits]
-        times = self.found.occurred_at[hits].tolist()
-        order = sorted(
-            range(len(ranked)), key=lambda at: (-ranked[at].score, -times[at], ranked[at].candidate.entry_id)
-        )
-        chosen = [ranked[at] for at in order if ranked[at].candidate.entry_id not in without]
-        return chosen[:k]
+            hits = hits[total[hits] >= least]
+        hits = hits[np.lexsort((-times[hits], -total[hits]))]
+        if len(hits) > wanted:
+            last = hits[wanted - 1]  # only among those with its score and time, ids decide
+            hits = hits[(total[hits] > total[last]) | (times[hits] >= times[last])]
+        found = [(self.found.candidate(at), at) for at in hits.tolist()]
+        found.sort(key=lambda one: (-total[one[1]], -times[one[1]], one[0].entry_id))
+        chosen = [one for one in found if one[0].entry_id not in without][:k]
+        return [self._rank(candidate, at) for candidate, at in chosen]
 
     def of(self, entry_ids: Sequence[UUID]) -> list[RankedCandidate]:
         """Return those of some entries that are hits, best first."""
         at = np.intersect1d(self.found.find(entry_ids), self.hits)
-        return sorted((self._at(int(hit)) for hit in at), key=lambda item: -item.score)
+        ranked = (self._rank(self.found.candidate(hit), hit) for hit in at.tolist())
+        return sorted(ranked, key=lambda item: -item.score)
 
-    def _at(self, at: int) -> RankedCandidate:
+    def _rank(self, candidate: SearchCandidate, at: int) -> RankedCandidate:
         scores = self.scores
         return RankedCandidate(
-            self.found.candidate(at),
+            candidate,
             float(scores.total[at]),
             float(scores.relevance[at]) if self.is_calibrated else None,
             {name: float(values[at]) for name, values in scores.terms.items()},

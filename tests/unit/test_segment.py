@@ -1,0 +1,94 @@
+"""Entries in process memory: what a search that has begun sees of changes, and the order of equal scores."""
+
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from app.index.analyser.word_weights import WordWeights
+from app.index.schemas import EntryKind, SearchScope
+from app.index.search.segment import Columns, EntryBatch, Segment, numbers_of_ids
+from app.index.search.segment_search import SegmentQuery, search_segment, select_rows
+from app.recall.ranking import SpeakerIntent, rank
+
+NEVER = 2**63 - 1
+WEIGHTS = WordWeights()
+A, B, C = (UUID(int=number) for number in (1, 2, 3))
+
+
+def batch(*entry_ids: UUID, vectors: Any, pieces: int = 1, dates: str | None = None) -> EntryBatch:
+    """Turns of one conversation without words, each with its vectors."""
+    count = len(entry_ids)
+    none = np.zeros(count, dtype=np.int32)
+    columns = Columns(
+        entry_id=numbers_of_ids(entry_ids), kind=np.zeros(count, np.uint8), conversation=none, project=none,
+        owner=none, agent=none, actor=none, role=none, group=none, position=np.arange(1, count + 1, dtype=np.int64),
+        session=np.zeros(count, np.int64), occurred_at=np.zeros(count, np.int64),
+        expires_at=np.full(count, NEVER, np.int64), length=np.ones(count, np.int32), cues=np.zeros(count, np.uint8),
+        waits=np.zeros(count, np.bool_), first_piece=none, pieces=np.full(count, pieces, np.int32),
+    )  # fmt: skip
+    texts: list[str | None] = [None] * count
+    return EntryBatch(
+        columns, [UUID(int=9)] * count, ["p"] * count, texts, texts, texts, texts, [dates] * count,
+        np.asarray(vectors, dtype=np.float32), none, np.empty(0, np.uint64), np.empty(0, np.uint8),
+    )  # fmt: skip
+
+
+def test_a_search_that_has_begun_still_compares_what_is_changed_meanwhile() -> None:
+    segment = Segment(2)
+    segment.load([batch(A, B, vectors=[[1, 0], [0, 1]])])
+    view = segment.view
+    segment.put(batch(A, vectors=[[1, 0]]))
+    found = search_segment(view, view.live.nonzero()[0], SegmentQuery(np.array([1, 0], np.float32), ()), weigh=WEIGHTS)
+    assert found.cosine.tolist() == [1, 0]
+
+
+def test_no_vector_of_a_removed_entry_remains_even_of_its_earlier_states() -> None:
+    segment = Segment(2)
+    segment.load([batch(A, B, vectors=[[3, 1], [3, 2], [3, 3], [3, 4]], pieces=2, dates="[]")])
+    segment.put(batch(A, vectors=[[3, 5], [3, 6]], pieces=2, dates="[]"))
+    removed = segment.remove(numbers_of_ids([A, C]))
+    assert removed.tolist() == numbers_of_ids([A]).tolist()
+    view = segment.view
+    assert view.vectors[view.vectors.any(axis=1)].tolist() == [[3, 3], [3, 4]]
+    assert [view.id_at(row) for row in view.live.nonzero()[0]] == [B]
+    assert list(view.dates) == [tuple(numbers_of_ids([B])[0].tolist())]
+
+
+@pytest.mark.parametrize("count", [3, 5, 7, 11])
+def test_equal_entries_are_in_the_order_of_their_ids_wherever_their_vectors_are(count: int) -> None:
+    chance = np.random.default_rng(count)
+    vector, query = chance.standard_normal((2, 384)).astype(np.float32)
+    ids = [UUID(int=int(number)) for number in chance.permutation(count)]
+    segment = Segment(384)
+    segment.load([batch(*ids, vectors=[vector / np.linalg.norm(vector)] * count)])
+    view = segment.view
+    rows = select_rows(view, SearchScope(kinds=[EntryKind.TURN]), now=0)
+    found = search_segment(view, rows, SegmentQuery(query / np.linalg.norm(query), ()), weigh=WEIGHTS)
+    # without neighbours, all are alike
+    found.position[:] = -1
+    found.group[:] = -1
+    ranking = rank(found, SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
+    for k in (1, 2, count):
+        assert [item.candidate.entry_id for item in ranking.best(k)] == sorted(ids)[:k]
+
+
+def test_few_of_many_equal_entries_are_made_into_hits() -> None:
+    ids = [UUID(int=number) for number in range(1, 3001)]
+    segment = Segment(2)
+    segment.load([batch(*ids, vectors=np.empty((0, 2)), pieces=0)])
+    view = segment.view
+    view.columns.occurred_at[:] = np.arange(3000)
+    rows = select_rows(view, SearchScope(kinds=[EntryKind.TURN]), now=0)
+    found = search_segment(view, rows, SegmentQuery(np.array([1, 0], np.float32), ()), weigh=WEIGHTS)
+    made: list[int] = []
+
+    def candidate(at: int, make: Any = found.candidate) -> Any:
+        made.append(at)
+        return make(at)
+
+    object.__setattr__(found, "candidate", candidate)
+    best = rank(found, SpeakerIntent(), query="", by_vector=True, is_calibrated=False).best(10)
+    assert [item.candidate.entry_id.int for item in best] == list(range(3000, 2990, -1))
+    assert len(made) <= 20

@@ -141,6 +141,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.formats.schemas.ParsedTurn": "one turn",
     "app.formats.tokens.CachingCounter": "one context",
     "app.formats.units._CallPairing": "one list of messages",
+    "app.index.search.resident._Slot": "the segment of one scope of one tenant",
     "app.index.search.segment.Segment": "the entries of one scope of one tenant",
     "app.index.search.segment.Codes": "one segment",
     "app.index.search.maxscore.TopEntries": "one search",

@@ -9,12 +9,13 @@ recently used ones are dropped when all together take more than a number of byte
 """
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from app.core.database.transactions import Transaction
@@ -22,8 +23,8 @@ from app.core.ids import TenantId
 from app.index.schemas import EntryKind, SearchScope
 from app.index.search import segment_store
 from app.index.search.ann_search import Space
-from app.index.search.segment import EntryBatch, EntryIds, Segment, SegmentView, numbers_of_ids
-from app.index.search.segment_store import SegmentScope, SegmentState
+from app.index.search.segment import EntryBatch, EntryIds, Segment, SegmentView, ids_of_numbers, numbers_of_ids
+from app.index.search.segment_store import SegmentScope, SegmentState, SegmentTooLargeError
 
 MAX_AGE_US: Final = 30 * 60 * 1_000_000
 """A segment that was not searched for this long is read again; deletions are noted for longer than that."""
@@ -31,6 +32,8 @@ MAX_AGE_US: Final = 30 * 60 * 1_000_000
 _SPOKEN: Final = (EntryKind.TURN, EntryKind.SUMMARY)
 _STATEMENTS: Final = (EntryKind.FACT, EntryKind.MEMORY)
 _TOO_WIDE_S: Final = 30.0
+_TOO_LARGE_S: Final = 600.0
+"""Until a scope is read again that has few entries, but too many vectors."""
 _MAX_CHANGES: Final = 4096
 _MAX_SLOTS: Final = 50_000
 _LOOKED_AT: Final = 1000
@@ -38,6 +41,12 @@ _LOOKED_AT: Final = 1000
 _BYTES_PER_ENTRY: Final = 700
 """Of an entry without its vector: columns, terms, and the objects of Python."""
 _BUILT_INLINE: Final = 2048
+_CHANGED_INLINE: Final = 10_000
+"""Changes of a larger segment are made in a thread: now and then all its terms are sorted."""
+_SLOT_BYTES: Final = 1024
+_ID_BYTES: Final = 150
+
+_Key: TypeAlias = tuple[TenantId, SegmentScope, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +60,18 @@ class LoadedScope:
 
 @dataclass(slots=True)
 class _Slot:
-    """The place of one segment. `lock`: one search at a time loads or refreshes it."""
+    """The place of one segment. `lock`: one search at a time loads or refreshes it.
 
+    `forgotten`: removed because of notices since the last search. `own_bytes` are those of the slot and its key,
+    `nbytes` those of the segment, too.
+    """
+
+    own_bytes: int
+    nbytes: int
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     segment: Segment | None = None
     state: SegmentState | None = None
-    nbytes: int = 0
+    forgotten: list[UUID] = field(default_factory=list[UUID])
     too_wide_until: float = 0.0
     dropped: bool = False
 
@@ -101,45 +116,67 @@ class ResidentIndex:
         """
         if tx.tenant_id != tenant_id:
             raise RuntimeError("a segment is loaded in a transaction of its own tenant")
+        limit = min(max_entries, self._max_bytes // (_BYTES_PER_ENTRY + 4 * space.dimensions))
+        if not limit:
+            return None
         key = (tenant_id, scope, space.id)
-        slot = self._slots.get(key)
-        if slot is None:
-            slot = self._slots[key] = _Slot()
-        self._slots.move_to_end(key)
+        slot = self._slot(key)
         if slot.too_wide_until > time.monotonic():
             return None
         async with slot.lock:
             slot.dropped = False
-            segment, state = slot.segment, slot.state
+            try:
+                loaded = await self._load(tx, key, slot, space, limit=limit)
+                view = None if loaded is None else loaded[0].view
+            finally:
+                # entries of the tenant were deleted meanwhile, or the slot was evicted before the lock was free
+                if slot.dropped or self._slots.get(key) is not slot:
+                    self._empty(slot)
+                self._count_bytes(key, slot)
+        self._evict(key)
+        return None if loaded is None or view is None else LoadedScope(scope, view, loaded[1].now)
+
+    def _slot(self, key: _Key) -> _Slot:
+        slot = self._slots.get(key)
+        if slot is None:
+            values = key[1].values
+            own = _SLOT_BYTES + (_ID_BYTES * len(values) if isinstance(values, tuple) else len(values or ""))
+            slot = self._slots[key] = _Slot(own, own)
+            self.nbytes += own
+        self._slots.move_to_end(key)
+        return slot
+
+    async def _load(
+        self, tx: Transaction, key: _Key, slot: _Slot, space: Space, *, limit: int
+    ) -> tuple[Segment, SegmentState] | None:
+        """Bring the segment of a slot up to date, or read it; None if it is too large."""
+        tenant_id, scope, _ = key
+        segment, state = slot.segment, slot.state
+        try:
             if segment is not None and state is not None:
-                state = await self._refresh(tx, tenant_id, scope, space, segment, state)
+                state = await self._refresh(tx, key, slot, space, segment, state)
             if segment is None or state is None:
                 self._empty(slot)
-                loaded = await self._read(tx, tenant_id, scope, space, max_entries=max_entries)
-                if loaded is None:
-                    slot.too_wide_until = time.monotonic() + _TOO_WIDE_S
-                    return None
-                segment, state = loaded
-            view = segment.view
-            if slot.dropped:  # entries of the tenant were deleted meanwhile: this search may use it, no other
-                self._empty(slot)
-            else:
-                slot.segment, slot.state = segment, state
-                self.nbytes += segment.nbytes - slot.nbytes
-                slot.nbytes = segment.nbytes
-        self._evict(key)
-        return LoadedScope(scope, view, state.now)
+                state, entry_ids = await segment_store.list_entries(tx, tenant_id, scope, limit=limit + 1)
+                segment = None
+                if len(entry_ids) <= limit:
+                    segment = await read_segment(tx, tenant_id, entry_ids, space, max_bytes=self._max_bytes)
+        except SegmentTooLargeError:
+            self._empty(slot)
+            slot.too_wide_until = time.monotonic() + _TOO_LARGE_S
+            return None
+        if segment is None or segment.live_count > limit or segment.nbytes > self._max_bytes:
+            self._empty(slot)
+            slot.too_wide_until = time.monotonic() + _TOO_WIDE_S
+            return None
+        slot.segment, slot.state = segment, state
+        return segment, state
 
     async def _refresh(
-        self,
-        tx: Transaction,
-        tenant_id: TenantId,
-        scope: SegmentScope,
-        space: Space,
-        segment: Segment,
-        state: SegmentState,
+        self, tx: Transaction, key: _Key, slot: _Slot, space: Space, segment: Segment, state: SegmentState
     ) -> SegmentState | None:
         """Bring a segment up to date; None if it has to be read again."""
+        tenant_id, scope, _ = key
         changes = await segment_store.list_changes(tx, tenant_id, scope, since=state.snapshot, limit=_MAX_CHANGES)
         if (
             changes.state.server != state.server
@@ -148,44 +185,48 @@ class ResidentIndex:
             or len(changes.removed_ids) == _MAX_CHANGES
         ):
             return None
-        if changes.removed_ids:
-            segment.remove(numbers_of_ids(changes.removed_ids))
-        if changes.changed_ids:
+        # a late notice may be of an entry that was deleted, stored again and read before it came
+        unsure_ids = set(slot.forgotten).difference(changes.removed_ids)
+        read_ids = [*unsure_ids.difference(changes.changed_ids), *changes.changed_ids]
+        batches: list[EntryBatch] = []
+        if read_ids:
             batches = await segment_store.read_entries(
-                tx, tenant_id, changes.changed_ids, space_id=space.id, dimensions=space.dimensions
+                tx, tenant_id, read_ids, space_id=space.id, dimensions=space.dimensions, max_bytes=self._max_bytes
             )
-            # those that are not returned are retired, or gone by now
-            segment.remove(numbers_of_ids(changes.changed_ids))
-            for batch in batches:
-                segment.put(batch)
+        if len(segment) <= _CHANGED_INLINE or not (read_ids or changes.removed_ids):
+            _change(segment, changes.removed_ids, read_ids, batches)
+        else:
+            slot.segment = None  # if the search is cancelled, the thread goes on
+            await asyncio.to_thread(_change, segment, changes.removed_ids, read_ids, batches)
+        slot.forgotten.clear()
         return changes.state
 
-    async def _read(
-        self, tx: Transaction, tenant_id: TenantId, scope: SegmentScope, space: Space, *, max_entries: int
-    ) -> tuple[Segment, SegmentState] | None:
-        limit = min(max_entries, self._max_bytes // (_BYTES_PER_ENTRY + 4 * space.dimensions))
-        state, entry_ids = await segment_store.list_entries(tx, tenant_id, scope, limit=limit + 1)
-        if len(entry_ids) > limit:
-            return None
-        return await read_segment(tx, tenant_id, entry_ids, space), state
-
-    def _evict(self, kept: tuple[TenantId, SegmentScope, int]) -> None:
+    def _evict(self, kept: _Key) -> None:
         """Drop the least recently used segments until the others fit."""
         for key, slot in list(islice(self._slots.items(), _LOOKED_AT)):
             if self.nbytes <= self._max_bytes and len(self._slots) <= _MAX_SLOTS:
                 break
             if key != kept and not slot.lock.locked():
                 self._empty(slot)
+                self.nbytes -= slot.nbytes
                 del self._slots[key]
 
-    def _empty(self, slot: _Slot) -> None:
-        self.nbytes -= slot.nbytes
-        slot.segment, slot.state, slot.nbytes = None, None, 0
+    def _count_bytes(self, key: _Key, slot: _Slot) -> None:
+        if self._slots.get(key) is slot:
+            nbytes = slot.own_bytes + (0 if slot.segment is None else slot.segment.nbytes)
+            self.nbytes += nbytes - slot.nbytes
+            slot.nbytes = nbytes
 
-    def _drop(self, slot: _Slot) -> None:
+    def _empty(self, slot: _Slot) -> None:
+        """Drop the segment of a slot. One that was evicted is not counted any more."""
+        slot.segment, slot.state = None, None
+        slot.forgotten.clear()
+
+    def _drop(self, key: _Key, slot: _Slot) -> None:
         slot.dropped = True
         if not slot.lock.locked():
             self._empty(slot)
+            self._count_bytes(key, slot)
 
     def forget(self, tenant_id: TenantId, entry_ids: Sequence[UUID] | None) -> None:
         """Remove entries of a tenant from memory; None drops all its segments."""
@@ -196,26 +237,45 @@ class ResidentIndex:
         self._forget(tenant_id, lambda segment: segment.entries_of(conversation_id))
 
     def _forget(self, tenant_id: TenantId, removed: Callable[[Segment], EntryIds | None]) -> None:
-        for (owner, *_), slot in self._slots.items():
-            if owner != tenant_id:
+        for key, slot in self._slots.items():
+            if key[0] != tenant_id:
                 continue
             if slot.segment is None or slot.lock.locked() or (entry_ids := removed(slot.segment)) is None:
-                self._drop(slot)
+                self._drop(key, slot)
             elif len(entry_ids):
-                slot.segment.remove(entry_ids)
+                slot.forgotten += ids_of_numbers(slot.segment.remove(entry_ids))
+                if len(slot.forgotten) > _MAX_CHANGES:
+                    self._drop(key, slot)
 
     def forget_all(self) -> None:
         """Drop all segments, because notices of deletions may have been lost."""
-        for slot in self._slots.values():
-            self._drop(slot)
+        for key, slot in self._slots.items():
+            self._drop(key, slot)
 
 
-async def read_segment(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], space: Space) -> Segment:
-    """Read entries into a new segment."""
-    batches = await segment_store.read_entries(tx, tenant_id, entry_ids, space_id=space.id, dimensions=space.dimensions)
+async def read_segment(
+    tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], space: Space, *, max_bytes: float = math.inf
+) -> Segment:
+    """Read entries into a new segment. Raises SegmentTooLargeError if they take more than `max_bytes`."""
+    batches = await segment_store.read_entries(
+        tx, tenant_id, entry_ids, space_id=space.id, dimensions=space.dimensions, max_bytes=max_bytes
+    )
     if len(entry_ids) > _BUILT_INLINE:
         return await asyncio.to_thread(_build, batches, space.dimensions)
     return _build(batches, space.dimensions)
+
+
+def _change(
+    segment: Segment, removed_ids: Sequence[UUID], read_ids: Sequence[UUID], batches: Sequence[EntryBatch]
+) -> None:
+    """Remove entries from a segment, and replace those that were read again."""
+    if removed_ids:
+        segment.remove(numbers_of_ids(removed_ids))
+    if read_ids:
+        # those that were not found are retired, or gone by now
+        segment.retire(numbers_of_ids(read_ids))
+    for batch in batches:
+        segment.put(batch)
 
 
 def _build(batches: Sequence[EntryBatch], dimensions: int) -> Segment:

@@ -19,6 +19,8 @@ from app.index.search.segment_search import CorpusCounts, SegmentQuery, search_s
 
 _IN_THREAD_ENTRIES: Final = 5_000
 """Comparing more entries than this would delay other requests."""
+_READ_ENTRIES: Final = 2_048
+"""More entries than this are not read for one search alone."""
 
 
 class Searcher:
@@ -62,11 +64,10 @@ class Searcher:
     ) -> SearchResult:  # fmt: skip
         """Search a scope that does not fit into memory, or of which filters may leave little."""
         settings = ann.settings
-        corpus = await ann_search.measure_scope(
-            tx, tenant_id, scope, query.lexemes, entries=settings.exact_scope_entries
-        )
-        if corpus.entries <= settings.exact_scope_entries:
-            entry_ids = await ann_search.list_scope(tx, tenant_id, scope, limit=settings.exact_scope_entries)
+        most = min(settings.exact_scope_entries, _READ_ENTRIES)
+        corpus = await ann_search.measure_scope(tx, tenant_id, scope, query.lexemes, entries=most)
+        if corpus.entries <= most:
+            entry_ids = await ann_search.list_scope(tx, tenant_id, scope, limit=most)
             segment = await read_segment(tx, tenant_id, entry_ids, ann.space)
             return await asyncio.to_thread(self._search_all, segment.view, query, None)
         counts = await ann.read_counts(tx, tenant_id)

@@ -2,10 +2,11 @@
 
 A segment has the columns that filters and ranking need, a vector per piece of text, and an inverted list of terms: for
 each term the rows that have it, with its count. No text is kept. Rows are only added; a changed entry gets a new row,
-and its old one is dead. When a quarter of the rows is dead, the segment is rebuilt without them. A dead row's vectors
-become zero at once; its terms remain, without being found, until then.
+and its old one is dead. When a quarter of the rows is dead, the segment is rebuilt without them. The vectors of a
+removed entry become zero at once; its terms remain, without being found, until then.
 
-A search reads a `SegmentView`. It does not change when entries are added or removed meanwhile.
+A search reads a `SegmentView`. It does not change when entries are added, changed or removed meanwhile, except that the
+vectors of removed entries become zero.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,10 @@ _POSITION_BITS: Final = 40
 _MIN_RECENT: Final = 256
 _SEGMENT_BYTES: Final = 8192
 """Of a segment without entries: arrays, dictionaries and other objects of Python."""
+_CODE_BYTES: Final = 250
+"""About the bytes of a value in a dictionary."""
+_DATES_BYTES: Final = 400
+"""About the bytes of the resolved dates of an entry."""
 _RECENT_SHARE: Final = 8
 """Terms of new rows are sorted into the list when the new rows are more than 1/8 of all."""
 _DEAD_SHARE: Final = 4
@@ -44,6 +49,11 @@ def microseconds(time: datetime) -> int:
 def numbers_of_ids(entry_ids: Sequence[UUID]) -> EntryIds:
     """Return ids as numbers."""
     return np.frombuffer(b"".join(entry_id.bytes for entry_id in entry_ids), np.uint64).reshape(-1, 2)
+
+
+def ids_of_numbers(numbers: EntryIds) -> list[UUID]:
+    """Return the ids of numbers."""
+    return [UUID(bytes=one.tobytes()) for one in numbers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +162,11 @@ class EntryBatch:
         """Return the number of entries."""
         return len(self.columns.entry_id)
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of columns, vectors and terms."""
+        return self.columns.nbytes + self.vectors.nbytes + self.terms.nbytes + self.counts.nbytes
+
 
 class Codes:
     """A dictionary of texts of one column. Codes are stable; only `Segment` adds to it."""
@@ -159,6 +174,10 @@ class Codes:
     def __init__(self) -> None:
         self._codes: dict[object, int] = {}
         self._values: list[object] = []
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self._values)
 
     def add_all(self, values: Sequence[object | None]) -> Rows:
         """Return the code of each value, -1 for None; new values get new codes."""
@@ -273,9 +292,13 @@ class Segment:
         """Return about the bytes that the segment takes."""
         recent = self._recent_terms
         arrays = (self._vectors, self._live, self._by_place, recent.terms, recent.row, recent.count)
-        dates = sum(len(text) + 200 for text in self._dates.values())
+        codes = sum(len(getattr(self._texts, one.name)) for one in fields(self._texts))
         held = self._columns.nbytes + self._postings.nbytes + sum(array.nbytes for array in arrays)
-        return _SEGMENT_BYTES + held + dates
+        return _SEGMENT_BYTES + held + _DATES_BYTES * len(self._dates) + _CODE_BYTES * codes
+
+    def __len__(self) -> int:
+        """Return the number of rows, dead ones included."""
+        return self._count
 
     @property
     def live_count(self) -> int:
@@ -284,8 +307,7 @@ class Segment:
 
     def put(self, batch: EntryBatch) -> None:
         """Add entries; those that the segment has already are replaced. The ids of a batch are distinct."""
-        if self._count:
-            self.remove(batch.columns.entry_id)
+        self.retire(batch.columns.entry_id)
         self._append(batch)
         self._order(self._count - len(batch), self._count)
         if self._recent > max(_MIN_RECENT, self._count // _RECENT_SHARE):
@@ -321,31 +343,36 @@ class Segment:
                 (high, low): text for (high, low), text in zip(ids, batch.dates, strict=True) if text is not None
             }
 
-    def remove(self, entry_ids: EntryIds) -> bool:
-        """Remove entries; return whether the segment had any. Their vectors become zero at once."""
-        rows = self._rows_of(entry_ids)
+    def remove(self, entry_ids: EntryIds) -> EntryIds:
+        """Remove entries; return the ids of those that the segment had. All their vectors become zero at once."""
+        is_own = rows_with(self._columns.entry_id[: self._count], entry_ids)
+        rows = np.flatnonzero(is_own)
+        self._vectors[_piece_rows(self._columns.first_piece[rows], self._columns.pieces[rows])] = 0
+        removed = self._columns.entry_id[: self._count][is_own & self._live]
+        self._kill(np.flatnonzero(is_own & self._live))
+        return removed
+
+    def retire(self, entry_ids: EntryIds) -> None:
+        """Leave out entries that changed; a search that has begun still compares their vectors."""
+        self._kill(np.flatnonzero(rows_with(self._columns.entry_id[: self._count], entry_ids) & self._live))
+
+    def _kill(self, rows: NDArray[np.intp]) -> None:
+        """Leave out live rows."""
         if not len(rows):
-            return False
+            return
         self._live = self._live.copy()  # a view keeps its own
         self._live[rows] = False
-        for row in rows.tolist():
-            first = self._columns.first_piece[row]
-            self._vectors[first : first + self._columns.pieces[row]] = 0
-            key = (int(self._columns.entry_id[row, 0]), int(self._columns.entry_id[row, 1]))
-            if key in self._dates:
-                self._dates = {known: text for known, text in self._dates.items() if known != key}
+        if self._dates:
+            killed = {(high, low) for high, low in self._columns.entry_id[rows].tolist()}
+            self._dates = {known: text for known, text in self._dates.items() if known not in killed}
         if self._count - self.live_count > max(_MIN_RECENT, self._count // _DEAD_SHARE):
             self._rebuild()
-        return True
 
     def entries_of(self, conversation_id: UUID) -> EntryIds:
         """Return the live entries of a conversation."""
         code = self._texts.conversation.get(conversation_id)
         is_own = self._columns.conversation[: self._count] == (NONE - 1 if code is None else code)
         return self._columns.entry_id[: self._count][is_own & self._live]
-
-    def _rows_of(self, entry_ids: EntryIds) -> NDArray[np.intp]:
-        return np.flatnonzero(rows_with(self._columns.entry_id[: self._count], entry_ids) & self._live)
 
     def _order(self, start: int, stop: int) -> None:
         """Insert new rows into the order by place."""
@@ -403,9 +430,7 @@ class Segment:
         kept = np.flatnonzero(self._live)
         pieces = self._columns.pieces[kept]
         first = np.cumsum(pieces, dtype=np.int32) - pieces
-        piece_rows: NDArray[np.intp] = np.repeat(self._columns.first_piece[kept] - first, pieces) + np.arange(
-            int(pieces.sum())
-        )
+        piece_rows = _piece_rows(self._columns.first_piece[kept], pieces)
         new_row = np.full(self._count, NONE, dtype=np.int32)
         new_row[kept] = np.arange(len(kept), dtype=np.int32)
         terms, row, count = self._all_terms()
@@ -422,13 +447,23 @@ class Segment:
 
 def rows_with(own: EntryIds, entry_ids: EntryIds) -> Flags:
     """Return for each of `own` whether it is among other ids."""
-    # the second half differs nearly always, and single numbers are sorted much faster than pairs
-    candidates = np.flatnonzero(np.isin(own[:, 1], entry_ids[:, 1]))
-    wanted = {(int(high), int(low)) for high, low in entry_ids}
     found = np.zeros(len(own), dtype=np.bool_)
-    for row in candidates.tolist():
-        found[row] = (int(own[row, 0]), int(own[row, 1])) in wanted
+    # the second half differs nearly always, and single numbers are sorted much faster than pairs
+    rows = np.flatnonzero(np.isin(own[:, 1], entry_ids[:, 1]))
+    if len(rows):
+        wanted = set(_as_bytes(entry_ids))
+        found[rows] = [entry_id in wanted for entry_id in _as_bytes(own[rows])]
     return found
+
+
+def _as_bytes(entry_ids: EntryIds) -> list[bytes]:
+    return np.ascontiguousarray(entry_ids).view("V16").ravel().tolist()
+
+
+def _piece_rows(first: Rows, pieces: Rows) -> NDArray[np.intp]:
+    """Return the rows of vectors of some entries."""
+    start = np.cumsum(pieces) - pieces
+    return (np.repeat(first - start, pieces) + np.arange(int(pieces.sum()))).astype(np.intp)
 
 
 def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:

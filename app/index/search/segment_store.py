@@ -9,6 +9,8 @@ times as long.
 Literal SQL: search is hot.
 """
 
+import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -41,7 +43,10 @@ _KIND_CODES: Final = "array_position(array['turn', 'summary', 'fact', 'memory'],
 _SERVER: Final = "pg_postmaster_start_time()::text || coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, '')"
 
 _TERMS_UNKNOWN: Final = -1
+_FIRST_IDS: Final = 512
 _IDS_PER_READ: Final = 2048
+_BYTES_PER_READ: Final = 16 * 2**20
+_UNPACKED_INLINE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +136,37 @@ async def list_changes(tx: Transaction, tenant_id: TenantId, scope: SegmentScope
     )
 
 
+class SegmentTooLargeError(Exception):
+    """Entries take more memory than is allowed."""
+
+
 async def read_entries(
-    tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], *, space_id: int, dimensions: int
+    tx: Transaction,
+    tenant_id: TenantId,
+    entry_ids: Sequence[UUID],
+    *,
+    space_id: int,
+    dimensions: int,
+    max_bytes: float = math.inf,
 ) -> list[EntryBatch]:
-    """Read entries by id with their vectors in a space, in batches. Those that are not live any more are left out."""
-    return [
-        batch
-        for start in range(0, len(entry_ids), _IDS_PER_READ)
-        if len(
-            batch := await _read_batch(
-                tx, tenant_id, entry_ids[start : start + _IDS_PER_READ], space_id=space_id, dimensions=dimensions
-            )
-        )
-    ]
+    """Read entries by id with their vectors in a space, in batches. Those that are not live any more are left out.
+
+    Raises SegmentTooLargeError if they take more than `max_bytes`: an entry may have many vectors.
+    """
+    batches: list[EntryBatch] = []
+    start = nbytes = 0
+    limit = _FIRST_IDS
+    while start < len(entry_ids):
+        ids = entry_ids[start : start + limit]
+        batch = await _read_batch(tx, tenant_id, ids, space_id=space_id, dimensions=dimensions)
+        start += len(ids)
+        if len(batch):
+            batches.append(batch)
+            nbytes += batch.nbytes
+        if nbytes > max_bytes:
+            raise SegmentTooLargeError
+        limit = min(_IDS_PER_READ, max(1, _BYTES_PER_READ * start // max(nbytes, 1)))
+    return batches
 
 
 def _entries_sql(space_id: int) -> str:
@@ -191,7 +214,9 @@ async def _read_batch(
     row = await tx.fetchrow(_entries_sql(space_id), tenant_id, list(entry_ids))
     if row is None:
         raise RuntimeError("a statement that always returns a row returned none")
-    return _unpack(row, dimensions)
+    if len(entry_ids) <= _UNPACKED_INLINE:
+        return _unpack(row, dimensions)
+    return await asyncio.to_thread(_unpack, row, dimensions)
 
 
 def _unpack(row: asyncpg.Record, dimensions: int) -> EntryBatch:

@@ -1,0 +1,179 @@
+"""Entries in process memory: what notices, changes and errors do to them, and how much memory they take."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from app.core.ids import parse_id
+from app.index.schemas import EntryKind
+from app.index.search import segment_store
+from app.index.search.resident import ResidentIndex
+from app.index.search.segment_store import SegmentScope
+from tests.support.api import Client, Service, open_service
+
+_SEGMENT = 8192
+"""The least that a segment takes."""
+
+
+def notice(client: Client, *entry_ids: str) -> dict[str, Any]:
+    """The notice of deleted entries that a process gets."""
+    return {"k": "removals", "t": str(client.tenant_id), "e": [str(parse_id(entry_id)) for entry_id in entry_ids]}
+
+
+async def test_a_fact_stored_again_is_found_after_a_late_notice_of_its_deletion(
+    service: Service, client: Client
+) -> None:
+    body = {"subject": "ana", "predicate": "plays", "object": "the violin", "owner": "ana"}
+    found: list[str] = []
+    for project in ("home", "work"):  # known in two projects: its entry is deleted and written again
+        answer = await client.post("/v1/facts", json=body | {"project": project})
+        assert answer.is_success, answer.text
+        found = [hit["id"] for hit in await client.recall(None, "violin", kinds=["fact"])]
+        assert found == [answer.json()["fact"]["id"]]
+    service.container.index.forget(notice(client, *found))
+    assert [hit["id"] for hit in await client.recall(None, "violin", kinds=["fact"])] == found
+
+
+@pytest.mark.parametrize("role", ["app", "ops"])
+async def test_entries_deleted_with_their_conversation_are_noted(service: Service, client: Client, role: str) -> None:
+    """A deletion that cascades runs as the owner of the table, whom row-level security binds, too."""
+    conversation = await client.conversation()
+    turns = (await client.append(conversation, "my violin teacher is Ann"))["turns"]
+    await client.recall(None, "violin")
+    connection = await asyncpg.connect(getattr(service.database, role))
+    try:
+        async with connection.transaction():
+            await connection.execute(f"set local app.tenant = '{client.tenant_id}'")
+            deleted = await connection.execute("delete from conversations where id = $1", parse_id(conversation))
+        assert deleted == "DELETE 1"
+    finally:
+        await connection.close()
+    assert await removed_ids(service, client) == {parse_id(turns[0]["id"])}
+    assert await client.recall(None, "violin") == []
+
+
+async def removed_ids(service: Service, client: Client) -> set[UUID]:
+    connection = await asyncpg.connect(service.database.superuser)
+    try:
+        rows = await connection.fetch("select removed_id from index_removals where tenant_id = $1", client.tenant_id)
+    finally:
+        await connection.close()
+    return {row["removed_id"] for row in rows}
+
+
+async def test_scopes_that_are_not_kept_take_no_memory(service: Service, tmp_path: Path) -> None:
+    async with (
+        open_service(service.database, tmp_path, resident_index_mb=0) as opened,
+        await opened.new_tenant() as client,
+    ):
+        resident = opened.container.index._resident  # noqa: SLF001
+        for number in range(3):
+            conversation = await client.conversation()
+            assert await client.recall(conversation, "violin") == []
+            await client.append(conversation, f"my violin teacher number {number} is Ann", "the weather is fine")
+            assert len(await client.recall(conversation, "violin")) == 2
+        assert (len(resident), resident.nbytes) == (0, 0)
+
+
+async def test_what_grows_beyond_its_limit_is_not_kept(service: Service, tmp_path: Path) -> None:
+    async with (
+        open_service(service.database, tmp_path, exact_scope_entries=5) as opened,
+        await opened.new_tenant() as client,
+    ):
+        resident = opened.container.index._resident  # noqa: SLF001
+        conversation = await client.conversation()
+        await client.append(conversation, *[f"the violin number {number}" for number in range(4)])
+        assert len(await client.recall(conversation, "violin")) == 4
+        assert resident.nbytes > _SEGMENT
+        await client.append(conversation, *[f"the violin number {number}" for number in range(4, 8)])
+        assert len(await client.recall(conversation, "violin", k=20)) == 8
+        assert resident.nbytes < _SEGMENT
+
+
+async def test_an_entry_with_many_vectors_takes_no_more_than_the_limit(service: Service, tmp_path: Path) -> None:
+    async with (
+        open_service(service.database, tmp_path, resident_index_mb=1) as opened,
+        await opened.new_tenant() as client,
+    ):
+        resident = opened.container.index._resident  # noqa: SLF001
+        conversation = await client.conversation()
+        await client.append(conversation, "my violin teacher is Ann", "the weather is fine")
+        await opened.run_jobs()
+        connection = await asyncpg.connect(service.database.superuser)
+        await connection.execute(
+            "insert into vectors (tenant_id, entry_id, space_id, part, embedding)"
+            " select tenant_id, entry_id, space_id, part + n, embedding from vectors, generate_series(1, 400) n"
+            " where tenant_id = $1",
+            client.tenant_id,
+        )
+        await connection.close()
+        assert len(await client.recall(conversation, "violin")) == 2
+        assert resident.nbytes < _SEGMENT
+
+
+async def test_many_conversations_of_a_search_count_as_memory(service: Service, client: Client) -> None:
+    conversations = [await client.conversation() for _ in range(20)]
+    resident = service.container.index._resident  # noqa: SLF001
+    before = resident.nbytes
+    for first in range(10):
+        await client.recall(None, "violin", conversation_ids=conversations[first:])
+    assert resident.nbytes - before > 10 * (_SEGMENT + 10 * 100)
+
+
+async def test_a_segment_that_is_evicted_while_a_search_waits_for_it_is_not_counted(
+    service: Service, client: Client
+) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "my violin teacher is Ann")
+    space, scope = (
+        service.container.ann.space,
+        SegmentScope("conversations", (parse_id(conversation),), (EntryKind.TURN,)),
+    )
+    resident = ResidentIndex(max_bytes=2**20)
+
+    async def load() -> bool:
+        async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
+            return await resident.load(tx, client.tenant_id, scope, space, max_entries=100) is not None
+
+    [slot] = [resident._slot((client.tenant_id, scope, space.id))]  # noqa: SLF001
+    await slot.lock.acquire()
+    waiting = asyncio.create_task(load())
+    await asyncio.sleep(0.2)
+    slot.lock.release()
+    resident._max_bytes = 0  # noqa: SLF001
+    resident._evict((client.tenant_id, scope, -1))  # noqa: SLF001
+    resident._max_bytes = 2**20  # noqa: SLF001
+    assert await waiting
+    assert (len(resident), resident.nbytes) == (0, 0)
+
+
+async def test_what_is_deleted_during_a_failing_search_is_not_kept(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "my violin teacher is Ann")
+    await client.recall(conversation, "violin")
+    resident = service.container.index._resident  # noqa: SLF001
+
+    async def fail(*_args: Any, **_options: Any) -> Any:
+        resident.forget(client.tenant_id, None)
+        raise OSError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_store, "list_changes", fail)
+        assert (await client.post(f"/v1/conversations/{conversation}/recall", json={"query": "violin"})).is_error
+    kept = [slot.segment for key, slot in resident._slots.items() if key[0] == client.tenant_id]  # noqa: SLF001
+    assert kept == [None]
+    assert len(await client.recall(conversation, "violin")) == 1
+
+
+async def test_the_only_turn_of_a_scope_is_explained_by_itself(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "my violin teacher is Ann")
+    [hit] = await client.recall(conversation, "violin teacher", explain=True)
+    assert "session" not in hit["explain"]["reason"]
+    assert hit["explain"]["terms"]["session"] > 0

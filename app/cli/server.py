@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from app.cli.keys import DEFAULT_SCOPES
 from app.container import Container, open_container
 from app.core.errors import AppError, Unavailable
-from app.core.malloc import keep_large_blocks_apart
+from app.core.malloc import keep_large_blocks_apart, return_free_memory
 from app.core.telemetry import configure_logging, get_logger
 from app.core.threads import bound_threads
 from app.main import create_app
@@ -105,6 +105,7 @@ async def _serve(server: uvicorn.Server, settings: Settings) -> None:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
             await asyncio.sleep(_POLL_S)
         if server.started:
+            return_free_memory()
             await _print_address(cast("FastAPI", server.config.app), listening, settings)
         await serving
 

@@ -19,3 +19,13 @@ def keep_large_blocks_apart() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
+
+
+def return_free_memory() -> None:
+    """Return memory that is free now to the system, for example after a start.
+
+    If the C library is not glibc, this changes nothing.
+    """
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

@@ -60,7 +60,7 @@ def select_rows(
     columns, texts = view.columns, view.texts
     chosen = view.live & (columns.expires_at > now)
     if set(scope.kinds) != set(KINDS):
-        chosen &= np.isin(columns.kind, [KINDS.index(kind) for kind in scope.kinds])
+        chosen &= np.array([kind in scope.kinds for kind in KINDS])[columns.kind]
     filters = (
         (texts.conversation, columns.conversation, scope.conversation_ids),
         (texts.owner, columns.owner, None if scope.owner is None else [scope.owner]),

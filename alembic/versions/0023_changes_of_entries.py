@@ -39,6 +39,10 @@ TRIGGERS = (
     create function stamp_index_entry() returns trigger language plpgsql as $$
     begin
         new.changed := pg_current_xact_id();
+        -- an older release adds the words of dates, and does not know the terms
+        if new.terms is not null and new.lexemes is distinct from old.lexemes then
+            new.terms := null;
+        end if;
         return new;
     end $$
     """,

@@ -354,3 +354,14 @@ async def test_the_index_has_the_entries_that_the_queries_ask_for(service: Servi
     finally:
         await connection.close()
     assert "index_entries_unanalysed_idx" in str(plan)
+
+
+async def test_words_that_an_older_release_adds_are_found_in_memory(service: Service, client: Client) -> None:
+    """It adds the words of resolved dates, and does not know the terms."""
+    conversation = await client.conversation()
+    await client.append(conversation, "the parrot sleeps", "the tortoise eats")
+    assert await client.recall(conversation, "aardvark", mode="text") == []
+    sql = "update index_entries set lexemes = lexemes || '''aardvark'':9' where tenant_id = $1 and position = 1"
+    await rows(service, sql, client.tenant_id)
+    [hit] = await client.recall(conversation, "aardvark", mode="text")
+    assert hit["text"] == "the parrot sleeps"

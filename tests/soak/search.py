@@ -186,8 +186,12 @@ async def _append(client: Client, other: Client, history: History, chance: rando
         return
     appended = [turn["id"] for turn in answer.json()["turns"]]
     for scope in (conversation, None):
-        hits = await chance.choice((client, other)).recall(scope, unique, mode="text", k=3)
-        # another writer may have revised or erased it meanwhile; then it is not in a list of live turns
+        searched = await chance.choice((client, other)).post(
+            "/v1/recall" if scope is None else f"/v1/conversations/{scope}/recall",
+            json={"query": unique, "mode": "text", "k": 3},
+        )
+        # another writer may have revised, erased or deleted it meanwhile
+        hits = searched.json()["data"] if searched.is_success else []
         if not any(hit["id"] == appended[0] for hit in hits):
             turn = await client.get(f"/v1/conversations/{conversation}/turns/{appended[0]}")
             assert turn.status_code == 404 or turn.json().get("superseded_by") or turn.json().get("erased_at"), (

@@ -214,7 +214,7 @@ async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[Date
     await tx.execute(
         """
         update index_entries e set dates = u.dates::jsonb, lexemes = e.lexemes || u.lexemes::tsvector,
-            doc_length = e.doc_length + u.length, terms = null
+            doc_length = e.doc_length + u.length
         from unnest($2::uuid[], $3::text[], $4::text[], $5::integer[]) as u (entry_id, dates, lexemes, length)
         where e.tenant_id = $1 and e.entry_id = u.entry_id and e.live and e.dates is null
         """,

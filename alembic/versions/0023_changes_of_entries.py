@@ -59,31 +59,43 @@ TRIGGERS = (
     "create trigger index_entries_removed after delete on index_entries"
     " referencing old table as removed for each statement execute function note_removed_entries()",
 )
-INDEXES = (
-    "create index index_entries_changed_idx on index_entries (tenant_id, changed) where kind <> ''",
-    "create index index_entries_conversation_changed_idx on index_entries (tenant_id, conversation_id, changed)",
-    "create index index_entries_owner_changed_idx on index_entries (tenant_id, owner, changed) where owner is not null",
-    "create index index_entries_agent_changed_idx on index_entries (tenant_id, agent_id, changed)"
-    " where agent_id is not null",
-    "drop index index_entries_owner_idx",
-    "drop index index_entries_agent_idx",
-)
+INDEXES = {
+    "index_entries_changed_idx": "(tenant_id, changed) where kind <> ''",
+    "index_entries_conversation_changed_idx": "(tenant_id, conversation_id, changed)",
+    "index_entries_owner_changed_idx": "(tenant_id, owner, changed) where owner is not null",
+    "index_entries_agent_changed_idx": "(tenant_id, agent_id, changed) where agent_id is not null",
+}
 
 
 def upgrade() -> None:
-    """Add the columns: empty, except the number, which is 0 for all present entries."""
+    """Add the columns: empty, except the number, which is 0 for all present entries.
+
+    Entries are read and written while the indexes are made. An interrupted migration may run again.
+    """
     op.execute("set local lock_timeout = '4s'")
-    op.execute("set local statement_timeout = '10min'")
+    op.execute("set local statement_timeout = '60s'")
     # a constant default, so that the table is not rewritten
     op.execute(
-        "alter table index_entries add column terms bytea, add column cues smallint, add column analyser smallint,"
-        " add column language text, add column changed xid8 not null default '0'"
+        "alter table index_entries add column if not exists terms bytea, add column if not exists cues smallint,"
+        " add column if not exists analyser smallint, add column if not exists language text,"
+        " add column if not exists changed xid8 not null default '0'"
     )
     op.execute("alter table index_entries alter column changed set default pg_current_xact_id()")
     # a sample of words or of a language would outlive its deletion
     op.execute("alter table index_entries alter column terms set statistics 0, alter column language set statistics 0")
-    for statement in (*TABLE.replace("{TENANT}", TENANT).split(";\n"), *TRIGGERS, *INDEXES):
+    with op.get_context().autocommit_block():
+        op.execute("set lock_timeout = '4s'")
+        op.execute("set statement_timeout = '60min'")
+        for name, columns in INDEXES.items():
+            # an interrupted one is there, but invalid
+            op.execute(f"drop index concurrently if exists {name}")
+            op.execute(f"create index concurrently {name} on index_entries {columns}")
+        op.execute("reset lock_timeout")
+        op.execute("reset statement_timeout")
+    op.execute("set local lock_timeout = '4s'")
+    for statement in (*TABLE.replace("{TENANT}", TENANT).split(";\n"), *TRIGGERS):
         op.execute(statement)
+    op.execute("drop index index_entries_owner_idx, index_entries_agent_idx")
 
 
 def downgrade() -> None:

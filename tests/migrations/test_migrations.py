@@ -108,6 +108,18 @@ async def test_down_and_up_again_gives_the_same_schema(empty: TestDatabase) -> N
     assert await _fingerprint(empty.owner) == before
 
 
+async def test_the_columns_and_indexes_of_changes_are_completed_after_an_interruption(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner)
+    before = await _fingerprint(empty.owner)
+    await schema.migrate_down(empty.owner, target="0022")
+    connection = await asyncpg.connect(empty.owner)
+    await connection.execute("alter table index_entries add column terms bytea, add column cues smallint")
+    await connection.execute("create index index_entries_changed_idx on index_entries (tenant_id)")
+    await connection.close()
+    await schema.migrate(empty.owner)
+    assert await _fingerprint(empty.owner) == before
+
+
 TENANT = "00000000-0000-0000-0000-000000000001"
 
 

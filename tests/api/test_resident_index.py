@@ -171,6 +171,28 @@ async def test_what_is_deleted_during_a_failing_search_is_not_kept(
     assert len(await client.recall(conversation, "violin")) == 1
 
 
+async def test_a_notice_during_a_search_removes_the_entry_and_keeps_the_others(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await client.conversation()
+    turns = (await client.append(conversation, "my violin teacher is Ann", "the weather is fine"))["turns"]
+    await client.recall(conversation, "violin")
+    index, list_changes = service.container.index, segment_store.list_changes
+
+    async def list_and_forget(*args: Any, **options: Any) -> Any:
+        found = await list_changes(*args, **options)
+        index.forget(notice(client, turns[0]["id"]))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_store, "list_changes", list_and_forget)
+        await client.recall(conversation, "violin")
+    [segment] = [slot.segment for key, slot in index._resident._slots.items() if key[0] == client.tenant_id]  # noqa: SLF001
+    assert segment is not None
+    assert segment.live_count == 1
+    assert len(await client.recall(conversation, "violin")) == 2
+
+
 async def test_the_only_turn_of_a_scope_is_explained_by_itself(client: Client) -> None:
     conversation = await client.conversation()
     await client.append(conversation, "my violin teacher is Ann")

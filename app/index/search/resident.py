@@ -35,6 +35,7 @@ _TOO_WIDE_S: Final = 30.0
 _TOO_LARGE_S: Final = 600.0
 """Until a scope is read again that has few entries, but too many vectors."""
 _MAX_CHANGES: Final = 4096
+_MAX_NOTICES: Final = 100
 _MAX_SLOTS: Final = 50_000
 _LOOKED_AT: Final = 1000
 """Segments that one search drops at most."""
@@ -47,6 +48,7 @@ _SLOT_BYTES: Final = 1024
 _ID_BYTES: Final = 150
 
 _Key: TypeAlias = tuple[TenantId, SegmentScope, int]
+_Removed: TypeAlias = Callable[[Segment], EntryIds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class LoadedScope:
 class _Slot:
     """The place of one segment. `lock`: one search at a time loads or refreshes it.
 
-    `forgotten`: removed because of notices since the last search. `own_bytes` are those of the slot and its key,
+    `forgotten`: removed because of notices since the last search. `notices`: those that came while it was locked, as
+    functions that return the entries to remove. `own_bytes` are those of the slot and its key,
     `nbytes` those of the segment, too.
     """
 
@@ -72,6 +75,7 @@ class _Slot:
     segment: Segment | None = None
     state: SegmentState | None = None
     forgotten: list[UUID] = field(default_factory=list[UUID])
+    notices: list[_Removed] = field(default_factory=list[_Removed])
     too_wide_until: float = 0.0
     dropped: bool = False
 
@@ -129,9 +133,11 @@ class ResidentIndex:
                 loaded = await self._load(tx, key, slot, space, limit=limit)
                 view = None if loaded is None else loaded[0].view
             finally:
-                # entries of the tenant were deleted meanwhile, or the slot was evicted before the lock was free
+                # dropped meanwhile, or evicted before the lock was free
                 if slot.dropped or self._slots.get(key) is not slot:
                     self._empty(slot)
+                self._remove(slot, slot.notices)
+                slot.notices.clear()
                 self._count_bytes(key, slot)
         self._evict(key)
         return None if loaded is None or view is None else LoadedScope(scope, view, loaded[1].now)
@@ -230,22 +236,36 @@ class ResidentIndex:
 
     def forget(self, tenant_id: TenantId, entry_ids: Sequence[UUID] | None) -> None:
         """Remove entries of a tenant from memory; None drops all its segments."""
-        self._forget(tenant_id, lambda _: None if entry_ids is None else numbers_of_ids(entry_ids))
+        if entry_ids is not None:
+            numbers = numbers_of_ids(entry_ids)
+            self._forget(tenant_id, lambda _: numbers)
+            return
+        for key, slot in self._slots.items():
+            if key[0] == tenant_id:
+                self._drop(key, slot)
 
     def forget_conversation(self, tenant_id: TenantId, conversation_id: UUID) -> None:
         """Remove all entries of a conversation from memory."""
         self._forget(tenant_id, lambda segment: segment.entries_of(conversation_id))
 
-    def _forget(self, tenant_id: TenantId, removed: Callable[[Segment], EntryIds | None]) -> None:
+    def _forget(self, tenant_id: TenantId, removed: _Removed) -> None:
         for key, slot in self._slots.items():
             if key[0] != tenant_id:
                 continue
-            if slot.segment is None or slot.lock.locked() or (entry_ids := removed(slot.segment)) is None:
-                self._drop(key, slot)
-            elif len(entry_ids):
-                slot.forgotten += ids_of_numbers(slot.segment.remove(entry_ids))
+            if not slot.lock.locked():
+                self._remove(slot, [removed])
+                self._count_bytes(key, slot)
+            elif len(slot.notices) < _MAX_NOTICES:
+                slot.notices.append(removed)
+            else:
+                slot.dropped = True
+
+    def _remove(self, slot: _Slot, notices: Sequence[_Removed]) -> None:
+        for removed in notices:
+            if slot.segment is not None:
+                slot.forgotten += ids_of_numbers(slot.segment.remove(removed(slot.segment)))
                 if len(slot.forgotten) > _MAX_CHANGES:
-                    self._drop(key, slot)
+                    self._empty(slot)
 
     def forget_all(self) -> None:
         """Drop all segments, because notices of deletions may have been lost."""

@@ -5,6 +5,7 @@ TURNKEEP_SOAK_SEARCH_STATE, the file that lets it go on; TURNKEEP_SOAK_SEARCH_KI
 server process of Postgres is killed (-9) and one of the services begins anew (20; 0: never).
 """
 
+import asyncio
 import json
 import os
 import random
@@ -16,7 +17,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from app.core.errors import AppError
 from tests.soak.search import disturb, open_pair, run_history
+from tests.support.api import Service
 from tests.support.postgres import TestDatabase
 
 # read at import: the suite removes TURNKEEP_ settings from the environment before the first test
@@ -39,6 +42,22 @@ async def kill_a_backend(database: TestDatabase) -> None:
         else:
             return
     pytest.fail("Postgres did not come back")
+
+
+async def reconnected(pair: tuple[Service, Service]) -> None:
+    """Wait until the pools of both services have replaced the connections that the crash has cut."""
+    answered, tried = 0, 0
+    while answered < 20:
+        tried += 1
+        assert tried < 400, "the services did not reconnect"
+        try:
+            for service in pair:
+                await service.container.database.ping()
+                async with await service.new_tenant() as client:
+                    answered += (await client.get("/v1/conversations")).is_success
+        except AppError:
+            answered = 0
+            await asyncio.sleep(0.1)
 
 
 @pytest.mark.soak
@@ -64,6 +83,7 @@ async def test_two_thousand_random_histories_are_searched_as_the_reference_says(
             for at in range(min(per_round, HISTORIES - done)):
                 if KILL_EVERY and at == per_round // 2:
                     await kill_a_backend(database)
+                    await reconnected(pair)
                     counts["kills"] += 1
                 counts += await run_history(pair, SEED, done, steps=10)
                 done += 1

@@ -1,6 +1,7 @@
 """Entries in process memory: what notices, changes and errors do to them, and how much memory they take."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ import pytest
 
 from app.core.ids import parse_id
 from app.index.schemas import EntryKind
+from app.index.search import resident as resident_module
 from app.index.search import segment_store
 from app.index.search.resident import ResidentIndex
 from app.index.search.segment_store import SegmentScope
@@ -190,6 +192,40 @@ async def test_a_notice_during_a_search_removes_the_entry_and_keeps_the_others(
     [segment] = [slot.segment for key, slot in index._resident._slots.items() if key[0] == client.tenant_id]  # noqa: SLF001
     assert segment is not None
     assert segment.live_count == 1
+    assert len(await client.recall(conversation, "violin")) == 2
+
+
+async def test_a_search_that_is_cancelled_while_a_thread_changes_the_segment_leaves_it_to_be_read_again(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "my violin teacher is Ann")
+    await client.recall(conversation, "violin")
+    await client.append(conversation, "the violin is old")
+    change, begun, ended = vars(resident_module)["_change"], threading.Event(), threading.Event()
+
+    def change_late(*args: Any) -> None:
+        begun.set()
+        ended.wait(10)
+        change(*args)
+
+    space = service.container.ann.space
+    [(_, scope, _)] = [key for key in service.container.index._resident._slots if key[0] == client.tenant_id]  # noqa: SLF001
+
+    async def load() -> None:
+        async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
+            index = service.container.index._resident  # noqa: SLF001
+            await index.load(tx, client.tenant_id, scope, space, max_entries=100)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resident_module, "_CHANGED_INLINE", 0)
+        patch.setattr(resident_module, "_change", change_late)
+        search = asyncio.create_task(load())
+        assert await asyncio.to_thread(begun.wait, 10)
+        search.cancel()
+        await asyncio.gather(search, return_exceptions=True)
+    assert len(await client.recall(conversation, "violin")) == 2
+    ended.set()
     assert len(await client.recall(conversation, "violin")) == 2
 
 

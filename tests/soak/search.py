@@ -1,9 +1,9 @@
 """Random histories on two processes, and their search held against a slow reference.
 
 Each history is one tenant's: writers append, revise, erase, fork, delete, assert facts and store memories through two
-services at the same time, each with its own memory, while searches go on. Notices of deletions are lost or doubled at
-random. A searcher that has seen an erasure acknowledged must never see the turn again, and one that has seen an append
-acknowledged must find it at once, on either service.
+services at the same time, each with its own memory, while searches go on. Notices of deletions are lost, doubled or
+delayed at random. A searcher that has seen an erasure acknowledged must never see the turn again, and one that has seen
+an append acknowledged must find it at once, on either service.
 
 When the writers are done, both services must match in every scope what the reference computes from the rows alone, one
 entry at a time, with dictionaries: the entries, their cosine, BM25, share of words, cues and places.
@@ -67,12 +67,15 @@ async def open_pair(database: TestDatabase, folder: Path, **more: Any) -> AsyncI
 
 
 def disturb(service: Service, chance: random.Random) -> None:
-    """Lose or double the notices of deletions that a service gets."""
+    """Lose, double or delay the notices of deletions that a service gets."""
     forget = service.container.index.forget
 
     def disturbed(message: Any) -> None:
         for _ in range(chance.choice((0, 0, 1, 2))):
-            forget(message)
+            if chance.random() < 0.5:
+                forget(message)
+            else:
+                asyncio.get_running_loop().call_later(chance.random(), forget, message)
 
     service.container.index.forget = disturbed  # type: ignore[method-assign]
 
@@ -152,7 +155,7 @@ class Writer:
         await self.client.patch(f"/v1/conversations/{conversation}", json={"owner": self.chance.choice(OWNERS)})
 
     async def assert_fact(self, conversation: str) -> None:
-        body = {"subject": self.chance.choice(OWNERS), "predicate": "likes", "object": text_of(self.chance)[:40]}
+        body = {"subject": self.chance.choice(OWNERS), "predicate": "likes", "object": self.chance.choice(WORDS)}
         answer = await self.client.post("/v1/facts", json=body | {"conversation_id": conversation})
         self.history.counts["asserted"] += answer.is_success
 

@@ -5,6 +5,9 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from app.index.search import resident, searcher, segment_store
 from tests.soak.search import disturb, open_pair, run_history
 from tests.support.postgres import TestDatabase
 
@@ -24,6 +27,24 @@ async def test_the_search_in_memory_is_that_of_the_reference_on_both_services(
             counts += await run_history(pair, SEED, number)
     assert counts["comparisons"] == 48
     assert {"revised", "erased", "asserted", "stored", "searches"} <= set(counts), counts
+
+
+async def test_it_is_the_same_where_all_work_is_done_in_threads(
+    database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if every segment were large."""
+    for module, name in (
+        (resident, "_BUILT_INLINE"), (resident, "_CHANGED_INLINE"), (segment_store, "_UNPACKED_INLINE"),
+        (searcher, "_IN_THREAD_ENTRIES"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, -1)
+    monkeypatch.setattr(segment_store, "_FIRST_IDS", 7)
+    monkeypatch.setattr(segment_store, "_BYTES_PER_READ", 40_000)
+    counts: Counter[str] = Counter()
+    async with open_pair(database, tmp_path) as pair:
+        for number in range(200, 202):
+            counts += await run_history(pair, SEED, number)
+    assert counts["comparisons"] == 24
 
 
 async def test_it_is_the_same_where_little_is_kept_in_memory(database: TestDatabase, tmp_path: Path) -> None:

@@ -6,10 +6,13 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from app.core.ids import TenantId
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import EntryKind, SearchScope
+from app.index.search.resident import ResidentIndex
 from app.index.search.segment import Columns, EntryBatch, Segment, numbers_of_ids
 from app.index.search.segment_search import SegmentQuery, search_segment, select_rows
+from app.index.search.segment_store import SegmentScope
 from app.recall.ranking import SpeakerIntent, rank
 
 NEVER = 2**63 - 1
@@ -92,3 +95,17 @@ def test_few_of_many_equal_entries_are_made_into_hits() -> None:
     best = rank(found, SpeakerIntent(), query="", by_vector=True, is_calibrated=False).best(10)
     assert [item.candidate.entry_id.int for item in best] == list(range(3000, 2990, -1))
     assert len(made) <= 20
+
+
+def test_a_notice_looks_at_the_segments_of_its_tenant_alone() -> None:
+    resident = ResidentIndex(max_bytes=2000)
+    tenants = [TenantId(UUID(int=number)) for number in range(3)]
+    for tenant in tenants:
+        resident._slot((tenant, SegmentScope("tenant", None, (EntryKind.TURN,)), 1))  # noqa: SLF001
+    assert {tenant: len(own) for tenant, own in resident._of_tenant.items()} == dict.fromkeys(tenants, 1)  # noqa: SLF001
+    last = next(reversed(resident._slots))  # noqa: SLF001
+    resident._evict(last)  # noqa: SLF001
+    assert list(resident._of_tenant) == [tenants[2]]  # noqa: SLF001
+    resident.forget(tenants[0], None)
+    resident.forget(tenants[2], [A])
+    assert len(resident) == 1

@@ -104,6 +104,7 @@ class ResidentIndex:
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._slots: OrderedDict[tuple[TenantId, SegmentScope, int], _Slot] = OrderedDict()
+        self._of_tenant: dict[TenantId, dict[_Key, _Slot]] = {}
         self.nbytes = 0
         """About the bytes that all segments take."""
 
@@ -147,7 +148,7 @@ class ResidentIndex:
         if slot is None:
             values = key[1].values
             own = _SLOT_BYTES + (_ID_BYTES * len(values) if isinstance(values, tuple) else len(values or ""))
-            slot = self._slots[key] = _Slot(own, own)
+            slot = self._slots[key] = self._of_tenant.setdefault(key[0], {})[key] = _Slot(own, own)
             self.nbytes += own
         self._slots.move_to_end(key)
         return slot
@@ -215,7 +216,9 @@ class ResidentIndex:
             if key != kept and not slot.lock.locked():
                 self._empty(slot)
                 self.nbytes -= slot.nbytes
-                del self._slots[key]
+                del self._slots[key], self._of_tenant[key[0]][key]
+                if not self._of_tenant[key[0]]:
+                    del self._of_tenant[key[0]]
 
     def _count_bytes(self, key: _Key, slot: _Slot) -> None:
         if self._slots.get(key) is slot:
@@ -240,18 +243,15 @@ class ResidentIndex:
             numbers = numbers_of_ids(entry_ids)
             self._forget(tenant_id, lambda _: numbers)
             return
-        for key, slot in self._slots.items():
-            if key[0] == tenant_id:
-                self._drop(key, slot)
+        for key, slot in self._of_tenant.get(tenant_id, {}).items():
+            self._drop(key, slot)
 
     def forget_conversation(self, tenant_id: TenantId, conversation_id: UUID) -> None:
         """Remove all entries of a conversation from memory."""
         self._forget(tenant_id, lambda segment: segment.entries_of(conversation_id))
 
     def _forget(self, tenant_id: TenantId, removed: _Removed) -> None:
-        for key, slot in self._slots.items():
-            if key[0] != tenant_id:
-                continue
+        for key, slot in self._of_tenant.get(tenant_id, {}).items():
             if not slot.lock.locked():
                 self._remove(slot, [removed])
                 self._count_bytes(key, slot)

@@ -65,6 +65,7 @@ INDEXES = {
     "index_entries_owner_changed_idx": "(tenant_id, owner, changed) where owner is not null",
     "index_entries_agent_changed_idx": "(tenant_id, agent_id, changed) where agent_id is not null",
 }
+REPLACED = ("index_entries_owner_idx", "index_entries_agent_idx")
 
 
 def upgrade() -> None:
@@ -89,13 +90,14 @@ def upgrade() -> None:
         for name, columns in INDEXES.items():
             # an interrupted one is there, but invalid
             op.execute(f"drop index concurrently if exists {name}")
-            op.execute(f"create index concurrently {name} on index_entries {columns}")
+            op.execute(f"create index concurrently if not exists {name} on index_entries {columns}")
+        for name in REPLACED:
+            op.execute(f"drop index concurrently if exists {name}")
         op.execute("reset lock_timeout")
         op.execute("reset statement_timeout")
     op.execute("set local lock_timeout = '4s'")
     for statement in (*TABLE.replace("{TENANT}", TENANT).split(";\n"), *TRIGGERS):
         op.execute(statement)
-    op.execute("drop index index_entries_owner_idx, index_entries_agent_idx")
 
 
 def downgrade() -> None:

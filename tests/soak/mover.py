@@ -53,7 +53,7 @@ group by 1, 2, 3 order by 1
 """
 _JOBS = """
 select kind, state, last_error from jobs
-where kind like 'index.%' and kind not like 'index.backfill_plan%' and state <> 'cancelled'
+where kind like 'index.%' and kind not like 'index.%plan%' and state <> 'cancelled'
 """
 
 

@@ -60,7 +60,7 @@ openapi-lint: tests/openapi/node_modules/.stamp ## the OpenAPI document, by Redo
 asyncapi-lint: tests/asyncapi/node_modules/.stamp ## the AsyncAPI document, by its own parser (node)
 	@cd tests/asyncapi && node validate.mjs < ../../openapi/asyncapi.json
 
-soak: .venv/.dev assets ## the long proofs
+soak: .venv/.dev assets ## run the long tests
 	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600
 	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
 

@@ -1,7 +1,7 @@
 """Search over turns, summaries, facts and memories.
 
-A search has three short steps: read the participants' names, embed the query (no transaction is open), and run one
-statement that returns candidates. `ranking` orders them. The content of the hits is read in the same transaction.
+A search has three steps: read the participants' names, embed the query (no transaction is open), and compare the query
+with the entries in scope. `ranking` orders them. The content of the hits is read in the transaction of the third step.
 """
 
 import asyncio

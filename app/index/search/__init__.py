@@ -1,1 +1,4 @@
-"""The SQL that finds candidates: exact search of small scopes, approximate (ANN) search of large ones."""
+"""Search of a scope: in process memory (`resident`), or among candidates of the database's indexes (`ann_search`).
+
+`searcher` chooses between them.
+"""

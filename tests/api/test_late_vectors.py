@@ -128,7 +128,12 @@ async def doctor(service: Service) -> Check:
 
 
 def texts_asked(fake: FakeOpenAI) -> list[str]:
-    return [text for request in fake.requests for text in request["input"] if text not in {"start", "anybody there?"}]
+    return [
+        text
+        for request in fake.requests
+        for text in request["input"]
+        if text not in {"start", "Is the embedder available?"}
+    ]
 
 
 # another embedder than before

@@ -128,12 +128,7 @@ async def doctor(service: Service) -> Check:
 
 
 def texts_asked(fake: FakeOpenAI) -> list[str]:
-    return [
-        text
-        for request in fake.requests
-        for text in request["input"]
-        if text not in {"start", "Is the embedder available?"}
-    ]
+    return [text for request in fake.requests for text in request["input"] if text not in {"start", "probe"}]
 
 
 # another embedder than before

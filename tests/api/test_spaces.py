@@ -370,9 +370,7 @@ async def test_a_worker_killed_while_it_fills_is_followed_by_one_that_goes_on(
                 await asyncio.sleep(0.1)  # the lease of the dead runs out
         assert await vectors(one) == {"local": 300, "openai": 300}
         asked = Counter(text for request in fake.requests for text in request["input"])
-        again = [
-            text for text, count in asked.items() if count > 1 and text not in {"start", "Is the embedder available?"}
-        ]
+        again = [text for text, count in asked.items() if count > 1 and text not in {"start", "probe"}]
         assert len(again) <= 32, "only the batch that was under way is made again"
         assert await faults(one, client) == []
 

@@ -126,7 +126,7 @@ class VectorBackfill:
     async def _ask(self) -> bool:
         """Return True if the embedder works, else raise its error."""
         if self._embedder is not None:
-            await self._embedder.embed(["Is the embedder available?"], purpose="backlog")
+            await self._embedder.embed(["probe"], purpose="backlog")
         return True
 
     def _fill_job(self, after: UUID | None) -> NewJob:

@@ -1,8 +1,8 @@
 """Search of a large scope: nearest entries by the vector index, and matching entries by the text index.
 
 The result is almost that of comparing every entry. The vector index returns candidates, which are ordered by their
-exact cosine. By words, entries are read as long as one may be among the best (`maxscore`). Only the size and the mean length
-of the scope are read from all of it.
+exact cosine. By words, entries are read as long as one may be among the best (`maxscore`). Only the size and the mean
+length of the scope are read from all of it.
 
 Literal SQL: search is hot.
 """

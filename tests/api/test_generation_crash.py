@@ -41,7 +41,7 @@ async def test_kill_9_in_the_middle_of_an_answer_commits_none_of_it(data: Path) 
             assert first.serving is not None
             first.serving.send_signal(signal.SIGKILL)
         path = f"/v1/conversations/{made['id']}"
-        for _ in range(100):
+        for _ in range(600):
             _, verified = await asyncio.to_thread(second.call, "GET", f"{path}/verify", None, key)
             live = await asyncio.to_thread(pending, second.port, path, key)
             if not live:

@@ -94,6 +94,9 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         Why.NO_TENANT_DATA,
         "whether a transaction is open in this task",
     ),
+    "app.core.database.pool.ConnectionPool._idle": (Why.NO_TENANT_DATA, "connections that are in no transaction"),
+    "app.core.database.pool.ConnectionPool._all": (Why.NO_TENANT_DATA, "all connections"),
+    "app.core.database.pool.ConnectionPool._waiters": (Why.OWN, "callers that wait for a connection"),
     "app.core.database.queries.compiled.query": (Why.NO_TENANT_DATA, "SQL by the shape of a statement"),
     "app.core.database.transactions._fields_of": (Why.NO_TENANT_DATA, "names of fields by row type"),
     "app.memory.pii.deobfuscation._folded": (
@@ -137,6 +140,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.context.assembly.report._Rows": "one context",
     "app.conversations.queries.context_turns._Pages": "one context",
     "app.core.database.transactions.Transaction": "one transaction",
+    "app.core.database.transactions._OpenTransaction": "one transaction",
     "app.core.errors.AppError": "one error",
     "app.formats.schemas.CanonicalTurn": "one turn",
     "app.formats.schemas.ParsedTurn": "one turn",

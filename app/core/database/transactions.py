@@ -7,12 +7,13 @@ as BEGIN, so row-level security is on before the first statement. A lost server,
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
+from types import TracebackType
 from typing import TypeAlias, TypeVar, cast
 
 import asyncpg
@@ -20,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from pgvector.asyncpg import register_vector
 
-from app.core.errors import AppError, Busy, Unavailable
+from app.core.database.pool import Connection, ConnectionPool, PooledConnection
+from app.core.errors import Busy, Unavailable
 from app.core.ids import TenantId
 
 APP_ROLE = "turnkeep_app"
@@ -55,7 +57,9 @@ _CONTENTION_ERRORS = (
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", tenant_id: TenantId | None) -> None:
+    __slots__ = ("_connection", "after_commit", "tenant_id")
+
+    def __init__(self, connection: Connection, tenant_id: TenantId | None) -> None:
         self._connection = connection
         self.tenant_id = tenant_id
         self.after_commit: list[Callable[[], None]] = []
@@ -108,11 +112,7 @@ class PoolOptions:
     server_settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-async def _keep_session(_connection: object) -> None:
-    """Skip the reset of a returned connection: all settings are local to their transaction."""
-
-
-async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+async def _prepare_connection(connection: Connection) -> None:
     schema = cast(
         "str | None",
         await connection.fetchval(
@@ -124,16 +124,103 @@ async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") 
         await register_vector(connection, schema=schema)
 
 
+class _OpenTransaction:
+    """Context manager of one transaction: commits at the end of the block, or rolls back after an exception.
+
+    Translates the errors of the driver, also those that are raised in the block.
+    """
+
+    __slots__ = ("_begin", "_inside", "_pool", "_pooled", "_tenant_id", "_token", "_transaction")
+
+    def __init__(
+        self, pool: ConnectionPool, inside: ContextVar[bool], *, begin: str, tenant_id: TenantId | None
+    ) -> None:
+        self._pool = pool
+        self._inside = inside
+        self._begin = begin
+        self._tenant_id = tenant_id
+        self._pooled: PooledConnection
+        self._token: Token[bool]
+        self._transaction: Transaction
+
+    async def __aenter__(self) -> Transaction:
+        if self._inside.get():
+            raise RuntimeError("a transaction is open already: the outermost service owns it")
+        try:
+            self._pooled = pooled = await self._pool.acquire()
+            try:
+                await pooled.connection.execute(self._begin)
+            except BaseException:
+                self._pool.discard(pooled)
+                raise
+        except Exception as error:
+            _raise_translated(error)
+            raise
+        self._token = self._inside.set(True)
+        self._transaction = Transaction(pooled.connection, self._tenant_id)
+        return self._transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, trace
+        try:
+            await self._end(is_good=error is None)
+        except Exception as failure:
+            _raise_translated(failure)
+            raise
+        finally:
+            self._inside.reset(self._token)
+        if error is None:
+            # after the reset, so that tasks that the callbacks start are not in the transaction
+            for callback in self._transaction.after_commit:
+                callback()
+        else:
+            _raise_translated(error)
+
+    async def _end(self, *, is_good: bool) -> None:
+        connection = self._pooled.connection
+        try:
+            if is_good:
+                await connection.execute("commit")
+            elif not connection.is_closed():
+                await connection.execute("rollback")
+        except asyncpg.PostgresError:  # the server has ended the transaction
+            self._pool.release(self._pooled)
+            raise
+        except BaseException:
+            self._pool.discard(self._pooled)
+            raise
+        self._pool.release(self._pooled)
+
+
+def _raise_translated(error: BaseException) -> None:
+    """Raise the error of this project for an error of the driver; nothing for any other."""
+    if isinstance(error, (*_CONNECTION_ERRORS, TimeoutError, asyncpg.QueryCanceledError)):
+        raise _unavailable() from error
+    if isinstance(error, _CONTENTION_ERRORS):
+        detail = "Another request is changing this object; send the request again."
+        raise Busy("resource_busy", detail, retry_after_s=1) from error
+
+
 class Database:
     """A connection pool of one role."""
 
     def __init__(self, options: PoolOptions) -> None:
         self._options = options
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._pool: ConnectionPool | None = None
         self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
 
     async def open(self) -> None:
         """Connect. Raises Unavailable if the server does not answer."""
+        pool = ConnectionPool(self._connect, size=self._options.size, timeout_s=self._options.timeout_s)
+        try:
+            pool.release(await pool.acquire())
+        except (*_CONNECTION_ERRORS, TimeoutError) as error:
+            raise _unavailable() from error
+        self._pool = pool
+
+    async def _connect(self) -> Connection:
         options = self._options
         timeout_ms = str(int(options.timeout_s * 1000))
         server_settings = {
@@ -144,21 +231,20 @@ class Database:
         server_settings |= options.server_settings
         if options.role is not None:
             server_settings["role"] = options.role
+        connection = await asyncpg.connect(
+            options.url,
+            command_timeout=options.timeout_s + 1,
+            timeout=options.timeout_s,
+            server_settings=server_settings,
+            # a search with the maximum number of words is still prepared once
+            max_cacheable_statement_size=32 * 1024,
+        )
         try:
-            self._pool = await asyncpg.create_pool(
-                options.url,
-                min_size=1,
-                max_size=options.size,
-                command_timeout=options.timeout_s + 1,
-                timeout=options.timeout_s,
-                server_settings=server_settings,
-                # a search with the maximum number of words is still prepared once
-                max_cacheable_statement_size=32 * 1024,
-                init=_prepare_connection,
-                reset=_keep_session,
-            )
-        except (*_CONNECTION_ERRORS, TimeoutError) as error:
-            raise _unavailable() from error
+            await _prepare_connection(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
     async def close(self) -> None:
         """Wait for running work, then disconnect."""
@@ -221,37 +307,10 @@ class Database:
         """Open a read-only transaction of no tenant whose statements all read one snapshot."""
         return self._run("begin isolation level repeatable read read only", None)
 
-    @asynccontextmanager
-    async def _run(self, begin: str, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
-        if self._inside.get():
-            raise RuntimeError("a transaction is open already: the outermost service owns it")
+    def _run(self, begin: str, tenant_id: TenantId | None) -> AbstractAsyncContextManager[Transaction]:
         if self._pool is None:
             raise _unavailable()
-        try:
-            async with self._pool.acquire(timeout=self._options.timeout_s) as connection:
-                token = self._inside.set(True)
-                try:
-                    await connection.execute(begin)
-                    transaction = Transaction(cast("asyncpg.Connection[asyncpg.Record]", connection), tenant_id)
-                    try:
-                        yield transaction
-                    except BaseException:
-                        if not connection.is_closed():
-                            await connection.execute("rollback")
-                        raise
-                    await connection.execute("commit")
-                finally:
-                    self._inside.reset(token)
-                # after the reset, so that tasks that the callbacks start are not in the transaction
-                for callback in transaction.after_commit:
-                    callback()
-        except AppError:
-            raise
-        except (*_CONNECTION_ERRORS, TimeoutError, asyncpg.QueryCanceledError) as error:
-            raise _unavailable() from error
-        except _CONTENTION_ERRORS as error:
-            detail = "Another request is changing this object; send the request again."
-            raise Busy("resource_busy", detail, retry_after_s=1) from error
+        return _OpenTransaction(self._pool, self._inside, begin=begin, tenant_id=tenant_id)
 
 
 def _unavailable() -> Unavailable:

@@ -19,7 +19,7 @@ from app.core.telemetry import get_logger
 from app.settings.database import TenancySettings
 from app.tenancy import store
 from app.tenancy.idempotency.service import IdempotentRequests
-from app.tenancy.key_text import KeyText, generate_key, key_hmac, parse_key
+from app.tenancy.key_text import KeyText, generate_key, key_hmac, key_text_hmac, parse_key
 from app.tenancy.schemas import (
     Access,
     ApiKey,
@@ -78,11 +78,13 @@ class Tenancy:
         if token.startswith(PREFIX):
             digest = token_hmac(self._token_secret, token)
             return self._cached(digest) or await self._check_token(token, digest)
-        key = parse_key(token)
-        if key is None:
-            raise Unauthenticated("unauthenticated", _BAD_KEY)
-        digest = key_hmac(self._secret, key)
-        caller = self._cached(digest) or await self._check(key, digest)
+        digest = key_text_hmac(self._secret, token)
+        caller = self._cached(digest)
+        if caller is None:
+            key = parse_key(token)
+            if key is None:
+                raise Unauthenticated("unauthenticated", _BAD_KEY)
+            caller = await self._check(key, digest)
         self._used[(caller.tenant_id, caller.key_id)] = datetime.now(UTC)
         return caller
 

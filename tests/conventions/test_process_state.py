@@ -46,6 +46,10 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
     "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
     "app.routers.http.route_index.RouteIndex._by_shape": (Why.NO_TENANT_DATA, "routers, made at the start"),
+    "app.routers.http.middleware.HttpMetrics._children": (
+        Why.NO_TENANT_DATA,
+        "counters by method, route template and status",
+    ),
     # shares of tenants in the bytes of bodies and in the embedder
     "app.core.fair_shares.TenantShares._used_by": (Why.TENANT, "how much each tenant uses"),
     "app.core.fair_shares.TenantShares._waiting": (

@@ -9,19 +9,18 @@ within their limit.
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, cast
 
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Forbidden, NotFound
@@ -39,12 +38,16 @@ UNMATCHED_ROUTE: Final = "unmatched"
 OTHER: Final = "other"
 """Label of an unknown method or status."""
 
+_REQUEST_ID_NAME: Final = REQUEST_ID_HEADER.lower().encode()
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CLIENT_WENT_AWAY: Final = 499
 _KNOWN_STATUSES: Final = frozenset({*HTTPStatus, _CLIENT_WENT_AWAY})
 _CONTENT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 """Policy of answers that set none, as pages do: no script runs in them, and no page may frame them."""
+_ALWAYS: Final = {b"x-content-type-options": b"nosniff", b"content-security-policy": _CONTENT_POLICY.encode()}
+_REPLACED: Final = frozenset({_REQUEST_ID_NAME, b"x-content-type-options"})
+_STARTS: Final = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 _PROBES: Final = frozenset({"/healthz", "/readyz"})
 _METRICS: Final = "/metrics"
 _PRIVATE_PATHS: Final = ("/v1", "/openai/v1", "/mcp")
@@ -65,6 +68,7 @@ class HttpMetrics:
     """Counts and durations of requests, in the given registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._requests = Counter(
             "turnkeep_http_requests",
             "Requests answered, by method, route template and status.",
@@ -82,12 +86,21 @@ class HttpMetrics:
     def observe(self, *, method: str, route: str, status: int, duration_s: float) -> None:
         """Count one finished request."""
         # every label has a bounded set of values: a model's endpoint may return any status
-        self._requests.labels(method, route, str(status) if status in _KNOWN_STATUSES else OTHER).inc()
-        self._duration.labels(method, route).observe(duration_s)
+        known = status if status in _KNOWN_STATUSES else 0
+        key = (method, route, known)
+        children = self._children.get(key)
+        if children is None:
+            label = str(known) if known else OTHER
+            children = self._children[key] = (
+                self._requests.labels(method, route, label),
+                self._duration.labels(method, route),
+            )
+        children[0].inc()
+        children[1].observe(duration_s)
 
 
 def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:
-    """Install all middleware, with path and request id outermost. Call it after any other `add_middleware`.
+    """Install all middleware. Call it after any other `add_middleware`: `RequestMiddleware` must be outermost.
 
     Other transports also count their bytes in `app.state.bytes_in_flight`.
     """
@@ -101,7 +114,6 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
         timeout_s=settings.requests.body_timeout_s,
         bytes_in_flight=bytes_in_flight,
     )
-    app.add_middleware(UnexpectedErrorMiddleware)
     if settings.browsers.cors_origins is not None:
         # outside of all layers that answer, so that pages can read refusals and failures; before authentication,
         # because a preflight has no key. Keys and tokens are headers, never cookies: no credentials in the sense of
@@ -114,138 +126,100 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
             expose_headers=_CORS_ANSWER_HEADERS,
             max_age=_CORS_MAX_AGE_S,
         )
-    if settings.telemetry.metrics_port is not None:
-        app.add_middleware(MetricsPortMiddleware, port=settings.telemetry.metrics_port)
-    app.add_middleware(HostMiddleware, allowed=settings.browsers.allowed_hosts, bound_to=settings.server.host)
-    app.add_middleware(AccessMiddleware, metrics=HttpMetrics(registry))
-    app.add_middleware(RequestIdMiddleware)
-    # outside of all layers that compare paths: limits on hosts and ports, headers, routes, idempotency keys
-    app.add_middleware(TrailingSlashMiddleware)
+    app.add_middleware(
+        RequestMiddleware,
+        metrics=HttpMetrics(registry),
+        allowed_hosts=settings.browsers.allowed_hosts,
+        bound_to=settings.server.host,
+        metrics_port=settings.telemetry.metrics_port,
+    )
 
 
-class TrailingSlashMiddleware:
-    """Middleware that removes one slash from the end of a path: `/v1/conversations/` becomes `/v1/conversations`.
+class RequestMiddleware:
+    """The outermost middleware. One layer, because each one costs every request and every part of an answer.
 
-    The path is rewritten, not redirected: a redirect would lose the body in some clients, and WebSockets follow none.
-    An empty segment stays and is not found (`//`): an empty id must not name the list. An encoded slash is data.
+    In this order, it:
+
+    1. Removes one slash from the end of a path: `/v1/conversations/` becomes `/v1/conversations`. The path is not
+       redirected: a redirect would lose the body in some clients, and WebSockets follow none. An empty segment stays
+       and is not found (`//`): an empty id must not name the list. An encoded slash is data.
+    2. Sets the id of the request (the caller's, if valid), and the common headers of every answer.
+    3. Writes `request.finished` and the metrics, once per HTTP request.
+    4. Refuses requests and WebSockets for the host name of another server: see `accepts_host`. Otherwise a page of
+       another site could use its own DNS name to reach a server that only this machine should reach. Health probes and
+       metrics are exempt: they address a replica by its IP address, which no list names, and they return no content.
+    5. Refuses requests and WebSockets on the wrong port: `/metrics` is served on `metrics_port` only, if that is set,
+       and nothing else there except the health probes.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a connection on with its path in the form of the routes."""
-        if scope["type"] in {"http", "websocket"}:
-            path, raw_path = str(scope["path"]), cast("bytes | None", scope.get("raw_path"))
-            is_plain = raw_path is None or raw_path.endswith(b"/")
-            if path.endswith("/") and not path.endswith("//") and is_plain and _path(scope) != "/":
-                scope = {**scope, "path": path[:-1], "raw_path": raw_path and raw_path[:-1]}
-        await self.app(scope, receive, send)
-
-
-class RequestIdMiddleware:
-    """Middleware that sets the id of every request (the caller's, if valid) and the common headers of every answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a connection on with its id."""
-        if scope["type"] not in {"http", "websocket"}:
-            await self.app(scope, receive, send)
-            return
-        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else format_id(new_uuid())
-        cast("dict[str, object]", scope.setdefault("state", {}))["request_id"] = request_id
-        path = _path(scope)
-        is_private = any(path == root or path.startswith(f"{root}/") for root in _PRIVATE_PATHS)
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
-                message.setdefault("headers", [])
-                headers = MutableHeaders(scope=message)
-                headers[REQUEST_ID_HEADER] = request_id
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers.setdefault("Content-Security-Policy", _CONTENT_POLICY)
-                if is_private:
-                    headers.setdefault("Cache-Control", "no-store")
-            await send(message)
-
-        with bound_contextvars(request_id=request_id):
-            await self.app(scope, receive, send_with_headers)
-
-
-class MetricsPortMiddleware:
-    """Middleware that serves `/metrics` on the given port only, and nothing else there except the health probes."""
-
-    def __init__(self, app: ASGIApp, port: int) -> None:
-        self.app = app
-        self._port = port
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a connection on, or answer 404."""
-        if scope["type"] in {"http", "websocket"}:
-            _, port = cast("tuple[str, int | None]", scope.get("server") or ("", None))
-            path = _path(scope)
-            if path not in _PROBES and (path == _METRICS) is not (port == self._port):
-                error = NotFound("route_not_found", ERROR_CODES["route_not_found"])
-                await _refuse_connection(scope, receive, send, error)
-                return
-        await self.app(scope, receive, send)
-
-
-class HostMiddleware:
-    """Middleware that refuses requests and WebSockets for the host name of another server: see `accepts_host`.
-
-    Without it, a page of another site could use its own DNS name to reach a server that only this machine should reach.
-    Health probes and metrics are exempt: they address a replica by its IP address, which no list names, and they return
-    no content.
-    """
-
-    def __init__(self, app: ASGIApp, allowed: Sequence[str] | None, bound_to: str) -> None:
-        self.app = app
-        self._allowed = allowed
-        self._bound_to = bound_to
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a connection on, or answer 403."""
-        if scope["type"] not in {"http", "websocket"} or _path(scope) in {*_PROBES, _METRICS}:
-            await self.app(scope, receive, send)
-            return
-        given = [one.strip(" \t") for one in Headers(scope=scope).getlist("host")]
-        if accepts_host(given, allowed=self._allowed, bound_to=self._bound_to):
-            await self.app(scope, receive, send)
-            return
-        error = Forbidden("host_not_allowed", "This server does not answer to this Host: see TURNKEEP_ALLOWED_HOSTS.")
-        await _refuse_connection(scope, receive, send, error)
-
-
-class AccessMiddleware:
-    """Middleware that writes `request.finished` and the metrics, once per HTTP request."""
-
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: HttpMetrics, allowed_hosts: Sequence[str] | None, bound_to: str,
+        metrics_port: int | None,
+    ) -> None:  # fmt: skip
         self.app = app
         self._metrics = metrics
+        self._allowed_hosts = allowed_hosts
+        self._bound_to = bound_to
+        self._metrics_port = metrics_port
+        self._last_host: bytes | None = None
+        """The `Host` that was accepted last: nearly all requests have the same."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and log it when it ends."""
-        if scope["type"] != "http":
+        """Pass a connection on, or refuse it."""
+        is_http = scope["type"] == "http"
+        if not is_http and scope["type"] != "websocket":
             await self.app(scope, receive, send)
             return
-        app = cast("FastAPI", scope["app"])  # a mounted application replaces itself in the scope
+        scope = _without_slash(scope)
+        path = _path(scope)
+        hosts, given_id = _host_and_id(scope)
+        request_id = given_id if _REQUEST_ID.fullmatch(given_id) else format_id(new_uuid())
+        cast("dict[str, object]", scope.setdefault("state", {}))["request_id"] = request_id
+        headers = _common_headers(path, request_id)
+        app: FastAPI = scope["app"]  # a mounted application replaces itself in the scope
         status = _CLIENT_WENT_AWAY
         started = time.perf_counter()
 
-        async def send_noting_status(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = int(message["status"])
+            if message["type"] in _STARTS:
+                status = message.get("status", status)
+                message["headers"] = _with_headers(message.get("headers", ()), headers)
             await send(message)
 
+        bound = bind_contextvars(request_id=request_id)
         try:
-            await self.app(scope, receive, send_noting_status)
+            if (error := self._refusal(scope, path, hosts)) is None:
+                await self.app(scope, receive, send_with_headers)
+            else:
+                await _refuse_connection(scope, receive, send_with_headers, error)
         finally:
-            self._finish(scope, app, status=status, duration_s=time.perf_counter() - started)
+            if is_http:
+                self._finish(scope, app, status=status, duration_s=time.perf_counter() - started)
+            reset_contextvars(**bound)
+
+    def _refusal(self, scope: Scope, path: str, hosts: Sequence[bytes]) -> AppError | None:
+        """Return the error for a connection for another host or on the wrong port, or None."""
+        if path in _PROBES:
+            return None
+        if path != _METRICS and not self._accepts(hosts):
+            return Forbidden(
+                "host_not_allowed", "This server does not answer to this Host: see TURNKEEP_ALLOWED_HOSTS."
+            )
+        if self._metrics_port is not None:
+            _, port = cast("tuple[str, int | None]", scope.get("server") or ("", None))
+            if (path == _METRICS) is not (port == self._metrics_port):
+                return NotFound("route_not_found", ERROR_CODES["route_not_found"])
+        return None
+
+    def _accepts(self, hosts: Sequence[bytes]) -> bool:
+        if len(hosts) == 1 and hosts[0] == self._last_host:
+            return True
+        given = [one.decode("latin-1").strip(" \t") for one in hosts]
+        is_accepted = accepts_host(given, allowed=self._allowed_hosts, bound_to=self._bound_to)
+        if is_accepted and len(hosts) == 1:
+            self._last_host = hosts[0]
+        return is_accepted
 
     def _finish(self, scope: Scope, app: FastAPI, *, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _KNOWN_METHODS else OTHER
@@ -264,40 +238,48 @@ class AccessMiddleware:
         )
 
 
-class UnexpectedErrorMiddleware:
-    """Middleware that answers 500 for unhandled exceptions, so that no server prints their messages.
+def _without_slash(scope: Scope) -> Scope:
+    """Return the scope with its path in the form of the routes."""
+    path: str = scope["path"]
+    if not path.endswith("/") or path.endswith("//") or _path(scope) == "/":
+        return scope
+    raw_path = cast("bytes | None", scope.get("raw_path"))
+    if raw_path is not None and not raw_path.endswith(b"/"):
+        return scope
+    return {**scope, "path": path[:-1], "raw_path": raw_path and raw_path[:-1]}
 
-    A started answer cannot become a problem: the exception is raised again, and the server closes the connection.
-    """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+def _host_and_id(scope: Scope) -> tuple[list[bytes], str]:
+    """Return all `Host` headers, and the first id that the caller gave, or an empty one."""
+    hosts: list[bytes] = []
+    request_id: bytes | None = None
+    for name, value in cast("Iterable[tuple[bytes, bytes]]", scope["headers"]):
+        if name == b"host":
+            hosts.append(value)
+        elif name == _REQUEST_ID_NAME and request_id is None:
+            request_id = value
+    return hosts, (request_id or b"").decode("latin-1")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and answer 500 for an unhandled exception."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        has_begun = False
 
-        async def send_noting_start(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
+def _common_headers(path: str, request_id: str) -> dict[bytes, bytes]:
+    """Return the headers of every answer to a path. Those in `_REPLACED` replace the route's own."""
+    headers = {_REQUEST_ID_NAME: request_id.encode("latin-1"), **_ALWAYS}
+    if any(path == root or path.startswith(f"{root}/") for root in _PRIVATE_PATHS):
+        headers[b"cache-control"] = b"no-store"
+    return headers
 
-        try:
-            await self.app(scope, receive, send_noting_start)
-        except ClientDisconnect:
-            return  # the client has disconnected
-        except Exception as error:
-            response = internal_error_response(scope, error)
-            if has_begun:
-                raise
-            await response(scope, receive, send)
+
+def _with_headers(given: Iterable[tuple[bytes, bytes]], common: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    kept = [pair for pair in given if pair[0] not in _REPLACED]
+    names = {name for name, _ in kept}
+    return kept + [pair for pair in common.items() if pair[0] not in names]
 
 
 class BodyLimitMiddleware:
-    """Middleware that refuses bodies over the limit with a 413, by their declared length or when they exceed it.
+    """Middleware that refuses bodies over the limit with a 413, and answers 500 for unhandled exceptions.
+
+    A body is refused by its declared length or when it exceeds the limit. A started answer cannot become a problem: the
+    exception is raised again, and the server closes the connection. No server prints the messages of exceptions.
 
     A body that is incomplete in time is refused with a 408, because a slow sender would occupy a connection and memory.
     A body without room among the bytes in flight waits, unread, and is then refused with a 503. Other bodies count
@@ -319,49 +301,76 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        length = Headers(scope=scope).get("content-length", "")
-        declared = int(length[:20]) if length.isdecimal() else 0
-        if declared > self._max_bytes:
-            # a client that expects 100 Continue sends nothing before the body is read
-            await _refuse(
-                scope, receive, send, too_large(self._max_bytes), is_sending="expect" not in Headers(scope=scope)
-            )
-            return
         reservation = BodyReservation(self._bytes_in_flight)
+        declared = _declared_length(scope)
+        body = Body(scope, receive, declared, reservation, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
+        answer = _Answer(send, body, reservation)
         try:
-            await self._pass_on(scope, receive, send, declared, reservation)
+            await self._pass_on(scope, body, answer, declared=declared)
+            if body.refusal is not None and not answer.has_begun:
+                answer.has_begun = True
+                is_sending = body.is_read or not _expects_continue(scope)
+                await _refuse(scope, receive, send, body.refusal, is_sending=is_sending)
+        except ClientDisconnect:
+            return  # the client has disconnected
+        except Exception as error:
+            response = internal_error_response(scope, error)
+            if answer.has_begun:
+                raise
+            await response(scope, receive, send)
         finally:
             reservation.release()
 
-    async def _pass_on(
-        self, scope: Scope, receive: Receive, send: Send, declared: int, reservation: BodyReservation
-    ) -> None:
-        body = Body(scope, receive, declared, reservation, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
-        has_begun = False
-
-        async def send_unless_refused(message: Message) -> None:
-            nonlocal has_begun
-            if body.refusal is None or has_begun:
-                has_begun = True
-                if _is_event_stream(message):
-                    reservation.release()  # a stream may last for hours, and the body was handled before it starts
-                await _send_in_slices(send, message)
-
+    async def _pass_on(self, scope: Scope, body: Body, answer: "_Answer", *, declared: int) -> None:
+        """Pass a request on. If its body is refused, the error is in `body.refusal`."""
+        if declared > self._max_bytes:
+            body.refusal = too_large(self._max_bytes)
+            return
         try:
-            await self.app(scope, body.receive, send_unless_refused)
+            await self.app(scope, body.receive, answer.send)
         except Exception:  # the application may have converted the refusal
-            if has_begun or body.refusal is None:
+            if answer.has_begun or body.refusal is None:
                 raise
-        if body.refusal is not None and not has_begun:
-            # a client that expects 100 Continue sends nothing before the body is read
-            is_sending = body.is_read or "expect" not in Headers(scope=scope)
-            await _refuse(scope, receive, send, body.refusal, is_sending=is_sending)
+
+
+class _Answer:
+    """The answer to a request. None of it is sent after the body was refused, unless it has begun before."""
+
+    __slots__ = ("_body", "_reservation", "_send", "has_begun")
+
+    def __init__(self, send: Send, body: Body, reservation: BodyReservation) -> None:
+        self._send = send
+        self._body = body
+        self._reservation = reservation
+        self.has_begun = False
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer."""
+        if self._body.refusal is not None and not self.has_begun:
+            return
+        self.has_begun = True
+        if _is_event_stream(message):
+            self._reservation.release()  # a stream may last for hours, and the body was handled before it starts
+        await _send_in_slices(self._send, message)
+
+
+def _declared_length(scope: Scope) -> int:
+    for name, value in cast("Iterable[tuple[bytes, bytes]]", scope["headers"]):
+        if name == b"content-length":
+            return int(value[:20]) if value.isdigit() else 0
+    return 0
+
+
+def _expects_continue(scope: Scope) -> bool:
+    """Return whether the client expects 100 Continue: it sends nothing before the body is read."""
+    return any(name == b"expect" for name, _ in cast("Iterable[tuple[bytes, bytes]]", scope["headers"]))
 
 
 def _is_event_stream(message: Message) -> bool:
     if message["type"] != "http.response.start":
         return False
-    return Headers(raw=message.get("headers", [])).get("content-type", "").startswith("text/event-stream")
+    headers = cast("Iterable[tuple[bytes, bytes]]", message.get("headers", ()))
+    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
 
 
 async def _send_in_slices(send: Send, message: Message) -> None:

@@ -1,6 +1,8 @@
 """Ids: a `uuid` in columns and Python, a ULID of 26 characters in the API. Both forms are parsed."""
 
+import os
 import re
+import time
 from typing import NewType
 from uuid import UUID
 
@@ -23,6 +25,11 @@ _UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-
 def new_uuid() -> UUID:
     """Return a new time-ordered id (ULID: 48 bits of milliseconds, 80 random bits)."""
     return ULID().to_uuid()
+
+
+def new_unordered_uuid() -> UUID:
+    """Return a new id like `new_uuid`, in less time. Two of the same millisecond are in no order."""
+    return UUID(int=time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10), "big"))
 
 
 def parse_id(text: str) -> UUID:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from ulid import ULID
 
-from app.core.ids import format_id, parse_id
+from app.core.ids import format_id, new_unordered_uuid, new_uuid, parse_id
 from app.core.times import format_time
 
 
@@ -38,3 +38,10 @@ def test_a_time_is_written_in_utc_with_milliseconds() -> None:
     assert format_time(datetime.min.replace(tzinfo=UTC)) == "0001-01-01T00:00:00.000Z"
     there = timezone(timedelta(hours=-3, minutes=-30))
     assert format_time(datetime(2026, 11, 20, 23, 0, 0, 125_900, there)) == "2026-11-21T02:30:00.125Z"
+
+
+def test_an_unordered_id_has_the_time_as_a_ulid_has_it() -> None:
+    before, made, after = new_uuid(), [new_unordered_uuid() for _ in range(100)], new_uuid()
+    assert len(set(made)) == 100
+    for one in made:
+        assert before.int >> 80 <= ULID.from_uuid(one).milliseconds <= after.int >> 80

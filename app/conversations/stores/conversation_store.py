@@ -178,7 +178,7 @@ def conversation_row(row: asyncpg.Record) -> ConversationRow:
     """Return the conversation in a row that has the `CONVERSATION_COLUMNS` and possibly others."""
     values = {name: row[name] for name in _CONVERSATION_FIELDS}
     for name in ("participants", "tools", "metadata", "compaction", "facts"):
-        values[name] = json.loads(values[name], parse_int=_number)
+        values[name] = _JSON.decode(values[name])
     return ConversationRow(**values)
 
 
@@ -186,6 +186,10 @@ def _number(digits: str) -> int | float:
     # jsonb writes 1e22 as 23 digits; not every JSON reader can represent such an integer
     value = int(digits)
     return value if abs(value) <= _MAX_SAFE_INTEGER else float(value)
+
+
+_JSON = json.JSONDecoder(parse_int=_number)
+"""Made once: `json.loads` makes a decoder for every call with options."""
 
 
 def _turn(row: asyncpg.Record) -> TurnRow:

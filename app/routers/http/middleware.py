@@ -24,7 +24,7 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Forbidden, NotFound
-from app.core.ids import format_id, new_uuid
+from app.core.ids import format_id, new_unordered_uuid
 from app.core.telemetry import get_logger
 from app.routers.http.body_reader import Body, too_large
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
@@ -173,7 +173,7 @@ class RequestMiddleware:
         scope = _without_slash(scope)
         path = _path(scope)
         hosts, given_id = _host_and_id(scope)
-        request_id = given_id if _REQUEST_ID.fullmatch(given_id) else format_id(new_uuid())
+        request_id = given_id if _REQUEST_ID.fullmatch(given_id) else format_id(new_unordered_uuid())
         cast("dict[str, object]", scope.setdefault("state", {}))["request_id"] = request_id
         headers = _common_headers(path, request_id)
         app: FastAPI = scope["app"]  # a mounted application replaces itself in the scope

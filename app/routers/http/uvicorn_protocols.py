@@ -109,6 +109,9 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_tail: bytes = b""
     _in_head: bool = True
     _deadline: asyncio.TimerHandle | None = None
+    _is_parsing: bool = False
+    _wanted: tuple[float, Callable[[], None]] | None = None
+    """The timer to start after the received bytes: most requests are whole by then, and need none."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer of the first head."""
@@ -145,7 +148,12 @@ class BoundedProtocol(HttpToolsProtocol):
             if counted > MAX_HEAD_BYTES:
                 self._refuse()
                 return
+        self._is_parsing = True
         super().data_received(data)
+        self._is_parsing = False
+        if self._wanted is not None:
+            (delay_s, expire), self._wanted = self._wanted, None
+            self._deadline = self.loop.call_later(delay_s, expire)
 
     def on_message_begin(self) -> None:
         """Start the timer of a head."""
@@ -170,12 +178,17 @@ class BoundedProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def _start_clock(self) -> None:
-        self._stop_clock()
-        self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self._refuse)
+        self._expire_after(HEAD_TIMEOUT_S, self._refuse)
 
     def _start_body_clock(self) -> None:
+        self._expire_after(self.body_limit_s, self._cut)
+
+    def _expire_after(self, delay_s: float, expire: Callable[[], None]) -> None:
         self._stop_clock()
-        self._deadline = self.loop.call_later(self.body_limit_s, self._cut)
+        if self._is_parsing:
+            self._wanted = delay_s, expire
+        else:
+            self._deadline = self.loop.call_later(delay_s, expire)
 
     def _cut(self) -> None:
         if self.pipeline:  # it is not read before the previous request is answered
@@ -184,6 +197,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _stop_clock(self) -> None:
+        self._wanted = None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -74,6 +74,7 @@ from app.core.ids import ConversationId, TurnId, format_id
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, LimitedList, Page, make_page
 from app.formats.schemas import CanonicalTurn, Role
+from app.index.schemas import IndexTime
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.settings import Settings
@@ -309,9 +310,10 @@ class Conversations:
 
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],
-        expected_seq: int | None = None, idempotency_key: IdempotencyKey | None = None,
+        expected_seq: int | None = None, index: IndexTime = IndexTime.NOW,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> RequestResult[AppendResult]:  # fmt: skip
-        """Append turns, all or none.
+        """Append turns, all or none. `index`: when their vectors are made.
 
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
         Invalid if a turn breaks a rule. Conversation tokens are accepted; Forbidden `token_not_allowed` for turns that
@@ -323,6 +325,7 @@ class Conversations:
             conversation_id,
             turns=permitted_turns(caller, turns),
             expected_seq=expected_seq,
+            index=index,
             idempotency_key=None if idempotency_key is None else idempotency_key.for_caller(caller),
         )
 

@@ -48,6 +48,13 @@ class Mode(StrEnum):
     VECTOR = "vector"
 
 
+class IndexTime(StrEnum):
+    """When the vectors of appended turns are made: before the append returns (up to a limit), or by a job."""
+
+    NOW = "now"
+    DEFERRED = "deferred"
+
+
 @dataclass(frozen=True, slots=True)
 class IndexDocument:
     """A text to index. Actor and time are searched by words with it; only the text itself is embedded."""
@@ -71,13 +78,15 @@ class TextAnalysis:
 class PreparedEntries:
     """An analysed and embedded document.
 
-    `vectors_due`: its vectors are made later. `dates_due`: its text may have relative dates to resolve. `space_id` is
-    the embedding space of the vectors.
+    `vectors_due`: its vectors are made later. `deferred`: the caller asked for that, so they are made after vectors
+    that are due for other reasons. `dates_due`: its text may have relative dates to resolve. `space_id` is the
+    embedding space of the vectors.
     """
 
     analysis: TextAnalysis
     vectors: Sequence[FloatVector]
     vectors_due: bool
+    deferred: bool = False
     dates_due: bool = False
     space_id: int = 0
 

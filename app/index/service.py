@@ -36,6 +36,7 @@ from app.index.schemas import (
     IndexDocument,
     IndexEntry,
     IndexPosition,
+    IndexTime,
     PreparedEntries,
     SearchResult,
     SearchScope,
@@ -132,13 +133,15 @@ class SearchIndex:
             raise Conflict("space_not_configured", "This process has no settings by which to embed for this space.")
         return found
 
-    async def prepare(self, caller: Caller, documents: Sequence[IndexDocument]) -> list[PreparedEntries]:
+    async def prepare(
+        self, caller: Caller, documents: Sequence[IndexDocument], *, at: IndexTime = IndexTime.NOW
+    ) -> list[PreparedEntries]:
         """Analyse and embed documents, in order.
 
-        If the embedder fails, or is overloaded while the caller waits, the vectors are made later.
+        If vectors are deferred, or the embedder fails or is overloaded while the caller waits, they are made later.
         """
-        runtime = self.spaces.current
-        analyser = BatchAnalyser(self._settings, runtime.embedder)
+        runtime, deferred = self.spaces.current, at is IndexTime.DEFERRED
+        analyser = BatchAnalyser(self._settings, None if deferred else runtime.embedder)
         analysed = await map_in_threads(analyser.analyse_next, documents, size=text_length, inline=_INLINE_CHARACTERS)
         wanted = [piece for one in analysed for piece in one.pieces]
         vectors = await self._embed_now(caller, runtime.embedder, wanted)
@@ -149,8 +152,11 @@ class SearchIndex:
             start += len(one.pieces)
             due = runtime.embedder is not None and not own and bool(document.text.strip())
             prepared.append(
-                PreparedEntries(one.analysis, own, vectors_due=due, dates_due=one.dates_due, space_id=runtime.space.id)
-            )
+                PreparedEntries(
+                    one.analysis, own, vectors_due=due, deferred=deferred, dates_due=one.dates_due,
+                    space_id=runtime.space.id,
+                )
+            )  # fmt: skip
         return prepared
 
     async def _embed_now(
@@ -213,8 +219,10 @@ class SearchIndex:
                 vectors.setdefault(entry.prepared.space_id, {})[entry.entry_id] = entry.prepared.vectors
             for space_id, some in vectors.items():
                 await store.insert_vectors(tx, caller.tenant_id, space_id, some)
+        due = [entry for entry in entries if _is_due(entry)]
         jobs = [
-            *_jobs(VECTORS_JOB, [entry.entry_id for entry in entries if _is_due(entry)]),
+            *_jobs(VECTORS_JOB, [entry.entry_id for entry in due if not entry.prepared.deferred]),
+            *_jobs(VECTORS_JOB, [entry.entry_id for entry in due if entry.prepared.deferred], priority=-1),
             *_jobs(DATES_JOB, [entry.entry_id for entry in entries if entry.prepared.dates_due]),
             *self._jobs_for_other_spaces(entries),
             *also,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import count, islice
 from typing import Final
 
-from client import Client, RequestFailedError
+from client import Client
 from figures import percentile
 from pydantic import JsonValue
 from suite import processes
@@ -22,7 +22,6 @@ PER_ENTRIES: Final = 100_000
 BARE_APPEND: Final = "bare route: append 1"
 BARE_HISTORY: Final = "bare route: history of 50"
 BARE_RECALL: Final = "bare route: embed a query, read 10 turns"
-_UNPROCESSABLE: Final = 422
 
 
 def recalls(texts: TextSource, path: str) -> Callable[[], Iterator[Request]]:
@@ -192,7 +191,8 @@ async def measure_appends(bench: Workbench) -> None:
     await bench.measure("appends", Case(name, _appends_to(bench, one, 1), clients=clients))
     await _measure_direct(bench, "appends", "asyncpg: insert 1 turn", DirectFloor(bench.connection).insert)
     await _measure_batches(bench)
-    await _measure_bulk(bench)
+    await _measure_bulk(bench, deferred=False)
+    await _measure_bulk(bench, deferred=True)
 
 
 def _appends_to(bench: Workbench, conversations: list[str], count_: int) -> RequestsOf:
@@ -221,21 +221,19 @@ async def _measure_batches(bench: Workbench) -> None:
     await bench.measure("appends", Case(alone, same_for_all(texts), items=batch, at_floor=True))
 
 
-async def _measure_bulk(bench: Workbench) -> None:
-    """Append in bulk, with vectors made later if a caller can ask for that, and wait for the vectors."""
+async def _measure_bulk(bench: Workbench, *, deferred: bool) -> None:
+    """Append in bulk, with all vectors made later or only those above the limit, and wait for the vectors."""
     bulk = bench.sizes.bulk
     path = f"/v1/conversations/{await bench.create()}/turns"
     messages = bench.texts.messages()
-    can_defer = await _accepts_deferred(bench, path)
 
     def requests() -> Iterator[Request]:
         while True:
             turns: list[JsonValue] = [{"role": one.role, "content": one.content} for one in islice(messages, bulk)]
-            body: dict[str, JsonValue] = {"turns": turns, "index": "deferred"} if can_defer else {"turns": turns}
-            yield Request(path, encode(body))
+            yield Request(path, encode({"turns": turns, "index": "deferred" if deferred else "now"}))
 
     await bench.quiet()
-    name = f"bulk append of {bulk}, deferred" if can_defer else f"bulk append of {bulk}"
+    name = f"bulk append of {bulk}, deferred" if deferred else f"bulk append of {bulk}"
     started = time.perf_counter()
     figure = await bench.measure("appends", Case(name, same_for_all(requests), items=bulk))
     await bench.quiet()
@@ -243,18 +241,6 @@ async def _measure_bulk(bench: Workbench) -> None:
     requests_sent = figure.requests + bench.sizes.span.warm_up
     whole = Figure(name=f"{name}, until all vectors are stored", part="appends", items=bulk, requests=requests_sent)
     bench.keep(whole.model_copy(update={"per_second": requests_sent / elapsed_s}))
-
-
-async def _accepts_deferred(bench: Workbench, path: str) -> bool:
-    body = encode({"turns": [{"role": "user", "content": "Good morning."}], "index": "deferred"})
-    async with bench.client() as client:
-        try:
-            await send(client, Request(path, body))
-        except RequestFailedError as error:
-            if error.status != _UNPROCESSABLE:
-                raise
-            return False
-    return True
 
 
 async def measure_agents(bench: Workbench) -> None:

@@ -6,8 +6,8 @@ from uuid import UUID
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, field_validator, model_validator
 
 from app.context.schemas import ContextRequest, SummaryRequest
-from app.conversations.schemas.append import Append
-from app.conversations.schemas.conversations import Filter, IdIn
+from app.conversations.schemas.append import TurnsToAppend
+from app.conversations.schemas.conversations import Filter, IdIn, NonNegative
 from app.conversations.schemas.history import HistoryQuery, ListedStatus, Order
 from app.core.errors import Forbidden
 from app.core.times import TimeOut
@@ -107,8 +107,10 @@ class BuildContext(NamedConversation, ContextRequest):
     """A context to build for a conversation, within a token budget."""
 
 
-class AppendTurns(NamedConversation, Append):
+class AppendTurns(NamedConversation, TurnsToAppend):
     """Turns to append to a conversation, all or none."""
+
+    expected_seq: NonNegative | None = None
 
 
 class Summarize(NamedConversation, SummaryRequest):

@@ -6,7 +6,7 @@ of an OpenAI Responses item is parsed as one.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -14,6 +14,7 @@ from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNeg
 from app.formats import service as formats
 from app.formats.parse.validation import field_error
 from app.formats.schemas import Format, JsonObject
+from app.index.schemas import IndexTime
 
 _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
 _ITEMS: Final = frozenset(
@@ -28,6 +29,15 @@ _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
     "tool_results",
     "kind",
 }
+
+IndexTimeIn: TypeAlias = Annotated[
+    IndexTime,
+    Field(
+        description="When the vectors are made. `now`: before the response, up to a limit. `deferred`: by a job, which"
+        " is faster for large imports. In both cases the turns are durable when the response arrives, and recall finds"
+        " them by words. A turn that waits for its vectors has `index_state: pending`."
+    ),
+]
 
 
 class TurnsToAppend(BaseModel):
@@ -63,6 +73,7 @@ class Append(Strict, TurnsToAppend):
     """Turns to append, all or none. With `expected_seq`, a conversation with another seq refuses them."""
 
     expected_seq: NonNegative | None = None
+    index: IndexTimeIn = IndexTime.NOW
 
 
 def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:

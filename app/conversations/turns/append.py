@@ -27,7 +27,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
 from app.core.threads import map_in_threads
-from app.index.schemas import IndexDocument
+from app.index.schemas import IndexDocument, IndexTime
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.settings.conversations import LimitSettings
@@ -61,7 +61,7 @@ class Appender:
 
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput], expected_seq: int | None,
-        idempotency_key: IdempotencyKey | None,
+        index: IndexTime, idempotency_key: IdempotencyKey | None,
     ) -> RequestResult[AppendResult]:  # fmt: skip
         """Append turns, all or none."""
         now = datetime.now(UTC)
@@ -72,7 +72,7 @@ class Appender:
         before = await self.find_result(caller, idempotency_key)
         if before is not None:
             return before
-        prepared = await self.prepare_turns(caller, drafts)
+        prepared = await self.prepare_turns(caller, drafts, index=index)
         async with self._database.transaction(caller.tenant_id) as tx:
             stored = await self._idempotency.run_once(
                 caller, tx, idempotency_key, result_ids=turn_ids, read=self._read,
@@ -94,14 +94,16 @@ class Appender:
             raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
         return [rows[turn_id] for turn_id in turn_ids]
 
-    async def prepare_turns(self, caller: Caller, drafts: Sequence[Draft]) -> list[PreparedTurn]:
+    async def prepare_turns(
+        self, caller: Caller, drafts: Sequence[Draft], *, index: IndexTime = IndexTime.NOW
+    ) -> list[PreparedTurn]:
         """Count tokens, hash the stored fields and prepare the index entries, with no transaction open."""
         worked = await map_in_threads(self._count_and_hash, drafts, size=lambda draft: draft.size)
         now = datetime.now(UTC)
         documents = [
             IndexDocument(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
         ]
-        prepared = iter(await self._index.prepare(caller, documents))
+        prepared = iter(await self._index.prepare(caller, documents, at=index))
         return [
             PreparedTurn(draft, salt, hashed, count, next(prepared) if is_searchable(draft) else None)
             for draft, (count, salt, hashed) in zip(drafts, worked, strict=True)

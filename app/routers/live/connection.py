@@ -345,8 +345,9 @@ class LiveSocket:
                 frame.idempotency_key, b"append", self._conversation_id.bytes, written
             )
         appended = await self._container.conversations.append(
-            self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, idempotency_key=key
-        )
+            self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, index=frame.index,
+            idempotency_key=key,
+        )  # fmt: skip
         result = appended.value
         return AckFrame(
             type="ack",
@@ -467,7 +468,7 @@ def _may_write_as(before: Caller, now: Caller) -> bool:
 
 
 def _written(frame: AppendFrame) -> bytes:
-    body = frame.model_dump(mode="json", include={"turns", "expected_seq"}, exclude_unset=True)
+    body = frame.model_dump(mode="json", include={"turns", "expected_seq", "index"}, exclude_unset=True)
     return json.dumps(body, sort_keys=True).encode()
 
 

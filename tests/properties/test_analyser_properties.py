@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from app.index.analyser import analyser
 from app.index.analyser.analyser import Analyser
+from app.index.analyser.words import words
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "2000"))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,6 +42,20 @@ def test_a_text_has_the_same_lexemes_in_slices(monkeypatch: pytest.MonkeyPatch, 
         assert found[0] == found[1]
 
     check()
+
+
+@common
+@given(text=texts)
+def test_a_short_text_has_the_same_tsvector_as_a_long_one(text: str) -> None:
+    lexemes = list(Analyser().lexemes(text, query=False))
+    assert (len(lexemes), *analyser._short_tsvector(lexemes)) == analyser._long_tsvector(lexemes)  # noqa: SLF001
+
+
+@common
+@given(text=st.text("aB1 'Zk_-.\u2019", max_size=60))
+def test_ascii_has_the_same_words_as_any_other_text(text: str) -> None:
+    with_mark = words(f"{text} \u00bf")  # no word, and not ASCII
+    assert words(text) == with_mark
 
 
 def test_a_long_text_is_cut_into_slices_that_are_all_of_it() -> None:

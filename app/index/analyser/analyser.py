@@ -6,8 +6,9 @@ text-search configuration is not used, because it returns nothing for such scrip
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import chain, islice
 from typing import Final
 
 from app.index.analyser.cues import read_cues
@@ -202,8 +203,13 @@ class Analyser:
     def __init__(self) -> None:
         self._stemmer = english_stemmer()
 
-    def lexemes(self, text: str, *, query: bool) -> Iterator[str]:
+    def lexemes(self, text: str, *, query: bool) -> Iterable[str]:
         """Return the lexemes of a text in order. In a query, a run of spaceless script gives only its pairs."""
+        if len(text) <= _SLICE_CHARACTERS and text.isascii():  # most texts: nothing to cut, no other scripts
+            return self._stem([word[:_MAX_LEXEME] for word in words(text) if word not in STOP_WORDS])
+        return self._lexemes_of_slices(text, query=query)
+
+    def _lexemes_of_slices(self, text: str, *, query: bool) -> Iterator[str]:
         for some in _slices(text):
             plain: list[str] = []
             for word in words(some):
@@ -227,28 +233,50 @@ class Analyser:
         """Return actor, date and text as one tsvector. Of the text, only the first `max_bytes` in UTF-8 are used."""
         text = indexed_text(text, max_bytes=max_bytes)
         heading = f"{actor} {occurred_at.day} {occurred_at:%B %Y}"
-        positions: dict[str, list[int]] = {}
-        size = length = 0
-        for length, lexeme in enumerate(self.lexemes(f"{heading}\n{text}", query=False), start=1):
-            if size > _MAX_TSVECTOR_BYTES:
-                continue  # counted, but not stored
-            places = positions.get(lexeme)
-            if places is None:
-                size += len(lexeme.encode()) + 8
-                if size <= _MAX_TSVECTOR_BYTES:
-                    positions[lexeme] = [min(length, _MAX_POSITION)]
-            elif len(places) < _MAX_POSITIONS and length < _MAX_POSITION:
-                size += 2
-                places.append(length)
-        literal = " ".join(
-            f"{quote_lexeme(lexeme)}:{','.join(map(str, places))}" for lexeme, places in positions.items()
-        )
-        counts = {lexeme: len(places) for lexeme, places in positions.items()}
+        lexemes = iter(self.lexemes(f"{heading}\n{text}", query=False))
+        first = list(islice(lexemes, _MAX_POSITIONS + 1))
+        if len(first) > _MAX_POSITIONS:
+            length, literal, counts = _long_tsvector(chain(first, lexemes))
+        else:
+            length, (literal, counts) = len(first), _short_tsvector(first)
         return TextAnalysis(literal, length, read_cues(text), pack_terms(counts))
 
     def query(self, text: str) -> list[str]:
         """Return the distinct lexemes of a query."""
         return list(dict.fromkeys(self.lexemes(text, query=True)))
+
+
+def _short_tsvector(lexemes: Sequence[str]) -> tuple[str, dict[str, int]]:
+    """Return a tsvector of so few lexemes that it reaches no limit, and how often it has each."""
+    places: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for place, lexeme in enumerate(lexemes, start=1):
+        if lexeme in counts:
+            counts[lexeme] += 1
+            places[lexeme] += f",{place}"
+        else:
+            counts[lexeme] = 1
+            places[lexeme] = f"{quote_lexeme(lexeme)}:{place}"
+    return " ".join(places.values()), counts
+
+
+def _long_tsvector(lexemes: Iterable[str]) -> tuple[int, str, dict[str, int]]:
+    """Return the number of lexemes, and their tsvector within the limits of Postgres with how often it has each."""
+    positions: dict[str, list[int]] = {}
+    size = length = 0
+    for length, lexeme in enumerate(lexemes, start=1):
+        if size > _MAX_TSVECTOR_BYTES:
+            continue  # counted, but not stored
+        places = positions.get(lexeme)
+        if places is None:
+            size += len(lexeme.encode()) + 8
+            if size <= _MAX_TSVECTOR_BYTES:
+                positions[lexeme] = [min(length, _MAX_POSITION)]
+        elif len(places) < _MAX_POSITIONS and length < _MAX_POSITION:
+            size += 2
+            places.append(length)
+    literal = " ".join(f"{quote_lexeme(lexeme)}:{','.join(map(str, places))}" for lexeme, places in positions.items())
+    return length, literal, {lexeme: len(places) for lexeme, places in positions.items()}
 
 
 def indexed_text(text: str, *, max_bytes: int) -> str:
@@ -260,6 +288,8 @@ def indexed_text(text: str, *, max_bytes: int) -> str:
 
 def quote_lexeme(lexeme: str) -> str:
     """Quote a lexeme for a tsvector or tsquery literal."""
+    if lexeme.isalnum():
+        return f"'{lexeme}'"
     return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
 
 

@@ -5,6 +5,7 @@ Only the first 60 words of a text are read. The word lists are English: texts of
 
 import re
 from enum import IntFlag
+from itertools import pairwise
 from typing import Final
 
 from app.index.analyser.words import ends_in_question, words
@@ -42,6 +43,7 @@ _NUMBERS: Final = frozenset(
     """.split()  # noqa: SIM905
 )
 _PRONOUNS: Final = frozenset(["I", "I'm", "I've", "I'd", "I'll"])
+_ASCII_DIGIT: Final = re.compile(r"[0-9]")
 _SENTENCE_END: Final = re.compile(r"[.!?][\"')]*$")
 _KINDS: Final = (
     (re.compile(r"\bwhen\b|\b(what|which) (date|day|year|month|time)\b|\bhow long\b"), Cue.TIME_WORD),
@@ -56,18 +58,24 @@ def read_cues(text: str) -> int:
     head = " ".join(first)
     known = set(words(head))
     cues = Cue.FIRST_PERSON * bool(known & _SELF) | Cue.TIME_WORD * bool(known & _TIMES)
-    cues |= Cue.NUMBER * (bool(known & _NUMBERS) or any(character.isdigit() for character in head))
+    cues |= Cue.NUMBER * (bool(known & _NUMBERS) or _has_digit(head))
     return cues | Cue.CAPITALISED * _has_name(first) | Cue.ASKS * ends_in_question(text)
+
+
+def _has_digit(text: str) -> bool:
+    if text.isascii():
+        return _ASCII_DIGIT.search(text) is not None
+    return any(character.isdigit() for character in text)
 
 
 def _has_name(first: list[str]) -> bool:
     """Return whether a word inside a sentence has a capital."""
-    starts = True
-    for word in first:
+    for before, word in pairwise(first):
+        if word.islower():
+            continue
         inner = word.strip("\"'(*")
-        if not starts and inner[:1].isupper() and inner not in _PRONOUNS:
+        if inner[:1].isupper() and inner not in _PRONOUNS and not _SENTENCE_END.search(before):
             return True
-        starts = bool(_SENTENCE_END.search(word))
     return False
 
 

@@ -40,7 +40,7 @@ from app.index.service import (
 )
 from app.index.spaces.administration import SpaceAdministration
 from app.memory.longterm.service import Memories
-from app.memory.service import Facts
+from app.memory.service import FactService
 from app.providers.chat import OpenAIChat
 from app.providers.schemas import ChatModel, Embedder
 from app.providers.tokens import TiktokenCounter
@@ -77,7 +77,7 @@ class Container:
     conversations: Conversations
     subscriptions: ConversationSubscriptions
     list_subscriptions: ListSubscriptions
-    facts: Facts
+    facts: FactService
     memories: Memories
     recall_service: RecallService
     contexts: ContextBuilder
@@ -250,7 +250,7 @@ def _space_administration(
     )
 
 
-def _subscriptions(settings: Settings, database: Database, facts: Facts) -> ConversationSubscriptions:
+def _subscriptions(settings: Settings, database: Database, facts: FactService) -> ConversationSubscriptions:
     subscriptions = ConversationSubscriptions(database, settings=settings)
     subscriptions.event_sources.append(facts.recorded)
     return subscriptions
@@ -274,7 +274,7 @@ def build_container(
     )  # fmt: skip
     spending = Spending(database, ops, cursors=cursors, settings=settings.chat)
     chat, upstream = _models(settings.chat, base, spending)
-    facts = Facts(
+    facts = FactService(
         database, ops, tenancy=tenancy, conversations=conversations, index=index, chat=chat, cursors=cursors,
         settings=settings.facts,
     )  # fmt: skip

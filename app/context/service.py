@@ -14,10 +14,10 @@ from typing import Final, TypeVar, assert_never
 from app.context.assembly.assemble import assemble
 from app.context.assembly.parts import (
     Assembled,
+    BackgroundPart,
     ContextParts,
     LinePart,
     SummaryPart,
-    TextPart,
     WindowRequest,
 )
 from app.context.assembly.report import ERASED_SOURCES
@@ -35,7 +35,7 @@ from app.core.telemetry import error_stack, error_type, get_logger
 from app.formats.schemas import CanonicalTurn, Role
 from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
-from app.memory.service import Facts
+from app.memory.service import FactService
 from app.providers.schemas import TokenCounter
 from app.recall.schemas import RecalledTurn
 from app.recall.service import Question, RecallService
@@ -61,7 +61,7 @@ class ContextBuilder:
         self,
         *,
         conversations: Conversations,
-        facts: Facts,
+        facts: FactService,
         recall_service: RecallService,
         counters: Mapping[str, TokenCounter],
         settings: ContextSettings,
@@ -202,7 +202,7 @@ class ContextBuilder:
         request: ContextRequest,
         recent: ContextTurns,
         query: str,
-    ) -> tuple[list[RecalledTurn], list[TextPart], list[str]]:
+    ) -> tuple[list[RecalledTurn], list[BackgroundPart], list[str]]:
         """Return the turns and the facts that match a question, and the degraded parts.
 
         The question is embedded once.
@@ -222,7 +222,9 @@ class ContextBuilder:
             return None, []
         return await self._recall_service.question(query, participants=recent.participants), []
 
-    async def _memories(self, caller: Caller, request: ContextRequest, query: str) -> tuple[list[TextPart], list[str]]:
+    async def _memories(
+        self, caller: Caller, request: ContextRequest, query: str
+    ) -> tuple[list[BackgroundPart], list[str]]:
         if not request.include_memories or not query:
             return [], []
         entries, degraded = await self._recall_service.recall_memories(
@@ -232,7 +234,7 @@ class ContextBuilder:
             k=self._settings.search_limit,
             min_relevance=request.min_relevance,
         )
-        return [TextPart(entry.id, entry.content, entry.score) for entry in entries], degraded
+        return [BackgroundPart(entry.id, entry.content, entry.score) for entry in entries], degraded
 
     async def _recalled(
         self,
@@ -270,7 +272,7 @@ class ContextBuilder:
         request: ContextRequest,
         recent: ContextTurns,
         question: Question | None,
-    ) -> tuple[list[TextPart], list[str]]:
+    ) -> tuple[list[BackgroundPart], list[str]]:
         """Return the facts nearest to the query, else the newest: the owner's in the project, or the conversation's."""
         owner, actors, degraded = recent.owner, request.filter_participants, list[str]()
         if not request.include_facts or (owner is None and conversation_id is None):
@@ -322,8 +324,8 @@ def _behind(seq: int, upcoming: Sequence[CanonicalTurn]) -> list[CanonicalTurn]:
     return [replace(turn, position=at) for at, turn in enumerate(upcoming, start=seq + 1)]
 
 
-def _fact_part(fact: Fact, score: float | None) -> TextPart:
-    return TextPart(
+def _fact_part(fact: Fact, score: float | None) -> BackgroundPart:
+    return BackgroundPart(
         fact.id, f"{fact_text(fact.subject, fact.predicate, fact.object)} (since {fact.valid_from:%Y-%m-%d})", score
     )
 

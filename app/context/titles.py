@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from app.conversations.previews import first_words
-from app.conversations.schemas.titles import Exchange
+from app.conversations.schemas.titles import FirstExchange
 from app.conversations.service import TITLE_JOB, Conversations
 from app.core.errors import AppError
 from app.core.ids import ConversationId, TenantId
@@ -70,7 +70,7 @@ class TitleWriter:
         self._log.info("title.created" if stored else "title.discarded", conversation_id=conversation_id)
 
 
-async def _write(chat: ChatModel, tenant_id: TenantId, exchange: Exchange) -> tuple[str, str]:
+async def _write(chat: ChatModel, tenant_id: TenantId, exchange: FirstExchange) -> tuple[str, str]:
     """Return a title, empty if no text remains of it, and the model that wrote it. Raises the model's errors."""
     mark = secrets.token_hex(8)
     transcript = f"<transcript {mark}>\n[user] {exchange.question}\n[assistant] {exchange.answer}\n</transcript {mark}>"

@@ -15,7 +15,7 @@ from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, lock_conversation
 from app.conversations.previews import first_words
 from app.conversations.schemas.conversations import content_text
-from app.conversations.schemas.titles import DerivedTitle, Exchange, TitleSource
+from app.conversations.schemas.titles import DerivedTitle, FirstExchange, TitleSource
 from app.conversations.stores import title_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.stores.title_store import MessageText
@@ -124,7 +124,7 @@ class Titles:
         self._database = database
         self._publisher = publisher
 
-    async def exchange(self, caller: Caller, conversation_id: ConversationId) -> Exchange | None:
+    async def exchange(self, caller: Caller, conversation_id: ConversationId) -> FirstExchange | None:
         """Return the exchange for a title; None if the conversation has a title or no answer yet.
 
         Raises NotFound.
@@ -142,7 +142,7 @@ class Titles:
         if answer is None:
             return None
         sources = {one.id: one.content_hash for one in (question, answer)}
-        return Exchange(question.text, answer.text, sources)
+        return FirstExchange(question.text, answer.text, sources)
 
     async def store(
         self, caller: Caller, conversation_id: ConversationId, *, title: str, model: str, sources: Mapping[UUID, bytes]

@@ -23,7 +23,7 @@ _UNSEARCHED = frozenset({Kind.SYSTEM_INSTRUCTION.value, Kind.COMPACTION.value})
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _IndexedTurn:
     """A live turn and the position of its index entry; None without a live entry."""
 
     turn_id: UUID
@@ -46,7 +46,7 @@ class ConversationCheck:
         self._rev = 0
         self._count = 0
         self._tokens = 0
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _IndexedTurn] = {}
         self._speakers: set[str] = set()
 
     def _fault(self, code: str, detail: str, turn_id: UUID | None = None) -> Fault:
@@ -119,7 +119,9 @@ class ConversationCheck:
                 )
             if turn.row.position in self._places:
                 yield self._fault("position_taken", f"another live turn has position {turn.row.position}", turn.row.id)
-            self._places[turn.row.position or 0] = _Place(turn.row.id, turn.entry_position if turn.entry_live else None)
+            self._places[turn.row.position or 0] = _IndexedTurn(
+                turn.row.id, turn.entry_position if turn.entry_live else None
+            )
 
     def _hashes(self, turn: CheckedTurn) -> Iterator[Fault]:
         if turn.row.content_hash is None or turn.row.chain_hash is None:

@@ -5,13 +5,13 @@ from itertools import pairwise
 from uuid import UUID
 
 from app.diagnostics.schemas import Fault
-from app.diagnostics.summary_store import Covered, MarkRow, SummaryRow
+from app.diagnostics.summary_store import CheckedSummary, Covered, MarkRow
 
 _SUMMARY = "summary"
 
 
 def check_coverage(
-    tenant_id: UUID, conversation_id: UUID, mark: MarkRow, summaries: Sequence[SummaryRow], covered: Covered
+    tenant_id: UUID, conversation_id: UUID, mark: MarkRow, summaries: Sequence[CheckedSummary], covered: Covered
 ) -> Iterator[Fault]:
     """Check the summaries, and the head's marks of what they cover."""
 
@@ -39,7 +39,7 @@ def check_coverage(
         yield fault("mark_wrong", f"erased_position is {mark.erased_position}, the last is {covered.last_position}")
 
 
-def _of_summary(row: SummaryRow, mark: MarkRow, covered: Covered) -> Iterator[tuple[str, str]]:
+def _of_summary(row: CheckedSummary, mark: MarkRow, covered: Covered) -> Iterator[tuple[str, str]]:
     if row.to_position > covered.last_position:
         yield "summary_beyond", f"it reaches to {row.to_position}, the last position is {covered.last_position}"
     if not row.replaced_well:
@@ -54,7 +54,7 @@ def _of_summary(row: SummaryRow, mark: MarkRow, covered: Covered) -> Iterator[tu
         yield "erased_remains", f"{row.lines_lost} lines are of turns that do not say them, in its range, any more"
 
 
-def _reach(valid: Sequence[SummaryRow], erased_position: int) -> int:
+def _reach(valid: Sequence[CheckedSummary], erased_position: int) -> int:
     """Return the last position that summaries cover without a gap, computed independently of the service."""
     position = erased_position
     for row in valid:

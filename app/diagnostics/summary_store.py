@@ -20,7 +20,7 @@ class MarkRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryRow:
+class CheckedSummary:
     """A summary with its index state, without its content.
 
     `is_valid`: no summary has replaced it. `replaced_well`: its replacement exists. `lines_lost`: those of its `lines`
@@ -65,7 +65,7 @@ async def find_mark(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
     return None if row is None else MarkRow(**dict(row))
 
 
-async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> Sequence[SummaryRow]:
+async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> Sequence[CheckedSummary]:
     """Return all summaries by range, replaced ones too."""
     rows = await tx.fetch(
         """
@@ -86,7 +86,7 @@ async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: 
         tenant_id,
         conversation_id,
     )
-    return [SummaryRow(**dict(row)) for row in rows]
+    return [CheckedSummary(**dict(row)) for row in rows]
 
 
 async def measure(tx: Transaction, tenant_id: TenantId, conversation_id: UUID, *, position: int) -> Covered:

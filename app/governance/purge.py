@@ -13,13 +13,13 @@ from itertools import groupby
 from uuid import UUID
 
 from app.conversations.retention.expiry import ConversationExpiry
-from app.conversations.stores.expiry_store import Candidate
+from app.conversations.stores.expiry_store import ExpiryCandidate
 from app.core.database.transactions import Database
 from app.core.errors import AppError
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.index.service import SearchIndex
-from app.memory.service import Facts
+from app.memory.service import FactService
 from app.tenancy.schemas import Caller, job_caller
 
 _CONVERSATIONS = 100
@@ -32,7 +32,9 @@ _REST, _LONGEST_REST_S = 1.0, 0.5
 class Purger:
     """Deletes hidden conversations. `counts`: rows by table, and `expired` conversations, since the start."""
 
-    def __init__(self, database: Database, *, expiry: ConversationExpiry, facts: Facts, index: SearchIndex) -> None:
+    def __init__(
+        self, database: Database, *, expiry: ConversationExpiry, facts: FactService, index: SearchIndex
+    ) -> None:
         self._database = database
         self._lifetimes = expiry
         self._facts = facts
@@ -48,7 +50,7 @@ class Purger:
         began = time.monotonic()
         failed: AppError | None = None
         before = self.counts.copy()
-        last: Candidate | None = None
+        last: ExpiryCandidate | None = None
         while time.monotonic() - began < _LONGEST_S:
             found = await self._lifetimes.candidates(after=last, limit=_CONVERSATIONS)
             for tenant_id, some in groupby(sorted(found, key=lambda one: one.tenant_id), lambda one: one.tenant_id):

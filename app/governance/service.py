@@ -14,7 +14,7 @@ from app.core.telemetry import get_logger
 from app.governance.purge import Purger
 from app.index.service import SearchIndex
 from app.memory.longterm.service import Memories
-from app.memory.service import Facts
+from app.memory.service import FactService
 from app.tenancy.schemas import Caller, Scope
 
 _SWEPT_AT_ONCE = 1_000
@@ -36,7 +36,7 @@ class Governance:
         ops: Database,
         *,
         conversations: Conversations,
-        facts: Facts,
+        facts: FactService,
         memories: Memories,
         index: SearchIndex,
     ) -> None:

@@ -60,7 +60,7 @@ async def serve_stdio(target: Target) -> None:
     ):
         bridge = Bridge(target, http, writing)
         async for read in _lines():
-            line = Line(read.rstrip(b"\r\n"))
+            line = ClientMessage(read.rstrip(b"\r\n"))
             if not bridge.cancels(line):
                 await bridge.start(line, tasks)
 
@@ -85,7 +85,7 @@ async def _lines() -> AsyncGenerator[bytes]:
         yield line
 
 
-class Line:
+class ClientMessage:
     """A message of a client, and the members that the bridge needs. The server validates it."""
 
     def __init__(self, body: bytes) -> None:
@@ -124,7 +124,7 @@ class Bridge:
         self._room = asyncio.Semaphore(_MAX_WAITING)
         self._turn = asyncio.Semaphore(_MAX_AT_ONCE)
 
-    async def start(self, line: Line, tasks: asyncio.TaskGroup) -> None:
+    async def start(self, line: ClientMessage, tasks: asyncio.TaskGroup) -> None:
         """Forward a line when a slot is free. Meanwhile more lines are read, because one may cancel a request."""
         await self._room.acquire()
         task = tasks.create_task(self._in_turn(line))
@@ -132,7 +132,7 @@ class Bridge:
             self._running[line.name] = task
         task.add_done_callback(lambda ended: self._end(line.name, ended))
 
-    def cancels(self, line: Line) -> bool:
+    def cancels(self, line: ClientMessage) -> bool:
         """Cancel the request that a cancellation names; return whether the message is a cancellation."""
         if line.method != _CANCELLED or line.is_answered:
             return False
@@ -142,11 +142,11 @@ class Bridge:
             task.cancel()
         return True
 
-    async def _in_turn(self, line: Line) -> None:
+    async def _in_turn(self, line: ClientMessage) -> None:
         async with self._turn:
             await self._pass_on(line)
 
-    async def _pass_on(self, line: Line) -> None:
+    async def _pass_on(self, line: ClientMessage) -> None:
         started = time.perf_counter()
         try:
             response = await self._http.post(self._target.endpoint, content=line.body, headers=self._headers(line))
@@ -164,7 +164,7 @@ class Bridge:
         if name is not None and self._running.get(name) is task:
             del self._running[name]
 
-    async def _give(self, line: Line, response: httpx2.Response) -> None:
+    async def _give(self, line: ClientMessage, response: httpx2.Response) -> None:
         if not line.is_answered:
             return
         try:
@@ -191,7 +191,7 @@ class Bridge:
             )
         await self._writer.send(SessionMessage(parsed))
 
-    def _headers(self, line: Line) -> dict[str, str]:
+    def _headers(self, line: ClientMessage) -> dict[str, str]:
         """Return the headers that repeat members of a message, as its generation of the protocol requires."""
         headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         meta = line.params.get("_meta")
@@ -205,7 +205,7 @@ class Bridge:
             headers[MCP_PROTOCOL_VERSION_HEADER] = self._version
         return headers
 
-    def _note_version(self, line: Line, answered: Mapping[str, JsonValue]) -> None:
+    def _note_version(self, line: ClientMessage, answered: Mapping[str, JsonValue]) -> None:
         result = answered.get("result")
         if line.method == "initialize" and isinstance(result, dict):
             version = result.get("protocolVersion")
@@ -217,7 +217,7 @@ def _header(text: str) -> str:
     return encode_header_value(text.encode(errors="replace").decode())
 
 
-def _named(line: Line) -> dict[str, JsonValue]:
+def _named(line: ClientMessage) -> dict[str, JsonValue]:
     return {"jsonrpc": "2.0", "id": line.name}
 
 

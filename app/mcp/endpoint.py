@@ -26,8 +26,8 @@ from app.core.errors import AppError, Forbidden, Invalid
 from app.core.ids import format_id
 from app.core.validation.invalid import cut_fields
 from app.core.validation.json_text import parse_json
-from app.mcp.outcomes import Outcome
-from app.mcp.request_log import Account, Accounts
+from app.mcp.outcomes import OutcomeFilter
+from app.mcp.request_log import RequestLog, RequestRecord
 from app.mcp.server import ASKING, McpRequest, McpServer
 from app.settings import Settings
 from app.settings.hosts import host_of, is_loopback
@@ -45,8 +45,8 @@ class McpEndpoint:
 
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
         self._settings = settings
-        self._accounts = Accounts(registry)
-        self._server = McpServer(settings, self._accounts)
+        self._request_log = RequestLog(registry)
+        self._server = McpServer(settings, self._request_log)
         self._known = self._server.known | _ENVELOPE
         self._manager: StreamableHTTPSessionManager | None = None
 
@@ -72,38 +72,38 @@ class McpEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, and log it."""
         state = cast("dict[str, object]", scope["state"])
-        account = Account(str(state.get("request_id", "")))
-        with self._accounts.of_request(account):
+        record = RequestRecord(str(state.get("request_id", "")))
+        with self._request_log.of_request(record):
             try:
-                await self._answer(account, Request(scope, receive), send)
+                await self._answer(record, Request(scope, receive), send)
             except AppError as error:
-                account.status = error.code
+                record.status = error.code
                 raise
             except ClientDisconnect:
                 raise
             except Exception:
-                account.status = "internal_error"
+                record.status = "internal_error"
                 raise
 
-    async def _answer(self, account: Account, request: Request, send: Send) -> None:
+    async def _answer(self, record: RequestRecord, request: Request, send: Send) -> None:
         if self._manager is None or self._server.services is None:
             raise RuntimeError("a request before the application is open")
         _require_origin(request.headers, self._settings)
-        caller = await _authenticate(request, account, self._server.services)
+        caller = await _authenticate(request, record, self._server.services)
         body = await request.body()
         try:
             message = _one_message(await self._parse(request.headers, body))
         except AppError as error:
-            account.status = error.code
+            record.status = error.code
             code = PARSE_ERROR if error.kind == "malformed" else INVALID_REQUEST
             await self._refuse(code, error)(request.scope, request.receive, send)
             return
-        account.tool = self._server.label(*message)
-        cast("dict[str, object]", request.scope["state"])[ASKING] = McpRequest(caller, account)
-        outcome = Outcome(send)
+        record.tool = self._server.label(*message)
+        cast("dict[str, object]", request.scope["state"])[ASKING] = McpRequest(caller, record)
+        outcome = OutcomeFilter(send)
         await self._manager.handle_request(_trimmed(request.scope), _replaying(body, request.receive), outcome.send)
-        if not account.is_carried and outcome.status is not None:
-            account.status = outcome.status
+        if not record.is_carried and outcome.status is not None:
+            record.status = outcome.status
 
     async def _parse(self, headers: Headers, body: bytes) -> JsonValue:
         declared = email.message.Message()
@@ -133,14 +133,14 @@ async def _run_until(manager: StreamableHTTPSessionManager, stopping: asyncio.Ev
         await stopping.wait()
 
 
-async def _authenticate(request: Request, account: Account, services: Container) -> Caller:
+async def _authenticate(request: Request, record: RequestRecord, services: Container) -> Caller:
     """Return the caller of the key or token, as the named agent. Raises the same errors as over REST."""
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     key = credentials.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
     caller = await services.tenancy.authenticate(key or None)
     request.state.tenant = caller.key_tenant_id
-    request.state.tenant_id = account.tenant_id = format_id(caller.key_tenant_id)
-    request.state.key_id = account.key_id = format_id(caller.key_id)
+    request.state.tenant_id = record.tenant_id = format_id(caller.key_tenant_id)
+    request.state.key_id = record.key_id = format_id(caller.key_id)
     named = request.headers.get("x-agent-id")
     return caller if named is None else caller.acting_as(agent_name(named))
 

@@ -29,7 +29,7 @@ _MAX_ERROR_BYTES: Final = 16 * 2**10
 """Longer answers are no errors: an error of the SDK is one sentence."""
 
 
-class Outcome:
+class OutcomeFilter:
     """A filter that forwards an answer. `status` is `ok` or an error name for the log; None: nothing was sent."""
 
     def __init__(self, send: Send) -> None:

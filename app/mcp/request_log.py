@@ -22,7 +22,7 @@ _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 
 
 @dataclass(slots=True)
-class Account:
+class RequestRecord:
     """A running request. `status` is `ok` or the code of the error; an unfinished request was cancelled.
 
     `tool` is the name of a tool or of a method, and never the caller's text.
@@ -38,7 +38,7 @@ class Account:
     started: float = field(default_factory=time.perf_counter)
 
 
-class Accounts:
+class RequestLog:
     """Writer of `mcp.called` and of the metrics, in the registry of the process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -57,36 +57,36 @@ class Accounts:
         )
 
     @contextmanager
-    def of_request(self, account: Account) -> Generator[None]:
+    def of_request(self, record: RequestRecord) -> Generator[None]:
         """Log a request, unless a handler does."""
         try:
             yield
         finally:
-            if not account.is_carried:
-                self._write(account)
+            if not record.is_carried:
+                self._write(record)
 
     @contextmanager
-    def of_call(self, account: Account, tool: str) -> Generator[None]:
+    def of_call(self, record: RequestRecord, tool: str) -> Generator[None]:
         """Log the call of a handler when it ends."""
-        account.tool, account.is_carried = tool, True
+        record.tool, record.is_carried = tool, True
         try:
             yield
         finally:
-            self._write(account)
+            self._write(record)
 
-    def _write(self, account: Account) -> None:
-        duration_s = time.perf_counter() - account.started
-        self._calls.labels(account.tool, account.status).inc()
-        self._duration.labels(account.tool).observe(duration_s)
-        named = account.conversation_id
+    def _write(self, record: RequestRecord) -> None:
+        duration_s = time.perf_counter() - record.started
+        self._calls.labels(record.tool, record.status).inc()
+        self._duration.labels(record.tool).observe(duration_s)
+        named = record.conversation_id
         get_logger().info(
             "mcp.called",
-            tool=account.tool,
-            status="ok" if account.status == "ok" else "error",
-            code=None if account.status == "ok" else account.status,
+            tool=record.tool,
+            status="ok" if record.status == "ok" else "error",
+            code=None if record.status == "ok" else record.status,
             duration_ms=round(duration_s * 1000, 1),
             conversation_id=None if named is None else format_id(named),
-            tenant_id=account.tenant_id,
-            key_id=account.key_id,
-            request_id=account.request_id,
+            tenant_id=record.tenant_id,
+            key_id=record.key_id,
+            request_id=record.request_id,
         )

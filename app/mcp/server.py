@@ -37,7 +37,7 @@ from app.core.validation.invalid import property_names
 from app.formats.parse.validation import MEMBER_NAMES
 from app.mcp import resources
 from app.mcp.errors import protocol_error, tool_error
-from app.mcp.request_log import UNKNOWN, Account, Accounts
+from app.mcp.request_log import UNKNOWN, RequestLog, RequestRecord
 from app.mcp.tool_list import agent_is_exclusive, instructions, listed, offered_tools
 from app.settings import Settings
 from app.tenancy.schemas import Caller
@@ -62,20 +62,20 @@ class McpRequest:
     """The caller and the log entry of a request."""
 
     caller: Caller
-    account: Account
+    record: RequestRecord
 
     @property
     def request_id(self) -> str:
         """Return the id of the request."""
-        return self.account.request_id
+        return self.record.request_id
 
 
 class McpServer:
     """Tools and resources for the caller of a request. `services` is set when the application opens."""
 
-    def __init__(self, settings: Settings, accounts: Accounts) -> None:
+    def __init__(self, settings: Settings, request_log: RequestLog) -> None:
         self.services: Container | None = None
-        self._accounts = accounts
+        self._request_log = request_log
         self._tools = offered_tools(settings)
         self._has_resources = not agent_is_exclusive(settings)
         schemas = [tool.input_schema for tool in self._tools.values()]
@@ -134,23 +134,23 @@ class McpServer:
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         asking = _asking(context)
-        account = asking.account
+        record = asking.record
         tool = self._tools.get(params.name)
-        with self._accounts.of_call(account, UNKNOWN if tool is None else tool.name):
+        with self._request_log.of_call(record, UNKNOWN if tool is None else tool.name):
             if tool is None:
-                account.status = "unknown_tool"
+                record.status = "unknown_tool"
                 raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list names those that there are.")
             try:
                 return await self._run_tool(tool, params.arguments or {}, asking)
             except Exception as error:  # noqa: BLE001 - only tool errors may reach the SDK
-                refusal = _refusal(error, account)
+                refusal = _refusal(error, record)
                 return tool_error(refusal, request_id=asking.request_id, known=self.known)
 
     async def _run_tool(self, tool: Tool, arguments: dict[str, JsonValue], asking: McpRequest) -> CallToolResult:
         call = tool.prepare(arguments)
-        asking.account.conversation_id = call.conversation_id
+        asking.record.conversation_id = call.conversation_id
         result = await call.run(self._services().tools, asking.caller)
-        asking.account.status = "ok"
+        asking.record.status = "ok"
         text = TextContent(text=result.model_dump_json())
         return CallToolResult(content=[text], structured_content=result.model_dump(mode="json"))
 
@@ -165,20 +165,20 @@ class McpServer:
         async def run(asking: McpRequest) -> ReadResourceResult:
             named = resources.parse_uri(params.uri)
             if isinstance(named, resources.ConversationUri):
-                asking.account.conversation_id = named.conversation_id
+                asking.record.conversation_id = named.conversation_id
             return await resources.read(self._services(), asking.caller, uri=params.uri, named=named)
 
         return await self._answer(context, "resources/read", run)
 
     async def _answer(self, context: Context, method: str, run: Callable[[McpRequest], Awaitable[ResultT]]) -> ResultT:
         asking = _asking(context)
-        with self._accounts.of_call(asking.account, method):
+        with self._request_log.of_call(asking.record, method):
             try:
                 result = await run(asking)
             except Exception as error:  # noqa: BLE001 - only protocol errors may reach the SDK
-                refusal = _refusal(error, asking.account)
+                refusal = _refusal(error, asking.record)
                 raise protocol_error(refusal, request_id=asking.request_id, version=context.protocol_version) from None
-            asking.account.status = "ok"
+            asking.record.status = "ok"
             return result
 
     def _services(self) -> Container:
@@ -214,10 +214,10 @@ def _refuse_cursor(params: PaginatedRequestParams | None) -> None:
         raise MCPError(INVALID_PARAMS, "This list has one page; no cursor belongs to it.")
 
 
-def _refusal(error: Exception, account: Account) -> AppError:
+def _refusal(error: Exception, record: RequestRecord) -> AppError:
     """Return the public error for an exception, and log unexpected ones with their stack."""
     if not isinstance(error, AppError):
         get_logger().error("mcp.failed", code="internal_error", error_type=error_type(error), stack=error_stack(error))
         error = AppError("internal_error", "This is our fault; the log has the request id.")
-    account.status = error.code
+    record.status = error.code
     return error

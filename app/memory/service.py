@@ -22,7 +22,7 @@ from app.memory.facts.fact_timeline import FactTimeline, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
 from app.memory.facts.merge import Decision, Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key
-from app.memory.facts.store import FactRow, Key, StoredFact, Where
+from app.memory.facts.store import FactKey, FactRow, StoredFact, Where
 from app.memory.facts.views import fact_view, fact_view_for
 from app.memory.schemas import (
     Extraction,
@@ -41,7 +41,7 @@ from app.settings.memory import FactSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller
 from app.tenancy.service import Tenancy
 
-__all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "Facts"]
+__all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "FactService"]
 
 _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
@@ -49,7 +49,7 @@ _MAX_RECORDED_FRAMES = 500
 _MOVED_AT_ONCE = 100
 
 
-class Facts:
+class FactService:
     """Public API of facts."""
 
     def __init__(
@@ -303,7 +303,7 @@ class Facts:
             await self._move(caller, tx, some, conversation_id)
 
     async def _move(
-        self, caller: Caller, tx: Transaction, moves: Mapping[Key, Key], conversation_id: ConversationId
+        self, caller: Caller, tx: Transaction, moves: Mapping[FactKey, FactKey], conversation_id: ConversationId
     ) -> None:
         timelines = await self._writer.open(caller, tx, keys=sorted({*moves, *moves.values()}))
         before = {fact_id for key in moves for fact_id in timelines[key].before}

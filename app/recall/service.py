@@ -26,7 +26,7 @@ from app.index.service import EmbeddingSpaceRuntime, PreparedQuery, SearchIndex
 from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
-from app.memory.service import Facts
+from app.memory.service import FactService
 from app.recall.hits import HitContents, rounded, to_hit
 from app.recall.rank_overlap import overlap, rank_agreement
 from app.recall.ranking import RankedCandidate, Ranking, name_texts, rank, read_intent, remove_names
@@ -95,7 +95,7 @@ class RecallService:
         database: Database,
         *,
         conversations: Conversations,
-        facts: Facts,
+        facts: FactService,
         memories: Memories,
         index: SearchIndex,
         concurrent_searches: int,

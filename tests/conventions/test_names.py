@@ -4,7 +4,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -113,6 +113,29 @@ def odd_words(path: Path, source: str) -> list[str]:
         for line, text in prose(source)
         for match in _WORDS.finditer(_QUOTED.sub("", text))
     ]
+
+
+def repeated_types(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the name of each class that several modules define, or one several times, with these modules."""
+    found: dict[str, list[str]] = {}
+    for path, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(path)
+    return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def test_each_type_has_a_name_of_its_own() -> None:
+    assert repeated_types({str(path.relative_to(ROOT)): path.read_text() for path in FILES}) == {}
+
+
+def test_a_type_name_that_two_modules_define_is_found() -> None:
+    sources = {
+        "app/a.py": "class Place: ...\n",
+        "app/b.py": "def f():\n    class Place: ...\n",
+        "app/c.py": "class C: ...\n",
+    }
+    assert repeated_types(sources) == {"Place": ["app/a.py", "app/b.py"]}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

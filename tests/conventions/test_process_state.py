@@ -157,7 +157,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.index.search.search_statement.StatementArguments": "one statement",
     "app.index.search.search_statement.WordColumns": "one statement",
     "app.mcp.endpoint._replaying": "one request",
-    "app.mcp.outcomes.Outcome": "one request",
+    "app.mcp.outcomes.OutcomeFilter": "one request",
     "app.memory.extraction.service._Tally": "one extraction",
     "app.memory.facts.fact_timeline.FactTimeline": "one transaction",
     "app.memory.facts.validity.Run": "one transaction",
@@ -165,7 +165,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.diagnostics.invariants.ConversationCheck": "one conversation that is checked",
     # programs of a client, with one key
     "app.mcp.bridge.Bridge": "one client of the command `mcp`",
-    "app.mcp.bridge.Line": "one message of the command `mcp`",
+    "app.mcp.bridge.ClientMessage": "one message of the command `mcp`",
     "app.mcp.bridge._lines": "one client of the command `mcp`",
     "app.tail.view.OpenText": "one run of the command `tail`",
     "app.tail.view.View": "one run of the command `tail`",

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from app.context.assembly.assemble import assemble
 from app.context.assembly.parts import (
     Assembled,
+    BackgroundPart,
     ContextParts,
     LinePart,
     SummaryPart,
-    TextPart,
     WindowRequest,
 )
 from app.context.schemas import ContextRequest
@@ -180,8 +180,8 @@ def cases(draw: st.DrawFn, targets: tuple[Format, ...] = tuple(Format)) -> Case:
         recent=recent,
         asked=WindowRequest(draw(st.integers(1, 60)), is_limit=draw(st.booleans())),
         summaries=summaries,
-        facts=[TextPart(f"f{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
-        memories=[TextPart(f"m{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
+        facts=[BackgroundPart(f"f{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
+        memories=[BackgroundPart(f"m{n}", draw(texts)) for n in range(draw(st.integers(0, 3)))],
         recalled=recalled,
         is_erased=draw(st.booleans()),
         degraded=draw(st.sampled_from([[], ["recall"]])),

@@ -9,10 +9,10 @@ import pytest
 from app.context.assembly.assemble import assemble
 from app.context.assembly.parts import (
     Assembled,
+    BackgroundPart,
     ContextParts,
     LinePart,
     SummaryPart,
-    TextPart,
     WindowRequest,
 )
 from app.context.schemas import ContextRequest
@@ -325,8 +325,8 @@ def test_the_volatile_block_stands_directly_before_the_last_user_message() -> No
     recent = [turn(1), calls(2, "a"), result(3, "a"), turn(4), calls(5, "b"), result(6, "b")]
     made = build(
         recent,
-        facts=[TextPart("f1", "anna likes tea")],
-        memories=[TextPart("m1", "keep answers short")],
+        facts=[BackgroundPart("f1", "anna likes tea")],
+        memories=[BackgroundPart("m1", "keep answers short")],
         recalled=[RecalledTurn(turn(90, content="later"), 0.9), RecalledTurn(turn(80, content="earlier"), 0.5)],
     )
     assert [message["role"] for message in made.messages] == [
@@ -362,7 +362,11 @@ def test_the_recount_gives_up_what_matters_least_when_the_whole_takes_more_than_
     recalled = [RecalledTurn(turn(50 + n, content="x" * 40), n / 10) for n in range(6)]
     made = assemble(
         ContextParts(
-            None, talk(1, 3), asked=WindowRequest(50, is_limit=False), facts=[TextPart("f", "tea")], recalled=recalled
+            None,
+            talk(1, 3),
+            asked=WindowRequest(50, is_limit=False),
+            facts=[BackgroundPart("f", "tea")],
+            recalled=recalled,
         ),
         request=ContextRequest(token_budget=700),
         counter=Steep(),
@@ -380,8 +384,8 @@ def test_no_section_starves_another() -> None:
         recent,
         budget,
         summaries=[summary(1, 39, "old " * 400, unread_tokens=9000)],
-        facts=[TextPart(f"f{n}", "fact " * 10) for n in range(100)],
-        memories=[TextPart(f"m{n}", "memory " * 10) for n in range(100)],
+        facts=[BackgroundPart(f"f{n}", "fact " * 10) for n in range(100)],
+        memories=[BackgroundPart(f"m{n}", "memory " * 10) for n in range(100)],
         recalled=[RecalledTurn(turn(n, content="recalled " * 10), 0.5) for n in range(100, 200)],
     )
     sections = made.usage.sections
@@ -397,7 +401,7 @@ def test_a_floor_is_kept_only_for_a_section_that_has_material() -> None:
     recent = [turn(n, Role.USER, "word " * 30) for n in range(1, 60)]
     alone = build(recent, 3000)
     assert alone.usage.used > 0.8 * 3000
-    assert build(recent, 3000, facts=[TextPart("f", "x")]).usage.sections.facts.used > 0
+    assert build(recent, 3000, facts=[BackgroundPart("f", "x")]).usage.sections.facts.used > 0
 
 
 def test_the_window_does_not_depend_on_how_much_was_recalled() -> None:

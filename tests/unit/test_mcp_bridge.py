@@ -6,12 +6,12 @@ from typing import cast
 
 import httpx2
 
-from app.mcp.bridge import Bridge, Line, Writer
+from app.mcp.bridge import Bridge, ClientMessage, Writer
 from app.mcp.client_config import Target
 
 
-def line(**message: object) -> Line:
-    return Line(json.dumps({"jsonrpc": "2.0", **message}).encode())
+def line(**message: object) -> ClientMessage:
+    return ClientMessage(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
 
 async def test_a_cancellation_is_heard_however_many_calls_are_under_way() -> None:

@@ -13,7 +13,7 @@ from app.conversations.schemas.summaries import Summary, SummaryKind
 from app.conversations.service import Conversations
 from app.core.ids import ConversationId
 from app.governance.service import Governance
-from app.memory.service import Facts
+from app.memory.service import FactService
 from app.settings.memory import LifecycleSettings
 from app.tenancy.schemas import Caller, Scope
 
@@ -29,7 +29,7 @@ class Maintenance:
         conversations: Conversations,
         compactor: Compactor,
         governance: Governance,
-        facts: Facts,
+        facts: FactService,
         settings: LifecycleSettings,
     ) -> None:
         self._conversations = conversations

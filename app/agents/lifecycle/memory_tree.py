@@ -21,7 +21,7 @@ from app.core.times import format_time
 from app.formats.schemas import CanonicalTurn
 from app.formats.service import text_of
 from app.memory.schemas import Fact, Tier, fact_text
-from app.memory.service import Facts
+from app.memory.service import FactService
 from app.tenancy.schemas import Caller, Scope
 
 _ABSTRACT: Final = 200
@@ -48,7 +48,7 @@ class _Node:
 class MemoryTreeReader:
     """Reads the memory of sessions as a tree."""
 
-    def __init__(self, *, conversations: Conversations, facts: Facts, recent_items: int) -> None:
+    def __init__(self, *, conversations: Conversations, facts: FactService, recent_items: int) -> None:
         self._conversations = conversations
         self._facts = facts
         self._recent_items = recent_items

@@ -33,7 +33,7 @@ class Operation:
     expires_at: datetime
 
 
-class _Payload(BaseModel):
+class _OperationPayload(BaseModel):
     """The claims of the JWT."""
 
     model_config = ConfigDict(extra="forbid")
@@ -78,14 +78,14 @@ def read_operation(secret: bytes, text: str, *, tenant_id: TenantId, now: dateti
     return Operation(tenant_id, payload.project, payload.session, payload.turn, payload.asked, expires_at)
 
 
-def _payload(secret: bytes, text: str) -> _Payload | None:
+def _payload(secret: bytes, text: str) -> _OperationPayload | None:
     if not text.startswith(PREFIX):
         return None
     try:
         decoded = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
             text.removeprefix(PREFIX), secret, algorithms=[_ALGORITHM], options=_OPTIONS
         )
-        return _Payload.model_validate(decoded)
+        return _OperationPayload.model_validate(decoded)
     except (jwt.InvalidTokenError, ValidationError, ValueError):
         return None
 

@@ -39,7 +39,7 @@ from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger, plain_name
 from app.formats.schemas import Format, JsonObject
 from app.governance.service import Governance
-from app.memory.service import Facts
+from app.memory.service import FactService
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
@@ -67,7 +67,7 @@ class Lifecycle:
         contexts: ContextBuilder,
         compactor: Compactor,
         governance: Governance,
-        facts: Facts,
+        facts: FactService,
         queue: JobQueue,
         secret: bytes,
         settings: Settings,

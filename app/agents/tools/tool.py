@@ -22,7 +22,7 @@ from app.conversations.service import Conversations
 from app.core.errors import AppError, Invalid
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, fields_of
 from app.memory.longterm.service import Memories
-from app.memory.service import Facts
+from app.memory.service import FactService
 from app.recall.memory_gateway import MemoryGateway
 from app.recall.service import RecallService
 from app.tenancy.schemas import Caller, Scope, scopes_of
@@ -49,7 +49,7 @@ class ToolServices:
     recall_service: RecallService
     memories: Memories
     compactor: Compactor
-    facts: Facts
+    facts: FactService
     lifecycle: Lifecycle | None = None
     agent: SupportsAsk | None = None
 

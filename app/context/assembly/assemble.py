@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import Final
 
 from app.context.assembly.labels import ERASED, HEADINGS, line_of, recalled_line
-from app.context.assembly.parts import Assembled, ContextParts, SummaryPart, TextPart
+from app.context.assembly.parts import Assembled, BackgroundPart, ContextParts, SummaryPart
 from app.context.assembly.plan import EARLIER, Costs, Line, Plan, without_lines_of
 from app.context.assembly.report import NO_ROOM, Reasons, report
 from app.context.assembly.window import first_fitting, newest, rounded_in, rounded_out
@@ -391,7 +391,7 @@ class _Assembly:
             "recalled": self._recalled(plan),
         }
 
-    def _texts(self, name: str, items: Sequence[TextPart]) -> list[Line]:
+    def _texts(self, name: str, items: Sequence[BackgroundPart]) -> list[Line]:
         lines: dict[str, Line] = {}
         for rank, item in enumerate(items):
             if not item.text.strip():

@@ -43,7 +43,7 @@ class SummaryPart:
 
 
 @dataclass(frozen=True, slots=True)
-class TextPart:
+class BackgroundPart:
     """A fact or a memory, as one text."""
 
     id: str
@@ -77,8 +77,8 @@ class ContextParts:
     asked: WindowRequest
     upcoming: int = 0
     summaries: Sequence[SummaryPart] = ()
-    facts: Sequence[TextPart] = ()
-    memories: Sequence[TextPart] = ()
+    facts: Sequence[BackgroundPart] = ()
+    memories: Sequence[BackgroundPart] = ()
     recalled: Sequence[RecalledTurn] = ()
     is_erased: bool = False
     degraded: Sequence[str] = ()

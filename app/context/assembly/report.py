@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from app.context.assembly.labels import HEADINGS, line_of, recalled_line
-from app.context.assembly.parts import Assembled, ContextParts, TextPart
+from app.context.assembly.parts import Assembled, BackgroundPart, ContextParts
 from app.context.assembly.plan import EARLIER, Costs, Plan
 from app.context.schemas import ContextRequest, ContextUsage, Explained, Included, SectionName, Sections, SectionUsage
 from app.formats.schemas import CanonicalTurn, RenderedMessages
@@ -216,7 +216,7 @@ class _Rows:
             rows.append(self._row("summary", ERASED_SOURCES, reason, 0))
         return rows
 
-    def texts(self, name: SectionName, items: Iterable[TextPart]) -> list[Explained]:
+    def texts(self, name: SectionName, items: Iterable[BackgroundPart]) -> list[Explained]:
         kept = self._ids(name)
         rows: list[Explained] = []
         for item in {item.id: item for item in items}.values():

@@ -28,7 +28,7 @@ _BY_REV = "what changed is read in the order of its rev; leave this out"
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class _ReadingOrder:
     """The reading order of a history. `backwards`: from the newest; `reversed`: each page is shown reversed."""
 
     kind: Literal["position", "rev", "creation"]
@@ -92,7 +92,7 @@ class History:
         tx: Transaction,
         conversation_id: ConversationId,
         query: HistoryQuery,
-        walk: _Walk,
+        walk: _ReadingOrder,
         beyond: Key | None,
         rev: int,
     ) -> TurnRows:
@@ -126,16 +126,16 @@ class History:
         )
 
 
-def _walk(query: HistoryQuery) -> _Walk:
+def _walk(query: HistoryQuery) -> _ReadingOrder:
     if query.since_rev is not None:
-        return _Walk("rev", backwards=False, reversed=False)
+        return _ReadingOrder("rev", backwards=False, reversed=False)
     kind = "creation" if query.status == "aborted" else "position"
     if query.order is not None:
-        return _Walk(kind, backwards=query.order == "desc", reversed=False)
-    return _Walk(kind, backwards=query.after is None, reversed=query.after is None)
+        return _ReadingOrder(kind, backwards=query.order == "desc", reversed=False)
+    return _ReadingOrder(kind, backwards=query.after is None, reversed=query.after is None)
 
 
-def _sort_key(row: TurnRow, walk: _Walk) -> Key:
+def _sort_key(row: TurnRow, walk: _ReadingOrder) -> Key:
     match walk.kind:
         case "position":
             return [row.position or 0, row.seq or 0]

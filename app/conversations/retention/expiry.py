@@ -10,7 +10,7 @@ from uuid import UUID
 
 from app.conversations.events import EventPublisher
 from app.conversations.stores import expiry_store
-from app.conversations.stores.expiry_store import Candidate
+from app.conversations.stores.expiry_store import ExpiryCandidate
 from app.core.database.transactions import Database, Transaction
 from app.core.ids import ConversationId
 from app.tenancy.schemas import Caller
@@ -23,7 +23,7 @@ class ConversationExpiry:
         self._ops = ops
         self._publisher = publisher
 
-    async def candidates(self, *, after: Candidate | None, limit: int) -> list[Candidate]:
+    async def candidates(self, *, after: ExpiryCandidate | None, limit: int) -> list[ExpiryCandidate]:
         """Return the next conversations of any tenant that may have expired or are being purged.
 
         Uses its own transaction.

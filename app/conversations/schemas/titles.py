@@ -23,7 +23,7 @@ class DerivedTitle:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class FirstExchange:
     """The first question of a conversation and the first answer to it, with the content hashes of both turns."""
 
     question: str

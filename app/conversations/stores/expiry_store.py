@@ -20,7 +20,7 @@ from app.core.ids import ConversationId, TenantId
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ExpiryCandidate:
     """A conversation that may have expired, or that is being deleted."""
 
     expires_at: datetime
@@ -73,7 +73,7 @@ _SIZE = Query(select(_H.last_seq).where(*equals(conversation_heads, "tenant_id",
 
 @compiled
 def _candidates(*, after: bool) -> ClauseElement:
-    statement = select(*columns(conversations, Candidate)).where(_C.expires_at <= _NOW)
+    statement = select(*columns(conversations, ExpiryCandidate)).where(_C.expires_at <= _NOW)
     return page(statement, (_C.expires_at, _C.tenant_id, _C.id), newest_first=False, after=after)
 
 
@@ -83,10 +83,12 @@ def _lock_deleting(*, waiting: bool) -> ClauseElement:
     return heads.order_by(_H.conversation_id).with_for_update(skip_locked=not waiting)
 
 
-async def list_candidates(tx: Transaction, *, after: tuple[datetime, UUID, UUID] | None, limit: int) -> list[Candidate]:
+async def list_candidates(
+    tx: Transaction, *, after: tuple[datetime, UUID, UUID] | None, limit: int
+) -> list[ExpiryCandidate]:
     """Return the next conversations of all tenants that may have expired, oldest `expires_at` first (ops role)."""
     rows = await _candidates(after=after is not None).fetch(tx, limit=limit, **after_key(after))
-    return [row_as(Candidate, row) for row in rows]
+    return [row_as(ExpiryCandidate, row) for row in rows]
 
 
 async def has_turns(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> bool:

@@ -29,7 +29,7 @@ _BATCH_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class _VerifyProgress:
     """The progress of a verification: the last seq and chain hash, the counts so far, and the break if there is one."""
 
     seq: int
@@ -43,7 +43,7 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
     """Verify the chain from its start to the current head."""
     async with database.transaction(caller.tenant_id, read_only=True) as tx:
         head = await get_conversation(caller, tx, conversation_id)
-    walk = _Walk(seq=0, chain=head.chain_start or GENESIS)
+    walk = _VerifyProgress(seq=0, chain=head.chain_start or GENESIS)
     while walk.broken is None and walk.seq < head.last_seq:
         async with database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await turn_store.list_by_seq(
@@ -83,7 +83,7 @@ def row_fields(row: TurnRow) -> dict[str, JsonValue]:
     return fields
 
 
-def _follow(walk: _Walk, rows: Sequence[TurnRow], last_seq: int) -> _Walk:
+def _follow(walk: _VerifyProgress, rows: Sequence[TurnRow], last_seq: int) -> _VerifyProgress:
     for row in rows:
         if row.seq != walk.seq + 1:
             return _broken(walk, "missing", walk.seq + 1)
@@ -102,7 +102,7 @@ def _follow(walk: _Walk, rows: Sequence[TurnRow], last_seq: int) -> _Walk:
         )
         if chain != row.chain_hash:
             return _broken(walk, "chain_hash", seq, row)
-        walk = _Walk(seq, chain, walk.content + (not is_erased), walk.erased + is_erased)
+        walk = _VerifyProgress(seq, chain, walk.content + (not is_erased), walk.erased + is_erased)
     if not rows and walk.seq < last_seq:
         return _broken(walk, "missing", walk.seq + 1)
     return walk
@@ -114,15 +114,15 @@ def content_holds(row: TurnRow) -> bool:
 
 
 def _broken(
-    walk: _Walk,
+    walk: _VerifyProgress,
     what: Literal["content_hash", "chain_hash", "missing", "head"],
     seq: int,
     row: TurnRow | None = None,
-) -> _Walk:
+) -> _VerifyProgress:
     return replace(walk, broken=ChainBreak(turn_id=None if row is None else format_id(row.id), seq=seq, what=what))
 
 
-def _verification(head: ConversationRow, walk: _Walk) -> Verification:
+def _verification(head: ConversationRow, walk: _VerifyProgress) -> Verification:
     return Verification(
         conversation_id=format_id(head.id),
         valid=walk.broken is None,

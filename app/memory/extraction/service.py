@@ -24,7 +24,7 @@ from app.memory.extraction.rule_extractor import find_statements
 from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Outcome
 from app.memory.facts.spelling import names_to_actors
-from app.memory.facts.store import Key, Origin
+from app.memory.facts.store import FactKey, Origin
 from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact, replace_personal
 from app.memory.pii.redaction import Redaction, redact
 from app.memory.schemas import Extraction, Statement, fact_text
@@ -210,7 +210,7 @@ class Extractor:
             sources = await self._sources.lock_turns(caller, tx, turn_ids=list(read)) if found.statements else {}
             if found.statements and {key: source.content_hash for key, source in sources.items()} != read:
                 return False
-            keyed = [(Key(unread.owner or "", one.subject, one.predicate), one) for one in found.statements]
+            keyed = [(FactKey(unread.owner or "", one.subject, one.predicate), one) for one in found.statements]
             timelines = await self._writer.open(caller, tx, keys=sorted({key for key, _ in keyed}))
             origins: dict[UUID | None, Origin] = {
                 key: Origin(source.conversation_id, unread.project, source.actor, source.content_hash, head.rev + 1)

@@ -16,7 +16,7 @@ from app.memory.facts.fact_timeline import FactTimeline
 from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Decision, Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, names_to_actors, object_key, predicate_key, resolve_subject
-from app.memory.facts.store import NO_PROJECT, Key, Origin
+from app.memory.facts.store import NO_PROJECT, FactKey, Origin
 from app.memory.schemas import FactCreate, FactUpdate, Statement, fact_text
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
@@ -41,7 +41,7 @@ class Asserted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FactOrigin:
     """Place of a fact: its conversation, if it has exactly one, and all conversations that it is derived from."""
 
     conversation_id: UUID | None
@@ -94,7 +94,7 @@ class Asserter:
             await self._idempotency.store_result(caller, tx, idempotency_key, done.fact_ids, is_new=done.is_new)
         return RequestResult(done, done.is_new)
 
-    async def _place(self, caller: Caller, body: FactCreate, places: Mapping[UUID, UUID]) -> _Place:
+    async def _place(self, caller: Caller, body: FactCreate, places: Mapping[UUID, UUID]) -> _FactOrigin:
         missing = [
             FieldError(f"/source_turn_ids/{number}", "no such turn, or not of the conversation")
             for number, turn_id in enumerate(body.source_turn_ids)
@@ -107,10 +107,10 @@ class Asserter:
             named.add(body.conversation_id)
         owner = body.owner
         if len(named) != 1:
-            return _Place(None, owner, body.project or NO_PROJECT, conversations=sorted(named))
+            return _FactOrigin(None, owner, body.project or NO_PROJECT, conversations=sorted(named))
         (conversation_id,) = named
         conversation = await self._conversations.get(caller, ConversationId(conversation_id))
-        return _Place(
+        return _FactOrigin(
             conversation_id,
             owner or conversation.owner,
             conversation.project,
@@ -123,7 +123,7 @@ class Asserter:
         )
 
     async def _heads(
-        self, caller: Caller, tx: Transaction, place: _Place, project: str | None
+        self, caller: Caller, tx: Transaction, place: _FactOrigin, project: str | None
     ) -> dict[UUID, LockedConversation]:
         heads = await self._sources.lock(caller, tx, conversation_ids=place.conversations)
         if len(heads) != len(place.conversations):
@@ -137,7 +137,12 @@ class Asserter:
         return heads
 
     async def _origins(
-        self, caller: Caller, tx: Transaction, body: FactCreate, place: _Place, heads: Mapping[UUID, LockedConversation]
+        self,
+        caller: Caller,
+        tx: Transaction,
+        body: FactCreate,
+        place: _FactOrigin,
+        heads: Mapping[UUID, LockedConversation],
     ) -> dict[UUID | None, Origin]:
         """Lock the source turns until the transaction ends, and return the origin of each source.
 
@@ -161,7 +166,7 @@ class Asserter:
         return origins
 
 
-def _require_owner(body: FactCreate, place: _Place, heads: Mapping[UUID, LockedConversation]) -> None:
+def _require_owner(body: FactCreate, place: _FactOrigin, heads: Mapping[UUID, LockedConversation]) -> None:
     """Raise Busy if the conversation got an owner after it was read: the fact must have that owner too."""
     if body.owner is not None or place.conversation_id is None:
         return
@@ -174,7 +179,7 @@ def _origin(source: LockedTurn, heads: Mapping[UUID, LockedConversation]) -> Ori
     return Origin(source.conversation_id, head.project, source.actor, source.content_hash, head.rev + 1)
 
 
-def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
+def _stated(body: FactCreate, place: _FactOrigin) -> tuple[FactKey, Statement]:
     """Return the key and the statement of an assertion. Raises Invalid if it has no words, or ends before it begins."""
     actors = names_to_actors(
         (one.actor, [name for name in (one.name, *one.aliases) if name]) for one in place.participants
@@ -187,7 +192,7 @@ def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
     ]
     if wrong:
         raise Invalid("invalid_request", "The fact has no words to compare; nothing was recorded.", fields=wrong)
-    key = Key(place.owner or "", subject, predicate_key(body.predicate))
+    key = FactKey(place.owner or "", subject, predicate_key(body.predicate))
     now = truncate_ms(datetime.now(UTC))
     if body.valid_to is not None and body.valid_from is None and body.valid_to <= now:
         raise Invalid(
@@ -209,7 +214,7 @@ def _stated(body: FactCreate, place: _Place) -> tuple[Key, Statement]:
     return key, statement
 
 
-def _display_subject(body: FactCreate, key: Key) -> str:
+def _display_subject(body: FactCreate, key: FactKey) -> str:
     """Return the subject as the caller spells it if that has the same key, else the key."""
     return " ".join(body.subject.split()) if name_key(body.subject) == key.subject else key.subject
 

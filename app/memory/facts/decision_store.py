@@ -15,14 +15,14 @@ from pydantic import TypeAdapter
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId, new_uuid
 from app.memory.facts.merge import Change, Decision, Outcome, TimelineFact
-from app.memory.facts.store import Key
+from app.memory.facts.store import FactKey
 from app.memory.facts.validity import Evidence
 
 _KEPT_OF_A_KEY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _StoredDecision:
     """Stored form of a decision: the rows before it, each with whether the decision deleted it."""
 
     outcome: Outcome
@@ -32,14 +32,14 @@ class _Form:
     before: tuple[tuple[TimelineFact, bool], ...]
 
 
-_FORM: TypeAdapter[_Form] = TypeAdapter(_Form)
+_FORM: TypeAdapter[_StoredDecision] = TypeAdapter(_StoredDecision)
 
 
 @dataclass(frozen=True, slots=True)
 class NewDecision:
     """A decision to store, with the turns and conversations that its text is derived from."""
 
-    key: Key
+    key: FactKey
     decision: Decision
     turn_ids: Sequence[UUID]
     conversation_ids: Sequence[UUID]
@@ -55,7 +55,7 @@ class KeptDecision:
 
 def _written(decision: Decision) -> str:
     before = tuple((one.before, one.after is None) for one in decision.changes if one.before is not None)
-    form = _Form(decision.outcome, decision.fact_id, decision.added, decision.retracted, before)
+    form = _StoredDecision(decision.outcome, decision.fact_id, decision.added, decision.retracted, before)
     return _FORM.dump_json(form).decode()
 
 
@@ -128,7 +128,7 @@ async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDe
     )
 
 
-async def find_last(tx: Transaction, tenant_id: TenantId, key: Key, fact_id: UUID) -> KeptDecision | None:
+async def find_last(tx: Transaction, tenant_id: TenantId, key: FactKey, fact_id: UUID) -> KeptDecision | None:
     """Return the newest decision that changed a fact of a locked key, or None."""
     row = await tx.fetchrow(
         """
@@ -146,7 +146,9 @@ async def find_last(tx: Transaction, tenant_id: TenantId, key: Key, fact_id: UUI
     return None if row is None else KeptDecision(row["id"], _read(row["decision"]))
 
 
-async def move(tx: Transaction, tenant_id: TenantId, moves: Mapping[Key, Key], *, fact_ids: Sequence[UUID]) -> None:
+async def move(
+    tx: Transaction, tenant_id: TenantId, moves: Mapping[FactKey, FactKey], *, fact_ids: Sequence[UUID]
+) -> None:
     """Move decisions from locked keys to other keys, if they changed no other facts than these."""
     pairs = list(moves.items())
     await tx.execute(
@@ -172,7 +174,7 @@ async def delete(tx: Transaction, tenant_id: TenantId, decision_id: UUID) -> Non
     await tx.execute("delete from fact_decisions where tenant_id = $1 and id = $2", tenant_id, decision_id)
 
 
-async def delete_of_facts(tx: Transaction, tenant_id: TenantId, key: Key, fact_ids: Sequence[UUID]) -> None:
+async def delete_of_facts(tx: Transaction, tenant_id: TenantId, key: FactKey, fact_ids: Sequence[UUID]) -> None:
     """Delete the decisions of a locked key that changed one of these facts."""
     await tx.execute(
         """

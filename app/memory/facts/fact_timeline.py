@@ -12,7 +12,7 @@ from uuid import UUID
 from app.memory.facts import merge
 from app.memory.facts.merge import Clock, Decision, Outcome, TimelineFact, apply
 from app.memory.facts.spelling import name_key, resolve_subject
-from app.memory.facts.store import NO_PROJECT, Key, Origin, StoredFact
+from app.memory.facts.store import NO_PROJECT, FactKey, Origin, StoredFact
 from app.memory.facts.validity import Evidence, expires_at
 from app.memory.schemas import Statement
 from app.settings.memory import FactSettings
@@ -21,9 +21,9 @@ MAX_FACTS_OF_A_KEY = 1000
 _NOWHERE = Origin(None, NO_PROJECT)
 
 
-def owned_key(key: Key, owner: str) -> Key:
+def owned_key(key: FactKey, owner: str) -> FactKey:
     """Return the key that a fact without an owner gets with this owner. "The user" becomes the owner."""
-    return Key(owner, resolve_subject(key.subject, speaker=None, owner=owner), key.predicate)
+    return FactKey(owner, resolve_subject(key.subject, speaker=None, owner=owner), key.predicate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class FactTimeline:
 
     def __init__(
         self,
-        key: Key,
+        key: FactKey,
         stored: Sequence[StoredFact],
         origins: Mapping[Evidence, Origin],
         *,

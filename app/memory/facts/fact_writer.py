@@ -19,7 +19,7 @@ from app.memory.facts import decision_store, store
 from app.memory.facts.decision_store import NewDecision
 from app.memory.facts.fact_timeline import FactTimeline
 from app.memory.facts.merge import Clock, Decision
-from app.memory.facts.store import Key, Origin, StoredFact
+from app.memory.facts.store import FactKey, Origin, StoredFact
 from app.memory.facts.validity import Evidence
 from app.memory.schemas import fact_text
 from app.settings.memory import FactSettings
@@ -47,14 +47,14 @@ class FactWriter:
         prepared = await self._index.prepare(caller, documents) if documents else []
         return dict(zip(wanted, prepared, strict=True))
 
-    async def open(self, caller: Caller, tx: Transaction, *, keys: Sequence[Key]) -> dict[Key, FactTimeline]:
+    async def open(self, caller: Caller, tx: Transaction, *, keys: Sequence[FactKey]) -> dict[FactKey, FactTimeline]:
         """Lock keys until the transaction ends, and return their facts."""
         if not keys:
             return {}
         now = await store.lock_keys(tx, caller.tenant_id, keys)
         stored, evidence = await store.read_keys(tx, caller.tenant_id, keys)
         clock = Clock(now, new_uuid)
-        timelines: dict[Key, FactTimeline] = {}
+        timelines: dict[FactKey, FactTimeline] = {}
         for key in keys:
             own = [one for one in stored if one.key == key]
             origins = {one: origin for fact in own for one, origin in evidence[fact.fact.id]}

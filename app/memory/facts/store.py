@@ -51,7 +51,7 @@ _CURRENT = and_(not_(_F.retracted), _HAS_BEGUN, or_(_F.valid_to.is_(None), _F.va
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
+class FactKey:
     """Key of facts: owner, resolved subject and canonical predicate. Changes of one key are serialised."""
 
     owner: str
@@ -78,7 +78,7 @@ class StoredFact:
     """A fact with the other columns of its row. `listed`: it has an entry in the index."""
 
     fact: TimelineFact
-    key: Key
+    key: FactKey
     conversation_id: UUID | None
     project: str
     expires_at: datetime | None
@@ -198,7 +198,7 @@ def _shown(row: asyncpg.Record) -> FactRow:
     )
 
 
-def _lock_number(tenant_id: TenantId, key: Key) -> int:
+def _lock_number(tenant_id: TenantId, key: FactKey) -> int:
     """Return the lock of a key. All keys of a tenant share 256 locks: the server has room for some thousands in all."""
     text = f"{key.owner}\0{key.subject}\0{key.predicate}"
     place = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % _LOCKS_OF_A_TENANT
@@ -206,7 +206,7 @@ def _lock_number(tenant_id: TenantId, key: Key) -> int:
     return int.from_bytes(of_tenant, "big", signed=True) // _LOCKS_OF_A_TENANT + place
 
 
-async def lock_keys(tx: Transaction, tenant_id: TenantId, keys: Iterable[Key]) -> datetime:
+async def lock_keys(tx: Transaction, tenant_id: TenantId, keys: Iterable[FactKey]) -> datetime:
     """Lock keys until the transaction ends, always in the same order, so that two transactions never deadlock.
 
     Return the time after that: it is the time of all decisions under the lock.
@@ -221,7 +221,7 @@ async def lock_keys(tx: Transaction, tenant_id: TenantId, keys: Iterable[Key]) -
 
 
 async def read_keys(
-    tx: Transaction, tenant_id: TenantId, keys: Sequence[Key]
+    tx: Transaction, tenant_id: TenantId, keys: Sequence[FactKey]
 ) -> tuple[list[StoredFact], dict[UUID, list[tuple[Evidence, Origin]]]]:
     """Return the facts of locked keys, and the ordered evidence of each fact."""
     rows = await tx.fetch(
@@ -284,7 +284,7 @@ def _stored(row: asyncpg.Record, evidence: Sequence[Evidence]) -> StoredFact:
         invalidated_by=row["invalidated_by"],
         retracted=row["retracted"],
     )
-    key = Key(row["owner"] or "", row["subject_key"], row["predicate"])
+    key = FactKey(row["owner"] or "", row["subject_key"], row["predicate"])
     return StoredFact(fact, key, row["conversation_id"], row["project"], row["expires_at"], row["listed"])
 
 
@@ -385,29 +385,29 @@ async def list_recorded(
     return [(row["rev"], _shown(row)) for row in rows]
 
 
-def _key(row: asyncpg.Record) -> Key:
-    return Key(row["owner"] or "", row["subject_key"], row["predicate"])
+def _key(row: asyncpg.Record) -> FactKey:
+    return FactKey(row["owner"] or "", row["subject_key"], row["predicate"])
 
 
-async def keys_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> list[Key]:
+async def keys_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> list[FactKey]:
     """Return the keys of all facts with evidence from these turns."""
     return await _keys(tx, tenant_id, _KEYS_OF_TURNS, turn_ids)
 
 
 async def keys_of_conversations(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int | None
-) -> list[Key]:
+) -> list[FactKey]:
     """Return the keys of facts with evidence from conversations, up to `limit`."""
     return await _keys(tx, tenant_id, _KEYS_OF_CONVERSATIONS, conversation_ids, limit=limit)
 
 
 async def _keys(
     tx: Transaction, tenant_id: TenantId, query: Query, ids: Sequence[UUID], *, limit: int | None = None
-) -> list[Key]:
+) -> list[FactKey]:
     return sorted(_key(row) for row in await query.fetch(tx, tenant_id=tenant_id, ids=list(ids), limit=limit))
 
 
-async def find_key(tx: Transaction, tenant_id: TenantId, fact_id: UUID) -> Key | None:
+async def find_key(tx: Transaction, tenant_id: TenantId, fact_id: UUID) -> FactKey | None:
     """Return the key of a fact, or None if it does not exist or has expired."""
     row = await _FIND_KEY.fetchrow(tx, tenant_id=tenant_id, id=fact_id)
     return None if row is None else _key(row)
@@ -485,14 +485,14 @@ def _list_due_of(key: frozenset[str]) -> ClauseElement:
     return select(*_KEY).distinct().where(*equals(facts, *sorted(key)), _IS_DUE).limit(bindparam("limit"))
 
 
-async def list_due(tx: Transaction, *, limit: int) -> list[tuple[TenantId, Key]]:
+async def list_due(tx: Transaction, *, limit: int) -> list[tuple[TenantId, FactKey]]:
     """Return keys of facts that have ended or expired (ops role)."""
     return [(TenantId(row["tenant_id"]), _key(row)) for row in await _LIST_DUE.fetch(tx, limit=limit)]
 
 
 async def list_due_of(
     tx: Transaction, tenant_id: TenantId, *, owner: str | None, conversation_id: UUID, limit: int
-) -> list[Key]:
+) -> list[FactKey]:
     """Return keys of facts that have ended or expired: of the owner, or of the conversation if `owner` is None."""
     key = given(tenant_id=tenant_id, owner=owner, conversation_id=conversation_id if owner is None else None)
     return [_key(row) for row in await _list_due_of(frozenset(key)).fetch(tx, limit=limit, **key)]

@@ -275,13 +275,13 @@ async def _stream(
         source = await open_source(opening)
         stack = opening.pop_all()
     log_connected("events", caller, conversation_id)
-    tally = _Tally(asyncio.get_running_loop().time())
+    tally = _StreamTally(asyncio.get_running_loop().time())
     stack.callback(tally.log, caller, conversation_id)
     return EventStream(_events(follows, caller, source, tally, conversation_id), stack)
 
 
 @dataclass(slots=True)
-class _Tally:
+class _StreamTally:
     """Start time of a stream, and its number of batches."""
 
     started: float
@@ -294,7 +294,7 @@ class _Tally:
 
 
 async def _events(
-    follows: Following, caller: Caller, source: Source, tally: _Tally, conversation_id: ConversationId | None
+    follows: Following, caller: Caller, source: Source, tally: _StreamTally, conversation_id: ConversationId | None
 ) -> AsyncGenerator[bytes]:
     try:
         yield b"retry: %d\n\n" % _RETRY_MS

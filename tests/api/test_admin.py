@@ -75,7 +75,7 @@ async def test_keys_are_paged(client: Client) -> None:
     )  # fmt: skip
 
 
-async def test_nobody_gives_more_scopes_than_it_has(service: Service, client: Client) -> None:
+async def test_no_caller_grants_more_scopes_than_it_has(service: Service, client: Client) -> None:
     problem(await client.post("/v1/admin/keys", json={"name": "x", "scopes": ["operator"]}), 403, "forbidden")
     only_admin = await make(client, scopes=["admin"])
     async with service.client(only_admin["key"]) as keeper:

@@ -515,7 +515,7 @@ async def test_over_mcp_it_takes_the_place_of_the_other_tools_or_stands_beside_t
         assert refused.structured_content["code"] == "model_rate_limited"  # type: ignore[index]
 
 
-async def test_an_answer_that_tells_the_prompt_is_withheld_and_so_are_arguments_that_do(
+async def test_an_answer_that_repeats_the_prompt_is_withheld_and_so_are_such_arguments(
     user: Client, fake: FakeChat
 ) -> None:
     def reply(request: dict[str, Any]) -> Reply:

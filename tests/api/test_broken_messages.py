@@ -137,7 +137,7 @@ async def test_a_head_over_64_kib_is_answered_by_every_operation_as_its_document
     Draft202012Validator(schema | {"components": DOCUMENT["components"]}).validate(problem)
 
 
-async def test_a_head_is_counted_by_itself_whatever_comes_with_it(port: int, client: Client) -> None:
+async def test_the_bytes_of_a_head_are_counted_without_the_bytes_after_it(port: int, client: Client) -> None:
     large = b"X-Filler: " + b"a" * 60_000 + b"\r\n"
     start, close = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", b"Connection: close\r\n\r\n"
     for pieces in (

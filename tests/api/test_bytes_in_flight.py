@@ -118,7 +118,7 @@ async def test_a_body_that_says_no_length_is_counted_as_it_comes(service: Servic
     assert in_flight(service) == 0
 
 
-async def test_a_tenant_that_floods_the_server_stops_nobody_else_and_none_of_its_own_small_requests(
+async def test_a_tenant_that_floods_the_server_stops_no_other_tenant_and_none_of_its_own_small_requests(
     service: Service, client: Client
 ) -> None:
     conversation = await client.conversation()
@@ -138,7 +138,7 @@ async def test_a_tenant_that_floods_the_server_stops_nobody_else_and_none_of_its
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "without a length"])
-async def test_senders_of_small_bodies_that_stop_in_the_middle_keep_nobody_from_being_served(
+async def test_senders_of_small_bodies_that_stop_in_the_middle_delay_no_other_client(
     service: Service, client: Client, *, chunked: bool
 ) -> None:
     async with await service.new_tenant() as one, await service.new_tenant() as two:

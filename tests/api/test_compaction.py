@@ -54,7 +54,7 @@ async def covered(client: Client, conversation: str, budget: int, **body: Any) -
     return told, shown
 
 
-async def test_a_job_lets_highlights_stand_for_the_oldest_half(client: Client, service: Service) -> None:
+async def test_a_job_replaces_the_oldest_half_by_highlights(client: Client, service: Service) -> None:
     conversation = await talk(client, 11)
     assert await summaries(client, conversation) == []
     await service.run_jobs()
@@ -157,7 +157,7 @@ async def test_summarising_through_a_turn_leaves_the_newest(client: Client) -> N
     assert (await compact(client, conversation, "summaries"))["summaries"] == []
 
 
-async def test_a_call_is_never_parted_from_its_result(client: Client, service: Service) -> None:
+async def test_a_call_is_never_separated_from_its_result(client: Client, service: Service) -> None:
     conversation = await client.conversation(compaction=TRIGGERS)
     turns: list[Any] = [f"I owe {number} to Ann" for number in range(5)]
     call = {"role": "assistant", "tool_calls": [{"id": "c", "name": "look", "arguments": "{}"}]}

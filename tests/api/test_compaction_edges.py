@@ -67,7 +67,7 @@ async def test_an_erased_turn_behind_a_hole_takes_its_summary_too(user: Client) 
     assert [one["from_position"] for one in await summaries(user, conversation)] == [1]
 
 
-async def test_a_call_that_nobody_answered_is_summarised_like_all_else(user: Client) -> None:
+async def test_a_call_without_a_result_is_summarised_like_other_turns(user: Client) -> None:
     conversation = await user.conversation(compaction={"trigger_turns": 100})
     await user.append(conversation, "look", CALL, "never mind", "something else")
     turns = await user.history(conversation)

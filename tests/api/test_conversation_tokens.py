@@ -255,7 +255,7 @@ async def test_a_turn_is_written_as_the_tokens_actor(writer: Bound) -> None:
         ({"kind": "tool_result"}, "kind"),
     ],
 )
-async def test_a_token_writes_nothing_as_somebody_else(writer: Bound, turn: dict[str, Any], member: str) -> None:
+async def test_a_token_writes_nothing_as_another_actor(writer: Bound, turn: dict[str, Any], member: str) -> None:
     fine = {"role": "user", "content": "fine"}
     problem(await writer.append(fine, fine | turn), 403, "token_not_allowed", f"/turns/1/{member}")
     assert len(await writer.client.history(writer.conversation)) == 1
@@ -503,7 +503,7 @@ async def test_an_expired_token_says_so(writer: Bound, service: Service) -> None
     problem(await asked(service, flip(made["token"], -5), writer.path), 401, "unauthenticated")
 
 
-async def test_voided_tokens_are_refused_at_once_and_others_go_on(writer: Bound, service: Service) -> None:
+async def test_revoked_tokens_are_refused_at_once_and_others_stay_valid(writer: Bound, service: Service) -> None:
     elsewhere = await writer.client.conversation()
     unrelated = (await make(writer.client, elsewhere))["token"]
     second = (await make(writer.client, writer.conversation))["token"]
@@ -551,7 +551,7 @@ async def test_a_conversation_made_again_under_its_id_has_tokens_of_its_own(writ
     problem(await asked(service, writer.token, writer.path), 401, "unauthenticated")
 
 
-async def test_a_token_voided_on_one_server_is_refused_on_the_other_within_a_second(
+async def test_a_token_revoked_on_one_server_is_refused_on_the_other_within_a_second(
     writer: Bound, service: Service, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("second")
@@ -586,7 +586,7 @@ async def test_what_was_checked_is_never_trusted_beyond_its_end(
         problem(await asked(slow, long, path), 401, "unauthenticated")
 
 
-async def test_a_lookup_under_way_while_tokens_are_voided_is_not_remembered(
+async def test_a_lookup_that_runs_while_tokens_are_revoked_is_not_cached(
     writer: Bound, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenancy = service.container.tenancy
@@ -678,7 +678,7 @@ def test_a_bound_caller_has_no_tenant_and_no_scope_until_it_is_let_in() -> None:
         reading.require_conversation(Scope.WRITE, reading.bound.conversation_id)
 
 
-def test_what_a_caller_may_write_is_told_without_a_conversation() -> None:
+def test_the_write_permission_of_a_caller_needs_no_conversation() -> None:
     key = replace(bound_caller(), bound=None)
     assert require_may_write(key, role=Role.SYSTEM, actor="x", kind=Kind.COMPACTION) == "x"
     assert require_may_write(key, role=Role.SYSTEM, actor=None) is None

@@ -369,7 +369,7 @@ async def test_an_entry_of_nothing_is_found(kind: str, ops: Database, client: Cl
     assert conversation
 
 
-async def test_the_first_moment_of_all_is_mended_as_the_guide_says(
+async def test_the_first_moment_of_all_is_corrected_by_the_statements_of_the_guide(
     ops: Database, client: Client, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stored as releases did that took it."""

@@ -293,7 +293,7 @@ async def test_a_projects_list_is_followed(user: Client, port: int, service: Ser
         assert (await events.next()) == {"type": "reread"}
 
 
-async def test_a_list_tells_of_the_last_message_and_of_nothing_that_is_erased(user: Client, port: int) -> None:
+async def test_a_list_shows_the_last_message_and_no_erased_content(user: Client, port: int) -> None:
     async def said(events: Any, expected: str) -> dict[str, Any]:
         while True:
             found = (await events.until("conversation.updated"))["conversation"]
@@ -316,7 +316,7 @@ async def test_a_list_tells_of_the_last_message_and_of_nothing_that_is_erased(us
         assert (again["conversation"]["id"], again["conversation"]["last_message"]["text"]) == (conversation, "hello")
 
 
-async def test_a_list_tells_of_no_other_tenant(user: Client, other: Client, port: int) -> None:
+async def test_a_list_shows_no_other_tenant(user: Client, other: Client, port: int) -> None:
     async with events_on(port, "/v1/events", user.key) as events:
         theirs = await other.conversation()
         await other.append(theirs, "a secret of theirs")

@@ -229,7 +229,7 @@ async def test_a_large_conversation_is_deleted_with_its_facts_in_steps(
 # live
 
 
-async def test_followers_are_told_of_facts_and_holders_of_tokens_are_not(service: Service, client: Client) -> None:
+async def test_subscribers_receive_facts_unless_they_have_a_token(service: Service, client: Client) -> None:
     conversation = await client.conversation(**ENABLED)
     path = f"/v1/conversations/{conversation}"
     token = (await client.post(f"{path}/tokens", json={"access": "read"})).json()["token"]

@@ -193,7 +193,7 @@ async def test_what_was_lost_without_a_sign_is_found_by_the_check(pair: Pair, us
     reader.close()
 
 
-async def test_after_a_loss_that_is_told_everything_followed_is_looked_at(pair: Pair, user: Client) -> None:
+async def test_after_a_reported_loss_all_followed_conversations_are_read(pair: Pair, user: Client) -> None:
     one, two, hub = pair
     conversation = await user.conversation()
     writer = await Writer(one, await caller_of(one, user), conversation).open()
@@ -257,7 +257,7 @@ async def test_a_database_that_is_away_for_a_moment_is_caught_up_with(pair: Pair
     reader.close()
 
 
-async def test_turns_that_end_together_are_told_without_reading_what_they_say(
+async def test_turns_that_end_together_are_announced_without_reading_their_content(
     pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, hub = pair
@@ -280,7 +280,7 @@ async def test_turns_that_end_together_are_told_without_reading_what_they_say(
     reader.close()
 
 
-async def test_followers_of_a_conversation_that_is_deleted_are_told_and_forgotten(pair: Pair, user: Client) -> None:
+async def test_subscribers_of_a_deleted_conversation_get_an_event_and_are_removed(pair: Pair, user: Client) -> None:
     _, two, _ = pair
     conversation = await user.conversation()
     reader = await follow(two, user, conversation)
@@ -344,7 +344,7 @@ async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
     assert max(read) < 2 * 2**20
 
 
-async def test_turns_of_one_append_are_told_all_however_many(pair: Pair, user: Client) -> None:
+async def test_all_turns_of_one_append_are_sent_for_any_number(pair: Pair, user: Client) -> None:
     one, two, _ = pair
     conversation = await user.conversation()
     followed = [await follow(service, user, conversation) for service in (one, two)]
@@ -357,7 +357,7 @@ async def test_turns_of_one_append_are_told_all_however_many(pair: Pair, user: C
         reader.close()
 
 
-async def test_turns_of_one_append_are_told_all_however_large(words_database: TestDatabase, tmp_path: Path) -> None:
+async def test_all_turns_of_one_append_are_sent_for_any_size(words_database: TestDatabase, tmp_path: Path) -> None:
     async with (
         open_service(words_database, tmp_path, **QUICK | {"live_queue_bytes": 2**23}) as service,
         await service.new_tenant() as user,
@@ -370,7 +370,7 @@ async def test_turns_of_one_append_are_told_all_however_large(words_database: Te
         reader.close()
 
 
-async def test_what_a_look_that_failed_between_two_pages_had_not_read_yet_is_told(
+async def test_changes_that_a_failed_read_between_two_pages_left_out_are_sent(
     pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, two, hub = pair
@@ -457,7 +457,7 @@ async def test_so_much_text_of_open_turns_is_shown_and_the_rest_when_there_is_ro
         late.close()
 
 
-async def test_the_check_goes_on_after_whatever_befalls_it(
+async def test_the_periodic_check_goes_on_after_any_exception(
     words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[Exception] = [asyncpg.PostgresError("odd"), OSError("lost"), ValueError("ours")]
@@ -484,7 +484,7 @@ async def test_the_check_goes_on_after_whatever_befalls_it(
         reader.close()
 
 
-async def test_a_list_is_told_what_changed_after_whatever_befell_the_look(
+async def test_a_list_gets_changes_after_any_exception_of_a_read(
     pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _, _ = pair

@@ -173,7 +173,7 @@ async def test_an_id_that_another_conversation_has_is_a_conflict(client: Client)
     problem(await fork(client, conversation, id=conversation), 409, "conversation_conflict")
 
 
-async def test_a_fork_ends_at_a_turn_that_stands(client: Client) -> None:
+async def test_a_fork_ends_at_a_live_turn(client: Client) -> None:
     conversation, turns = await started(client, "one", "two")
     path = f"/v1/conversations/{conversation}/turns/{turns[0]['id']}/revisions"
     new = (await client.post(path, json={"content": "eins"})).json()["turn"]

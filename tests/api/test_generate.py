@@ -127,7 +127,7 @@ async def test_a_long_stream_takes_work_in_proportion_to_its_length(
     assert looked_through <= 3 * len(done["response"])
 
 
-async def test_characters_that_were_parted_are_told_whole(tenant: Client, fake: FakeChat) -> None:
+async def test_characters_that_were_split_are_sent_whole(tenant: Client, fake: FakeChat) -> None:
     fake.reply = says("a\ud83d\ude00\0b", piece=2)
     response = await tenant.post("/v1/generate", json={"messages": HI, "stream": True})
     *deltas, (_, done) = events(response.text)
@@ -235,13 +235,13 @@ async def test_a_budget_of_the_tenant_stops_it_before_anything_is_asked(
         assert len(await tenant.history(conversation)) == 2
 
 
-async def test_a_key_that_may_not_read_is_told_nothing_by_a_model(tenant: Client, modelled: Service) -> None:
+async def test_a_key_without_read_gets_no_answer_of_a_model(tenant: Client, modelled: Service) -> None:
     key = (await tenant.post("/v1/admin/keys", json={"name": "w", "scopes": ["write"]})).json()["key"]
     async with modelled.client(key) as writer:
         problem(await writer.post("/v1/generate", json={"messages": HI}), 403, "forbidden")
 
 
-async def test_without_a_model_these_doors_say_so_and_all_else_works(client: Client) -> None:
+async def test_without_a_model_these_calls_report_it_and_all_else_works(client: Client) -> None:
     conversation = await client.conversation()
     body = {"messages": HI, "conversation_id": conversation}
     problem(await client.post("/v1/generate", json=body), 503, "model_not_configured")
@@ -342,7 +342,9 @@ async def test_an_answer_that_is_whole_is_stored_though_its_client_goes_away_mea
     assert again.headers["Idempotent-Replayed"] == "true"
 
 
-async def test_a_conversation_that_somebody_else_has_spoken_in_is_left(tenant: Client, fake: FakeChat) -> None:
+async def test_a_conversation_in_which_another_caller_has_appended_is_not_deleted(
+    tenant: Client, fake: FakeChat
+) -> None:
     fake.reply, fake.replies = says("late"), [Reply(mode="too_long", delay_s=0.5)]
     fake.asked.clear()
     asking = asyncio.create_task(tenant.post("/v1/generate", json={"messages": HI}))
@@ -380,7 +382,7 @@ async def test_the_same_key_gives_the_stored_answer_and_asks_no_model(tenant: Cl
     problem(await tenant.post("/v1/generate", json={"messages": HI}, headers=KEYED), 404, "not_found")
 
 
-async def test_a_stream_that_is_asked_for_again_tells_the_stored_answer(tenant: Client, fake: FakeChat) -> None:
+async def test_a_repeated_stream_returns_the_stored_answer(tenant: Client, fake: FakeChat) -> None:
     fake.replies = [says("one two three")]
     body = {"messages": HI, "stream": True, "external_id": "room"}
     first = await tenant.post("/v1/generate", json=body, headers=KEYED)
@@ -396,7 +398,7 @@ async def test_a_stream_that_is_asked_for_again_tells_the_stored_answer(tenant: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_after_a_failure_it_is_answered_anew_in_the_same_conversation(
+async def test_after_a_failure_a_repeat_is_answered_again_in_the_same_conversation(
     tenant: Client,
     fake: FakeChat,
     stream: bool,  # noqa: FBT001
@@ -452,7 +454,7 @@ async def test_another_request_under_a_key_that_is_under_way_asks_no_model(
     assert len(fake.chats) == 1
 
 
-async def test_what_a_dead_process_had_under_way_is_answered_anew_when_its_lease_is_over(
+async def test_a_request_of_a_dead_process_is_answered_again_when_its_lease_has_ended(
     tenant: Client, modelled: Service
 ) -> None:
     conversation = await tenant.conversation()

@@ -90,7 +90,7 @@ async def poll(client: Client, conversation: str, rev: int, **params: Any) -> tu
         params["cursor"] = answer["next_cursor"]
 
 
-async def test_a_poller_hears_of_edits_erasures_and_truncations_and_where_to_go_on(client: Client) -> None:
+async def test_a_poller_gets_edits_erasures_and_truncations_and_a_place_to_continue(client: Client) -> None:
     conversation = await talk(client, 4)
     path = f"/v1/conversations/{conversation}/turns"
     first = await page(client, conversation)

@@ -63,7 +63,7 @@ async def test_mcp_answers_to_no_other_host(host: str, http: httpx.AsyncClient, 
     "origin",
     ["http://evil@127.0.0.1", "http://[::1].evil", "null", "file://localhost", "localhost", "http://localhost.evil"],
 )
-async def test_mcp_answers_to_no_origin_that_only_looks_local(
+async def test_mcp_refuses_origins_that_only_resemble_local_ones(
     origin: str, http: httpx.AsyncClient, port: int, client: Client
 ) -> None:
     answer = await post(http, port, client.key, message("ping"), Origin=origin)

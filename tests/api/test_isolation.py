@@ -434,7 +434,7 @@ async def has_sessions_of_its_own(two: Two, name: str) -> None:
 async def is_heard_by_its_own_tenant(_two: Two, _name: str) -> None:
     """The stream never ends, so it is followed over a real socket, in tests/api/test_events.py."""
     tests = (Path(__file__).parent / "test_events.py").read_text()
-    assert "async def test_a_list_tells_of_no_other_tenant(" in tests
+    assert "async def test_a_list_shows_no_other_tenant(" in tests
 
 
 async def refuses_foreign_items(two: Two, name: str) -> None:
@@ -950,7 +950,7 @@ async def test_even_the_owner_of_the_tables_sees_no_row(filled: Two, service: Se
                 assert await connection.fetchval(f"select count(*) from {table}") == 0  # noqa: S608
 
 
-async def test_nobody_else_may_connect_to_the_database(service: Service) -> None:
+async def test_no_other_role_may_connect_to_the_database(service: Service) -> None:
     async with connected(service.database.superuser) as connection:
         may = await connection.fetchval("select has_database_privilege('public', current_database(), 'connect')")
     assert may is False

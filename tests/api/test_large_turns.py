@@ -63,7 +63,7 @@ async def test_recall_gives_every_hit_and_says_whose_text_it_left_out(large: tup
     assert few["degraded"] == []
 
 
-async def test_what_stands_beside_many_hits_is_not_shown_many_times(large: tuple[Client, str]) -> None:
+async def test_a_neighbour_of_many_hits_is_not_shown_many_times(large: tuple[Client, str]) -> None:
     client, conversation = large
     body = {"query": "parrot", "k": 4, "neighbours": 5}
     answer = (await client.post(f"/v1/conversations/{conversation}/recall", json=body)).json()

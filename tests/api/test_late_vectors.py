@@ -443,7 +443,7 @@ KINDS: list[tuple[Mode, int, str]] = [
 
 
 @pytest.mark.parametrize(("mode", "status", "code"), KINDS, ids=[kind[0] for kind in KINDS])
-async def test_a_failure_loses_no_turn_is_told_by_its_kind_and_is_caught_up_afterwards(
+async def test_a_failure_loses_no_turn_is_reported_by_its_kind_and_is_caught_up_afterwards(
     remote: Service, fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, mode: Mode, status: int, code: str
 ) -> None:
     async with await remote.new_tenant() as client:

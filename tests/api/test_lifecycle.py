@@ -344,7 +344,7 @@ async def test_every_item_comes_back_as_it_was(client: Client) -> None:
     assert as_json == [json.dumps(item, sort_keys=True) for item in [*ITEMS, *OUTPUT]]
 
 
-async def test_what_the_model_thought_stands_before_what_came_of_it(client: Client) -> None:
+async def test_reasoning_comes_before_the_answer_that_followed_it(client: Client) -> None:
     await after(client, "t1", ITEMS[:1], OUTPUT)
     shown = [item["type"] for item in (await before(client))["input_items"]]
     assert shown == [
@@ -353,7 +353,7 @@ async def test_what_the_model_thought_stands_before_what_came_of_it(client: Clie
     ]  # fmt: skip
 
 
-async def test_a_result_whose_call_nobody_knows_is_stored_and_shown_as_a_result_to_no_model(client: Client) -> None:
+async def test_a_result_of_an_unknown_call_is_stored_and_shown_as_a_result_to_no_model(client: Client) -> None:
     lost = {"type": "function_call_output", "call_id": "never", "output": "found it"}
     await after(client, "t1", [said("user", "go on"), lost], "thanks")
     turns = await turns_of(client)
@@ -470,7 +470,7 @@ async def test_different_turns_at_once_are_stored_once_each_and_whole(client: Cl
     assert (await client.get(f"/v1/conversations/{session}/verify")).json()["valid"] is True
 
 
-async def test_who_waits_for_a_session_is_told_to_come_again_after_200_ms(client: Client, service: Service) -> None:
+async def test_a_turn_that_waits_200_ms_for_its_session_gets_resource_busy(client: Client, service: Service) -> None:
     await after(client, "t1")
     connection = await asyncpg.connect(service.database.superuser)
     try:
@@ -793,7 +793,7 @@ async def test_what_was_answered_is_there_after_a_restart_and_a_repeat_still_sto
         assert [turn["content"] for turn in await turns_of(client)] == ["hello", "hi", "and then?", "then this"]
 
 
-async def test_a_turn_id_that_somebody_took_elsewhere_is_a_conflict(client: Client) -> None:
+async def test_a_turn_id_that_is_used_in_another_conversation_is_a_conflict(client: Client) -> None:
     await after(client, "t1")
     taken = (await turns_of(client))[0]["id"]
     session = (await session_of(client))["id"]

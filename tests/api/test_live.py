@@ -137,7 +137,7 @@ async def test_a_long_snapshot_comes_in_frames_and_misses_nothing(user: Client, 
         assert max(len(frame["turns"]) for frame in frames) <= 200
 
 
-async def test_what_happens_to_turns_is_told(user: Client, port: int) -> None:
+async def test_changes_of_turns_are_sent(user: Client, port: int) -> None:
     conversation = await user.conversation()
     path = f"/v1/conversations/{conversation}"
     reader = Reader()
@@ -167,7 +167,7 @@ async def test_what_happens_to_turns_is_told(user: Client, port: int) -> None:
         assert one.received[-1]["code"] == "not_found"
 
 
-async def test_wrong_frames_are_answered_and_nobody_else_notices(user: Client, port: int) -> None:
+async def test_wrong_frames_are_answered_without_effect_on_other_connections(user: Client, port: int) -> None:
     conversation = await user.conversation()
     async with socket_on(port, conversation, user.key) as one, socket_on(port, conversation, user.key) as other:
         await other.ask("subscribe")
@@ -200,7 +200,7 @@ async def test_wrong_frames_are_answered_and_nobody_else_notices(user: Client, p
         assert (await other.ask("ping"))["type"] == "pong"
 
 
-async def test_a_writer_that_another_one_took_over_from_is_told(user: Client, port: int) -> None:
+async def test_a_replaced_writer_gets_an_error(user: Client, port: int) -> None:
     conversation = await user.conversation()
     async with socket_on(port, conversation, user.key) as one, socket_on(port, conversation, user.key) as two:
         turn_id = await one.open_turn()
@@ -215,7 +215,7 @@ async def test_a_writer_that_another_one_took_over_from_is_told(user: Client, po
         assert (await two.ask("commit", turn_id=turn_id))["turn"]["content"] == "abcdef"
 
 
-async def test_a_writer_that_was_fenced_off_writes_and_ends_nothing_until_it_resumes(user: Client, port: int) -> None:
+async def test_a_fenced_writer_writes_and_ends_nothing_until_it_resumes(user: Client, port: int) -> None:
     conversation = await user.conversation()
     async with socket_on(port, conversation, user.key) as one, socket_on(port, conversation, user.key) as two:
         turn_id = await one.open_turn()
@@ -230,7 +230,7 @@ async def test_a_writer_that_was_fenced_off_writes_and_ends_nothing_until_it_res
         assert (await one.ask("commit", turn_id=turn_id))["turn"]["content"] == "true"[: resumed["durable_offset"]]
 
 
-async def test_who_opens_again_because_no_answer_came_is_told_what_is_durable(user: Client, port: int) -> None:
+async def test_a_repeated_open_returns_the_durable_offset(user: Client, port: int) -> None:
     conversation, turn_id = await user.conversation(), format_id(new_uuid())
     async with socket_on(port, conversation, user.key) as lost:
         await lost.open_turn(id=turn_id)
@@ -284,7 +284,7 @@ async def test_binary_large_and_broken_messages_end_the_connection_with_a_code(u
         assert (await one.closed())[0] == 1009, "nor in empty pieces"
 
 
-async def test_of_somebody_unknown_no_more_is_read_than_a_key_has(
+async def test_of_an_unauthenticated_client_no_more_is_read_than_a_key_has(
     user: Client, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation = await user.conversation()
@@ -444,7 +444,7 @@ async def test_what_becomes_of_a_key_that_was_replaced_meanwhile_ends_no_connect
         assert (await one.ask("ping"))["type"] == "pong"
 
 
-async def test_whoever_goes_on_under_a_key_that_may_not_read_follows_no_more_and_may_write(
+async def test_a_connection_that_continues_with_a_key_without_read_follows_no_more_and_may_write(
     user: Client, port: int
 ) -> None:
     conversation = await user.conversation()
@@ -521,7 +521,7 @@ async def test_turns_that_have_ended_elsewhere_are_renewed_no_more(
         assert await renewed(one) == {kept}
 
 
-async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_nobody(
+async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_no_other(
     words_database: TestDatabase, tmp_path: Path
 ) -> None:
     patient = QUICK | {"live_stall_s": 300}  # or a busy machine cuts the connection before its queue is full
@@ -752,7 +752,7 @@ async def test_a_client_that_has_closed_while_it_is_sent_something_is_no_failure
 
 
 @pytest.mark.parametrize("where", ["read", "pump"])
-async def test_whatever_a_connection_dies_of_it_is_closed_and_gives_its_place_back(
+async def test_a_connection_that_fails_for_any_reason_is_closed_and_no_longer_counted(
     live: tuple[Service, int], user: Client, port: int, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     conversation = await user.conversation()

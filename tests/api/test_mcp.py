@@ -518,7 +518,7 @@ async def test_a_request_that_is_given_up_is_one_line(client: Client, port: int)
     assert sorted(called(events), key=str) == [("append_turns", "ok", None), ("unknown", "error", "cancelled")]
 
 
-async def test_an_exception_that_nobody_expected_says_nothing_of_itself(
+async def test_an_unexpected_exception_reveals_nothing(
     service: Service, client: Client, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = "s3cret-marker"

@@ -227,7 +227,7 @@ async def test_a_key_that_is_revoked_opens_nothing_more(
         assert not (await mcp.call_tool("recall", {"query": "x"})).is_error
 
 
-async def test_a_client_that_hangs_up_in_mid_call_harms_nobody(client: Client, port: int) -> None:
+async def test_a_client_that_disconnects_during_a_call_affects_no_other_client(client: Client, port: int) -> None:
     conversation = await client.conversation()
     for number in range(20):
         arguments = {"conversation_id": conversation, "turns": [{"role": "user", "content": f"n{number}"}]}
@@ -311,7 +311,7 @@ async def test_spaces_around_a_header_are_not_part_of_it(client: Client, port: i
     assert b'"isError":false' in answer
 
 
-async def test_a_revision_that_nobody_speaks_is_refused_with_those_that_are_spoken(
+async def test_an_unknown_protocol_revision_is_refused_with_a_list_of_the_supported_ones(
     http: httpx.AsyncClient, port: int, client: Client
 ) -> None:
     headers = {"MCP-Protocol-Version": "2031-01-01", "Mcp-Method": "tools/list"}

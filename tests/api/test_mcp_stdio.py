@@ -97,7 +97,7 @@ def say(port: int, key: str, lines: list[bytes], **more: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-async def test_a_bad_key_and_a_server_that_is_away_are_told_for_each_call(client: Client, port: int) -> None:
+async def test_a_bad_key_and_a_server_that_is_away_are_reported_for_each_call(client: Client, port: int) -> None:
     lines = [json.dumps(message("tools/list", message_id=name)).encode() for name in (7, "a")]
     answers = await asyncio.to_thread(say, port, client.key[:-1] + "!", lines)
     assert {answer["id"] for answer in answers} == {7, "a"}

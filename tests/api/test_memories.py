@@ -567,7 +567,7 @@ async def remote(service: Service, fake: FakeOpenAI, tmp_path_factory: Any) -> A
         ("echo", 503, "embedder_unavailable"),
     ],
 )
-async def test_where_the_embedder_fails_nothing_is_written_and_its_error_is_told(
+async def test_where_the_embedder_fails_nothing_is_written_and_its_error_is_returned(
     remote: Service, fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, mode: Any, status: int, code: str
 ) -> None:
     async with await remote.new_tenant() as client:

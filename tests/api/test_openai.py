@@ -141,7 +141,7 @@ async def test_a_conversation_is_kept_and_the_model_is_sent_its_context(
     assert (answer["usage"]["completion_tokens"], answer["model"], answer["adapter"]) == (10, CHAT_MODEL, "openai")
 
 
-async def test_whoever_sends_the_whole_history_stores_nothing_twice(
+async def test_a_client_that_sends_the_whole_history_stores_nothing_twice(
     ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat
 ) -> None:
     conversation = await tenant.conversation()

@@ -60,7 +60,7 @@ def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("name", sorted(BODIES))
-def test_whatever_the_schema_allows_is_accepted(name: str) -> None:
+def test_each_value_that_the_schema_allows_is_accepted(name: str) -> None:
     strategy, valid = values(SCHEMAS[name]["properties"]["participants"]), validator(name)
 
     @QUIET
@@ -73,7 +73,7 @@ def test_whatever_the_schema_allows_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BODIES))
-def test_whatever_the_schema_refuses_is_refused(name: str) -> None:
+def test_each_value_that_the_schema_refuses_is_refused(name: str) -> None:
     anything = st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from(["tool", "x" * 257, "a\0b"]),
         lambda inner: (
@@ -158,7 +158,7 @@ async def test_a_page_of_conversations_ends_where_it_has_enough_text(
             assert len(pages) > 1
 
 
-async def test_watchers_of_a_list_are_told_to_read_it_again_where_a_conversation_is_too_large_for_an_event(
+async def test_subscribers_of_a_list_get_reread_where_a_conversation_is_too_large_for_an_event(
     service: Service, client: Client, largest: list[dict[str, Any]]
 ) -> None:
     async with serving(service.app, service.settings) as port, events_on(port, "/v1/events", client.key) as events:

@@ -235,7 +235,7 @@ def test_a_request_under_way_is_finished_before_the_process_ends(data: Path) -> 
     process.stop()
 
 
-def test_a_head_without_end_is_cut_off_and_nobody_else_notices(running: tuple[Process, Process]) -> None:
+def test_a_head_without_end_is_cut_off_without_effect_on_other_clients(running: tuple[Process, Process]) -> None:
     process, _ = running
     with socket.create_connection(("127.0.0.1", process.port), timeout=30) as attacker:
         attacker.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Filler: ")

@@ -269,7 +269,7 @@ async def test_an_erasure_goes_further_than_retention(service: Service, client: 
         assert (await head(client, conversation))["rev"] == rev
 
 
-async def test_older_summaries_that_do_not_know_it_stand_again(service: Service, client: Client, ops: Database) -> None:
+async def test_older_summaries_without_it_are_valid_again(service: Service, client: Client, ops: Database) -> None:
     conversation = await talk(client, "older", retention="audit_only")
     await service.run_jobs()
     await client.append(conversation, *turns("older", 12, 20))
@@ -519,7 +519,7 @@ async def test_a_draft_that_is_given_up_late_goes_with_what_it_was_begun_among(
 
 
 @pytest.mark.parametrize("retention", ["audit_only", "ephemeral"])
-async def test_a_fork_has_what_stands_for_emptied_turns_or_says_gap(
+async def test_a_fork_has_the_summaries_of_emptied_turns_or_reports_the_gap(
     service: Service, client: Client, ops: Database, retention: str
 ) -> None:
     conversation = await talk(client, f"forked {retention}", retention=retention)

@@ -268,7 +268,7 @@ async def test_an_installation_moves_back_and_forth_under_load_and_no_recall_fai
         assert await faults(one, client) == []
 
 
-async def test_a_replica_is_told_of_a_switch_by_the_bus_before_it_looks(
+async def test_a_replica_learns_of_a_switch_by_the_bus_before_its_periodic_check(
     pair: tuple[Service, Service], own: TestDatabase, fake: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = pair

@@ -58,7 +58,7 @@ async def test_an_append_takes_seven_round_trips_however_many_turns(client: Clie
         assert sent[0].startswith("begin; set local app.tenant = '")
 
 
-async def test_what_is_due_later_costs_an_append_one_round_trip_whatever_it_is(client: Client, warm: str) -> None:
+async def test_jobs_of_any_kind_cost_an_append_one_round_trip(client: Client, warm: str) -> None:
     undated = [f"turn {n}" for n in range(500)]  # the vectors of all but 32 are late
     for turns in (["it was yesterday"], [f"turn {n}, next week" for n in range(140)], undated):
         with counted_statements() as sent:

@@ -298,7 +298,7 @@ async def test_opening_again_with_the_same_id_or_key_opens_once(client: Client, 
 
 
 @pytest.mark.parametrize("where", ["here", "at another replica"])
-async def test_a_connection_that_opens_again_renews_the_lease_and_is_told_of_the_turn(
+async def test_a_repeated_open_renews_the_lease_and_returns_the_turn(
     client: Client, conversation: str, service: Service, replica: Service, where: str
 ) -> None:
     writing = await opened(client, conversation, id="01BX5ZZKBKACTAV9WEVGEMMVRZ")
@@ -707,7 +707,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
     assert (done.status_code, done.json().get("content")) == (200, "all of it"), done.text
 
 
-async def test_a_holder_that_renews_learns_that_it_was_fenced_off(
+async def test_a_holder_that_renews_learns_that_it_was_fenced(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = service.container.conversations.streams
@@ -723,7 +723,7 @@ async def test_a_holder_that_renews_learns_that_it_was_fenced_off(
     assert [buffer.key in streams._buffers for buffer in ours] == [False, True]  # noqa: SLF001
 
 
-async def test_a_turn_that_ends_while_leases_are_renewed_is_not_told_as_lost(
+async def test_a_turn_that_ends_while_leases_are_renewed_is_not_reported_as_lost(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = service.container.conversations.streams
@@ -836,7 +836,7 @@ async def under_way(service: Service, turn: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_who_goes_away_while_a_write_is_under_way_ends_it_for_nobody(
+async def test_a_client_that_disconnects_during_a_flush_does_not_end_it(
     client: Client, conversation: str, service: Service
 ) -> None:
     gone, other = [await opened(client, conversation) for _ in range(2)]
@@ -870,7 +870,7 @@ async def test_a_write_that_is_given_up_before_it_began_holds_up_no_commit(
         assert (await writing.commit()).json()["content"] == "text"
 
 
-async def test_who_sends_what_is_refused_is_not_told_of_the_turn_in_its_writers_place(
+async def test_a_caller_whose_chunk_is_refused_does_not_replace_the_writer_of_the_turn(
     client: Client, conversation: str, service: Service
 ) -> None:
     writing = await opened(client, conversation)
@@ -884,7 +884,7 @@ async def test_who_sends_what_is_refused_is_not_told_of_the_turn_in_its_writers_
     assert another.event == []
 
 
-async def test_writing_goes_on_whatever_happens_to_one_write(
+async def test_flushing_goes_on_after_any_exception_of_one_flush(
     client: Client, conversation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_tail = OpenTurnBuffer.has_tail
@@ -962,7 +962,7 @@ async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_togethe
     assert [(row["rows"], row["length"]) for row in rows] == [(1, 20)] * 3
 
 
-async def test_a_write_whose_end_was_not_heard_of_is_not_written_twice(
+async def test_a_flush_with_an_unknown_outcome_is_not_written_twice(
     client: Client, conversation: str, service: Service
 ) -> None:
     writing = await opened(client, conversation)
@@ -981,7 +981,7 @@ async def test_a_write_whose_end_was_not_heard_of_is_not_written_twice(
     assert (await writing.commit(length=12)).json()["content"] == "first second"
 
 
-async def test_a_key_without_read_is_told_of_turns_but_not_what_they_say(
+async def test_a_key_without_read_gets_turns_without_their_content(
     client: Client, conversation: str, service: Service
 ) -> None:
     caller = await service.container.tenancy.authenticate(client.key)
@@ -1086,7 +1086,7 @@ async def test_a_commit_at_another_process_has_the_text_that_was_only_taken(
     assert (done.status_code, done.json()["content"]) == (200, "not durable yet"), done.text
 
 
-async def test_where_the_holder_does_not_answer_the_writer_is_told_where_to_send_from(
+async def test_where_the_holder_does_not_answer_the_writer_gets_the_expected_offset(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing = await opened(client, conversation)
@@ -1149,7 +1149,7 @@ async def test_an_old_chunk_that_is_sent_again_confirms_nothing(
     problem(await writing.commit(client=there), 409, "stream_gap")
 
 
-async def test_a_take_over_whose_end_was_not_heard_of_is_remembered_as_one(
+async def test_a_takeover_with_an_unknown_outcome_counts_as_one(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = replica.client(client.key)

@@ -187,7 +187,7 @@ async def test_a_turn_that_is_being_written_keeps_it(service: Service, client: C
     assert (await sweep(service))["expired"] == 1
 
 
-async def test_what_is_being_deleted_is_seen_by_nobody(
+async def test_a_conversation_that_is_being_purged_is_visible_to_no_caller(
     service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation, other = await make(client, external_id="seen", owner="ann"), await client.conversation()

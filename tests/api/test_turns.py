@@ -225,7 +225,7 @@ async def test_the_activity_of_a_conversation_is_exact_and_its_indexed_copy_is_w
     await connection.close()
 
 
-async def test_the_chain_can_be_walked_by_anybody(client: Client, service: Service) -> None:
+async def test_any_reader_can_recompute_the_chain(client: Client, service: Service) -> None:
     conversation = await client.conversation()
     await client.append(
         conversation, "one", {"role": "assistant", "content": [{"type": "text", "text": "zwei €"}]}, CALL

@@ -97,7 +97,7 @@ async def test_the_first_break_is_named(client: Client, change: Change, name: st
     assert found["turns"] == (4 if what == "head" else seq - 1)
 
 
-async def test_a_chain_can_be_checked_by_whoever_has_the_turns(client: Client) -> None:
+async def test_a_chain_can_be_checked_by_any_reader_of_the_turns(client: Client) -> None:
     conversation = await client.conversation()
     first = (await client.append(conversation, "one"))["turns"][0]
     path = f"/v1/conversations/{conversation}/turns"

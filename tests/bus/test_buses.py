@@ -60,7 +60,9 @@ async def two(
     return one, await replica(one), other, await replica(other)
 
 
-async def test_an_own_message_is_heard_at_once_and_once(bus_server: BusServer, opened: list[ReconnectingBus]) -> None:
+async def test_an_own_message_is_received_at_once_and_once(
+    bus_server: BusServer, opened: list[ReconnectingBus]
+) -> None:
     bus, listener, _, other = await two(bus_server, opened)
     bus.publish({"test": 1})
     assert listener.tests() == [1]
@@ -131,7 +133,7 @@ async def test_a_message_that_is_too_large_is_a_loss_to_the_others(
     assert own.losses == 0
 
 
-async def test_after_the_server_has_ended_all_connections_everybody_is_told_and_it_works_again(
+async def test_after_the_server_has_ended_all_connections_all_listeners_learn_of_the_loss_and_it_works_again(
     bus_server: BusServer, opened: list[ReconnectingBus]
 ) -> None:
     one, first, other, second = await two(bus_server, opened)
@@ -233,7 +235,7 @@ async def test_a_full_queue_is_a_loss_to_the_others(bus_server: BusServer, opene
     assert listener.losses == 1
 
 
-async def test_a_slow_listener_hears_all_in_order(bus_server: BusServer, opened: list[ReconnectingBus]) -> None:
+async def test_a_slow_listener_receives_all_in_order(bus_server: BusServer, opened: list[ReconnectingBus]) -> None:
     bus, _, _, listener = await two(bus_server, opened)
     listener.delay_s = 0.001
     for number in range(1500):
@@ -316,7 +318,7 @@ async def test_a_listener_that_fails_ends_neither_publisher_nor_connection(
     await until(lambda: [m["test"] for m in received if "test" in m].count(2) == 2)
 
 
-async def test_what_a_listener_publishes_comes_behind_what_it_was_told(
+async def test_a_message_of_a_listener_comes_after_the_messages_that_it_received(
     bus_server: BusServer, opened: list[ReconnectingBus]
 ) -> None:
     listener = await replica(add(opened, bus_server.bus()))

@@ -72,7 +72,7 @@ def test_it_agrees_with_the_image(services: dict[str, Any]) -> None:
     assert "POSTGRES_PASSWORD" not in str(turnkeep), "the service never sees the superuser's password"
 
 
-def test_the_script_for_a_new_volume_does_what_the_reference_tells_an_administrator() -> None:
+def test_the_script_for_a_new_volume_does_what_the_reference_lists_for_an_administrator() -> None:
     page = (ROOT / "docs/reference/database.md").read_text()
     block = re.search(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert block is not None

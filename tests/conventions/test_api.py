@@ -30,7 +30,7 @@ def test_the_committed_openapi_document_is_current() -> None:
     assert committed == json.loads(json.dumps(DOCUMENT)), "run `make openapi` and commit what it wrote"
 
 
-def test_the_document_is_the_same_whatever_the_settings() -> None:
+def test_the_document_is_the_same_for_all_settings() -> None:
     """So the apps of all tests can share one."""
     url = "http://127.0.0.1:1/v1"
     settings = Settings(
@@ -79,7 +79,7 @@ def test_the_document_uses_nothing_that_is_newer_than_openapi_3_1() -> None:
     assert "itemSchema" not in json.dumps(DOCUMENT)
 
 
-def test_the_data_of_events_is_told_apart_by_type() -> None:
+def test_the_data_of_events_is_distinguished_by_type() -> None:
     for path in ("/v1/events", "/v1/conversations/{conversation_id}/events"):
         answer = DOCUMENT["paths"][path]["get"]["responses"]["200"]  # type: ignore[index]
         schema = answer["content"]["text/event-stream"]["schema"]

@@ -75,6 +75,8 @@ WORDS = (
     "told",
 )
 """Words that docstrings and comments do without; words in backticks and in quotes are somebody else's."""
+TEST_WORDS = frozenset({*WORDS, "door", "doors", "everybody", "fence", "tells", "voided", "whatever"})
+"""Words that names of tests do without."""
 _WORDS = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 _QUOTED = re.compile(r'`[^`]*`|"[^"]*"')
 
@@ -162,3 +164,23 @@ def test_docstrings_and_comments_use_plain_words(path: Path) -> None:
 def test_such_a_word_is_found() -> None:
     source = '"""Whoever asks."""\nx = 1  # the writer is told\ny = "nobody"\nz = 2\n"""The account `nobody`."""\n'
     assert odd_words(Path("app/x.py"), source) == ["x.py:1: Whoever", "x.py:2: told"]
+
+
+def odd_test_names(path: Path, source: str) -> list[str]:
+    return [
+        f"{path.name}: {name}"
+        for _, name in definitions(path, source)
+        if name.startswith("test_") and not TEST_WORDS.isdisjoint(name.split("_"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path for path in (ROOT / "tests").iterdir() if path.is_dir()), ids=lambda path: path.name
+)
+def test_names_of_tests_use_plain_words(folder: Path) -> None:
+    assert [one for path in folder.rglob("test_*.py") for one in odd_test_names(path, path.read_text())] == []
+
+
+def test_such_a_word_in_the_name_of_a_test_is_found() -> None:
+    source = "def test_a_writer_is_told(): ...\ndef test_a_writer_gets_an_error(): ...\n"
+    assert odd_test_names(Path("tests/test_x.py"), source) == ["test_x.py: test_a_writer_is_told"]

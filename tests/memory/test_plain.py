@@ -136,7 +136,7 @@ def test_a_plain_statement_is_a_fact(text: str, expected: list[tuple[str, str, s
         "I work for a living", "I thought I lived in Rome", "as if I lived in Rome", "My name is not important.",
     ],
 )  # fmt: skip
-def test_what_nobody_plainly_says_of_the_world_is_no_fact(text: str) -> None:
+def test_text_that_states_nothing_about_the_world_is_no_fact(text: str) -> None:
     assert found(text) == []
 
 

@@ -167,7 +167,7 @@ def test_what_only_looks_like_personal_data_stays(text: str) -> None:
     assert redact(text).text == text
 
 
-def test_what_stands_around_stays_as_it_was_written() -> None:
+def test_text_around_personal_data_stays_unchanged() -> None:
     done = redact("Ana\u200b\u2019s mail \uff08ana@example.com\uff09, tel. +49 30 901820!")
     assert done.text == "Ana\u200b\u2019s mail \uff08[email]\uff09, tel. [phone]!"
     assert done.counts == {"email": 1, "phone": 1}

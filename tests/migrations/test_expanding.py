@@ -72,7 +72,7 @@ def test_each_migration_since_the_first_release_leaves_older_releases_running_or
         ("drop index x", False),
     ],
 )
-def test_what_removes_is_told_from_what_adds(sql: str, *, removes: bool) -> None:
+def test_statements_that_remove_are_distinguished_from_those_that_add(sql: str, *, removes: bool) -> None:
     assert bool(removing([sql])) is removes
 
 

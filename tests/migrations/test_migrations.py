@@ -233,7 +233,7 @@ async def test_an_older_release_leaves_a_newer_schema_alone(empty: TestDatabase)
     assert refused.value.code == "schema_newer"
 
 
-def test_replicas_older_than_the_oldest_passable_are_told_from_newer_ones() -> None:
+def test_replicas_older_than_the_oldest_usable_revision_are_distinguished_from_newer_ones() -> None:
     known = known_revisions()
     assert outdated(known, oldest=None) == set()
     assert outdated([*known, "9999"], oldest=known[-1]) == set(known[:-1])

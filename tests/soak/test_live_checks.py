@@ -97,7 +97,7 @@ _ROWS = [{"id": ulid(_PLAIN), "status": "committed", "seq": 1, "tool_calls": [],
           "content": plan_of(_SEED, ulid(_PLAIN)).content}]  # fmt: skip
 
 
-def test_nothing_is_found_in_a_view_that_was_told_everything() -> None:
+def test_no_fault_is_found_in_a_view_that_received_everything() -> None:
     view = _view(_frames())
     assert view.wrongs == []
     assert view.counts["texts built whole"] == 1
@@ -118,7 +118,7 @@ def test_nothing_is_found_in_a_view_that_was_told_everything() -> None:
         (lambda frames: frames.append({"type": "turn.aborted", "turn_id": "x", "length": 0}), "was not open"),
     ],
 )
-def test_damage_of_what_is_told_is_found(damage: Callable[..., object], sentence: str) -> None:
+def test_damage_of_sent_frames_is_found(damage: Callable[..., object], sentence: str) -> None:
     frames = _frames()
     damage(frames)
     assert any(sentence in found for found in _view(frames).wrongs)

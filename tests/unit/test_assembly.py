@@ -124,7 +124,7 @@ def test_the_first_of_several_results_for_a_call_stands() -> None:
     assert reason(made, "t3") == "call a has an earlier result, the first is kept"
 
 
-def test_a_call_id_used_again_later_is_told_apart() -> None:
+def test_a_call_id_that_is_used_again_later_is_a_different_call() -> None:
     made: Any = build([calls(1, "a"), result(2, "a", "1"), calls(3, "a"), result(4, "a", "2")])
     ids = [message["tool_calls"][0]["id"] for message in made.messages if message["role"] == "assistant"]
     assert ids == ["a", "a_3"]

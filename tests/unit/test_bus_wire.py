@@ -50,7 +50,7 @@ def test_a_gap_is_a_loss_and_the_first_envelope_sets_where_numbers_stand() -> No
     assert sequences.record(envelope(15, 0), now_s=0) == (True, [])
 
 
-def test_what_was_heard_already_is_not_heard_again() -> None:
+def test_a_message_is_not_received_twice() -> None:
     sequences = SequenceTracker()
     sequences.record(envelope(0, 3), now_s=0)
     assert sequences.record(envelope(1, 4), now_s=0) == (False, [{"n": 3}, {"n": 4}])

@@ -200,7 +200,7 @@ async def test_every_failure_has_its_code_and_repeats_nothing(
     assert SECRET not in str(error_stack(refusal.value))
 
 
-async def test_an_answer_of_another_shape_is_not_given_nor_told(fake: FakeChat, book: Book) -> None:
+async def test_an_answer_of_another_shape_is_neither_returned_nor_logged(fake: FakeChat, book: Book) -> None:
     log = io.StringIO()
     configure_logging(Settings(log_level="debug").telemetry, log)
     try:
@@ -234,7 +234,7 @@ async def test_what_fails_for_a_moment_is_sent_again_a_few_times(fake: FakeChat,
 
 
 @pytest.mark.parametrize("mode", ["unauthorized", "no_quota", "no_model", "filtered", "garbage", "too_long"])
-async def test_what_trying_again_cannot_mend_is_sent_once(fake: FakeChat, mode: str) -> None:
+async def test_a_request_that_a_retry_cannot_correct_is_sent_once(fake: FakeChat, mode: str) -> None:
     model = chat(fake)
     fake.reply = Reply(mode=mode)
     with pytest.raises(AppError):
@@ -349,7 +349,7 @@ async def test_an_answer_of_another_shape_is_sent_back_once_with_what_is_wrong(f
     await model.close()
 
 
-async def test_an_endpoint_that_does_not_look_at_the_schema_is_told_it_in_words(fake: FakeChat) -> None:
+async def test_an_endpoint_that_ignores_the_schema_gets_it_in_words(fake: FakeChat) -> None:
     model = chat(fake)
     fake.replies = [says("It is five."), GOOD, GOOD]
     await add(model)
@@ -419,7 +419,7 @@ async def test_nothing_is_asked_once_the_budget_is_spent(fake: FakeChat, book: B
     await model.close()
 
 
-async def test_usage_that_is_not_told_is_estimated(fake: FakeChat, book: Book) -> None:
+async def test_usage_that_is_not_reported_is_estimated(fake: FakeChat, book: Book) -> None:
     model = chat(fake, book)
     for usage in (None, (-5, 10**12)):
         fake.reply = says("x" * 300, usage=usage)
@@ -446,7 +446,9 @@ async def test_a_call_that_is_given_up_is_counted_by_what_was_read(fake: FakeCha
     await model.close()
 
 
-async def test_one_who_leaves_twice_does_not_keep_the_ledger_from_being_told(fake: FakeChat, book: Book) -> None:
+async def test_a_caller_that_is_cancelled_twice_does_not_prevent_the_record_in_the_ledger(
+    fake: FakeChat, book: Book
+) -> None:
     model = chat(fake, book)
     book.delay_s = 0.1
     going = asyncio.create_task(say(model))

@@ -136,7 +136,7 @@ async def test_what_fails_for_a_moment_is_sent_again_a_few_times(fake: FakeOpenA
     await embedder.close()
 
 
-async def test_what_trying_again_cannot_mend_is_sent_once(fake: FakeOpenAI) -> None:
+async def test_a_request_that_a_retry_cannot_correct_is_sent_once(fake: FakeOpenAI) -> None:
     embedder = remote(fake)
     for mode in ("unauthorized", "no_quota", "nan"):
         fake.requests.clear()
@@ -283,7 +283,7 @@ def test_openais_key_goes_to_openai_alone(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     "text", ["a " * 5000, "x" * 5000, "字" * 5000, " " * 5000, "\n".join(["línea"] * 900), "ab" + " " * 3000 + "cd"]
 )
-def test_estimated_pieces_stay_under_their_size_whatever_the_text(text: str) -> None:
+def test_estimated_pieces_stay_under_their_size_for_any_text(text: str) -> None:
     pieces = split_by_estimate(text, max_tokens=100)
     assert all(sum(1 if c.isascii() else 3 for c in piece) <= 300 for piece in pieces)
     assert len(pieces) < 110

@@ -18,7 +18,7 @@ def test_of_many_turns_those_that_were_begun_last_are_known() -> None:
     assert epochs.own() == {ONE: 2, THREE: 1}
 
 
-def test_an_epoch_is_known_whoever_the_caller_is_until_the_turn_has_ended() -> None:
+def test_an_epoch_is_known_for_every_caller_until_the_turn_has_ended() -> None:
     epochs = Epochs(most=2)
     epochs.begin(ONE, 1)
     epochs.change_caller()

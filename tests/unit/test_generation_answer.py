@@ -80,7 +80,7 @@ async def test_events_are_read_wherever_they_are_cut() -> None:
         assert [data async for data in event_data(pieces())] == ["one\ntwo", "three", "four"]
 
 
-def test_what_is_told_is_what_can_be_stored_and_pairs_that_were_parted_are_joined() -> None:
+def test_sent_text_can_be_stored_and_split_surrogate_pairs_are_joined() -> None:
     answer = PartialAnswer()
     assert told(
         answer, piece(content="a\0\ud83d"), piece(content="\ude00b"), piece(content="\ud83d"), piece(content="c\ude00")

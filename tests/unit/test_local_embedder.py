@@ -47,7 +47,7 @@ async def test_an_empty_text_has_a_vector(embedder: LocalEmbedder) -> None:
     assert np.isfinite(await embedder.embed(["", " \n"], purpose="document")).all()
 
 
-async def test_the_same_text_has_the_same_vector_whatever_is_embedded_beside_it(embedder: LocalEmbedder) -> None:
+async def test_the_same_text_has_the_same_vector_with_any_texts_beside_it(embedder: LocalEmbedder) -> None:
     alone = await embedder.embed(["When did Maria go to Lisbon?"], purpose="query")
     crowd, among = await asyncio.gather(
         embedder.embed(["word " * 300] * 10, purpose="document"),

@@ -14,7 +14,7 @@ def line(**message: object) -> ClientMessage:
     return ClientMessage(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
 
-async def test_a_cancellation_is_heard_however_many_calls_are_under_way() -> None:
+async def test_a_cancellation_takes_effect_with_any_number_of_running_calls() -> None:
     asked: list[int] = []
     is_full = asyncio.Event()
 

@@ -461,7 +461,7 @@ async def test_a_body_that_is_not_whole_in_time_is_408_and_cut_off(
     assert events(log, "request.failed") == []
 
 
-async def test_a_body_that_nobody_reads_holds_its_connection_no_longer(impatient: tuple[str, int]) -> None:
+async def test_a_body_that_is_not_read_does_not_keep_its_connection_open(impatient: tuple[str, int]) -> None:
     head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n"
     answer, took = await asyncio.to_thread(_trickle, impatient, head, seconds=10)
     assert answer.startswith(b"HTTP/1.1 200 ")

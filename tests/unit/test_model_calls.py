@@ -139,7 +139,7 @@ async def test_a_failure_that_passes_is_tried_again(model: OpenAIChat, fake: Fak
     assert len(book.rows) == 1
 
 
-async def test_where_the_endpoint_tells_no_usage_tools_and_calls_are_in_the_estimate(
+async def test_where_the_endpoint_reports_no_usage_tools_and_calls_are_in_the_estimate(
     model: OpenAIChat, fake: FakeChat, book: Book
 ) -> None:
     fake.reply = calls(("look", {"at": "the end of a long and winding road"}), usage=None)

@@ -247,7 +247,7 @@ async def test_an_unknown_route_is_a_problem(client: httpx.AsyncClient) -> None:
         ("POST", "/openapi.json", "GET, HEAD"),
     ],
 )
-async def test_a_wrong_method_is_told_all_methods_of_the_path(
+async def test_a_wrong_method_gets_all_methods_of_the_path(
     client: httpx.AsyncClient, method: str, path: str, allow: str
 ) -> None:
     answer = await client.request(method, path)

@@ -118,7 +118,7 @@ def started(limits: ProjectionLimits | None = None) -> tuple[ConversationProject
     return projection, reader
 
 
-def test_text_that_follows_is_told_at_once_and_a_repeat_is_not() -> None:
+def test_text_that_follows_is_sent_at_once_and_a_repeat_is_not() -> None:
     projection, reader = started()
     for message in (delta(0, "ab"), delta(2, "cd"), delta(0, "ab"), delta(1, "bc"), delta(2, "cdef")):
         frames, need = projection.on_message(message)
@@ -150,7 +150,7 @@ def test_a_hole_is_known_even_when_what_waits_is_too_much_to_keep() -> None:
     assert projection.next_read() == "nothing"
 
 
-def test_a_higher_epoch_begins_with_what_is_durable_and_a_lower_one_is_not_heard() -> None:
+def test_a_higher_epoch_begins_with_the_durable_text_and_a_lower_one_is_ignored() -> None:
     projection, reader = started()
     reader.apply(projection.on_message(delta(0, "durable, and lost"))[0])
     frames, need = projection.on_message(delta(12, "told again", epoch=2))
@@ -185,7 +185,7 @@ def test_text_of_a_turn_that_is_not_known_waits_for_its_rows_and_is_dropped_when
     assert projection.next_read() == "nothing"
 
 
-def test_what_is_heard_during_a_look_is_looked_at_again() -> None:
+def test_changes_that_are_announced_during_a_read_are_read_again() -> None:
     projection, _ = started()
     projection.start_read()
     projection.on_message(delta(0, "ab", turn=TurnId(UUID(int=9))))
@@ -232,7 +232,7 @@ def test_a_revision_supersedes_before_it_commits_and_each_row_carries_its_place(
     assert reader.live == {1: (format_id(third), None)}
 
 
-def test_of_a_rev_that_was_told_in_part_the_rest_is_looked_for() -> None:
+def test_the_rest_of_a_rev_that_was_sent_in_part_is_read() -> None:
     projection = ConversationProjection()
     snapshot(projection)
     projection.start_read()
@@ -243,7 +243,7 @@ def test_of_a_rev_that_was_told_in_part_the_rest_is_looked_for() -> None:
     assert projection.on_message(bus_event("changed", turn=None, rev=1)) == ([], "nothing")
 
 
-def test_a_turn_that_came_and_went_between_two_looks_is_told_as_both() -> None:
+def test_a_turn_that_was_committed_and_superseded_between_two_reads_is_sent_as_both() -> None:
     projection, reader = ConversationProjection(), Reader()
     snapshot(projection)
     first, second = UUID(int=21), UUID(int=22)
@@ -350,7 +350,7 @@ def test_of_open_turns_so_much_text_is_held_and_shown_and_the_rest_when_one_ends
 
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_whatever_the_bus_does_no_more_than_so_much_is_held_and_every_reader_ends_with_all(data: st.DataObject) -> None:
+def test_for_any_loss_on_the_bus_memory_is_limited_and_every_reader_ends_with_all(data: st.DataObject) -> None:
     world = World(data, open_bytes=data.draw(st.integers(1, 30)))
     steps = [world.write, world.write, world.write, world.flush, world.deliver_late, world.snapshot, world.take_over,
              world.resume, world.join]  # fmt: skip
@@ -376,7 +376,7 @@ def test_whatever_the_bus_does_no_more_than_so_much_is_held_and_every_reader_end
 
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_whatever_the_bus_does_every_reader_ends_with_what_was_written(data: st.DataObject) -> None:
+def test_for_any_loss_on_the_bus_every_reader_ends_with_the_written_text(data: st.DataObject) -> None:
     world = World(data)
     steps = [world.write, world.write, world.write, world.flush, world.deliver_late, world.snapshot, world.take_over,
              world.resume, world.join]  # fmt: skip

@@ -42,7 +42,7 @@ def test_a_page_continues_after_the_last_row() -> None:
     assert after_key(None) == {}
 
 
-def test_a_list_is_one_array_whatever_its_length() -> None:
+def test_a_list_of_any_length_is_one_array() -> None:
     query = Query(update(turns).values(rev=turns.c.rev + 1).where(is_any(turns.c.id, "ids")))
     assert text(query) == "UPDATE turns SET rev=(turns.rev + 1) WHERE turns.id = ANY ($1::UUID[])"
 

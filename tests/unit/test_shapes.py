@@ -57,7 +57,7 @@ def test_a_schema_is_strict_and_keeps_the_names_of_members() -> None:
         '{"text": "a\\u0000"}',
     ],
 )
-def test_a_value_is_found_in_a_fence_and_among_words(answer: str) -> None:
+def test_a_value_is_found_in_a_code_block_and_among_words(answer: str) -> None:
     assert shape_request(Said).read(answer).text == "a"
 
 
@@ -75,7 +75,9 @@ def test_an_escaped_backslash_before_what_looks_like_nul_stays() -> None:
         ('```json\n{"texts": []}\n```', True, "at /text: Field required"),
     ],
 )
-def test_what_is_not_of_the_shape_is_told_with_where_it_is_wrong(answer: str, is_json: object, problem: str) -> None:
+def test_a_value_of_another_shape_is_reported_with_the_place_of_the_fault(
+    answer: str, is_json: object, problem: str
+) -> None:
     with pytest.raises(UnusableError) as unusable:
         shape_request(Said).read(answer)
     assert unusable.value.is_json is is_json

@@ -51,7 +51,7 @@ def test_a_delta_behind_a_hole_is_not_guessed(turn_id: str) -> None:
         take(opened(), "turn.delta", turn_id=turn_id, part="content", offset=1, delta="x")
 
 
-def test_turns_that_share_a_rev_are_all_told_when_the_connection_was_lost_between_them() -> None:
+def test_turns_that_share_a_rev_are_all_sent_when_the_connection_was_lost_between_them() -> None:
     view = opened()
     first = turn("a", "one", rev=3)
     assert [entry.turn_id for entry in take(view, "turn.committed", rev=3, turn=first)] == ["a"]
@@ -71,7 +71,7 @@ def test_a_snapshot_in_several_frames_is_done_with_its_last() -> None:
     assert open_text(view.open["p"]) == "so far"
 
 
-def test_what_became_of_a_turn_is_told_once() -> None:
+def test_each_change_of_a_turn_is_shown_once() -> None:
     view = opened()
     take(view, "turn.committed", rev=1, turn=turn("a", "one"))
     changes = [take(view, "turn.superseded", rev=2, turn_id="a", superseded_by="b") for _ in range(2)]

@@ -95,16 +95,39 @@ class StallGuard:
             self._on_stall()
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class _WatchedWriting(asyncio.Protocol):
+    """A connection that is watched by its guard while answers wait to be read."""
+
+    stall_s: ClassVar[float] = 30.0
+    _guard: StallGuard | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop watching."""
+        if self._guard is not None:
+            self._guard.stop()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Start watching whether the peer reads."""
+        super().pause_writing()
+        if self._guard is not None:
+            self._guard.start()
+
+    def resume_writing(self) -> None:
+        """Stop watching: the peer has read."""
+        super().resume_writing()
+        if self._guard is not None:
+            self._guard.stop()
+
+
+class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
     """A protocol that closes a connection whose head is too large or slow, whose body never ends, or that is not read.
 
     The application refuses bodies. But it answers many requests without reading their bodies, which then have no time
     limit.
     """
 
-    stall_s: ClassVar[float] = 30.0
     body_limit_s: ClassVar[float] = 60.0 + _ANSWER_S
-    _guard: StallGuard | None = None
     _head_bytes: int = 0
     _head_tail: bytes = b""
     _in_head: bool = True
@@ -122,21 +145,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         self._stop_clock()
-        if self._guard is not None:
-            self._guard.stop()
         super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Start watching whether the peer reads."""
-        super().pause_writing()
-        if self._guard is not None:
-            self._guard.start()
-
-    def resume_writing(self) -> None:
-        """Stop watching: the peer has read."""
-        super().resume_writing()
-        if self._guard is not None:
-            self._guard.stop()
 
     def data_received(self, data: bytes) -> None:
         """Count the bytes of a head before it is parsed."""
@@ -214,22 +223,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-class BoundedSocket(WebSocketsSansIOProtocol):
+class BoundedSocket(_WatchedWriting, WebSocketsSansIOProtocol):
     """A WebSocket that is closed if its peer does not read, or sends endless fragments or invalid UTF-8."""
-
-    stall_s: ClassVar[float] = 30.0
-    _guard: StallGuard | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Watch the connection from its start."""
         super().connection_made(transport)
         self._guard = StallGuard(self.loop, self.transport, self.stall_s, self._give_up)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop watching."""
-        if self._guard is not None:
-            self._guard.stop()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Answer an unreadable handshake: uvicorn leaves such a connection open without an answer."""
@@ -251,18 +251,6 @@ class BoundedSocket(WebSocketsSansIOProtocol):
                 self.handle_parser_exception()
                 return
         super().send_receive_event_to_app()
-
-    def pause_writing(self) -> None:
-        """Start watching whether the peer reads."""
-        super().pause_writing()
-        if self._guard is not None:
-            self._guard.start()
-
-    def resume_writing(self) -> None:
-        """Stop watching: the peer has read."""
-        super().resume_writing()
-        if self._guard is not None:
-            self._guard.stop()
 
     def handle_ping(self) -> None:
         """Answer, unless earlier answers wait to be read."""

@@ -7,7 +7,6 @@ transaction. A repeated turn id or Idempotency-Key stores nothing twice.
 
 import json
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from uuid import UUID
 
 from app.conversations.change import ChangeConditions, change_conversation
@@ -208,10 +207,7 @@ class Conversations:
         A page has fewer than `limit` if conversations have many names and large metadata; `has_more` is then true.
         """
         scope = f"conversations|{caller.tenant_id}|{order}|{where!r}"
-        after: tuple[datetime, UUID] | None = None
-        if cursor is not None:
-            moment, last_id = self._cursors.read(scope, cursor)
-            after = (datetime.fromisoformat(str(moment)), UUID(str(last_id)))
+        after = self._cursors.read_time(scope, cursor)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await list_store.list_conversations(
                 tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1,

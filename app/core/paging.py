@@ -9,11 +9,14 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from uuid import UUID
 
 from pydantic import BaseModel
 
 from app.core.errors import FieldError, Invalid
+from app.core.ids import parse_id
 
 Item = TypeVar("Item")
 Key: TypeAlias = list[str | int]
@@ -66,6 +69,13 @@ class Cursors:
                 ],
             )
         return cast("Key", json.loads(body))
+
+    def read_time(self, scope: str, cursor: str | None) -> tuple[datetime, UUID] | None:
+        """Return the time and the id in a cursor of a list that is ordered by them; None without a cursor."""
+        if cursor is None:
+            return None
+        time, last_id = self.read(scope, cursor)
+        return datetime.fromisoformat(str(time)), parse_id(str(last_id))
 
 
 def make_page(

@@ -53,7 +53,7 @@ class Administration:
         """List keys by creation time, including revoked and expired ones."""
         caller.require(Scope.ADMIN)
         scope = f"keys|{caller.tenant_id}|{order}"
-        after = self._after(scope, cursor)
+        after = self._cursors.read_time(scope, cursor)
         async with self._ops.across_tenants() as tx:
             rows = await store.page_keys(
                 tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
@@ -144,7 +144,7 @@ class Administration:
         """List all tenants by creation time."""
         caller.require(Scope.OPERATOR)
         scope = f"tenants|{order}"
-        after = self._after(scope, cursor)
+        after = self._cursors.read_time(scope, cursor)
         async with self._ops.across_tenants() as tx:
             rows = await store.page_tenants(tx, newest_first=order == "desc", after=after, limit=limit + 1)
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
@@ -178,14 +178,6 @@ class Administration:
         if tenant is None:
             raise NotFound("not_found", "There is no such tenant.")
         return tenant
-
-    # what both need
-
-    def _after(self, scope: str, cursor: str | None) -> tuple[datetime, UUID] | None:
-        if cursor is None:
-            return None
-        moment, last_id = self._cursors.read(scope, cursor)
-        return datetime.fromisoformat(str(moment)), parse_id(str(last_id))
 
 
 async def _refuse_repeat(_caller: Caller, _tx: Transaction, result_ids: Sequence[UUID]) -> NoReturn:

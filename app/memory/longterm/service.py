@@ -131,10 +131,7 @@ class Memories:
         if Scope.ADMIN not in caller.scopes:
             agent_id = require_reach(caller, agent_id or caller.agent, named_in="query")
         scope = f"memories|{caller.tenant_id}|{agent_id!r}|{owner!r}|{newest_first}"
-        after: tuple[datetime, UUID] | None = None
-        if cursor is not None:
-            moment, last_id = self._cursors.read(scope, cursor)
-            after = (datetime.fromisoformat(str(moment)), UUID(str(last_id)))
+        after = self._cursors.read_time(scope, cursor)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await memory_store.list_page(
                 tx,

@@ -20,7 +20,7 @@ commands = typer.Typer()
 def tail_conversation(
     conversation: Annotated[str, typer.Argument(help="The conversation's id.")],
     url: Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")] = None,
-    after_rev: Annotated[int | None, typer.Option(min=0, help="Begin with what changed after this rev.")] = None,
+    after_rev: Annotated[int | None, typer.Option(min=0, help="Begin with changes after this rev.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print frames as lines of JSON.")] = False,  # noqa: FBT002
 ) -> None:
     """Show a conversation and its new text as it is written. The key: TURNKEEP_API_KEY, or the admin key."""
@@ -41,7 +41,7 @@ def tail_conversation(
 @commands.command()
 def mcp(
     url: Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")] = None,
-    agent: Annotated[str | None, typer.Option(help="The agent that asks, where the key is not an agent's own.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Name of the agent, if the key has none of its own.")] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the configuration for a client.")] = False,  # noqa: FBT002
 ) -> None:
     """Serve the tools of a running server to a model, over standard input and output. The key: as for `tail`."""

@@ -13,7 +13,7 @@ commands = typer.Typer()
 @commands.command()
 def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Only print the migrations as SQL.")] = False,  # noqa: FBT002
-    force: Annotated[bool, typer.Option("--force", help="Even while replicas run that it breaks.")] = False,  # noqa: FBT002
+    force: Annotated[bool, typer.Option("--force", help="Even while incompatible replicas run.")] = False,  # noqa: FBT002
 ) -> None:
     """Bring the database to this release's schema."""
     from app.core.database import schema
@@ -47,7 +47,7 @@ def doctor(
     invariants: Annotated[bool, typer.Option("--invariants", help="Check the data instead.")] = False,  # noqa: FBT002
     tenant: Annotated[str | None, typer.Option(help="With --invariants: only this tenant's data.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="With --invariants: so many of each tenant's newest conversations.")
+        int | None, typer.Option(min=1, help="With --invariants: only so many newest conversations of each tenant.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,  # noqa: FBT002
 ) -> None:
@@ -68,13 +68,15 @@ def doctor(
 @commands.command()
 def reembed(
     query: Annotated[
-        list[str] | None, typer.Option(help="A query to compare by; may be repeated. Default: turns of users.")
+        list[str] | None, typer.Option(help="A query to compare with; may be repeated. Default: turns of users.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="Whose turns to compare on; default: the admin key's.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Tenant whose turns are compared; default: the admin key's.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Switch without asking.")] = False,  # noqa: FBT002
     force: Annotated[bool, typer.Option("--force", help="Switch even where vectors are missing.")] = False,  # noqa: FBT002
     status: Annotated[bool, typer.Option("--status", help="Only show the spaces.")] = False,  # noqa: FBT002
-    rollback: Annotated[bool, typer.Option("--rollback", help="Search the space before again.")] = False,  # noqa: FBT002
+    rollback: Annotated[bool, typer.Option("--rollback", help="Search the previous space again.")] = False,  # noqa: FBT002
     drop: Annotated[int | None, typer.Option(min=1, help="Delete this space's vectors.")] = None,
 ) -> None:
     """Move to the embedder of TURNKEEP_NEXT_EMBEDDER: fill its space, compare, switch. May be stopped and run again."""

@@ -43,12 +43,12 @@ def generate() -> None:
 
 @commands.command("create")
 def create(
-    name: Annotated[str, typer.Option(help="What the key is for.")] = "key",
+    name: Annotated[str, typer.Option(help="Name of the key.")] = "key",
     scope: Annotated[list[Scope] | None, typer.Option(help="A scope; may be repeated. Default: read, write.")] = None,
     tenant: Annotated[str | None, typer.Option(help="The tenant's id; default: that of the admin key.")] = None,
-    new_tenant: Annotated[str | None, typer.Option(help="Make a tenant of this name, with a key for it.")] = None,
+    new_tenant: Annotated[str | None, typer.Option(help="Create a tenant of this name, with a key for it.")] = None,
     expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Days until the key expires.")] = None,
-    agent: Annotated[str | None, typer.Option(help="The agent that asks with this key; default: who it says.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Agent of the key; default: the one named in X-Agent-Id.")] = None,
     long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,  # noqa: FBT002
 ) -> None:
     """Create a key and print it, once."""

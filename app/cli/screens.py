@@ -48,7 +48,7 @@ def check_data(settings: Settings, tenant_id: TenantId | None, limit: int | None
         sys.stdout.write(json.dumps({"healthy": not faults, "faults": found}) + "\n")
         return not faults
     if not faults:
-        typer.echo("Everything holds.")
+        typer.echo("No invariant is broken.")
         return True
     table = Table("fault", "tenant", "conversation", "turn or entry", "what")
     for fault in faults:

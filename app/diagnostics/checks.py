@@ -147,7 +147,7 @@ def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:
     """Compare the schema of the database with the revisions of this release, oldest first."""
     state = schema_state(version, known)
     if version is None:
-        return Check("schema", Level.FAIL, "there is none", "Run `turnkeep migrate`.")
+        return Check("schema", Level.FAIL, "no schema", "Run `turnkeep migrate`.")
     if state is SchemaState.OLDER:
         found = f"{version.revision}, and this release needs {known[-1]}"
         return Check("schema", Level.FAIL, found, "Run `turnkeep migrate`.")
@@ -237,13 +237,13 @@ def check_chat(found: Probe | None, model: str = "") -> Check:
     if found is None:
         return _ok(name, "not configured: requests that need a model get model_not_configured, all others work")
     if found.refused:
-        remedy = "Look at TURNKEEP_LLM_API_KEY; for OpenAI itself OPENAI_API_KEY will do."
+        remedy = "Check TURNKEEP_LLM_API_KEY; for OpenAI itself, OPENAI_API_KEY is enough."
         return Check(name, Level.FAIL, found.trouble, remedy)
     if found.trouble:
-        remedy = "Look at TURNKEEP_LLM_BASE_URL. Until it answers, what needs a chat model waits or is refused."
+        remedy = "Check TURNKEEP_LLM_BASE_URL. Until it answers, calls that need a chat model wait or fail."
         return Check(name, Level.WARN, found.trouble, remedy)
     if found.listed is False:
-        remedy = "Look at TURNKEEP_LLM_MODEL; some gateways do not list all models they have."
+        remedy = "Check TURNKEEP_LLM_MODEL; some gateways do not list all their models."
         return Check(name, Level.WARN, f"its endpoint does not list {model}", remedy)
     return _ok(name, f"{model}, its endpoint answers")
 
@@ -251,7 +251,7 @@ def check_chat(found: Probe | None, model: str = "") -> Check:
 def check_settings(settings: Settings, environment: Mapping[str, str]) -> list[Check]:
     """Check for settings that contradict each other, or that are probably mistakes."""
     found = [*_contradictions(settings), *_unknown_settings(environment)]
-    return found or [_ok("settings", "nothing contradicts")]
+    return found or [_ok("settings", "no contradiction")]
 
 
 def _contradictions(settings: Settings) -> Iterator[Check]:
@@ -315,5 +315,5 @@ def check_disk(path: Path, free: int) -> Check:
     found = f"{free // _MiB} MiB free at {path}"
     if free < _LITTLE_DISK:
         level = Level.FAIL if free < _TOO_LITTLE_DISK else Level.WARN
-        return Check("disk", level, found, "Make room: Postgres stops when it cannot write.")
+        return Check("disk", level, found, "Free some space: Postgres stops if it cannot write.")
     return _ok("disk", found)

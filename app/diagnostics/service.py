@@ -130,7 +130,7 @@ async def _examine_database(settings: Settings) -> list[Check]:
     try:
         await server.read_configuration()
     except AppError:
-        remedy = "Start it with `turnkeep serve` and run this again: what is checked in the database was left out."
+        remedy = "Start it with `turnkeep serve` and run this again: the checks of the database were skipped."
         return [Check("database", Level.WARN, "the embedded Postgres is not running", remedy)]
     checks: list[Check] = []
     facts: list[ServerFacts] = []

@@ -61,14 +61,14 @@ async def _move(steps: Reembedding, console: Console, options: ReembedOptions) -
     if space.covered < space.entries:
         console.print(f"{space.entries - space.covered} of {space.entries} entries have no vectors{_failed(space)}.")
     texts, result = await steps.compare(space.id, queries=options.queries, k=_K)
-    console.print("Nothing to compare on." if result is None else _comparison(texts, result))
+    console.print("There is nothing to compare." if result is None else _comparison(texts, result))
     if not options.yes and not options.ask(f"Search {_named(space)} from now on?"):
         console.print("Nothing was switched. The space is filled and kept up to date; run this again to switch.")
         return
     space = await steps.switch(space.id, force=options.force)
     console.print(
-        f"Searched now: {_named(space)}. Back: turnkeep reembed --rollback. When all is well, let TURNKEEP_EMBEDDER"
-        " and what belongs to it name the new one, and delete the old with --drop."
+        f"Searched now: {_named(space)}. To go back: turnkeep reembed --rollback. To finish: set"
+        " TURNKEEP_EMBEDDER and its settings to the new model, and delete the old space with --drop."
     )
 
 

@@ -1,1 +1,1 @@
-"""Vectors made by jobs after the append."""
+"""Vectors, and terms and cues of entries of older releases, that jobs add after the append."""

@@ -167,13 +167,6 @@ def relevance(total: Floats, *, entries: int, weights: RankingWeights = RankingW
     return np.float32(1) / (np.float32(1) + np.exp(-log_odds))
 
 
-def best_first(scores: Scores, occurred_at: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
-    """Return the order of the entries, best first; the newer one, then the earlier element, wins a tie."""
-    if occurred_at is None:
-        return np.argsort(-scores.total, kind="stable")
-    return np.lexsort((-occurred_at, -scores.total))
-
-
 def _write_match(
     features: EntryFeatures,
     terms: Mapping[str, Floats],

@@ -14,7 +14,7 @@ import pytest
 from app.core.ids import format_id, new_uuid
 from app.memory.facts.fact_timeline import FactTimeline
 from app.memory.facts.merge import Clock
-from app.memory.facts.store import Key, StoredFact
+from app.memory.facts.store import FactKey, StoredFact
 from app.memory.schemas import Statement, Tier
 from app.settings.memory import FactSettings
 from tests.support.api import Client, Service, problem
@@ -311,7 +311,7 @@ async def test_tiers_rise_with_evidence_and_what_is_past_its_time_goes(
 async def test_very_many_facts_of_a_key_go_at_once_when_their_time_is_over() -> None:
     """Nobody else is answered while a timeline is drawn: so it is drawn once, not once for each that goes."""
     now, ids = datetime(2026, 1, 1, tzinfo=UTC), Clock(datetime(2026, 1, 1, tzinfo=UTC), new_uuid)
-    key, settings = Key("ana", "ana", "likes"), FactSettings()
+    key, settings = FactKey("ana", "ana", "likes"), FactSettings()
     stored: list[StoredFact] = []
     for number in range(600):
         one = FactTimeline(

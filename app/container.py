@@ -16,7 +16,6 @@ from app.conversations.live.list_subscription import ListSubscriptions
 from app.conversations.live.subscription import ConversationSubscriptions
 from app.conversations.service import TOKEN_EPOCHS, Conversations
 from app.core.bus.messages import Bus, Listener, Message, ThrottledCall
-from app.core.bus.nats import NatsBus, NatsCluster
 from app.core.bus.notify import NotifyBus
 from app.core.database.revisions import application_name
 from app.core.database.servers import Server
@@ -173,6 +172,8 @@ async def _end_last_used(tending: "asyncio.Task[None]", tenancy: Tenancy) -> Non
 def make_bus(settings: BusSettings, server: Server) -> Bus:
     """Return the bus of an installation, not yet started: over NATS if configured, else over the database."""
     if settings.nats_url is not None:
+        from app.core.bus.nats import NatsBus, NatsCluster  # noqa: PLC0415 - its client is for installations with NATS
+
         return NatsBus(NatsCluster.from_urls(settings.nats_url.get_secret_value()), settings=settings)
     application = application_name("turnkeep-{}")
     return NotifyBus(server.app.url, role=server.app.role, application=application, settings=settings)

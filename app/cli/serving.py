@@ -2,13 +2,19 @@
 
 import asyncio
 import os
-from typing import Annotated
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Final
 
 import typer
 
 from app.cli.common import read_settings
 
 commands = typer.Typer()
+
+# structlog imports rich for tracebacks, and uvicorn watchfiles for reloading: a server uses neither
+_OPTIONAL: Final = ("rich", "watchfiles")
 
 
 @commands.command()
@@ -22,8 +28,8 @@ def serve(
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = read_settings(**given)
     _use_one_blas_thread()
-
-    from app.cli.server import run_server
+    with _without(_OPTIONAL):
+        from app.cli.server import run_server
 
     run_server(settings)
 
@@ -33,8 +39,8 @@ def worker() -> None:
     """Run jobs only, beside servers with TURNKEEP_WORKER_IN_PROCESS=false or with too much work."""
     settings = read_settings()
     _use_one_blas_thread()
-
-    from app.cli.server import run_worker
+    with _without(_OPTIONAL):
+        from app.cli.server import run_worker
 
     asyncio.run(run_worker(settings))
 
@@ -42,3 +48,16 @@ def worker() -> None:
 def _use_one_blas_thread() -> None:
     """Let numpy compare vectors in the calling thread, which is faster here. Takes effect before its first import."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+@contextmanager
+def _without(names: Sequence[str]) -> Generator[None]:
+    """Hide modules that packages import only if they are installed. They can be imported again afterwards."""
+    hidden = [name for name in names if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # pyright: ignore[reportArgumentType] - None: there is no such module
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]

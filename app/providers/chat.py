@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
-import openai
-
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
 from app.core.telemetry import get_logger
@@ -36,6 +34,7 @@ from app.providers.shapes import RequestVariant, ShapeRequest, UnusableError, cl
 from app.settings.models import ChatSettings, Endpoint
 
 if TYPE_CHECKING:
+    import openai
     from openai.types.chat import ChatCompletion, ChatCompletionMessageParam, ChatCompletionToolParam
     from openai.types.chat.completion_create_params import ResponseFormat
 
@@ -273,6 +272,8 @@ class OpenAIChat:
         tools: Sequence[ToolOffer],
     ) -> "_FirstChoice":
         """Send one request and return its answer. Raises _VariantRefusedError if another variant may be accepted."""
+        import openai  # noqa: PLC0415 - see `client_of`
+
         if asked is not None and variant.format != "schema":
             messages = asked.instructed(messages)
         try:
@@ -359,6 +360,8 @@ class Probe:
 
 async def probe(endpoint: Endpoint, *, timeout_s: float) -> Probe:
     """List the models of the endpoint, once."""
+    import openai  # noqa: PLC0415 - see `client_of`
+
     client = client_of(endpoint, timeout_s=timeout_s)
     try:
         async with asyncio.timeout(min(timeout_s, _PROBE_TIMEOUT_S)):
@@ -414,12 +417,12 @@ def _estimated(texts: Sequence[str]) -> int:
     return sum(map(estimated_tokens, texts))
 
 
-def _error_text(error: openai.APIStatusError) -> str:
+def _error_text(error: "openai.APIStatusError") -> str:
     """Return all texts of an error. They may quote the prompt, so they are only searched for parameter names."""
     return f"{error.param or ''} {error.code or ''} {error.message} {error.body}"
 
 
-def _refusal(error: openai.APIStatusError) -> AppError:
+def _refusal(error: "openai.APIStatusError") -> AppError:
     return _declined() if error.code in _FILTERED else CHAT_ERRORS.refused(error)
 
 

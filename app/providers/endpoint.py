@@ -5,15 +5,16 @@ No text of an endpoint is repeated: its messages may quote the prompt and its ke
 
 import random
 from dataclasses import dataclass
-from typing import Final
-
-import openai
+from typing import TYPE_CHECKING, Final
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
 from app.formats.schemas import JsonObject
 from app.providers.schemas import ChatModel
 from app.settings.models import Endpoint
+
+if TYPE_CHECKING:
+    import openai
 
 _FIRST_DELAY_S = 0.25
 _TIMEOUT, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 408, 409, 429, 500
@@ -49,7 +50,7 @@ class EndpointErrors:
     expected: str
     event: str
 
-    def refused(self, error: openai.APIStatusError) -> AppError:
+    def refused(self, error: "openai.APIStatusError") -> AppError:
         """Return the error for a status."""
         status, wait = error.status_code, retry_after(error)
         if status == _TOO_MANY:
@@ -100,7 +101,7 @@ def delay(error: AppError, attempt: int, *, max_retries: int, timeout_s: float) 
     return wait if wait < timeout_s / 2 else None
 
 
-def retry_after(error: openai.APIStatusError) -> int | None:
+def retry_after(error: "openai.APIStatusError") -> int | None:
     """Return `Retry-After` in seconds, rounded up. None for a date, because clocks differ."""
     try:
         seconds = float(error.response.headers.get("retry-after", ""))
@@ -127,8 +128,10 @@ def require_model(chat: ChatModel | None) -> ChatModel:
     return chat
 
 
-def client_of(endpoint: Endpoint, *, timeout_s: float) -> openai.AsyncOpenAI:
+def client_of(endpoint: Endpoint, *, timeout_s: float) -> "openai.AsyncOpenAI":
     """Return a client of an endpoint, which does not repeat requests by itself."""
+    import openai  # noqa: PLC0415 - the client takes 15 MB: imported where an endpoint is configured
+
     return openai.AsyncOpenAI(
         # an endpoint without keys ignores it, and the client requires one
         api_key=endpoint.api_key or "none",

@@ -8,11 +8,9 @@ as texts, of the right dimensions, with finite numbers. The vectors are then nor
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import openai
-from openai.types import CreateEmbeddingResponse
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
@@ -20,6 +18,9 @@ from app.providers.endpoint import EndpointErrors, delay
 from app.providers.pieces import split_by_estimate
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 from app.settings.models import EmbeddingSettings, Endpoint
+
+if TYPE_CHECKING:
+    from openai.types import CreateEmbeddingResponse
 
 PROVIDER: Final = "openai"
 KNOWN_DIMENSIONS: Final = {
@@ -57,6 +58,8 @@ class OpenAIEmbedder:
     def __init__(
         self, endpoint: Endpoint, *, settings: EmbeddingSettings, guard: Callable[[], None] | None = None
     ) -> None:
+        import openai  # noqa: PLC0415 - the client takes 15 MB: imported where an endpoint is configured
+
         self._endpoint = endpoint
         self._settings = settings
         self._timeout_s = settings.embeddings_timeout_s
@@ -183,6 +186,8 @@ class OpenAIEmbedder:
 
     async def _request(self, texts: Sequence[str]) -> list[Vectors]:
         """Send one request, and return the vectors in the order of the texts. Their width is not checked yet."""
+        import openai  # noqa: PLC0415 - imported by `__init__` already
+
         # most endpoints refuse an empty text
         inputs = [text if text.strip() else "." for text in texts]
         dimensions = self._endpoint.dimensions if self._ask_for_dimensions else None
@@ -211,7 +216,7 @@ class OpenAIEmbedder:
         return (matrix / lengths).astype(np.float32)
 
 
-def _in_order(answer: CreateEmbeddingResponse, count: int) -> list[Vectors]:
+def _in_order(answer: "CreateEmbeddingResponse", count: int) -> list[Vectors]:
     """Return the vectors by their `index`. Raises ValueError unless there is one for each text."""
     found = {item.index: np.asarray(item.embedding, dtype=np.float32) for item in answer.data}
     if len(answer.data) != count or found.keys() != set(range(count)):

@@ -11,9 +11,8 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-import openai
 from pydantic import JsonValue
 
 from app.core.errors import AppError, Unavailable
@@ -33,6 +32,9 @@ from app.providers.endpoint import (
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
 from app.settings.models import ChatSettings, Endpoint
+
+if TYPE_CHECKING:
+    import openai
 
 DONE: Final = "[DONE]"
 """The data of the last event of a stream."""
@@ -207,6 +209,8 @@ class Upstream:
                 await response.close()
 
     async def _open(self, path: str, body: JsonObject | None, deadline: float) -> _Response:
+        import openai  # noqa: PLC0415 - see `client_of`
+
         attempt = 0
         while True:
             left = deadline - asyncio.get_running_loop().time()
@@ -305,7 +309,7 @@ def _text(data: bytes) -> str:
         raise CHAT_ERRORS.invalid_answer() from None
 
 
-def _refusal(error: openai.APIStatusError) -> AppError:
+def _refusal(error: "openai.APIStatusError") -> AppError:
     known = CHAT_ERRORS.refused(error)
     status = error.status_code
     if status in _OURS:

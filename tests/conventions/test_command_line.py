@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -55,3 +56,14 @@ def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
     declared = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert declared is not None
     assert done.stdout == f"turnkeep {declared[1]}\n"
+
+
+def test_a_server_leaves_out_what_only_some_installations_need(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        done, imported = run(("serve", "--port", str(taken.getsockname()[1])), tmp_path)
+    assert (done.returncode, "cannot be listened on" in done.stderr) == (1, True), done.stderr[-2000:]
+    assert imported >= {"fastapi", "mcp"}
+    assert imported.isdisjoint({"alembic", "nats", "openai", "pygments"})
+    # a hidden module is listed too, but none below it
+    assert not re.search(r"(rich|watchfiles)\.\w", done.stderr)

@@ -12,6 +12,7 @@ import pytest
 from turnkeep_minilm import FOLDER, MODEL_FILE
 
 from app.core.errors import Unavailable
+from app.providers import local
 from app.providers.local import SPACE, LocalEmbedder, MiniLM
 from app.providers.local_queue import FairQueue
 from app.providers.schemas import Embedder, Purpose, Vectors
@@ -62,6 +63,20 @@ async def test_thirty_two_calls_at_once_are_all_answered(embedder: LocalEmbedder
     answers = await asyncio.gather(*(embedder.embed([text], purpose="query") for text in texts))
     together = await embedder.embed(texts, purpose="document")
     assert np.array_equal(np.vstack(answers), together)
+
+
+def test_vectors_of_words_are_read_from_the_file_as_the_session_would_hold_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mapped = MiniLM(FOLDER)
+    monkeypatch.setattr(local, "_MODEL_BYTES", 0)
+    held = MiniLM(FOLDER)
+    for text in ("a kitten sat on the rug", SENTENCE * 20, "", "straße 東京 \U0001f98a [PAD] zz"):
+        assert np.array_equal(mapped.embed_one(text), held.embed_one(text))
+
+
+def test_the_model_file_has_the_size_at_which_it_is_mapped() -> None:
+    assert (FOLDER / MODEL_FILE).stat().st_size == local._MODEL_BYTES  # noqa: SLF001
 
 
 async def test_the_guard_is_asked_before_anything_is_embedded() -> None:

@@ -43,6 +43,8 @@ WORDS = [
 ]  # fmt: skip
 ACTORS, OWNERS, PROJECTS = ("ann", "bob", "eve"), ("mia", "tom"), ("default", "p1")
 _WEIGHTS = WordWeights()
+UNANSWERED = "x-unanswered"
+"""Header of the answer that a client gives itself if the server gives none."""
 
 
 @dataclass
@@ -53,6 +55,8 @@ class History:
     turns: dict[str, list[str]] = field(default_factory=dict)
     """The live turns by conversation."""
     erased: set[str] = field(default_factory=set)
+    unanswered: list[tuple[str, str, int]] = field(default_factory=list)
+    """Appends without an answer: the conversation, a word that only their turns have, and the number of turns."""
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -172,12 +176,12 @@ class Writer:
 
 
 async def _append(client: Client, other: Client, history: History, chance: random.Random, conversation: str) -> None:
-    unique = f"w{uuid4().hex[:10]}"
+    unique, common = f"w{uuid4().hex[:10]}", f"c{uuid4().hex[:10]}"
     turns = [
         {
             "role": chance.choice(("user", "assistant")),
             "actor": chance.choice(ACTORS),
-            "content": text_of(chance),
+            "content": f"{text_of(chance)} {common}",
             "metadata": {"n": chance.randint(0, 3)},
             "occurred_at": (datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=chance.randint(0, 4000))).isoformat(),
         }
@@ -185,6 +189,8 @@ async def _append(client: Client, other: Client, history: History, chance: rando
     ]
     turns[0]["content"] += f" {unique}"
     answer = await client.post(f"/v1/conversations/{conversation}/turns", json={"turns": turns})
+    if UNANSWERED in answer.headers:
+        history.unanswered.append((conversation, common, len(turns)))
     if not answer.is_success:
         return
     appended = [turn["id"] for turn in answer.json()["turns"]]
@@ -220,6 +226,14 @@ async def search_always(
             history.counts["searches"] += 1
 
 
+async def write_at_once(one: Client, two: Client, history: History, chance: random.Random, *, steps: int) -> None:
+    """Let three writers write, two by the first service and one by the second."""
+    async with asyncio.TaskGroup() as writers:
+        for client, other in ((one, two), (two, one), (one, two)):
+            own = random.Random(chance.random())  # noqa: S311 - repeatable, not secret
+            writers.create_task(Writer(client, other, history, own).write(steps))
+
+
 async def run_history(pair: tuple[Service, Service], seed: int, number: int, *, steps: int = 12) -> Counter[str]:
     """Run one history, and hold the search of both services against the reference."""
     chance = random.Random(f"{seed}-{number}")  # noqa: S311 - repeatable, not secret
@@ -228,10 +242,7 @@ async def run_history(pair: tuple[Service, Service], seed: int, number: int, *, 
         history = History()
         done = asyncio.Event()
         searching = asyncio.create_task(search_always((one, two), history, random.Random(chance.random()), done))  # noqa: S311
-        async with asyncio.TaskGroup() as writers:
-            for client, other in ((one, two), (two, one), (one, two)):
-                own = random.Random(chance.random())  # noqa: S311
-                writers.create_task(Writer(client, other, history, own).write(steps))
+        await write_at_once(one, two, history, chance, steps=steps)
         done.set()
         await searching
         if chance.random() < 0.5:
@@ -265,9 +276,9 @@ class Row:
     vectors: list[Any]
 
 
-async def read_rows(database: TestDatabase, tenant: UUID, space: int) -> list[Row]:
-    """All live entries of a tenant."""
-    connection = await asyncpg.connect(database.superuser)
+async def read_rows(superuser: str, tenant: UUID, space: int) -> list[Row]:
+    """All live entries of a tenant, by the URL of a role that may read them."""
+    connection = await asyncpg.connect(superuser)
     try:
         await register_vector(connection)
         entries = await connection.fetch(
@@ -366,7 +377,7 @@ def random_scope(rows: Sequence[Row], chance: random.Random) -> SearchScope:
 async def compare(pair: tuple[Service, Service], client: Client, history: History, chance: random.Random) -> None:
     """Hold both services against the reference, in random scopes."""
     space = pair[0].container.ann.space.id
-    rows = await read_rows(pair[0].database, client.tenant_id, space)
+    rows = await read_rows(pair[0].database.superuser, client.tenant_id, space)
     erased = {parse_id(turn) for turn in history.erased}
     assert not erased & {row.id for row in rows}, "an erased turn has an entry"
     caller = Caller(client.tenant_id, KeyId(uuid4()), frozenset(KeyScope), agent_id=None, long_term_enabled=True)

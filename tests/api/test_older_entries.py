@@ -18,7 +18,7 @@ from app.core.ids import format_id, new_uuid, parse_id
 from app.core.jobs import Job
 from app.index.analyser.analyser import ANALYSER_VERSION
 from app.index.analyser.cues import LANGUAGE, Cue
-from app.index.analyser.terms import unpack_terms
+from app.index.analyser.terms import unpack_all_terms
 from app.index.backfill import analysis_backfill, analysis_store
 from app.index.backfill.analysis_backfill import AnalysisBackfill
 from app.index.schemas import ANALYSIS_JOB
@@ -74,7 +74,7 @@ async def analyses(service: Service, client: Client) -> dict[UUID, tuple[object,
     sql = "select entry_id, terms, cues, analyser, language from index_entries where tenant_id = $1 and live"
     found: dict[UUID, tuple[object, ...]] = {}
     for entry_id, terms, *more in await rows(service, sql, client.tenant_id):
-        hashes, counts = unpack_terms(terms or b"")
+        hashes, _, counts = unpack_all_terms([terms or b""])
         found[entry_id] = (dict(zip(hashes.tolist(), counts.tolist(), strict=True)) or None, *more)
     return found
 

@@ -29,18 +29,19 @@ def batch(*entry_ids: UUID, vectors: Any, pieces: int = 1, dates: str | None = N
         owner=none, agent=none, actor=none, role=none, group=none, position=np.arange(1, count + 1, dtype=np.int64),
         session=np.zeros(count, np.int64), occurred_at=np.zeros(count, np.int64),
         expires_at=np.full(count, NEVER, np.int64), length=np.ones(count, np.int32), cues=np.zeros(count, np.uint8),
-        waits=np.zeros(count, np.bool_), first_piece=none, pieces=np.full(count, pieces, np.int32),
+        first_piece=none, pieces=np.full(count, pieces, np.int32),
     )  # fmt: skip
     texts: list[str | None] = [None] * count
     return EntryBatch(
         columns, [UUID(int=9)] * count, ["p"] * count, texts, texts, texts, texts, [dates] * count,
-        np.asarray(vectors, dtype=np.float32), none, np.empty(0, np.uint64), np.empty(0, np.uint8),
+        np.asarray(vectors, dtype=np.float32), np.empty(0, np.uint64), none[:0], np.empty(0, np.uint8),
     )  # fmt: skip
 
 
 def test_a_search_that_has_begun_still_compares_what_is_changed_meanwhile() -> None:
     segment = Segment(2)
-    segment.load([batch(A, B, vectors=[[1, 0], [0, 1]])])
+    segment.add(batch(A, B, vectors=[[1, 0], [0, 1]]))
+    segment.sort()
     view = segment.view
     segment.put(batch(A, vectors=[[1, 0]]))
     found = search_segment(view, view.live.nonzero()[0], SegmentQuery(np.array([1, 0], np.float32), ()), weigh=WEIGHTS)
@@ -49,7 +50,8 @@ def test_a_search_that_has_begun_still_compares_what_is_changed_meanwhile() -> N
 
 def test_no_vector_of_a_removed_entry_remains_even_of_its_earlier_states() -> None:
     segment = Segment(2)
-    segment.load([batch(A, B, vectors=[[3, 1], [3, 2], [3, 3], [3, 4]], pieces=2, dates="[]")])
+    segment.add(batch(A, B, vectors=[[3, 1], [3, 2], [3, 3], [3, 4]], pieces=2, dates="[]"))
+    segment.sort()
     segment.put(batch(A, vectors=[[3, 5], [3, 6]], pieces=2, dates="[]"))
     removed = segment.remove(numbers_of_ids([A, C]))
     assert removed.tolist() == numbers_of_ids([A]).tolist()
@@ -65,7 +67,8 @@ def test_equal_entries_are_in_the_order_of_their_ids_wherever_their_vectors_are(
     vector, query = chance.standard_normal((2, 384)).astype(np.float32)
     ids = [UUID(int=int(number)) for number in chance.permutation(count)]
     segment = Segment(384)
-    segment.load([batch(*ids, vectors=[vector / np.linalg.norm(vector)] * count)])
+    segment.add(batch(*ids, vectors=[vector / np.linalg.norm(vector)] * count))
+    segment.sort()
     view = segment.view
     rows = select_rows(view, SearchScope(kinds=[EntryKind.TURN]), now=0)
     found = search_segment(view, rows, SegmentQuery(query / np.linalg.norm(query), ()), weigh=WEIGHTS)
@@ -80,7 +83,8 @@ def test_equal_entries_are_in_the_order_of_their_ids_wherever_their_vectors_are(
 def test_few_of_many_equal_entries_are_made_into_hits() -> None:
     ids = [UUID(int=number) for number in range(1, 3001)]
     segment = Segment(2)
-    segment.load([batch(*ids, vectors=np.empty((0, 2)), pieces=0)])
+    segment.add(batch(*ids, vectors=np.empty((0, 2)), pieces=0))
+    segment.sort()
     view = segment.view
     view.columns.occurred_at[:] = np.arange(3000)
     rows = select_rows(view, SearchScope(kinds=[EntryKind.TURN]), now=0)

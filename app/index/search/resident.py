@@ -197,9 +197,10 @@ class ResidentIndex:
         read_ids = [*unsure_ids.difference(changes.changed_ids), *changes.changed_ids]
         batches: list[EntryBatch] = []
         if read_ids:
-            batches = await segment_store.read_entries(
-                tx, tenant_id, read_ids, space_id=space.id, dimensions=space.dimensions, max_bytes=self._max_bytes
-            )
+            await segment_store.read_entries(
+                tx, tenant_id, read_ids, batches.append,
+                space_id=space.id, dimensions=space.dimensions, max_bytes=self._max_bytes,
+            )  # fmt: skip
         if len(segment) <= _CHANGED_INLINE or not (read_ids or changes.removed_ids):
             _change(segment, changes.removed_ids, read_ids, batches)
         else:
@@ -277,12 +278,15 @@ async def read_segment(
     tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], space: Space, *, max_bytes: float = math.inf
 ) -> Segment:
     """Read entries into a new segment. Raises SegmentTooLargeError if they take more than `max_bytes`."""
-    batches = await segment_store.read_entries(
-        tx, tenant_id, entry_ids, space_id=space.id, dimensions=space.dimensions, max_bytes=max_bytes
+    segment = Segment(space.dimensions, room=len(entry_ids))
+    await segment_store.read_entries(
+        tx, tenant_id, entry_ids, segment.add, space_id=space.id, dimensions=space.dimensions, max_bytes=max_bytes
     )
     if len(entry_ids) > _BUILT_INLINE:
-        return await asyncio.to_thread(_build, batches, space.dimensions)
-    return _build(batches, space.dimensions)
+        await asyncio.to_thread(segment.sort)
+    else:
+        segment.sort()
+    return segment
 
 
 def _change(
@@ -296,9 +300,3 @@ def _change(
         segment.retire(numbers_of_ids(read_ids))
     for batch in batches:
         segment.put(batch)
-
-
-def _build(batches: Sequence[EntryBatch], dimensions: int) -> Segment:
-    segment = Segment(dimensions)
-    segment.load(batches)
-    return segment

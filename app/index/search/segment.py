@@ -12,6 +12,7 @@ vectors of removed entries become zero.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -38,6 +39,8 @@ _DATES_BYTES: Final = 400
 _RECENT_SHARE: Final = 8
 """Terms of new rows are sorted into the list when the new rows are more than 1/8 of all."""
 _DEAD_SHARE: Final = 4
+_MAX_EXPECTED: Final = 2
+"""Vectors per entry for which a new segment has room from the start, at most."""
 
 
 def microseconds(time: datetime) -> int:
@@ -61,8 +64,8 @@ class Columns:
     """One element per entry. Texts are codes of the segment's dictionaries; times are microseconds since 2000, UTC.
 
     `conversation`, `project`, `owner`, `agent`, `actor`, `role`: codes, -1 for none; `group` is the code of a session
-    of a conversation. `position`: -1 for none. `expires_at`: the largest number for never. `waits`: its vectors
-    are made later. `first_piece` and `pieces`: its rows among the vectors.
+    of a conversation. `position`: -1 for none. `expires_at`: the largest number for never. `first_piece` and
+    `pieces`: its rows among the vectors.
     """
 
     entry_id: EntryIds
@@ -80,7 +83,6 @@ class Columns:
     expires_at: NDArray[np.int64]
     length: Rows
     cues: NDArray[np.uint8]
-    waits: Flags
     first_piece: Rows
     pieces: Rows
 
@@ -107,8 +109,9 @@ class Postings:
     def sort(cls, terms: NDArray[np.uint64], row: Rows, count: NDArray[np.uint8]) -> "Postings":
         """Return the postings of parallel arrays in any order."""
         order = np.argsort(terms, kind="stable")
-        unique, first = np.unique(terms[order], return_index=True)
-        return cls(unique, np.append(first, len(terms)), row[order], count[order])
+        ordered = terms[order]
+        first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(terms)])
+        return cls(ordered[first], np.append(first, len(terms)), row[order], count[order])
 
     def find(self, term: int) -> tuple[Rows, NDArray[np.uint8]]:
         """Return the rows that have a term, and its counts."""
@@ -132,6 +135,15 @@ class RecentTerms:
     row: Rows
     count: NDArray[np.uint8]
 
+    @classmethod
+    def joined(cls, parts: "Sequence[RecentTerms]") -> "RecentTerms":
+        """Return the terms of all parts."""
+        return cls(
+            np.concatenate([part.terms for part in parts]),
+            np.concatenate([part.row for part in parts]),
+            np.concatenate([part.count for part in parts]),
+        )
+
     def find(self, term: int) -> tuple[Rows, NDArray[np.uint8]]:
         """Return the rows that have a term, and its counts."""
         found = np.flatnonzero(self.terms == np.uint64(term))
@@ -142,7 +154,8 @@ class RecentTerms:
 class EntryBatch:
     """Entries to add, as they are stored: texts instead of codes, and all pieces and terms one after another.
 
-    `piece_counts` and `term_counts` have one element per entry; `dates` is JSON text or None.
+    `dates` is JSON text or None. `terms`, `term_rows` (the number of the entry in the batch) and `counts` have one
+    element per entry and term, in any order.
     """
 
     columns: Columns
@@ -154,8 +167,8 @@ class EntryBatch:
     roles: Sequence[str | None]
     dates: Sequence[str | None]
     vectors: Floats
-    term_counts: Rows
     terms: NDArray[np.uint64]
+    term_rows: Rows
     counts: NDArray[np.uint8]
 
     def __len__(self) -> int:
@@ -182,17 +195,11 @@ class Codes:
     def add_all(self, values: Sequence[object | None]) -> Rows:
         """Return the code of each value, -1 for None; new values get new codes."""
         codes, known = self._codes, self._values
-        found = np.empty(len(values), dtype=np.int32)
-        for at, value in enumerate(values):
-            if value is None:
-                found[at] = NONE
-                continue
-            code = codes.get(value)
-            if code is None:
-                code = codes[value] = len(known)
+        for value in dict.fromkeys(values):
+            if value is not None and value not in codes:
+                codes[value] = len(known)
                 known.append(value)
-            found[at] = code
-        return found
+        return np.fromiter(map(codes.get, values, repeat(NONE)), np.int32, len(values))
 
     def get(self, value: object) -> int | None:
         """Return the code of a value that an entry has or had."""
@@ -260,8 +267,10 @@ class SegmentView:
 class Segment:
     """The owner of a scope's entries. Not thread-safe: one task changes it at a time."""
 
-    def __init__(self, dimensions: int) -> None:
+    def __init__(self, dimensions: int, *, room: int = 0) -> None:
+        """Make an empty segment. `room`: how many entries will be added, about."""
         self._dimensions = dimensions
+        self._room = room
         self._texts = Dictionaries.empty()
         self._dates: dict[tuple[int, int], str] = {}
         self._count = self._pieces = self._recent = 0
@@ -271,6 +280,7 @@ class Segment:
         self._by_place = np.empty(0, dtype=np.int64)
         self._postings = Postings.sort(*_no_terms())
         self._recent_terms = RecentTerms(*_no_terms())
+        self._unsorted: list[RecentTerms] = []
 
     @property
     def view(self) -> SegmentView:
@@ -308,20 +318,30 @@ class Segment:
     def put(self, batch: EntryBatch) -> None:
         """Add entries; those that the segment has already are replaced. The ids of a batch are distinct."""
         self.retire(batch.columns.entry_id)
-        self._append(batch)
+        self._recent_terms = RecentTerms.joined([self._recent_terms, self._append(batch)])
         self._order(self._count - len(batch), self._count)
         if self._recent > max(_MIN_RECENT, self._count // _RECENT_SHARE):
             self._sort_terms()
 
-    def load(self, batches: Sequence[EntryBatch]) -> None:
-        """Add all entries of a new segment at once. Their ids are distinct."""
-        self._grow(sum(map(len, batches)), sum(len(batch.vectors) for batch in batches))
-        for batch in batches:
-            self._append(batch)
+    def add(self, batch: EntryBatch) -> None:
+        """Add entries to a new segment, which is searched only after `sort`. The ids of all batches are distinct."""
+        if self._room > self._count == 0:
+            # about as many vectors for each of the others; room that is not written to takes no memory
+            pieces = len(batch.vectors) * self._room // len(batch)
+            self._grow(self._room, max(len(batch.vectors), min(pieces, _MAX_EXPECTED * self._room)))
+        self._unsorted.append(self._append(batch))
+
+    def sort(self) -> None:
+        """Make a new segment ready for searches."""
+        if len(self._vectors) > self._pieces + self._pieces // 4 + 64:
+            self._vectors = self._vectors[: self._pieces].copy()
+        self._recent_terms = RecentTerms.joined([self._recent_terms, *self._unsorted])
+        self._unsorted.clear()
         self._order(0, self._count)
         self._sort_terms()
 
-    def _append(self, batch: EntryBatch) -> None:
+    def _append(self, batch: EntryBatch) -> RecentTerms:
+        """Add rows, and return their terms."""
         added = self._coded(batch)
         start, stop = self._count, self._count + len(batch)
         self._grow(stop, self._pieces + len(batch.vectors))
@@ -329,19 +349,13 @@ class Segment:
             getattr(self._columns, one.name)[start:stop] = getattr(added, one.name)
         self._vectors[self._pieces : self._pieces + len(batch.vectors)] = batch.vectors
         self._live = np.concatenate((self._live, np.ones(len(batch), dtype=np.bool_)))
-        rows = np.repeat(np.arange(start, stop, dtype=np.int32), batch.term_counts)
-        recent = self._recent_terms
-        self._recent_terms = RecentTerms(
-            np.concatenate((recent.terms, batch.terms)),
-            np.concatenate((recent.row, rows)),
-            np.concatenate((recent.count, batch.counts)),
-        )
         self._count, self._pieces, self._recent = stop, self._pieces + len(batch.vectors), self._recent + len(batch)
         if any(batch.dates):
             ids = batch.columns.entry_id.tolist()
             self._dates = self._dates | {
                 (high, low): text for (high, low), text in zip(ids, batch.dates, strict=True) if text is not None
             }
+        return RecentTerms(batch.terms, batch.term_rows + np.int32(start), batch.counts)
 
     def remove(self, entry_ids: EntryIds) -> EntryIds:
         """Remove entries; return the ids of those that the segment had. All their vectors become zero at once."""
@@ -483,6 +497,5 @@ def _empty_columns(count: int) -> Columns:
     return Columns(
         entry_id=np.empty((count, 2), dtype=np.uint64), kind=small(), conversation=rows(), project=rows(), owner=rows(),
         agent=rows(), actor=rows(), role=rows(), group=rows(), position=large(), session=large(), occurred_at=large(),
-        expires_at=large(), length=rows(), cues=small(), waits=np.empty(count, dtype=np.bool_), first_piece=rows(),
-        pieces=rows(),
+        expires_at=large(), length=rows(), cues=small(), first_piece=rows(), pieces=rows(),
     )  # fmt: skip

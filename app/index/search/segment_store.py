@@ -4,14 +4,14 @@ A segment keeps the database snapshot that it was read in. An entry has changed 
 last was not visible in that snapshot. So nothing is missed of transactions that began earlier and committed later.
 
 Columns are read as bytes, one value for all entries, because a Python object per entry and column would take several
-times as long.
+times as long. Vectors are read in several values, because Postgres copies a very large one several times.
 
 Literal SQL: search is hot.
 """
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.index.analyser.cues import Cue
-from app.index.analyser.terms import BYTES_PER_TERM, pack_terms, parse_tsvector, unpack_terms
+from app.index.analyser.terms import BYTES_PER_TERM, pack_terms, parse_tsvector, unpack_all_terms
 from app.index.schemas import EntryKind
 from app.index.search.segment import NONE, Columns, EntryBatch, EntryIds, Floats, Rows, microseconds
 
@@ -44,9 +44,12 @@ _SERVER: Final = "pg_postmaster_start_time()::text || coalesce(pg_stat_get_bgwri
 
 _TERMS_UNKNOWN: Final = -1
 _FIRST_IDS: Final = 512
-_IDS_PER_READ: Final = 2048
+_IDS_PER_READ: Final = 1024
+_IDS_PER_VALUE: Final = 64
+_SMALL_PAGE: Final = 256
+"""Up to this many entries are read with their vectors in one round trip."""
 _BYTES_PER_READ: Final = 16 * 2**20
-_UNPACKED_INLINE: Final = 256
+_UNPACKED_INLINE: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,47 +147,62 @@ async def read_entries(
     tx: Transaction,
     tenant_id: TenantId,
     entry_ids: Sequence[UUID],
+    add: Callable[[EntryBatch], None],
     *,
     space_id: int,
     dimensions: int,
     max_bytes: float = math.inf,
-) -> list[EntryBatch]:
-    """Read entries by id with their vectors in a space, in batches. Those that are not live any more are left out.
+) -> None:
+    """Read entries by id with their vectors in a space. Those that are not live any more are left out.
 
-    Raises SegmentTooLargeError if they take more than `max_bytes`: an entry may have many vectors.
+    `add` takes one batch at a time, if it is large in a thread, while the next one is read. Raises SegmentTooLargeError
+    if they take more than `max_bytes`: an entry may have many vectors.
     """
-    batches: list[EntryBatch] = []
+    loop = asyncio.get_running_loop()
+    adding: asyncio.Future[None] | None = None
     start = nbytes = 0
     limit = _FIRST_IDS
-    while start < len(entry_ids):
-        ids = entry_ids[start : start + limit]
-        batch = await _read_batch(tx, tenant_id, ids, space_id=space_id, dimensions=dimensions)
-        start += len(ids)
-        if len(batch):
-            batches.append(batch)
-            nbytes += batch.nbytes
-        if nbytes > max_bytes:
-            raise SegmentTooLargeError
-        limit = min(_IDS_PER_READ, max(1, _BYTES_PER_READ * start // max(nbytes, 1)))
-    return batches
+    try:
+        while start < len(entry_ids):
+            page = await _read_page(tx, tenant_id, entry_ids[start : start + limit], space_id=space_id)
+            start += limit
+            nbytes += page.nbytes
+            if nbytes > max_bytes:
+                raise SegmentTooLargeError
+            if adding is not None:
+                await adding
+                adding = None
+            if page.nbytes > _UNPACKED_INLINE:
+                adding = loop.run_in_executor(None, _add, page, dimensions, add)
+            else:
+                _add(page, dimensions, add)
+            limit = min(_IDS_PER_READ, max(1, _BYTES_PER_READ * start // max(nbytes, 1)))
+    finally:
+        if adding is not None:
+            await adding
 
 
-def _entries_sql(space_id: int) -> str:
-    """Return the statement that reads entries with their vectors, in the order of ids."""
-    return f"""
-    with e as materialized (
-        select * from index_entries e where e.tenant_id = $1 and e.entry_id = any($2::uuid[]) and e.live
-        order by e.entry_id
-    ),
-    v as materialized (
-        select v.entry_id, v.embedding from vectors v
-        where v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = any($2::uuid[])
-          and v.entry_id in (select entry_id from e)
-        order by v.entry_id, v.part
-    )
-    select
-        coalesce((select string_agg(vector_send(embedding), '') from v), '') as vectors,
-        coalesce((select string_agg(uuid_send(entry_id), '') from v), '') as piece_ids,
+def _add(page: "_Page", dimensions: int, add: Callable[[EntryBatch], None]) -> None:
+    batch = _unpack(page, dimensions)
+    if len(batch):
+        add(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Entries as the database sends them: the columns of all entries, and the vectors of some in each value."""
+
+    entries: asyncpg.Record
+    vectors: Sequence[bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Return about the bytes of the entries in memory."""
+        packed = len(self.entries["numbers"]) + sum(map(len, self.entries["terms"]))
+        return packed + sum(map(len, self.vectors))
+
+
+_ENTRIES: Final = f"""
         coalesce(string_agg(uuid_send(entry_id), ''), '') as entry_ids,
         coalesce(string_agg(
             int8send(coalesce(position, {NONE})) || int8send(coalesce(session, {NONE}))
@@ -192,7 +210,7 @@ def _entries_sql(space_id: int) -> str:
             || int4send(doc_length)
             || int4send(coalesce(length(terms) / {BYTES_PER_TERM}, {_TERMS_UNKNOWN}))
             || int2send(coalesce(cues, case when asks then {int(Cue.ASKS)} else 0 end)::smallint)
-            || int2send(({_KIND_CODES})::smallint) || boolsend(vectors_due) || boolsend(dates is not null),
+            || int2send(({_KIND_CODES})::smallint) || boolsend(dates is not null),
             ''
         ), '') as numbers,
         coalesce(array_agg(conversation_id), '{{}}') as conversation_ids,
@@ -204,31 +222,52 @@ def _entries_sql(space_id: int) -> str:
         coalesce(array_agg(dates::text) filter (where dates is not null), '{{}}') as dates,
         coalesce(array_agg(terms) filter (where terms is not null), '{{}}') as terms,
         coalesce(array_agg(lexemes::text) filter (where terms is null), '{{}}') as lexemes
-    from e
+    from index_entries e where e.tenant_id = $1 and e.entry_id = any($2::uuid[]) and e.live
+    """
+"""Columns and origin of entries; a select with the ids of the entries as $2."""
+
+
+def _vectors_sql(space_id: int, entry_ids: str) -> str:
+    """Return a query of one value: the vectors of entries, each after the id of its entry."""
+    return f"""
+    select coalesce(string_agg(uuid_send(v.entry_id) || vector_send(v.embedding), ''), '') as packed from vectors v
+    where v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = any({entry_ids})
     """  # noqa: S608
 
 
-async def _read_batch(
-    tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], *, space_id: int, dimensions: int
-) -> EntryBatch:
-    row = await tx.fetchrow(_entries_sql(space_id), tenant_id, list(entry_ids))
+async def _read_page(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], *, space_id: int) -> _Page:
+    is_small = len(entry_ids) <= _SMALL_PAGE
+    vectors = f"({_vectors_sql(space_id, '$2::uuid[]')}) as vectors," if is_small else ""
+    row = await tx.fetchrow(f"select {vectors} {_ENTRIES}", tenant_id, entry_ids)
     if row is None:
         raise RuntimeError("a statement that always returns a row returned none")
-    if len(entry_ids) <= _UNPACKED_INLINE:
-        return _unpack(row, dimensions)
-    return await asyncio.to_thread(_unpack, row, dimensions)
+    if is_small:
+        return _Page(row, [row["vectors"]])
+    some_ids = f"($2::uuid[])[at : at + {_IDS_PER_VALUE - 1}]"
+    values = await tx.fetch(
+        f"""
+        select read.packed from generate_series(1, cardinality($2::uuid[]), {_IDS_PER_VALUE}) at
+        cross join lateral ({_vectors_sql(space_id, some_ids)}) read
+        """,  # noqa: S608
+        tenant_id,
+        entry_ids,
+    )
+    # a vector of an entry that changed after the first statement is read again by the next search
+    return _Page(row, [value["packed"] for value in values])
 
 
-def _unpack(row: asyncpg.Record, dimensions: int) -> EntryBatch:
+def _unpack(page: _Page, dimensions: int) -> EntryBatch:
+    row = page.entries
     numbers = np.frombuffer(row["numbers"], _numbers_type())
     ids = np.frombuffer(row["entry_ids"], np.uint64).reshape(-1, 2)
-    vectors, pieces = _unpack_vectors(row["vectors"], row["piece_ids"], row["entry_ids"], dimensions)
+    vectors, pieces = _unpack_vectors(page.vectors, row["entry_ids"], dimensions)
     dates, lexemes, packed = iter(row["dates"]), iter(row["lexemes"]), iter(row["terms"])
-    terms = [
+    hashes, term_rows, counts = unpack_all_terms([
         pack_terms(parse_tsvector(next(lexemes))) if count == _TERMS_UNKNOWN else next(packed)
         for count in numbers["terms"].tolist()
-    ]
-    unpacked = [unpack_terms(one) for one in terms]
+    ])  # fmt: skip
+    # the segment sorts all terms, which is faster if those of each batch are sorted already
+    order = np.argsort(hashes, kind="stable")
     return EntryBatch(
         _columns(ids, numbers, pieces),
         row["conversation_ids"],
@@ -239,9 +278,9 @@ def _unpack(row: asyncpg.Record, dimensions: int) -> EntryBatch:
         row["roles"],
         [next(dates) if dated else None for dated in numbers["dated"].tolist()],
         vectors,
-        np.array([len(one) // BYTES_PER_TERM for one in terms], dtype=np.int32),
-        np.concatenate([found for found, _ in unpacked]) if unpacked else np.empty(0, np.uint64),
-        np.concatenate([counts for _, counts in unpacked]) if unpacked else np.empty(0, np.uint8),
+        hashes[order],
+        term_rows[order],
+        counts[order],
     )
 
 
@@ -264,7 +303,6 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], pieces: Rows) -> Columns:
         expires_at=numbers["expires_at"].astype(np.int64),
         length=numbers["length"].astype(np.int32),
         cues=numbers["cues"].astype(np.uint8),
-        waits=numbers["waits"],
         first_piece=nothing,
         pieces=pieces,
     )
@@ -275,27 +313,34 @@ def _numbers_type() -> np.dtype[np.void]:
     return np.dtype(
         [
             ("position", ">i8"), ("session", ">i8"), ("occurred_at", ">i8"), ("expires_at", ">i8"), ("length", ">i4"),
-            ("terms", ">i4"), ("cues", ">i2"), ("kind", ">i2"), ("waits", "?"), ("dated", "?"),
+            ("terms", ">i4"), ("cues", ">i2"), ("kind", ">i2"), ("dated", "?"),
         ]
     )  # fmt: skip
 
 
-def _unpack_vectors(packed: bytes, piece_ids: bytes, entry_ids: bytes, dimensions: int) -> tuple[Floats, Rows]:
-    """Return vectors of length 1 in the order of the entries, and the number of vectors of each entry."""
+def _unpack_vectors(values: Sequence[bytes], entry_ids: bytes, dimensions: int) -> tuple[Floats, Rows]:
+    """Return vectors of length 1 in the order of the entries, and the number of vectors of each entry.
+
+    `values` have ids and vectors in any order. Vectors of other entries are left out.
+    """
+    own = np.frombuffer(entry_ids, "V16").tolist()
+    place = dict(zip(own, range(len(own)), strict=True))
     # 2 bytes for the dimensions and 2 unused ones before each
-    of_vector = np.dtype([("header", ">i2", 2), ("values", ">f4", dimensions)])
-    count = len(piece_ids) // 16
-    if not count:
-        return np.empty((0, dimensions), np.float32), np.zeros(len(entry_ids) // 16, np.int32)
-    vectors = np.frombuffer(packed, of_vector, count)["values"].astype(np.float32)
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    vectors /= np.where(lengths > 0, lengths, 1)[:, None]
-    # both are in the order of ids
-    own, having = (np.frombuffer(ids, "V16") for ids in (entry_ids, piece_ids))
-    _, first, pieces = np.unique(having, return_index=True, return_counts=True)
-    counts = np.zeros(len(own), dtype=np.int32)
-    counts[np.isin(own, having[np.sort(first)])] = pieces
-    return vectors, counts
+    packed_type = np.dtype([("id", "V16"), ("header", ">i2", 2), ("values", ">f4", dimensions)])
+    parts = [np.frombuffer(value, packed_type) for value in values]
+    of_entry = [place.get(entry_id, NONE) for part in parts for entry_id in part["id"].tolist()]
+    vectors = np.empty((len(of_entry), dimensions), dtype=np.float32)
+    start = 0
+    for part in parts:
+        some = part["values"].astype(np.float32)
+        lengths = np.sqrt(np.einsum("ij,ij->i", some, some))
+        np.divide(some, np.where(lengths > 0, lengths, 1)[:, None], out=vectors[start : start + len(some)])
+        start += len(some)
+    entry = np.array(of_entry, dtype=np.int64)
+    order = np.argsort(entry, kind="stable")[np.count_nonzero(entry == NONE) :]
+    is_ordered = np.array_equal(order, np.arange(len(entry)))
+    pieces = np.bincount(entry[order], minlength=len(own)).astype(np.int32)
+    return vectors if is_ordered else vectors[order], pieces
 
 
 async def list_in_scope(tx: Transaction, tenant_id: TenantId, scope: SegmentScope, *, metadata: str) -> EntryIds:

@@ -35,7 +35,7 @@ from app.index.schemas import BM25_B, BM25_K1, Mode
 from app.providers.local import FOLDER, MiniLM
 from app.recall.ranking import read_intent, remove_names
 from app.recall.schemas import RELEVANCE_FLOOR
-from app.recall.scoring import EntryFeatures, RankingWeights, Scores, best_first, score
+from app.recall.scoring import EntryFeatures, RankingWeights, Scores, score
 
 CUTS: Final = (5, 10, 25)
 BANDS: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.01)
@@ -219,7 +219,7 @@ class Figures:
 
     def add(self, case: Case, scores: Scores) -> None:
         """Count one question."""
-        order = best_first(scores)[: max(HITS, *CUTS)].tolist()
+        order = np.argsort(-scores.total, kind="stable")[: max(HITS, *CUTS)].tolist()
         shares = [len(case.evidence.intersection(order[:cut])) / len(case.evidence) for cut in CUTS]
         for name in (CATEGORIES[case.category], "all"):
             self.recall[name].append(shares)
@@ -347,7 +347,7 @@ def show_small_scopes(console: Console, benchmark: Benchmark) -> None:
     for mode in Mode:
         for size in SMALL_SCOPES:
             cases = benchmark.small_cases(size, mode, foreign=False)
-            first = [int(best_first(case.score(weights))[0]) in case.evidence for case in cases]
+            first = [int(case.score(weights).total.argmax()) in case.evidence for case in cases]
             own = best_relevance(cases, weights)
             foreign = best_relevance(benchmark.small_cases(size, mode, foreign=True), weights)
             shares = f"{100 * sum(first) / len(first):.1f}", f"{area_under_curve(own, foreign):.3f}"

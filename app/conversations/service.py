@@ -27,6 +27,7 @@ from app.conversations.queries.recent import recent_turns
 from app.conversations.queries.sources import Sources
 from app.conversations.retention.expiry import ConversationExpiry
 from app.conversations.retention.service import RetentionEraser
+from app.conversations.schemas.append import IndexTime
 from app.conversations.schemas.conversations import (
     AppendResult,
     Conversation,
@@ -73,7 +74,6 @@ from app.core.ids import ConversationId, TurnId, format_id
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors, LimitedList, Page, make_page
 from app.formats.schemas import CanonicalTurn, Role
-from app.index.schemas import IndexTime
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.settings import Settings

@@ -48,13 +48,6 @@ class Mode(StrEnum):
     VECTOR = "vector"
 
 
-class IndexTime(StrEnum):
-    """When the vectors of appended turns are made: before the append returns (up to a limit), or by a job."""
-
-    NOW = "now"
-    DEFERRED = "deferred"
-
-
 @dataclass(frozen=True, slots=True)
 class IndexDocument:
     """A text to index. Actor and time are searched by words with it; only the text itself is embedded."""

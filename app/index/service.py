@@ -36,7 +36,6 @@ from app.index.schemas import (
     IndexDocument,
     IndexEntry,
     IndexPosition,
-    IndexTime,
     PreparedEntries,
     SearchResult,
     SearchScope,
@@ -134,13 +133,13 @@ class SearchIndex:
         return found
 
     async def prepare(
-        self, caller: Caller, documents: Sequence[IndexDocument], *, at: IndexTime = IndexTime.NOW
+        self, caller: Caller, documents: Sequence[IndexDocument], *, deferred: bool = False
     ) -> list[PreparedEntries]:
         """Analyse and embed documents, in order.
 
         If vectors are deferred, or the embedder fails or is overloaded while the caller waits, they are made later.
         """
-        runtime, deferred = self.spaces.current, at is IndexTime.DEFERRED
+        runtime = self.spaces.current
         analyser = BatchAnalyser(self._settings, None if deferred else runtime.embedder)
         analysed = await map_in_threads(analyser.analyse_next, documents, size=text_length, inline=_INLINE_CHARACTERS)
         wanted = [piece for one in analysed for piece in one.pieces]

@@ -6,6 +6,7 @@ of an OpenAI Responses item is parsed as one.
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 from pydantic import BaseModel, Field, model_validator
@@ -14,7 +15,6 @@ from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNeg
 from app.formats import service as formats
 from app.formats.parse.validation import field_error
 from app.formats.schemas import Format, JsonObject
-from app.index.schemas import IndexTime
 
 _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
 _ITEMS: Final = frozenset(
@@ -29,6 +29,14 @@ _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
     "tool_results",
     "kind",
 }
+
+
+class IndexTime(StrEnum):
+    """When the vectors of appended turns are made: before the append returns (up to a limit), or by a job."""
+
+    NOW = "now"
+    DEFERRED = "deferred"
+
 
 IndexTimeIn: TypeAlias = Annotated[
     IndexTime,

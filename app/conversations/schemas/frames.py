@@ -7,14 +7,13 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints
 
-from app.conversations.schemas.append import IndexTimeIn, TurnsToAppend
+from app.conversations.schemas.append import IndexTime, IndexTimeIn, TurnsToAppend
 from app.conversations.schemas.conversations import IdIn, Name, NonNegative, Turn, UsageIn
 from app.conversations.schemas.summaries import Summary
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
 from app.formats.message_schemas import DocumentedAs, ToolCall
 from app.formats.schemas import JsonObject, Kind, Role
-from app.index.schemas import IndexTime
 
 CONTENT: Final = "content"
 """The part with the text of a turn; the other parts are members of its tool calls."""

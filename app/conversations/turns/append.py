@@ -16,6 +16,7 @@ from app.conversations.events import EventPublisher
 from app.conversations.find import lock_conversation
 from app.conversations.hash_chain import content_hash, new_salt
 from app.conversations.policies import facts_job
+from app.conversations.schemas.append import IndexTime
 from app.conversations.schemas.conversations import AppendResult, TurnInput
 from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.conversations.stores import conversation_store, turn_store
@@ -27,7 +28,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
 from app.core.threads import map_in_threads
-from app.index.schemas import IndexDocument, IndexTime
+from app.index.schemas import IndexDocument
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.settings.conversations import LimitSettings
@@ -103,7 +104,7 @@ class Appender:
         documents = [
             IndexDocument(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
         ]
-        prepared = iter(await self._index.prepare(caller, documents, at=index))
+        prepared = iter(await self._index.prepare(caller, documents, deferred=index is IndexTime.DEFERRED))
         return [
             PreparedTurn(draft, salt, hashed, count, next(prepared) if is_searchable(draft) else None)
             for draft, (count, salt, hashed) in zip(drafts, worked, strict=True)

@@ -11,7 +11,7 @@ vectors of removed entries become zero.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -45,8 +45,7 @@ _MAX_EXPECTED: Final = 2
 
 def microseconds(time: datetime) -> int:
     """Return a time as in the columns of a segment."""
-    since = time - datetime(2000, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (time - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def numbers_of_ids(entry_ids: Sequence[UUID]) -> EntryIds:

@@ -10,6 +10,7 @@ from app.agents.generation.openai_conversations import OpenAIConversations
 from app.agents.generation.service import Generation
 from app.agents.lifecycle.service import Lifecycle
 from app.agents.tools.tool import ToolServices
+from app.audit.service import AuditTrail
 from app.context.service import Compactor, ContextBuilder, TitleWriter
 from app.conversations.live.event_listener import event_listener
 from app.conversations.live.list_subscription import ListSubscriptions
@@ -89,6 +90,7 @@ class Container:
     jobs: JobAdministration
     embedder: Embedder | None
     spending: Spending
+    audit: AuditTrail
     chat: ChatModel | None
     generation: Generation
     openai_conversations: OpenAIConversations
@@ -142,6 +144,8 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         container = replace(build_container(settings, base, runtimes, bus), first_tenant_id=first_tenant_id)
         for runtime in container.index.spaces.runtimes.values():
             stack.push_async_callback(_end, asyncio.create_task(runtime.ann.run_forever()))
+        auditing = asyncio.create_task(container.audit.run_forever())
+        stack.push_async_callback(_end_audit, auditing, container.audit)
         await container.index.spaces.follow()
         stack.push_async_callback(_end, asyncio.create_task(container.index.spaces.follow_forever()))
         handlers = container.subscriptions, container.list_subscriptions, container.conversations.streams.handover
@@ -167,6 +171,12 @@ async def _end_last_used(tending: "asyncio.Task[None]", tenancy: Tenancy) -> Non
     await asyncio.gather(tending, return_exceptions=True)
     with suppress(AppError):  # an unavailable database must not block the shutdown
         await tenancy.flush_last_used()
+
+
+async def _end_audit(auditing: "asyncio.Task[None]", audit: AuditTrail) -> None:
+    await _end(auditing)
+    with suppress(AppError):  # an unavailable database must not block the shutdown
+        await audit.flush()
 
 
 def make_bus(settings: BusSettings, server: Server) -> Bus:
@@ -251,6 +261,10 @@ def _space_administration(
     )
 
 
+def _audit(base: Foundation, cursors: Cursors, settings: Settings) -> AuditTrail:
+    return AuditTrail(base.database, base.ops, cursors=cursors, settings=settings.audit)
+
+
 def _subscriptions(settings: Settings, database: Database, facts: FactService) -> ConversationSubscriptions:
     subscriptions = ConversationSubscriptions(database, settings=settings)
     subscriptions.event_sources.append(facts.recorded)
@@ -309,7 +323,7 @@ def build_container(
         analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors),
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
-        subscriptions=_subscriptions(settings, database, facts),
+        subscriptions=_subscriptions(settings, database, facts), audit=_audit(base, cursors, settings),
         list_subscriptions=ListSubscriptions(database, settings=settings),
         title_writer=TitleWriter(conversations=conversations, chat=chat),
         jobs=JobAdministration(database, ops, queue=queue, cursors=cursors),

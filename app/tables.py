@@ -4,6 +4,7 @@ The migrations are compared with it. A capability's tables are described in its 
 nowhere else.
 """
 
+from app.audit import tables as audit
 from app.conversations import tables as conversations
 from app.core.database.metadata import METADATA
 from app.index import tables as index
@@ -11,5 +12,5 @@ from app.memory.facts import tables as facts
 from app.memory.longterm import tables as memories
 from app.tenancy import tables as tenancy
 
-DESCRIBED = (tenancy, conversations, index, memories, facts)
+DESCRIBED = (audit, tenancy, conversations, index, memories, facts)
 __all__ = ["DESCRIBED", "METADATA"]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import clients, database, documents, keys, serving
+from app.cli import audit, clients, database, documents, keys, serving
 from app.cli.common import fail
 from app.core.errors import AppError
 
@@ -15,6 +15,7 @@ cli = typer.Typer(
 for group in (serving, database, clients, documents):
     cli.registered_commands += group.commands.registered_commands
 cli.add_typer(keys.commands, name="keys")
+cli.add_typer(audit.commands, name="audit")
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Create conversations, or return existing ones, in the caller's transaction."""
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.conversations.hash_chain import GENESIS
 from app.conversations.policies import compaction_policy, facts_policy, require_small
 from app.conversations.schemas.conversations import ConversationCreate
@@ -47,6 +49,15 @@ async def get_or_create(
         ttl_s=defaults.default_ttl_s if body.ttl_s is None else body.ttl_s,
         genesis=GENESIS,
     )
+    if created:
+        record(
+            tx,
+            caller,
+            Action.CONVERSATION_CREATE,
+            ObjectKind.CONVERSATION,
+            conversation_id,
+            counts={"conversations": 1},
+        )
     row = None
     if created or body.id is not None:
         row = await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from uuid import UUID
 
+from app.audit.schemas import Action
+from app.audit.service import record
 from app.conversations.retention.expiry import ConversationExpiry
 from app.conversations.stores.expiry_store import ExpiryCandidate
 from app.core.database.transactions import Database
@@ -74,6 +76,8 @@ class Purger:
         step = time.monotonic()
         async with self._database.transaction(tenant_id) as tx:
             hidden = await self._lifetimes.hide_expired(caller, tx, conversation_ids=conversation_ids)
+            if hidden:
+                record(tx, caller, Action.CONVERSATION_DELETE, counts={"conversations": hidden})
         self.counts["expired"] += hidden
         await _rest(step)
         await self.purge(caller, conversation_ids)

@@ -72,6 +72,9 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, str]] = MappingProxyType(
         "memories": "content of an agent's own, across conversations; goes by its id or its time, with its index entry"
         " and vectors; exported as `memory`",
         "index_removals": "ids of index entries deleted lately, no content; deleted after an hour",
+        "audit_unsealed": "what was done to which ids, no content; it stays when they are deleted",
+        "audit_entries": "the same, in hash chains; deleted by the retention of the audit only",
+        "audit_days": "ends of the hash chains of days: numbers and hashes",
         "jobs": "ids of what is due later, no content; a job whose turn is gone or erased finds nothing to do and ends",
     }
 )

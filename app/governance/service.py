@@ -6,6 +6,8 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record, single
 from app.conversations.schemas.conversations import Conversation, ConversationUpdate, ErasedTurns
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
@@ -72,6 +74,7 @@ class Governance:
                 # Facts first: the job that makes their vectors locks a fact before its index entry.
                 await self._facts.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
                 await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=body.owner)
+            record(tx, caller, Action.CONVERSATION_UPDATE, ObjectKind.CONVERSATION, conversation_id)
         return updated.conversation
 
     async def delete_conversation(self, caller: Caller, conversation_id: ConversationId) -> dict[str, int]:
@@ -86,6 +89,14 @@ class Governance:
             if size <= _AT_ONCE:
                 return await self._delete(caller, tx, conversation_id)
             await self._conversations.expiry.hide(caller, tx, conversation_id=conversation_id)
+            record(
+                tx,
+                caller,
+                Action.CONVERSATION_DELETE,
+                ObjectKind.CONVERSATION,
+                conversation_id,
+                counts={"conversations": 1},
+            )
         # The conversation is hidden by now. If this call is interrupted, the next sweep deletes the rest.
         return await self.purger.purge(caller, [conversation_id], waiting=True)
 
@@ -99,7 +110,9 @@ class Governance:
     async def _delete(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> dict[str, int]:
         counts = await self._facts.erase(caller, tx, conversation_id=conversation_id)
         counts |= await self._index.erase(caller, tx, conversation_id=conversation_id)
-        return counts | await self._conversations.erase(caller, tx, conversation_id=conversation_id)
+        counts |= await self._conversations.erase(caller, tx, conversation_id=conversation_id)
+        record(tx, caller, Action.CONVERSATION_DELETE, ObjectKind.CONVERSATION, conversation_id, counts=counts)
+        return counts
 
     async def erase_turns(
         self,
@@ -122,6 +135,10 @@ class Governance:
             )
             await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(erasure.turn_ids))
             await self._facts.invalidate(caller, tx, turn_ids=erasure.turn_ids)
+            record(
+                tx, caller, Action.TURN_ERASE, ObjectKind.TURN, single(turn_ids), conversation_id=conversation_id,
+                counts={"turns": len(erasure.turn_ids)},
+            )  # fmt: skip
         return erasure.result
 
     async def retain(self, caller: Caller, conversation_id: ConversationId) -> int:
@@ -141,6 +158,8 @@ class Governance:
                 if done.turn_ids:
                     await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(done.turn_ids))
                     await self._facts.invalidate(caller, tx, turn_ids=done.turn_ids)
+                    erased = len(done.turn_ids)
+                    record(tx, caller, Action.TURN_ERASE, conversation_id=conversation_id, counts={"turns": erased})
             count += len(done.turn_ids)
             swept = done.swept if done.more else None
         if count:
@@ -154,7 +173,9 @@ class Governance:
         """
         caller.require(Scope.ADMIN)
         async with self._database.transaction(caller.tenant_id) as tx:
-            return await self._memories.erase(caller, tx, memory_id=memory_id)
+            counts = await self._memories.erase(caller, tx, memory_id=memory_id)
+            record(tx, caller, Action.MEMORY_DELETE, ObjectKind.MEMORY, memory_id, counts=counts)
+            return counts
 
     async def sweep_memories(self) -> int:
         """Delete expired memories in bounded transactions, and return their number. Run by a job."""

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, NotFound
@@ -196,6 +198,7 @@ class FactService:
             decision = timeline.correct(fact, statement)
             require_effect(decision)
             await self._writer.write(caller, tx, timelines=[timeline], prepared=prepared)
+            record(tx, caller, Action.FACT_UPDATE, ObjectKind.FACT, fact_id, counts={"facts": 1})
         return await self._result(caller, _asserted(decision))
 
     async def retract(self, caller: Caller, fact_id: UUID) -> FactResult:
@@ -204,6 +207,7 @@ class FactService:
             timeline, _ = await self._open(caller, tx, fact_id)
             decision = timeline.retract(fact_id)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
+            record(tx, caller, Action.FACT_RETRACT, ObjectKind.FACT, fact_id, counts={"facts": 1})
         return await self._result(caller, Asserted(fact_id, _asserted(decision).changed))
 
     async def undo(self, caller: Caller, fact_id: UUID) -> FactResult:
@@ -216,6 +220,7 @@ class FactService:
                 raise Conflict("nothing_to_undo", "Nothing that changed this fact can be taken back.")
             await decision_store.delete(tx, caller.tenant_id, kept.id)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
+            record(tx, caller, Action.FACT_UNDO, ObjectKind.FACT, fact_id, counts={"facts": 1})
         return await self._result(caller, Asserted(fact.id, _asserted(decision).changed))
 
     async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, TimelineFact]:

@@ -11,6 +11,7 @@ from typing import Self
 from pydantic import AliasChoices, BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 
+from app.settings.audit import AuditSettings
 from app.settings.conversations import ConversationSettings, LimitSettings, LiveSettings, StreamSettings
 from app.settings.database import DatabaseSettings, JobSettings, TenancySettings
 from app.settings.group import SettingsGroup
@@ -46,6 +47,7 @@ class Settings(BaseModel):
     embedding: EmbeddingSettings
     tools: ToolSettings
     telemetry: TelemetrySettings
+    audit: AuditSettings
 
     def __init__(self, **values: object) -> None:
         """Read every group from the environment. `values` are single settings by name, which take precedence."""

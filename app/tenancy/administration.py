@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from typing import Literal, NoReturn
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import KeyId, TenantId, format_id, parse_id
@@ -78,6 +80,7 @@ class Administration:
             await self._idempotency.reserve(caller, tx, idempotency_key, read=_refuse_repeat)
             made = await self._add_key(tx, generate_key(caller.tenant_id), body)
             await self._idempotency.store_result(caller, tx, idempotency_key, [parse_id(made.id)], is_new=True)
+            record(tx, caller, Action.KEY_CREATE, ObjectKind.KEY, parse_id(made.id), counts={"keys": 1})
         return made
 
     async def rotate_key(
@@ -96,6 +99,7 @@ class Administration:
                 tx, caller.tenant_id, key_id, secret_hmac=self._tenancy.digest(text), grace_s=body.grace_s
             )
             await self._idempotency.store_result(caller, tx, idempotency_key, [key_id], is_new=False)
+            record(tx, caller, Action.KEY_ROTATE, ObjectKind.KEY, key_id, counts={"keys": 1})
         self._tenancy.forget_checked()
         return KeyMade(**(rotated or key).model_dump(), key=str(text))
 
@@ -112,6 +116,7 @@ class Administration:
                     "This is the last key that administers the tenant. With force=true it is revoked all the same.",
                 )
             await store.revoke_key(tx, caller.tenant_id, key_id)
+            record(tx, caller, Action.KEY_REVOKE, ObjectKind.KEY, key_id, counts={"keys": 1})
         self._tenancy.forget_checked()
 
     async def _own_key(self, caller: Caller, tx: Transaction, key_id: KeyId) -> Key:
@@ -162,6 +167,9 @@ class Administration:
             key = await self._add_key(tx, text, KeyCreate(name="first key", scopes=list(_FIRST_SCOPES)))
             tenant = await _tenant(tx, text.tenant_id)
             await self._idempotency.store_result(caller, tx, idempotency_key, [text.tenant_id], is_new=True)
+            record(
+                tx, caller, Action.TENANT_CREATE, ObjectKind.TENANT, text.tenant_id, counts={"tenants": 1, "keys": 1}
+            )
         return TenantMade(**tenant.model_dump(), first_key=key)
 
     async def tenant(self, caller: Caller, tenant_id: TenantId) -> Tenant:
@@ -175,8 +183,9 @@ class Administration:
         caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
             tenant = await store.rename_tenant(tx, tenant_id, body.name)
-        if tenant is None:
-            raise NotFound("not_found", "There is no such tenant.")
+            if tenant is None:
+                raise NotFound("not_found", "There is no such tenant.")
+            record(tx, caller, Action.TENANT_UPDATE, ObjectKind.TENANT, tenant_id, counts={"tenants": 1})
         return tenant
 
 

@@ -12,6 +12,8 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import JobId, TenantId, format_id
@@ -89,13 +91,16 @@ class JobAdministration:
             again = await requeue_job(tx, job)
             if again is None:
                 raise Conflict("job_waiting", "Another job waits that will do the same work.")
+            record(tx, caller, Action.JOB_RETRY, ObjectKind.JOB, job_id, counts={"jobs": 1})
             tx.after_commit.append(self._queue.enqueued.set)
         return _view(again)
 
     async def cancel(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
         """Cancel a job; a running one stops when its worker next renews its lease."""
         async with self._ops.across_tenants() as tx:
-            return _view(await cancel_job(tx, await self._lock(caller, tx, job_id, all_tenants)))
+            job = await self._lock(caller, tx, job_id, all_tenants)
+            record(tx, caller, Action.JOB_CANCEL, ObjectKind.JOB, job_id, counts={"jobs": 1})
+            return _view(await cancel_job(tx, job))
 
     @staticmethod
     async def _lock(caller: Caller, tx: Transaction, job_id: JobId, all_tenants: bool) -> Job:  # noqa: FBT001

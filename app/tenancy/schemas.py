@@ -77,8 +77,8 @@ class Caller:
 
     A caller with a token is `bound`: it has no scope, and `tenant_id`, which every statement needs, raises. A service
     method for tokens calls `require_conversation`; every other method therefore refuses tokens. `key_tenant_id` is for
-    logs. `agent_id` is the key's agent; if the key has none, the request's. `digest` identifies the given secret or
-    token among those of the same key.
+    logs and the audit. `agent_id` is the key's agent; if the key has none, the request's. `digest` identifies the given
+    secret or token among those of the same key.
     """
 
     key_tenant_id: TenantId
@@ -88,6 +88,8 @@ class Caller:
     long_term_enabled: bool
     bound: Binding | None = None
     digest: bytes = field(default=b"", repr=False)
+    via_token: bool = False
+    """Whether a conversation token was given, also after `require_conversation`."""
 
     @property
     def tenant_id(self) -> TenantId:

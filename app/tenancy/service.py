@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
+from app.audit.schemas import Action, Command, ObjectKind
+from app.audit.service import record
 from app.core.database.transactions import Database
 from app.core.errors import AppError, FieldError, Invalid, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
@@ -142,10 +144,11 @@ class Tenancy:
             wrong.append(FieldError("/ttl_s", f"at most {max_s} seconds here"))
         if wrong:
             raise Invalid("invalid_request", "The request breaks a rule; no token was made.", fields=wrong)
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+        async with self._database.transaction(caller.tenant_id) as tx:
             epoch = await self._epochs.current(tx, caller.tenant_id, conversation_id)
-        if epoch is None:
-            raise NotFound("not_found", "There is no such conversation.")
+            if epoch is None:
+                raise NotFound("not_found", "There is no such conversation.")
+            record(tx, caller, Action.TOKEN_CREATE, ObjectKind.CONVERSATION, conversation_id, counts={"tokens": 1})
         issued_at = datetime.now(UTC).replace(microsecond=0)
         claims = TokenClaims(
             tenant_id=caller.tenant_id,
@@ -173,6 +176,7 @@ class Tenancy:
         async with self._database.transaction(caller.tenant_id) as tx:
             if not await self._epochs.move(tx, caller.tenant_id, conversation_id):
                 raise NotFound("not_found", "There is no such conversation.")
+            record(tx, caller, Action.TOKEN_REVOKE, ObjectKind.CONVERSATION, conversation_id)
         self._forgotten += 1
         for digest, (_, known) in list(self._checked.items()):
             bound = known.bound
@@ -211,6 +215,7 @@ class Tenancy:
                 expires_at=claims.expires_at,
             ),
             digest=digest,
+            via_token=True,
         )
         self._cache_caller(digest, caller, for_s=min(self._settings.key_cache_s, left_s), asked_at=asked_at)
         return caller
@@ -243,6 +248,10 @@ class Tenancy:
             scopes = (Scope.READ, Scope.WRITE, Scope.ADMIN)
             digest = key_hmac(self._secret, key)
             await store.add_key(tx, key.tenant_id, key.key_id, name="first key", secret_hmac=digest, scopes=scopes)
+            command = Command(key.tenant_id)
+            record(
+                tx, command, Action.TENANT_CREATE, ObjectKind.TENANT, key.tenant_id, counts={"tenants": 1, "keys": 1}
+            )
         return key
 
     async def create_key(
@@ -271,6 +280,7 @@ class Tenancy:
                 long_term_enabled=long_term_enabled,
                 expires_at=expires_at,
             )
+            record(tx, Command(tenant_id), Action.KEY_CREATE, ObjectKind.KEY, key.key_id, counts={"keys": 1})
         return key
 
     async def list_keys(self, tenant_id: TenantId | None) -> list[ApiKey]:
@@ -292,6 +302,7 @@ class Tenancy:
         async with self._ops.across_tenants() as tx:
             if not await store.revoke_key(tx, tenant_id, key_id):
                 raise NotFound("not_found", "There is no such key.")
+            record(tx, Command(tenant_id), Action.KEY_REVOKE, ObjectKind.KEY, key_id, counts={"keys": 1})
         self.forget_checked()
 
     async def flush_last_used(self) -> None:

@@ -22,6 +22,7 @@ CONVERSATIONS_JOB = "conversations.sweep"
 LEASES_JOB = "streams.sweep"
 ANALYSIS_PLAN_JOB = "index.analysis_plan"
 FACTS_SWEEP_JOB = "facts.sweep"
+AUDIT_JOB = "audit.seal"
 REFRESH_JOB = "summaries.refresh"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
@@ -42,7 +43,12 @@ def _housekeeping(container: Container) -> dict[str, JobHandler]:
         await container.index.sweep()
         await container.queue.delete_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
 
+    async def seal(_job: Job) -> None:
+        await container.audit.sealer.seal()
+        await container.audit.sealer.delete_old()
+
     return {
+        AUDIT_JOB: JobHandler(seal, every_s=settings.audit.audit_seal_interval_s),
         SWEEP_JOB: JobHandler(sweep, every_s=settings.jobs.sweep_interval_s),
         CONVERSATIONS_JOB: JobHandler(
             lambda _: container.governance.purger.sweep(), every_s=settings.jobs.sweep_interval_s

@@ -188,7 +188,9 @@ def test_only_services_and_schemas_are_imported_across_capabilities() -> None:
 
 # closed sets, codes, HMACs, and hashes that stay after an erasure
 SAMPLED = {
-    "api_keys.previous_hmac", "api_keys.scopes", "api_keys.secret_hmac", "conversation_heads.chain_hash",
+    "api_keys.previous_hmac", "api_keys.scopes", "api_keys.secret_hmac", "audit_entries.action",
+    "audit_entries.actor", "audit_entries.object_kind", "audit_unsealed.action", "audit_unsealed.actor",
+    "audit_unsealed.object_kind", "conversation_heads.chain_hash",
     "conversations.chain_start", "conversations.derived_title_source", "conversations.facts",
     "conversations.retention", "fact_evidence.content_hash", "fact_evidence.tier", "facts.tier",
     "idempotency_records.request_hmac", "index_entries.kind", "index_entries.role", "jobs.dedupe_key", "jobs.kind",

@@ -59,6 +59,9 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     # keys, and what tenants spend
     "app.tenancy.service.Tenancy._checked": (Why.SECRET, "callers by the HMAC of the whole key or token they gave"),
     "app.tenancy.service.Tenancy._used": (Why.TENANT, "when keys were used last"),
+    "app.audit.calls._CALL": (Why.OWN, "the call that a task serves"),
+    "app.audit.service.AuditTrail._waiting": (Why.TENANT, "entries of reads that are not written yet"),
+    "app.audit.service.AuditTrail._lost": (Why.TENANT, "how many entries of reads were not kept"),
     "app.tenancy.spending.service.Spending._unwritten": (Why.TENANT, "spent tokens that could not be written yet"),
     # the index, and embedders
     "app.index.search.ann_maintenance.AnnMaintenance._known": (Why.TENANT, "how many entries tenants have"),
@@ -115,6 +118,9 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
 }
 
 SHORT_LIVED: Mapping[str, str] = {
+    "app.audit.calls.AuditedCall": "one request, frame or call of a tool",
+    "app.audit.sealing._Heads": "one transaction of the sealer, by tenant and day",
+    "app.audit.verification._ChainWalk": "the check of one day of one tenant",
     # one connection, or one follower
     "app.routers.live.epochs.Epochs": "one WebSocket, in one conversation",
     "app.routers.live.outbox.Outbox": "one WebSocket, in one conversation",

@@ -41,9 +41,12 @@ def counted_statements() -> Iterator[list[str]]:
 
 
 def first_words(statements: list[str]) -> list[str]:
-    """The first word of each statement, and the table that a write goes to."""
+    """The first word of each statement, and the table that a write goes to; of a commit, also what is sent with it."""
     shown: list[str] = []
     for statement in statements:
         words = statement.lower().split()
+        if len(words) > 1 and words[-1] == "commit":
+            shown.append(f"{' '.join(words[:3])}; commit")
+            continue
         shown.append(" ".join(words[:3]) if words[0] in {"insert", "update", "delete"} else words[0].rstrip(";"))
     return shown

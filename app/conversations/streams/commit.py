@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.conversations.drafts import make_draft
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_turn, lock_conversation
@@ -19,7 +21,7 @@ from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.streams.buffer import OpenTurnBuffer, fenced_error
 from app.conversations.streams.chunk_merge import aborted_columns, finished_turn
 from app.conversations.summaries.invalidation import retain_job
-from app.conversations.turns.append import Appender, check_answers, require_seq, turn_ids
+from app.conversations.turns.append import Appender, check_answers, record_turns, require_seq, turn_ids
 from app.conversations.turns.placement import PreparedTurn
 from app.conversations.turns.revise import Reviser, require_live
 from app.core.database.transactions import Database, Transaction
@@ -92,6 +94,7 @@ class TurnFinalizer:
             await self._require_holder(caller, tx, buffer, lock=True)
             await stream_store.delete_pending(tx, caller.tenant_id, buffer.turn_id)
             stored = await self._store(caller, tx, head, item)
+            record_turns(tx, caller, Action.TURN_COMMIT, [stored])
             self._publisher.publish_turn(
                 tx,
                 "ended",
@@ -136,6 +139,7 @@ class TurnFinalizer:
                 require_seq(head, replaced.truncate_after_seq)
                 and_after = replaced.truncate_after_seq is not None
                 rows = [(await self._reviser.replace(caller, tx, head, old, items[0], truncate_after=and_after)).row]
+            record_turns(tx, caller, Action.TURN_COMMIT, rows)
             await self._idempotency.store_result(caller, tx, idempotency_key, turn_ids(rows), is_new=False)
             for buffer in buffers:
                 self._publisher.publish_turn(
@@ -189,6 +193,15 @@ class TurnFinalizer:
             tx, caller.tenant_id, turn_id, content=content, tool_calls=calls, metadata=metadata
         )
         await stream_store.delete_open(tx, caller.tenant_id, [turn_id])
+        record(
+            tx,
+            caller,
+            Action.TURN_ABORT,
+            ObjectKind.TURN,
+            turn_id,
+            conversation_id=conversation_id,
+            counts={"turns": 1},
+        )
         # the retention of the conversation may have changed since the turn was opened
         retention = await retention_store.find_retention(tx, caller.tenant_id, conversation_id)
         if retention not in {None, Retention.FULL.value}:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.conversations.drafts import Draft, make_draft
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_turn, lock_conversation
@@ -83,6 +85,9 @@ class TurnOpener:
         row = _pending_row(head, make_draft(new_turn(given), limits=self._limits, now=head.now), given.supersedes)
         await conversation_store.insert_turns(tx, caller.tenant_id, [row])
         await self._insert_stream(caller, tx, row, opening.writer)
+        record(
+            tx, caller, Action.TURN_OPEN, ObjectKind.TURN, row.id, conversation_id=conversation_id, counts={"turns": 1}
+        )
         return RequestResult(row, is_new=True)
 
     async def require_no_active_writer(self, caller: Caller, tx: Transaction, *, writer: str) -> None:

@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.conversations.drafts import make_draft
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_turn
@@ -321,6 +323,7 @@ class Streams:
                 tx, caller.tenant_id, turn_id, holder=self._holder, epoch=epoch, key_id=caller.key_id
             )
             opened, size = await self._opener.read(caller, tx, row)
+            record(tx, caller, Action.TURN_RESUME, ObjectKind.TURN, turn_id, conversation_id=conversation_id)
             self._publisher.publish_turn(tx, "resumed", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=epoch)
         self._add_buffer(caller, row, opened, listener, key_id=caller.key_id, size=size)
         return opened

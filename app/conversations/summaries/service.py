@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, get_live_turn, lock_conversation
 from app.conversations.schemas.conversations import Compaction, Retention
@@ -230,6 +232,10 @@ class Summaries:
             await update_summary_mark(caller, tx, head, rev=rev)
             await self._retain(caller, tx, conversation_id, draft)
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
+            record(
+                tx, caller, Action.SUMMARY_CREATE, ObjectKind.SUMMARY, summary_id, conversation_id=conversation_id,
+                counts={"summaries": 1},
+            )  # fmt: skip
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return summary_view_for(caller, row)
 
@@ -334,6 +340,10 @@ class Summaries:
             await self._index.restore(caller, tx, entry_ids=restored)
             await update_summary_mark(caller, tx, head, rev=rev)
             after = await get_conversation(caller, tx, conversation_id)
+            record(
+                tx, caller, Action.CONVERSATION_UNDO_COMPACT, ObjectKind.SUMMARY, newest.id,
+                conversation_id=conversation_id, counts={"summaries": 1},
+            )  # fmt: skip
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return Undone(
             conversation_id=format_id(conversation_id),

@@ -10,6 +10,8 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record, single
 from app.conversations.derived_titles import DerivedTitles, title_of_new
 from app.conversations.drafts import Draft, is_much, make_drafts
 from app.conversations.events import EventPublisher
@@ -130,6 +132,7 @@ class Appender:
             require_seq(head, expected_seq)
             await check_answers(caller, tx, conversation_id, prepared, stored=known)
             placed = await self.write_last(caller, tx, head, fresh)
+            record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
         new_rows = iter(placed.rows if placed else ())
         rows = [
             known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
@@ -209,6 +212,15 @@ class Appender:
         if wrong:
             raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
         return await conversation_store.find_turns(tx, caller.tenant_id, list(known)) if known else {}
+
+
+def record_turns(tx: Transaction, caller: Caller, action: Action, rows: Sequence[TurnRow]) -> None:
+    """Record in the audit that turns of one conversation were stored."""
+    last = rows[-1]
+    record(
+        tx, caller, action, ObjectKind.TURN, single(turn_ids(rows)), conversation_id=last.conversation_id,
+        seqs=(rows[0].seq or 0, last.seq or 0), head_hash=last.chain_hash, counts={"turns": len(rows)},
+    )  # fmt: skip
 
 
 def turn_ids(rows: Sequence[TurnRow]) -> list[UUID]:

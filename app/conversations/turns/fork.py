@@ -14,6 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.drafts import plain_text
 from app.conversations.events import EventPublisher
@@ -90,6 +92,11 @@ class Forker:
         if is_new and row.title is None:
             await self._titles.renew(caller, tx, row)
             row = await get_conversation(caller, tx, fork_id)
+        if is_new:
+            record(
+                tx, caller, Action.CONVERSATION_FORK, ObjectKind.CONVERSATION, fork_id,
+                head_hash=row.chain_hash, counts={"turns": row.turn_count},
+            )  # fmt: skip
         self._publisher.publish_changed(tx, caller.tenant_id, fork_id, rev=row.rev)
         return RequestResult(row, is_new)
 

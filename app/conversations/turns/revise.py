@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 from uuid import UUID
 
+from app.audit.schemas import Action
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.drafts import InheritedFields, make_revision
 from app.conversations.find import get_turn, lock_conversation
@@ -18,7 +19,14 @@ from app.conversations.schemas.conversations import Revision, RevisionResult
 from app.conversations.stores import conversation_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import compact_job, invalidate
-from app.conversations.turns.append import Appender, check_answers, require_seq, require_unerased, same_turn
+from app.conversations.turns.append import (
+    Appender,
+    check_answers,
+    record_turns,
+    require_seq,
+    require_unerased,
+    same_turn,
+)
 from app.conversations.turns.placement import PreparedTurn, RevisionPlacement, place_revision
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
@@ -108,6 +116,7 @@ class Reviser:
         require_live(old)
         require_seq(head, body.expected_seq)
         replaced = await self.replace(caller, tx, head, old, item, truncate_after=body.truncate_after)
+        record_turns(tx, caller, Action.TURN_REVISE, [replaced.row])
         return RequestResult(replaced, is_new=True)
 
     async def replace(

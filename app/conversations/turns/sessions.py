@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from uuid import UUID
 
+from app.audit.schemas import Action
 from app.conversations.create import get_or_create
 from app.conversations.drafts import Draft, is_much, make_draft
 from app.conversations.events import EventPublisher
@@ -19,7 +20,7 @@ from app.conversations.schemas.conversations import ConversationCreate
 from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Session, SessionDay, SessionName, Stored
 from app.conversations.stores import conversation_store, session_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
-from app.conversations.turns.append import Appender, same_turn
+from app.conversations.turns.append import Appender, record_turns, same_turn
 from app.conversations.turns.placement import PreparedTurn
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
@@ -89,7 +90,8 @@ class Sessions:
                 if turn_id is not None
             ]
             if fresh:
-                await self._appender.write_last(caller, tx, head, fresh)
+                placed = await self._appender.write_last(caller, tx, head, fresh)
+                record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
         return Stored(ConversationId(head.id), len(fresh), _differs(known, prepared, plan, head))
 
     async def _drafts(self, append_request: IdempotentAppend) -> list[Draft]:

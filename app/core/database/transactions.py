@@ -57,7 +57,7 @@ _CONTENTION_ERRORS = (
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
-    __slots__ = ("_connection", "after_commit", "tenant_id")
+    __slots__ = ("_connection", "after_commit", "at_commit", "tenant_id")
 
     def __init__(self, connection: Connection, tenant_id: TenantId | None) -> None:
         self._connection = connection
@@ -66,6 +66,11 @@ class Transaction:
         """Callbacks that run at once when the transaction is durable; they must not fail.
 
         Not called after a rollback.
+        """
+        self.at_commit: list[str] = []
+        """Statements without arguments that are sent in one message with the commit, and fail it if they fail.
+
+        They take no round trip of their own.
         """
 
     async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
@@ -182,10 +187,11 @@ class _OpenTransaction:
         connection = self._pooled.connection
         try:
             if is_good:
-                await connection.execute("commit")
+                await connection.execute("; ".join((*self._transaction.at_commit, "commit")))
             elif not connection.is_closed():
                 await connection.execute("rollback")
-        except asyncpg.PostgresError:  # the server has ended the transaction
+        except asyncpg.PostgresError:
+            # the server has ended the transaction, or a statement of `at_commit` failed: then the connection is closed
             self._pool.release(self._pooled)
             raise
         except BaseException:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.jobs import INSTALLATION, JobQueue, NewJob
@@ -112,6 +114,7 @@ class SpaceAdministration:
                 )
             if row.state == SpaceState.IDLE and self._searched(catalogue) != row.id:
                 await self._set(tx, row.id, SpaceState.PREPARING)
+            record(tx, caller, Action.SPACE_ADD, ObjectKind.SPACE, row.id)
             tx.after_commit.append(self._announce)
         await self._spaces.follow()
         await self._jobs.ensure_periodic([runtime.backfill.plan_kind], at_once=[runtime.backfill.plan_kind])
@@ -149,6 +152,7 @@ class SpaceAdministration:
             if space_id in {self._searched(catalogue), self._spaces.current.space.id}:
                 raise Conflict("space_searched", "This space is searched: switch to another space first.")
             await self._set(tx, row.id, SpaceState.DROPPING)
+            record(tx, caller, Action.SPACE_DROP, ObjectKind.SPACE, row.id)
             if catalogue.choice.previous_id == space_id:
                 await space_store.set_searched_space(tx, space_id=catalogue.choice.space_id, previous_id=None)
             # delayed until every process knows and has stopped making vectors there
@@ -221,6 +225,7 @@ class SpaceAdministration:
                 await space_store.set_searched_space(tx, space_id=space_id, previous_id=searched)
             elif catalogue.choice.space_id is None:
                 await space_store.set_searched_space(tx, space_id=space_id, previous_id=None)
+            record(tx, caller, Action.SPACE_SWITCH, ObjectKind.SPACE, space_id)
             tx.after_commit.append(self._announce)
         await self._spaces.follow()
         kinds = [

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from app.audit.schemas import Action
+from app.audit.service import record
 from app.conversations.schemas.conversations import content_text
 from app.conversations.schemas.sources import TextTurn, Unread
 from app.conversations.service import Conversations
@@ -229,6 +231,9 @@ class Extractor:
                 read_through=unread.reach,
                 has_facts=has_facts,
                 rev=head.rev + 1 if gained else None,
+            )
+            record(
+                tx, caller, Action.FACT_EXTRACT, conversation_id=unread.conversation_id, counts={"facts": len(outcomes)}
             )
         for outcome in outcomes:
             tally.count(outcome)

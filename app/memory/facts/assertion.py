@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.sources import LockedConversation, LockedTurn
 from app.conversations.service import Conversations
@@ -91,6 +93,10 @@ class Asserter:
                 await self._sources.record_reading(
                     caller, tx, ConversationId(conversation_id), read_through=None, has_facts=True, rev=rev
                 )
+            record(
+                tx, caller, Action.FACT_CREATE, ObjectKind.FACT, done.fact_id, conversation_id=place.conversation_id,
+                counts={"facts": int(done.is_new)},
+            )  # fmt: skip
             await self._idempotency.store_result(caller, tx, idempotency_key, done.fact_ids, is_new=done.is_new)
         return RequestResult(done, done.is_new)
 

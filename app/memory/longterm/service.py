@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import FieldError, Forbidden, Invalid, NotFound, TooLarge
 from app.core.ids import TenantId, format_id, new_uuid
@@ -78,6 +80,7 @@ class Memories:
         if repeated is not None:
             known_id, expires_at = repeated
             await self._index.set_expiry(caller, tx, entry_id=known_id, expires_at=expires_at)
+            record(tx, caller, Action.MEMORY_STORE, ObjectKind.MEMORY, known_id)
             return RequestResult(known_id, is_new=True)
         memory_id = new_uuid()
         created_at, expires_at = await memory_store.insert(tx, caller.tenant_id, memory_id, memory)
@@ -98,6 +101,7 @@ class Memories:
             expires_at=expires_at,
         )
         await self._index.write(caller, tx, entries=[entry])
+        record(tx, caller, Action.MEMORY_STORE, ObjectKind.MEMORY, memory_id, counts={"memories": 1})
         return RequestResult(memory_id, is_new=True)
 
     def _require_small(self, body: MemoryStore) -> None:

@@ -1,0 +1,210 @@
+"""The vocabulary of the audit: actions, kinds of objects and actors, entries."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from app.core.ids import KeyId, TenantId
+from app.core.times import TimeOut
+
+
+class Action(StrEnum):
+    """What a request did. The names are stable: an action is added, and never renamed."""
+
+    CONVERSATION_CREATE = "conversations.create"
+    CONVERSATION_UPDATE = "conversations.update"
+    CONVERSATION_DELETE = "conversations.delete"
+    CONVERSATION_FORK = "conversations.fork"
+    CONVERSATION_COMPACT = "conversations.compact"
+    CONVERSATION_UNDO_COMPACT = "conversations.undo_compact"
+    CONVERSATION_MAINTAIN = "conversations.maintain"
+    TURN_APPEND = "turns.append"
+    TURN_OPEN = "turns.open"
+    TURN_RESUME = "turns.resume"
+    TURN_COMMIT = "turns.commit"
+    TURN_ABORT = "turns.abort"
+    TURN_REVISE = "turns.revise"
+    TURN_ERASE = "turns.erase"
+    SUMMARY_CREATE = "summaries.create"
+    FACT_CREATE = "facts.create"
+    FACT_UPDATE = "facts.update"
+    FACT_RETRACT = "facts.retract"
+    FACT_UNDO = "facts.undo"
+    FACT_EXTRACT = "facts.extract"
+    MEMORY_STORE = "memories.store"
+    MEMORY_DELETE = "memories.delete"
+    MEMORY_SEARCH = "memories.search"
+    RECALL = "recall.search"
+    CONTEXT_BUILD = "contexts.build"
+    GENERATE = "answers.generate"
+    AGENT_ASK = "agents.ask"
+    TOKEN_CREATE = "tokens.create"  # noqa: S105 - the name of an action
+    TOKEN_REVOKE = "tokens.revoke"  # noqa: S105 - the name of an action
+    KEY_CREATE = "keys.create"
+    KEY_ROTATE = "keys.rotate"
+    KEY_REVOKE = "keys.revoke"
+    KEY_LIST = "keys.list"
+    TENANT_CREATE = "tenants.create"
+    TENANT_UPDATE = "tenants.update"
+    TENANT_READ = "tenants.read"
+    STATS_READ = "stats.read"
+    USAGE_LIST = "usage.list"
+    JOB_LIST = "jobs.list"
+    JOB_RETRY = "jobs.retry"
+    JOB_CANCEL = "jobs.cancel"
+    SPACE_LIST = "spaces.list"
+    SPACE_ADD = "spaces.add"
+    SPACE_COMPARE = "spaces.compare"
+    SPACE_SWITCH = "spaces.switch"
+    SPACE_DROP = "spaces.drop"
+    AUDIT_LIST = "audit.list"
+    AUDIT_LOSE = "audit.lose"
+    """Reads that were left out because too many waited to be written; the count is in `counts`."""
+
+
+class ObjectKind(StrEnum):
+    """What an action was done to."""
+
+    CONVERSATION = "conversation"
+    TURN = "turn"
+    SUMMARY = "summary"
+    FACT = "fact"
+    MEMORY = "memory"
+    KEY = "key"
+    TENANT = "tenant"
+    JOB = "job"
+    SPACE = "embedding_space"
+
+
+class ActorKind(StrEnum):
+    """Who acted: an API key, a conversation token of a key, a job of the service, or a command of its operator."""
+
+    KEY = "key"
+    TOKEN = "token"  # noqa: S105 - a kind of actor
+    JOB = "job"
+    COMMAND = "command"
+
+
+_NO_KEY = KeyId(UUID(int=0))
+
+
+class Actor(Protocol):
+    """The caller of a service, as far as an entry names it. `key_id` is 0 for a job."""
+
+    @property
+    def key_tenant_id(self) -> TenantId:
+        """The tenant of the key."""
+        ...
+
+    @property
+    def key_id(self) -> KeyId:
+        """The id of the key."""
+        ...
+
+    @property
+    def via_token(self) -> bool:
+        """Whether the caller gave a conversation token."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The operator of the installation, who runs a command for a tenant."""
+
+    key_tenant_id: TenantId
+    key_id: KeyId = _NO_KEY
+    via_token: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry as it is stored. Its time is that of the database, or for a read that of the process."""
+
+    tenant_id: UUID
+    id: UUID
+    recorded_at: datetime
+    key_id: UUID | None
+    actor: str
+    action: str
+    object_kind: str | None
+    object_id: str | None
+    conversation_id: UUID | None
+    first_seq: int | None
+    last_seq: int | None
+    head_hash: bytes | None
+    counts: Mapping[str, int]
+    request_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedEntry:
+    """An entry with its place in the hash chain of its tenant and day: numbers start at 1."""
+
+    day: date
+    number: int
+    entry: Entry
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChainHead:
+    """The end of the chain of a tenant's day, and where it started.
+
+    `ordinal` counts the days of a tenant in the order in which their chains were started, from 1. `previous_*` is the
+    end of the chain that was started before, at that time. `entries_deleted_at`: retention has deleted the entries.
+    """
+
+    tenant_id: TenantId
+    day: date
+    ordinal: int
+    entries: int
+    hash: bytes
+    previous_day: date | None
+    previous_entries: int
+    previous_hash: bytes
+    entries_deleted_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Conditions on entries, joined with `and`; None means any."""
+
+    action: str | None = None
+    key_id: UUID | None = None
+    object_kind: str | None = None
+    object_id: str | None = None
+    conversation_id: UUID | None = None
+    request_id: UUID | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+
+
+class AuditEntry(BaseModel):
+    """An entry of the audit: an action, its actor and its object. It has no content and no text of a caller.
+
+    `key_id` is null for jobs and commands. `first_seq` and `last_seq` are the range of the turns that were stored, and
+    `head_hash` is the chain hash of the conversation after them. `counts` is empty if the request changed nothing.
+    `request_id` is the `X-Request-Id` if that is a ULID or a UUID, else an id that is derived from it. `number` is the
+    place in the chain of the day, null until the entry is sealed.
+    """
+
+    id: str
+    recorded_at: TimeOut
+    actor: ActorKind
+    key_id: str | None
+    action: str
+    object_kind: str | None
+    object_id: str | None
+    conversation_id: str | None
+    first_seq: int | None
+    last_seq: int | None
+    head_hash: str | None
+    counts: dict[str, int]
+    request_id: str | None
+    day: date | None
+    number: int | None

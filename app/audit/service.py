@@ -1,0 +1,188 @@
+"""Public API of the audit: record entries in transactions, note reads in memory, list, seal and verify entries.
+
+Invariant: the entry of a change is stored in its transaction. Entries of requests that change nothing wait in
+memory, up to `audit_flush_s` and `audit_buffer_entries`; a crash loses those.
+"""
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from typing import Literal
+from uuid import UUID
+
+from app.audit import store
+from app.audit.calls import AuditedCall, audited_call, current_call, request_uuid
+from app.audit.record import describe_read, entry_of_read, record, single
+from app.audit.schemas import Action, Actor, ActorKind, AuditEntry, AuditFilter, Entry, ObjectKind
+from app.audit.sealing import AuditSealer
+from app.audit.verification import AuditReport, Break, Checkpoint, Known, verify_audit
+from app.core.database.transactions import Database
+from app.core.errors import AppError
+from app.core.ids import ConversationId, TenantId, format_id, new_uuid
+from app.core.paging import Cursors, Key, Page, make_page
+from app.core.telemetry import get_logger
+from app.settings.audit import AuditSettings
+
+__all__ = [
+    "AuditReport", "AuditSealer", "AuditTrail", "AuditedCall", "Break", "Checkpoint", "Known", "audited_call",
+    "current_call", "describe_read", "record", "request_uuid", "single", "verify_audit",
+]  # fmt: skip
+
+_WRITTEN_AT_ONCE = 1_000
+
+
+class AuditTrail:
+    """Entries of requests that change nothing, and the list of all entries."""
+
+    def __init__(self, database: Database, ops: Database, *, cursors: Cursors, settings: AuditSettings) -> None:
+        self._database = database
+        self._ops = ops
+        self._cursors = cursors
+        self._settings = settings
+        self.sealer = AuditSealer(ops, retention_days=settings.audit_retention_days)
+        """Adds entries to the hash chains. Run by a job."""
+        self._waiting: dict[TenantId, list[Entry]] = {}
+        self._size = 0
+        self._lost: Counter[TenantId] = Counter()
+        self._due = asyncio.Event()
+        self._flushing = asyncio.Lock()
+        self._log = get_logger()
+
+    def note(
+        self,
+        actor: Actor,
+        action: Action,
+        kind: ObjectKind | None = None,
+        object_id: UUID | int | None = None,
+        *,
+        conversation_id: ConversationId | None = None,
+    ) -> None:
+        """Keep the entry of a request that changed nothing, to be written soon.
+
+        If too many wait, the tenant with the most of them loses one, which is counted (`audit.lose`).
+        """
+        entry = entry_of_read(actor, action, kind=kind, object_id=object_id, conversation_id=conversation_id)
+        self._waiting.setdefault(actor.key_tenant_id, []).append(entry)
+        self._size += 1
+        self._drop_surplus()
+        if self._size >= _WRITTEN_AT_ONCE:
+            self._due.set()
+
+    def _drop_surplus(self) -> None:
+        while self._size > self._settings.audit_buffer_entries:
+            largest = max(self._waiting, key=lambda one: len(self._waiting[one]))
+            self._waiting[largest].pop()
+            self._size -= 1
+            self._lost[largest] += 1
+
+    async def flush(self) -> None:
+        """Write the waiting entries. If that fails, they wait on. Raises AppError."""
+        async with self._flushing:
+            while self._size or self._lost:
+                await self._flush_some()
+
+    async def _flush_some(self) -> None:
+        taken, lost = self._take(), dict(self._lost)
+        self._lost.clear()
+        try:
+            async with self._ops.across_tenants() as tx:
+                await store.insert_unsealed(tx, [*taken, *map(_entry_of_loss, lost, lost.values())])
+        except BaseException:
+            for entry in reversed(taken):
+                self._waiting.setdefault(TenantId(entry.tenant_id), []).insert(0, entry)
+            self._size += len(taken)
+            self._lost.update(lost)
+            self._drop_surplus()
+            raise
+
+    def _take(self) -> list[Entry]:
+        """Take the oldest waiting entries of some tenants."""
+        taken: list[Entry] = []
+        while self._waiting and len(taken) < _WRITTEN_AT_ONCE:
+            tenant_id = next(iter(self._waiting))
+            some = self._waiting[tenant_id]
+            part = some[: _WRITTEN_AT_ONCE - len(taken)]
+            del some[: len(part)]
+            if not some:
+                del self._waiting[tenant_id]
+            taken.extend(part)
+        self._size -= len(taken)
+        return taken
+
+    async def run_forever(self) -> None:
+        """Write waiting entries every `audit_flush_s`, and sooner if many wait, until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), self._settings.audit_flush_s)
+            self._due.clear()
+            try:
+                await self.flush()
+            except AppError as error:
+                self._log.warning("audit.flush_failed", code=error.code)
+                await asyncio.sleep(self._settings.audit_flush_s)
+
+    async def list_entries(
+        self,
+        tenant_id: TenantId,
+        *,
+        where: AuditFilter,
+        order: Literal["asc", "desc"],
+        limit: int,
+        cursor: str | None,
+    ) -> Page[AuditEntry]:
+        """Return a tenant's entries by time, sealed or not. Entries that wait in this process are written first."""
+        scope = f"audit|{tenant_id}|{order}|{where!r}"
+        after: tuple[datetime, UUID] | None = None
+        if cursor is not None:
+            moment, last_id = self._cursors.read(scope, cursor)
+            after = (datetime.fromisoformat(str(moment)), UUID(str(last_id)))
+        if tenant_id in self._waiting:
+            await self.flush()
+        async with self._database.transaction(tenant_id, read_only=True) as tx:
+            rows = await store.page_entries(
+                tx, tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1
+            )
+        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_time_key)
+        return Page[AuditEntry](
+            object="list",
+            data=[_view(*row) for row in page.data],
+            has_more=page.has_more,
+            next_cursor=page.next_cursor,
+        )
+
+
+def _entry_of_loss(tenant_id: TenantId, count: int) -> Entry:
+    return Entry(
+        tenant_id=tenant_id, id=new_uuid(), recorded_at=datetime.now(UTC), key_id=None, actor=ActorKind.JOB,
+        action=Action.AUDIT_LOSE, object_kind=None, object_id=None, conversation_id=None, first_seq=None, last_seq=None,
+        head_hash=None, counts={"entries": count}, request_id=None,
+    )  # fmt: skip
+
+
+def _view(entry: Entry, day: date | None, number: int | None) -> AuditEntry:
+    return AuditEntry(
+        id=format_id(entry.id),
+        recorded_at=entry.recorded_at,
+        actor=ActorKind(entry.actor),
+        key_id=_public(entry.key_id),
+        action=entry.action,
+        object_kind=entry.object_kind,
+        object_id=entry.object_id,
+        conversation_id=_public(entry.conversation_id),
+        first_seq=entry.first_seq,
+        last_seq=entry.last_seq,
+        head_hash=None if entry.head_hash is None else entry.head_hash.hex(),
+        counts=dict(entry.counts),
+        request_id=_public(entry.request_id),
+        day=day,
+        number=number,
+    )
+
+
+def _public(value: UUID | None) -> str | None:
+    return None if value is None else format_id(value)
+
+
+def _time_key(row: tuple[Entry, date | None, int | None]) -> Key:
+    return [row[0].recorded_at.isoformat(), str(row[0].id)]

@@ -59,5 +59,5 @@ async def open_foundation(
             await pool.require_role_without_bypass()
         given = settings.tenancy.secret_key
         secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
-        tenancy = Tenancy(database, ops, secret=secret, settings=settings.tenancy, epochs=epochs)
+        tenancy = Tenancy(database, ops, secret=secret, settings=settings.tenancy, rates=settings.rates, epochs=epochs)
         yield Foundation(server, database, ops, tenancy)

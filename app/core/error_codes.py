@@ -109,6 +109,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "token_ranks_unusable": "The files of the token counter are missing or damaged.",
         "too_many_connections": "Too many live connections are open at this server.",
         "too_many_facts": "There are too many facts of this subject and predicate.",
+        "too_many_failed_keys": "Too many invalid keys came from this address.",
         "too_many_open_turns": "Too many turns are open.",
         "tool_call_answered": "The tool call already has a result.",
         "tool_call_unknown": "A tool result answers a call that was not made.",

@@ -28,9 +28,10 @@ from app.core.validation.invalid import cut_fields
 from app.core.validation.json_text import parse_json
 from app.mcp.outcomes import OutcomeFilter
 from app.mcp.request_log import RequestLog, RequestRecord
-from app.mcp.server import ASKING, McpRequest, McpServer
+from app.mcp.server import ASKING, CALL_TOOL, McpRequest, McpServer
 from app.settings import Settings
 from app.settings.hosts import host_of, is_loopback
+from app.tenancy.limits.schemas import RATE_STATE, RateStatus
 from app.tenancy.schemas import Caller, agent_name
 
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "name", "arguments", "_meta", "uri", "cursor"})
@@ -99,11 +100,23 @@ class McpEndpoint:
             await self._refuse(code, error)(request.scope, request.receive, send)
             return
         record.tool = self._server.label(*message)
-        cast("dict[str, object]", request.scope["state"])[ASKING] = McpRequest(caller, record)
+        rate = self._take_rate(request, caller, *message)
+        cast("dict[str, object]", request.scope["state"])[ASKING] = McpRequest(caller, record, rate)
         outcome = OutcomeFilter(send)
         await self._manager.handle_request(_trimmed(request.scope), _replaying(body, request.receive), outcome.send)
         if not record.is_carried and outcome.status is not None:
             record.status = outcome.status
+
+    def _take_rate(self, request: Request, caller: Caller, method: str, name: JsonValue) -> RateStatus | None:
+        """Count a message. Raises RateLimited `rate_limited`, except for a call of a tool: its result is the error."""
+        if self._server.services is None:
+            return None
+        status = self._server.services.tenancy.rates.take(caller, self._server.rate_class(method, name))
+        if status is not None:
+            cast("dict[str, object]", request.scope["state"])[RATE_STATE] = status
+            if method != CALL_TOOL:
+                status.require()
+        return status
 
     async def _parse(self, headers: Headers, body: bytes) -> JsonValue:
         declared = email.message.Message()
@@ -137,7 +150,8 @@ async def _authenticate(request: Request, record: RequestRecord, services: Conta
     """Return the caller of the key or token, as the named agent. Raises the same errors as over REST."""
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     key = credentials.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
-    caller = await services.tenancy.authenticate(key or None)
+    address = None if request.client is None else request.client.host
+    caller = await services.tenancy.authenticate(key or None, address=address)
     request.state.tenant = caller.key_tenant_id
     request.state.tenant_id = record.tenant_id = format_id(caller.key_tenant_id)
     request.state.key_id = record.key_id = format_id(caller.key_id)

@@ -38,10 +38,12 @@ from app.formats.parse.validation import MEMBER_NAMES
 from app.mcp import resources
 from app.mcp.errors import protocol_error, tool_error
 from app.mcp.request_log import UNKNOWN, RequestLog, RequestRecord
-from app.mcp.tool_list import agent_is_exclusive, instructions, listed, offered_tools
+from app.mcp.tool_list import agent_is_exclusive, instructions, listed, offered_tools, rate_class_of
 from app.settings import Settings
-from app.tenancy.schemas import Caller
+from app.tenancy.limits.schemas import RateStatus
+from app.tenancy.schemas import Caller, RateClass
 
+CALL_TOOL: Final = "tools/call"
 ASKING: Final = "mcp_asking"
 """Key of a `RequestContext` in the state of a request."""
 
@@ -59,10 +61,11 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class McpRequest:
-    """The caller and the log entry of a request."""
+    """The caller, the log entry and the rate of a request. A call of a tool may be over its rate."""
 
     caller: Caller
     record: RequestRecord
+    rate: RateStatus | None
 
     @property
     def request_id(self) -> str:
@@ -84,9 +87,14 @@ class McpServer:
         )
         """All member names that arguments may have."""
 
+    def rate_class(self, method: str, name: JsonValue) -> RateClass:
+        """Return the class in which a message is counted."""
+        tool = self._tools.get(name) if method == CALL_TOOL and isinstance(name, str) else None
+        return RateClass.READ if tool is None else rate_class_of(tool)
+
     def label(self, method: str, name: JsonValue) -> str:
         """Return the log label of a message: the tool, else the method; `unknown` for other names."""
-        if method == "tools/call":
+        if method == CALL_TOOL:
             return name if isinstance(name, str) and name in self._tools else UNKNOWN
         return method if method in _METHODS else UNKNOWN
 
@@ -141,6 +149,8 @@ class McpServer:
                 record.status = "unknown_tool"
                 raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list names those that there are.")
             try:
+                if asking.rate is not None:
+                    asking.rate.require()
                 return await self._run_tool(tool, params.arguments or {}, asking)
             except Exception as error:  # noqa: BLE001 - only tool errors may reach the SDK
                 refusal = _refusal(error, record)

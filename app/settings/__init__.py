@@ -18,6 +18,7 @@ from app.settings.group import SettingsGroup
 from app.settings.kinds import api_root
 from app.settings.memory import ContextSettings, FactSettings, IndexSettings, LifecycleSettings
 from app.settings.models import ChatSettings, EmbeddingSettings, ToolSettings
+from app.settings.rates import RateSettings
 from app.settings.server import BrowserSettings, BusSettings, RequestSettings, ServerSettings, TelemetrySettings
 
 __all__ = ["Settings", "api_root", "setting_fields"]
@@ -31,6 +32,7 @@ class Settings(BaseModel):
     server: ServerSettings
     browsers: BrowserSettings
     requests: RequestSettings
+    rates: RateSettings
     database: DatabaseSettings
     tenancy: TenancySettings
     jobs: JobSettings

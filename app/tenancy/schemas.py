@@ -33,6 +33,20 @@ def agent_name(text: str) -> str:
     return text
 
 
+class RateClass(StrEnum):
+    """Classes of calls that are limited separately.
+
+    `read`; `write`; `chunk`: text of an open turn; `search`: searches and contexts; `model`: calls that call a chat
+    model or the embedding endpoint.
+    """
+
+    READ = "read"
+    WRITE = "write"
+    CHUNK = "chunk"
+    SEARCH = "search"
+    MODEL = "model"
+
+
 class Access(StrEnum):
     """Rights of a conversation token: reading, or reading and appending."""
 

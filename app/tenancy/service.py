@@ -19,9 +19,12 @@ from app.core.errors import AppError, FieldError, Invalid, NotFound, Unauthentic
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.settings.database import TenancySettings
+from app.settings.rates import RateSettings
 from app.tenancy import store
 from app.tenancy.idempotency.service import IdempotentRequests
 from app.tenancy.key_text import KeyText, generate_key, key_hmac, key_text_hmac, parse_key
+from app.tenancy.limits.failed_keys import FailedKeys
+from app.tenancy.limits.rates import CallRates
 from app.tenancy.schemas import (
     Access,
     ApiKey,
@@ -48,7 +51,14 @@ class Tenancy:
     """Authenticates keys and tokens."""
 
     def __init__(
-        self, database: Database, ops: Database, *, secret: bytes, settings: TenancySettings, epochs: TokenEpochs
+        self,
+        database: Database,
+        ops: Database,
+        *,
+        secret: bytes,
+        settings: TenancySettings,
+        rates: RateSettings,
+        epochs: TokenEpochs,
     ) -> None:
         self._database = database
         self._ops = ops
@@ -64,6 +74,9 @@ class Tenancy:
             ttl_h=settings.idempotency_ttl_h,
         )
         """Runs requests with an Idempotency-Key once."""
+        self.rates = CallRates(rates)
+        """Rates of the calls of keys."""
+        self._failed_keys = FailedKeys(rates.failed_keys_per_minute, max_known=settings.key_cache_entries)
         self._checked: dict[bytes, tuple[float, Caller]] = {}
         self._forgotten = 0
         self._log = get_logger()
@@ -73,21 +86,32 @@ class Tenancy:
         """Return the installation's secret for one purpose (32 bytes), so that no two purposes share one."""
         return hmac.digest(self._secret, b"purpose:" + purpose.encode(), hashlib.sha256)
 
-    async def authenticate(self, token: str | None) -> Caller:
-        """Return the caller of a key or conversation token; raise Unauthenticated for an invalid one."""
+    async def authenticate(self, token: str | None, *, address: str | None = None) -> Caller:
+        """Return the caller of a key or conversation token.
+
+        Raises Unauthenticated for an invalid one, and RateLimited for a new one of an `address` that sent too many
+        invalid ones.
+        """
         if not token:
             raise Unauthenticated("unauthenticated", _NO_KEY)
-        if token.startswith(PREFIX):
-            digest = token_hmac(self._token_secret, token)
-            return self._cached(digest) or await self._check_token(token, digest)
-        digest = key_text_hmac(self._secret, token)
-        caller = self._cached(digest)
-        if caller is None:
-            key = parse_key(token)
-            if key is None:
-                raise Unauthenticated("unauthenticated", _BAD_KEY)
-            caller = await self._check(key, digest)
-        self._used[(caller.tenant_id, caller.key_id)] = datetime.now(UTC)
+        is_token = token.startswith(PREFIX)
+        digest = token_hmac(self._token_secret, token) if is_token else key_text_hmac(self._secret, token)
+        caller = self._cached(digest) or await self._check_new(token, digest, address)
+        if not is_token:
+            self._used[(caller.tenant_id, caller.key_id)] = datetime.now(UTC)
+        return caller
+
+    async def _check_new(self, token: str, digest: bytes, address: str | None) -> Caller:
+        """Return the caller of a key or token that is not cached, and count an invalid one for its address."""
+        self._failed_keys.require_allowed(address, digest)
+        try:
+            is_token = token.startswith(PREFIX)
+            caller = await (self._check_token(token, digest) if is_token else self._check_key(token, digest))
+        except Unauthenticated as error:
+            if error.code != "token_expired":  # a browser learns it by sending the token
+                self._failed_keys.record_failure(address, digest)
+            raise
+        self._failed_keys.record_success(digest)
         return caller
 
     def is_trusted(self, caller: Caller) -> bool:
@@ -106,7 +130,10 @@ class Tenancy:
         self._checked.pop(digest, None)
         self._checked[digest] = (monotonic() + for_s, caller)
 
-    async def _check(self, key: KeyText, digest: bytes) -> Caller:
+    async def _check_key(self, token: str, digest: bytes) -> Caller:
+        key = parse_key(token)
+        if key is None:
+            raise Unauthenticated("unauthenticated", _BAD_KEY)
         asked_at = self._forgotten
         async with self._database.transaction(key.tenant_id, read_only=True) as tx:
             row = await store.find_key(tx, key.tenant_id, key.key_id)

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from app.routers.http.problems import add_head_problem, add_problem_schemas
+from app.routers.http.problems import add_head_problem, add_problem_schemas, add_rate_problem
 
 EXAMPLES_PATH: Final = Path(__file__).parent / "examples.json"
 """One example per operation: `parameters`, `request`, `status` and `response`, in an order in which they work."""
@@ -67,7 +67,9 @@ def openapi_document(app: FastAPI) -> dict[str, object]:
             routes=app.routes,
             separate_input_output_schemas=False,
         )
-        app.openapi_schema = _add_examples(_add_security(add_head_problem(add_problem_schemas(document))))
+        app.openapi_schema = _add_examples(
+            add_rate_problem(_add_security(add_head_problem(add_problem_schemas(document))))
+        )
     return app.openapi_schema
 
 

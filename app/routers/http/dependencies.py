@@ -13,6 +13,7 @@ from app.container import Container
 from app.conversations.schemas.conversations import IdOf
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
+from app.routers.http.rates import take_rate
 from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Scope
 
 
@@ -49,11 +50,14 @@ class CallerSecurity(SecurityBase):
         known = cast("Caller | None", getattr(request.state, "caller", None))
         if known is not None and tenancy.is_trusted(known):
             return known  # checked before the body was read
-        caller = await tenancy.authenticate(await get_token(request))
+        address = None if request.client is None else request.client.host
+        caller = await tenancy.authenticate(await get_token(request), address=address)
         request.state.caller = caller
         request.state.tenant = caller.key_tenant_id
         request.state.tenant_id = format_id(caller.key_tenant_id)
         request.state.key_id = format_id(caller.key_id)
+        if known is None:  # each request is counted once
+            take_rate(request, tenancy, caller)
         return caller
 
 

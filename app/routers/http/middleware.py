@@ -31,6 +31,7 @@ from app.routers.http.body_reader import Body, too_large
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
 from app.routers.http.idempotency import REPLAY_HEADER
 from app.routers.http.problems import internal_error_response, problem_response, request_id_of
+from app.routers.http.rates import POLICY_HEADER, STATE_HEADER, rate_headers
 from app.settings import Settings
 from app.settings.hosts import accepts_host
 
@@ -58,7 +59,9 @@ _CORS_REQUEST_HEADERS: Final = (
     "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Agent-Id", REQUEST_ID_HEADER,
     "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name", "X-Conversation-Id", "X-Project",
 )  # fmt: skip
-_CORS_ANSWER_HEADERS: Final = (REQUEST_ID_HEADER, "ETag", REPLAY_HEADER, "Retry-After", "X-Conversation-Id")
+_CORS_ANSWER_HEADERS: Final = (
+    REQUEST_ID_HEADER, "ETag", REPLAY_HEADER, "Retry-After", "X-Conversation-Id", STATE_HEADER, POLICY_HEADER,
+)  # fmt: skip
 _CORS_MAX_AGE_S: Final = 600
 _MAX_DRAIN_BYTES: Final = 64 * 2**20
 _MAX_DRAIN_S: Final = 5.0
@@ -185,7 +188,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] in _STARTS:
                 status = message.get("status", status)
-                message["headers"] = _with_headers(message.get("headers", ()), headers)
+                message["headers"] = _with_headers(message.get("headers", ()), headers) + rate_headers(scope)
             await send(message)
 
         bound = bind_contextvars(request_id=request_id)

@@ -66,6 +66,13 @@ _STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "revision_changed": 412,
 }
 
+_RATE_HEADERS: Final[Mapping[str, str]] = {
+    "Retry-After": "Seconds after which the request may be sent again.",
+    "RateLimit-Policy": "The rate of the key for this class of calls, as in draft-ietf-httpapi-ratelimit-headers-11:"
+    ' its name, `q` calls in `w` seconds. Every response to a key has it. Example: `"write";q=20000;w=10`.',
+    "RateLimit": "The calls `r` that are left now, for the next `t` seconds at least; 0 if this call was refused."
+    ' Example: `"write";r=19999;t=1`.',
+}
 _ERROR_OF_STATUS: Final[Mapping[int, tuple[type[AppError], str]]] = {
     400: (Malformed, "malformed_json"),
     401: (Unauthenticated, "unauthenticated"),
@@ -224,6 +231,21 @@ def add_head_problem(document: dict[str, object]) -> dict[str, object]:
     paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
     for operation in (operation for operations in paths.values() for operation in operations.values()):
         operation["responses"] |= {str(status): answer for status, answer in problem_responses(431).items()}
+    return document
+
+
+def add_rate_problem(document: dict[str, object]) -> dict[str, object]:
+    """Declare 429 with its headers for every operation that needs a key, in place."""
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _RATE_HEADERS}
+    components = cast("dict[str, dict[str, object]]", document.setdefault("components", {}))
+    components["headers"] = {
+        name: {"description": text, "schema": {"type": "integer" if name == "Retry-After" else "string"}}
+        for name, text in _RATE_HEADERS.items()
+    }
+    paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
+    for operation in (operation for operations in paths.values() for operation in operations.values()):
+        if operation.get("security"):
+            operation["responses"] |= {"429": problem_responses(429)[429] | {"headers": headers}}
     return document
 
 

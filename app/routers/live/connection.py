@@ -48,7 +48,7 @@ from app.routers.live.connection_limits import Bucket, Connections, Place, reche
 from app.routers.live.epochs import Epochs
 from app.routers.live.frames import asked, error_frame, read_message
 from app.routers.live.outbox import GONE, Outbox, send_text
-from app.tenancy.schemas import Caller, Scope, token_expired
+from app.tenancy.schemas import Caller, RateClass, Scope, token_expired
 
 NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
@@ -219,6 +219,7 @@ class LiveSocket:
             if isinstance(frame, ChunkFrame | CommitFrame | AbortFrame | ResumeFrame):
                 turn_id = format_id(frame.turn_id)
             self._bad_in_row = 0
+            await self._take_rate(frame)
             if isinstance(frame, AppendFrame):
                 await reservation.make(len(data), self._place.tenant)
             answer = await self._handle(frame)
@@ -238,6 +239,25 @@ class LiveSocket:
             reservation.release()
         if answer is not None:
             self._outbox.send_answer(answer)
+
+    async def _take_rate(self, frame: ClientFrame) -> None:
+        """Count a frame as the same call over HTTP. A chunk waits for its turn.
+
+        Raises RateLimited `rate_limited` for other frames.
+        """
+        rates = self._container.tenancy.rates
+        match frame:
+            case ChunkFrame():
+                if (delay_s := rates.delay_s(self._caller, RateClass.CHUNK)) > 0:
+                    await asyncio.sleep(delay_s)
+            case SubscribeFrame() | AuthFrame():
+                rates.require(self._caller, RateClass.READ)
+            case OpenFrame() | ResumeFrame() | CommitFrame() | AbortFrame() | AppendFrame():
+                rates.require(self._caller, RateClass.WRITE)
+            case PingFrame():
+                return
+            case _:
+                assert_never(frame)
 
     def _count_bad(self) -> None:
         self._bad_in_row += 1
@@ -362,7 +382,8 @@ class LiveSocket:
 
     async def _authenticate(self, frame: AuthFrame) -> AckFrame:
         """Authenticate with another key of the same tenant, before the current one expires."""
-        caller = await self._container.tenancy.authenticate(frame.token)
+        address = None if self._websocket.client is None else self._websocket.client.host
+        caller = await self._container.tenancy.authenticate(frame.token, address=address)
         before, now = (require_reader_or_writer(one, self._conversation_id) for one in (self._caller, caller))
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")

@@ -78,6 +78,8 @@ def error_frame(
     """Convert an error to a frame. Pointers stop before the first member that is not in `known`."""
     expected = error.extra.get("expected_offset")
     more = {name: value for name, value in error.extra.items() if name not in ErrorFrame.model_fields}
+    if error.retry_after_s is not None:
+        more["retry_after_s"] = error.retry_after_s
     return ErrorFrame(
         type="error",
         id=frame_id,

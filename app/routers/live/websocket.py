@@ -137,7 +137,11 @@ async def _authenticate(
     if token is None:
         with connections.arriving():
             return await _authenticate_by_frame(websocket, container)
-    return await container.tenancy.authenticate(token), token
+    return await container.tenancy.authenticate(token, address=_address(websocket)), token
+
+
+def _address(websocket: WebSocket) -> str | None:
+    return None if websocket.client is None else websocket.client.host
 
 
 def _refuse_query(websocket: WebSocket) -> None:
@@ -176,7 +180,7 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
         frame = asked(read)
         if not isinstance(frame, AuthFrame):
             raise _ClosedError(Closing(MALFORMED, "the first frame is `auth`, unless a header carries the key"))
-        caller = await container.tenancy.authenticate(frame.token)
+        caller = await container.tenancy.authenticate(frame.token, address=_address(websocket))
     except AppError as error:
         known = cast("frozenset[str]", websocket.app.state.frame_members)
         await send_text(websocket, error_frame(error, frame_id=frame_id, known=known).model_dump_json())

@@ -23,23 +23,15 @@ async def test_health_readiness_and_metrics_need_no_key(service: Service) -> Non
 
 async def test_readiness_says_no_while_the_database_does_not_answer(service: Service, monkeypatch) -> None:  # noqa: ANN001
     async def refuse(*_args: object, **_options: object) -> None:
-        raise OSError
+        raise ConnectionRefusedError
 
     pool = service.container.database._pool  # noqa: SLF001
-    monkeypatch.setattr(type(pool), "acquire", lambda *_args, **_options: _Refusing())
+    monkeypatch.setattr(type(pool), "acquire", refuse)
     async with service.client(None) as anybody:
         response = await anybody.get("/readyz")
     assert (response.status_code, response.json()["code"]) == (503, "database_unavailable")
     assert response.json()["retryable"] is True
     assert response.headers["Retry-After"] == "1"
-
-
-class _Refusing:
-    async def __aenter__(self) -> None:
-        raise ConnectionRefusedError
-
-    async def __aexit__(self, *_exception: object) -> None:
-        pass
 
 
 async def test_documentation_is_served_without_anything_from_elsewhere(service: Service) -> None:

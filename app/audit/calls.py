@@ -1,53 +1,32 @@
-"""The call that is being served, for entries: its request id, and whether an entry was recorded for it.
+"""The request that is being served, for entries.
 
-Transports set it; the services below them only add to it. Tasks that a call starts see the same one.
+Transports set it. Tasks that a request starts see the same one.
 """
 
 import hashlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from uuid import UUID
 
 from app.core.ids import parse_id
 
-_CALL: ContextVar["AuditedCall | None"] = ContextVar("audited_call", default=None)
-
-
-@dataclass(slots=True)
-class AuditedCall:
-    """A request or a connection. `counts`: what it read, for an entry without a transaction."""
-
-    given_id: str
-    is_recorded: bool = False
-    conversation_id: UUID | None = None
-    counts: dict[str, int] = field(default_factory=dict[str, int])
-
-    @property
-    def request_id(self) -> UUID | None:
-        """The request id as entries have it."""
-        return request_uuid(self.given_id)
-
-    def mark_recorded(self) -> None:
-        """Note that an entry was stored in a transaction."""
-        self.is_recorded = True
-
-
-def current_call() -> AuditedCall | None:
-    """Return the call that this task serves, or None."""
-    return _CALL.get()
+_REQUEST_ID: ContextVar[str] = ContextVar("audited_request_id", default="")
 
 
 @contextmanager
-def audited_call(request_id: str) -> Generator[AuditedCall]:
-    """Make a call the current one of this task."""
-    call = AuditedCall(request_id)
-    token = _CALL.set(call)
+def audited_request(request_id: str) -> Generator[None]:
+    """Make a request or connection the current one of this task."""
+    token = _REQUEST_ID.set(request_id)
     try:
-        yield call
+        yield
     finally:
-        _CALL.reset(token)
+        _REQUEST_ID.reset(token)
+
+
+def current_request() -> UUID | None:
+    """Return the id of the request that this task serves, as entries have it; None outside of requests."""
+    return request_uuid(_REQUEST_ID.get())
 
 
 def request_uuid(text: str) -> UUID | None:

@@ -11,12 +11,12 @@ from typing import Final
 from uuid import UUID
 
 from app.audit import store
-from app.audit.calls import current_call
+from app.audit.calls import current_request
 from app.audit.schemas import Action, Actor, ActorKind, Command, Entry, ObjectKind
 from app.core.database.transactions import Transaction
-from app.core.ids import ConversationId, format_id, new_uuid
+from app.core.ids import format_id, new_unordered_uuid, parse_id
 
-_NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
+NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def record(
@@ -29,25 +29,23 @@ def record(
     conversation_id: UUID | None = None,
     seqs: tuple[int, int] | None = None,
     head_hash: bytes | None = None,
-    counts: Mapping[str, int] = _NO_COUNTS,
+    counts: Mapping[str, int] = NO_COUNTS,
 ) -> None:
     """Record an action, in the transaction that does it: both are stored, or neither.
 
     `seqs`: the first and the last of the turns that were stored; `head_hash`: the chain hash of the conversation after
     them. `counts`: rows by plain names.
     """
-    call = current_call()
-    if call is not None:
-        tx.after_commit.append(call.mark_recorded)
     if kind is ObjectKind.CONVERSATION and isinstance(object_id, UUID):
         conversation_id = object_id
     key_id = actor.key_id
     first, last = seqs or ("null", "null")
     values = (
-        _id(actor.key_tenant_id), _id(new_uuid()), _id(key_id) if key_id.int else "null", f"'{actor_kind(actor)}'",
-        f"'{action}'", "null" if kind is None else f"'{kind}'", _object_literal(object_id), _id(conversation_id),
+        _id(actor.key_tenant_id), _id(new_unordered_uuid()), _id(key_id) if key_id.int else "null",
+        f"'{actor_kind(actor)}'", f"'{action}'", "null" if kind is None else f"'{kind}'",
+        _object_literal(object_id), _id(conversation_id),
         str(first), str(last), "null" if head_hash is None else f"'\\x{head_hash.hex()}'", _counts_literal(counts),
-        "null" if call is None else _id(call.request_id),
+        _id(current_request()),
     )  # fmt: skip
     tx.at_commit.append(store.insert_literals(values))
 
@@ -57,37 +55,27 @@ def entry_of_read(
     action: Action,
     *,
     kind: ObjectKind | None,
-    object_id: UUID | int | None,
-    conversation_id: ConversationId | None,
+    object_id: UUID | int | str | None,
+    conversation_id: UUID | None,
+    counts: Mapping[str, int],
 ) -> Entry:
     """Return the entry of a request that changed nothing, at the time of this process."""
-    call = current_call()
     return Entry(
         tenant_id=actor.key_tenant_id,
-        id=new_uuid(),
+        id=new_unordered_uuid(),
         recorded_at=datetime.now(UTC),
         key_id=actor.key_id if actor.key_id.int else None,
         actor=actor_kind(actor),
         action=action,
         object_kind=kind,
-        object_id=object_text(object_id),
-        conversation_id=conversation_id or (None if call is None else call.conversation_id),
+        object_id=object_id if isinstance(object_id, str) else object_text(object_id),
+        conversation_id=conversation_id,
         first_seq=None,
         last_seq=None,
         head_hash=None,
-        counts={} if call is None else dict(call.counts),
-        request_id=None if call is None else call.request_id,
+        counts=dict(counts),
+        request_id=current_request(),
     )
-
-
-def describe_read(*, conversation_id: UUID | None = None, counts: Mapping[str, int] = _NO_COUNTS) -> None:
-    """Add what the current call has read to its entry. Does nothing outside of a call."""
-    call = current_call()
-    if call is None:
-        return
-    call.conversation_id = conversation_id or call.conversation_id
-    for name, count in counts.items():
-        call.counts[name] = call.counts.get(name, 0) + count
 
 
 def actor_kind(actor: Actor) -> ActorKind:
@@ -102,6 +90,14 @@ def actor_kind(actor: Actor) -> ActorKind:
 def object_text(object_id: UUID | int | None) -> str | None:
     """Return the public form of an object's id: a ULID or a number."""
     return format_id(object_id) if isinstance(object_id, UUID) else None if object_id is None else str(object_id)
+
+
+def object_id_of(text: str) -> str:
+    """Return the id of an object as entries have it: for a UUID the ULID, other text as it is."""
+    try:
+        return format_id(parse_id(text))
+    except ValueError:
+        return text
 
 
 def single(ids: Sequence[UUID]) -> UUID | None:

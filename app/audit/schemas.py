@@ -20,9 +20,7 @@ class Action(StrEnum):
     CONVERSATION_UPDATE = "conversations.update"
     CONVERSATION_DELETE = "conversations.delete"
     CONVERSATION_FORK = "conversations.fork"
-    CONVERSATION_COMPACT = "conversations.compact"
     CONVERSATION_UNDO_COMPACT = "conversations.undo_compact"
-    CONVERSATION_MAINTAIN = "conversations.maintain"
     TURN_APPEND = "turns.append"
     TURN_OPEN = "turns.open"
     TURN_RESUME = "turns.resume"
@@ -41,8 +39,8 @@ class Action(StrEnum):
     MEMORY_SEARCH = "memories.search"
     RECALL = "recall.search"
     CONTEXT_BUILD = "contexts.build"
-    GENERATE = "answers.generate"
     AGENT_ASK = "agents.ask"
+    TOOL_CALL = "tools.call"
     TOKEN_CREATE = "tokens.create"  # noqa: S105 - the name of an action
     TOKEN_REVOKE = "tokens.revoke"  # noqa: S105 - the name of an action
     KEY_CREATE = "keys.create"
@@ -79,6 +77,7 @@ class ObjectKind(StrEnum):
     TENANT = "tenant"
     JOB = "job"
     SPACE = "embedding_space"
+    TOOL = "tool"
 
 
 class ActorKind(StrEnum):

@@ -6,27 +6,38 @@ memory, up to `audit_flush_s` and `audit_buffer_entries`; a crash loses those.
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from typing import Literal
 from uuid import UUID
 
 from app.audit import store
-from app.audit.calls import AuditedCall, audited_call, current_call, request_uuid
-from app.audit.record import describe_read, entry_of_read, record, single
+from app.audit.calls import audited_request, request_uuid
+from app.audit.record import NO_COUNTS, entry_of_read, object_id_of, record, single
 from app.audit.schemas import Action, Actor, ActorKind, AuditEntry, AuditFilter, Entry, ObjectKind
 from app.audit.sealing import AuditSealer
 from app.audit.verification import AuditReport, Break, Checkpoint, Known, verify_audit
 from app.core.database.transactions import Database
 from app.core.errors import AppError
-from app.core.ids import ConversationId, TenantId, format_id, new_uuid
+from app.core.ids import TenantId, format_id, new_uuid
 from app.core.paging import Cursors, Key, Page, make_page
 from app.core.telemetry import get_logger
 from app.settings.audit import AuditSettings
 
 __all__ = [
-    "AuditReport", "AuditSealer", "AuditTrail", "AuditedCall", "Break", "Checkpoint", "Known", "audited_call",
-    "current_call", "describe_read", "record", "request_uuid", "single", "verify_audit",
+    "AuditReport",
+    "AuditSealer",
+    "AuditTrail",
+    "Break",
+    "Checkpoint",
+    "Known",
+    "audited_request",
+    "object_id_of",
+    "record",
+    "request_uuid",
+    "single",
+    "verify_audit",
 ]  # fmt: skip
 
 _WRITTEN_AT_ONCE = 1_000
@@ -54,15 +65,19 @@ class AuditTrail:
         actor: Actor,
         action: Action,
         kind: ObjectKind | None = None,
-        object_id: UUID | int | None = None,
+        object_id: UUID | int | str | None = None,
         *,
-        conversation_id: ConversationId | None = None,
+        conversation_id: UUID | None = None,
+        counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
-        """Keep the entry of a request that changed nothing, to be written soon.
+        """Keep the entry of a request that changed nothing, or of a call of a tool, to be written soon.
 
-        If too many wait, the tenant with the most of them loses one, which is counted (`audit.lose`).
+        `object_id` is text only if it is a name of the service's own. If too many entries wait, the tenant with the
+        most of them loses one, which is counted (`audit.lose`).
         """
-        entry = entry_of_read(actor, action, kind=kind, object_id=object_id, conversation_id=conversation_id)
+        entry = entry_of_read(
+            actor, action, kind=kind, object_id=object_id, conversation_id=conversation_id, counts=counts
+        )
         self._waiting.setdefault(actor.key_tenant_id, []).append(entry)
         self._size += 1
         self._drop_surplus()

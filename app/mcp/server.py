@@ -30,6 +30,7 @@ from pydantic import JsonValue
 from starlette.requests import Request
 
 from app.agents.tools.tool import Tool
+from app.audit.schemas import Action, ObjectKind
 from app.container import Container
 from app.core.errors import AppError
 from app.core.telemetry import error_stack, error_type, get_logger
@@ -159,7 +160,11 @@ class McpServer:
     async def _run_tool(self, tool: Tool, arguments: dict[str, JsonValue], asking: McpRequest) -> CallToolResult:
         call = tool.prepare(arguments)
         asking.record.conversation_id = call.conversation_id
-        result = await call.run(self._services().tools, asking.caller)
+        services = self._services()
+        result = await call.run(services.tools, asking.caller)
+        services.audit.note(
+            asking.caller, Action.TOOL_CALL, ObjectKind.TOOL, tool.name, conversation_id=call.conversation_id
+        )
         asking.record.status = "ok"
         text = TextContent(text=result.model_dump_json())
         return CallToolResult(content=[text], structured_content=result.model_dump(mode="json"))

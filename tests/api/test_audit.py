@@ -1,13 +1,24 @@
 """What the audit has of requests: each change with its key, object, turns and request, and no text of a caller."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
 import httpx
+import pytest
 
+from app.audit import store
+from app.audit.schemas import Action, Command
+from app.audit.service import AuditTrail
+from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid, parse_id
-from tests.support.api import Client, Service
+from app.main import openapi_document
+from app.settings.audit import AuditSettings
+from app.tenancy.schemas import Scope
+from tests.support.api import Client, Service, problem
+from tests.support.live import serving
+from tests.support.mcp import call, post
 
 SECRET = "wombat-9471"
 
@@ -44,6 +55,39 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "create_openai_items": ("turns.append",),
     "delete_openai_item": ("turns.erase",),
     "delete_openai_conversation": ("conversations.delete",),
+}
+
+# what each operation that changes nothing records, after it was answered
+READS: dict[str, str] = {
+    "recall": "recall.search",
+    "recall_in_conversation": "recall.search",
+    "search_memories": "memories.search",
+    "build_context": "contexts.build",
+    "before_turn": "contexts.build",
+    "list_keys": "keys.list",
+    "list_tenants": "tenants.read",
+    "get_tenant": "tenants.read",
+    "get_stats": "stats.read",
+    "list_model_usage": "usage.list",
+    "list_jobs": "jobs.list",
+    "list_spaces": "spaces.list",
+    "list_audit_entries": "audit.list",
+}
+IN_OTHER_TESTS = {
+    "create_tenant", "update_tenant", "retry_job", "cancel_job", "ask_agent", "add_space", "compare_space",
+    "switch_space", "roll_back_space", "drop_space",
+}  # fmt: skip
+RECORDED_BY_THEIR_PARTS = {
+    "append_chunk": "the commit or the abort of its turn",
+    "compact_conversation": "each summary",
+    "run_maintenance": "each summary and deletion",
+    "extract_facts": "each fact",
+    "run_turn": "its turns",
+    "generate": "its turns",
+    "create_chat_completion": "its turns",
+    "create_embedding": "nothing is stored or read",
+    "search_conversations": "a list, as GET /v1/conversations",
+    "list_memory_tree": "a list",
 }
 
 
@@ -175,3 +219,182 @@ async def test_a_request_id_that_is_no_id_is_kept_as_a_hash(client: Client, serv
     await connection.close()
     assert [row["action"] for row in rows if row["request_id"] is not None][-1] == "conversations.create"
     assert SECRET not in str(rows)
+
+
+def test_each_operation_is_said_to_be_recorded_or_why_not(service: Service) -> None:
+    document: dict[str, Any] = openapi_document(service.app)
+    operations = {
+        (method, path, operation["operationId"])
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+    known = CHANGES.keys() | READS.keys() | IN_OTHER_TESTS | RECORDED_BY_THEIR_PARTS.keys()
+    lists = {name for method, path, name in operations if method in {"get", "head"} and "/admin/" not in path}
+    audited = {name for _, _, name in operations} - lists
+    assert audited - known == set()
+    assert known - {name for _, _, name in operations} == set()
+
+
+async def listed(client: Client, **where: Any) -> list[dict[str, Any]]:
+    response = await client.get("/v1/admin/audit", params=where)
+    assert response.status_code == 200, response.text
+    return response.json()["data"]
+
+
+@pytest.fixture
+async def operator(service: Service, client: Client) -> AsyncIterator[Client]:
+    key = await service.container.tenancy.create_key(client.tenant_id, name="operator", scopes=list(Scope))
+    async with service.client(str(key)) as opened:
+        opened.tenant_id, opened.key = client.tenant_id, str(key)
+        yield opened
+
+
+async def test_each_recall_and_each_read_of_an_administrator_has_its_entry(operator: Client, service: Service) -> None:
+    walk = Walk(operator, service)
+    conversation = await operator.conversation()
+    await operator.append(conversation, f"{SECRET} one")
+    path, query = f"/v1/conversations/{conversation}", {"query": SECRET}
+    await walk.do("recall", "post", "/v1/recall", json=query)
+    await walk.do("recall_in_conversation", "post", f"{path}/recall", json=query)
+    await walk.do("search_memories", "post", "/v1/memories/search", json=query)
+    await walk.do("build_context", "post", f"{path}/context", json={"token_budget": 1000})
+    said = {"role": "user", "content": SECRET}
+    turn = {"session_id": SECRET, "user_id": SECRET, "turn_id": SECRET, "current_input": [said]}
+    await walk.do("before_turn", "post", "/v1/lifecycle/before-turn", json=turn)
+    for name, of in (
+        ("list_keys", "keys"), ("list_tenants", "tenants"), ("get_stats", "stats"), ("list_model_usage", "usage"),
+        ("list_jobs", "jobs"), ("list_spaces", "embedding-spaces"), ("list_audit_entries", "audit"),
+    ):  # fmt: skip
+        await walk.do(name, "get", f"/v1/admin/{of}")
+    await walk.do("get_tenant", "get", f"/v1/admin/tenants/{format_id(operator.tenant_id)}")
+    assert walk.done.keys() == READS.keys()
+    for operation, request_id in walk.done.items():
+        [entry] = await listed(operator, request_id=request_id)
+        assert (entry["action"], entry["actor"], entry["request_id"]) == (READS[operation], "key", request_id)
+        assert entry["key_id"] is not None
+        assert SECRET not in str(entry)
+        assert (entry["conversation_id"] == conversation) == (operation in {"recall_in_conversation", "build_context"})
+    [entry] = await listed(operator, request_id=walk.done["recall_in_conversation"])
+    assert entry["counts"] == {"hits": 1}
+
+
+async def test_a_refused_read_has_no_entry(client: Client, other: Client) -> None:
+    conversation = await other.conversation()
+    problem(await client.post(f"/v1/conversations/{conversation}/recall", json={"query": "x"}), 404, "not_found")
+    assert await listed(client, action="recall.search") == []
+
+
+async def test_entries_are_filtered_and_paged_in_both_orders_while_they_are_sealed(
+    client: Client, service: Service
+) -> None:
+    conversation, empty = await client.conversation(), await client.conversation()
+    for number in range(5):
+        await client.append(conversation, f"turn {number}")
+    turns = await client.history(conversation)
+    await service.container.audit.sealer.seal()
+    await client.append(conversation, "not sealed")
+    await client.delete(f"/v1/conversations/{conversation}/turns/{turns[0]['id']}")
+    whole = await listed(client, conversation_id=conversation, order="asc")
+    assert [one["action"] for one in whole] == ["conversations.create", *["turns.append"] * 6, "turns.erase"]
+    assert [one["number"] is None for one in whole] == [*[False] * 6, True, True]
+    assert (whole[1]["first_seq"], whole[1]["head_hash"]) == (1, turns[0]["chain_hash"])
+    paged: list[dict[str, Any]] = []
+    params: dict[str, Any] = {"conversation_id": conversation, "limit": 3}
+    while True:
+        page = (await client.get("/v1/admin/audit", params=params)).json()
+        paged += page["data"]
+        await service.container.audit.sealer.seal()  # entries move between two pages
+        if not page["has_more"]:
+            break
+        params["cursor"] = page["next_cursor"]
+    assert [one["id"] for one in paged] == [one["id"] for one in reversed(whole)]
+    assert len(await listed(client, action="turns.append")) == 6
+    erased = turns[0]["id"]
+    assert "turns.erase" in {one["action"] for one in await listed(client, object_kind="turn", object_id=erased)}
+    assert [one["action"] for one in await listed(client, object_id=empty)] == ["conversations.create"]
+    assert len(await listed(client, object_id=str(parse_id(empty)))) == 1
+    key = whole[0]["key_id"]
+    assert {one["key_id"] for one in await listed(client, key_id=key)} == {key}
+    assert await listed(client, key_id=format_id(new_uuid())) == []
+    middle = whole[3]["recorded_at"]
+    before = await listed(client, until=middle, conversation_id=conversation)
+    since = await listed(client, since=middle, conversation_id=conversation)
+    assert len(before) + len(since) == 8
+    assert all(one["recorded_at"] < middle for one in before)
+    problem(await client.get("/v1/admin/audit", params={"action": "turns.steal"}), 422, "invalid_request", "/action")
+
+
+async def test_the_list_is_for_administrators_of_the_tenant(client: Client, other: Client, service: Service) -> None:
+    conversation = await other.conversation()
+    assert await listed(client, conversation_id=conversation) == []
+    ours = {one["id"] for one in await listed(client, limit=200)}
+    assert ours & {one["id"] for one in await listed(other, limit=200)} == set()
+    key = await service.container.tenancy.create_key(client.tenant_id, name="r", scopes=[Scope.READ, Scope.WRITE])
+    async with service.client(str(key)) as reader:
+        problem(await reader.get("/v1/admin/audit"), 403, "forbidden")
+
+
+async def test_a_reader_finds_its_request_by_any_text_that_it_sent_as_the_id(client: Client) -> None:
+    await client.post("/v1/conversations", json={}, headers={"X-Request-Id": "order-4711"})
+    [entry] = await listed(client, request_id="order-4711")
+    assert entry["action"] == "conversations.create"
+    assert [one["id"] for one in await listed(client, request_id=entry["request_id"])] == [entry["id"]]
+
+
+async def test_each_call_of_a_tool_has_an_entry_beside_those_of_its_changes(client: Client, service: Service) -> None:
+    conversation = await client.conversation()
+    ids = [format_id(new_uuid()) for _ in range(3)]
+    calls = [
+        call("recall", {"query": SECRET, "conversation_ids": [conversation]}),
+        call("append_turns", {"conversation_id": conversation, "turns": [{"role": "user", "content": SECRET}]}),
+        call("append_turns", {"conversation_id": format_id(new_uuid()), "turns": []}),
+    ]
+    async with serving(service.app, service.settings) as port, httpx.AsyncClient() as http:
+        for request_id, body in zip(ids, calls, strict=True):
+            answer = await post(http, port, client.key, body, **{"X-Request-Id": request_id})
+            assert answer.status_code == 200, answer.text
+    [entry] = await listed(client, request_id=ids[0])
+    assert (entry["action"], entry["object_kind"], entry["object_id"]) == ("tools.call", "tool", "recall")
+    assert SECRET not in str(entry)
+    changed = await listed(client, request_id=ids[1], order="asc")
+    assert [(one["action"], one["conversation_id"]) for one in changed] == [
+        ("turns.append", conversation), ("tools.call", conversation)
+    ]  # fmt: skip
+    assert await listed(client, request_id=ids[2]) == []
+
+
+async def test_reads_that_cannot_be_kept_are_counted_for_the_tenant_with_the_most(
+    client: Client, other: Client, service: Service
+) -> None:
+    audit = AuditTrail(
+        service.container.database,
+        service.container.audit._ops,  # noqa: SLF001
+        cursors=service.container.audit._cursors,  # noqa: SLF001
+        settings=AuditSettings(audit_buffer_entries=10),
+    )
+    for _ in range(25):
+        audit.note(Command(client.tenant_id), Action.RECALL)
+    audit.note(Command(other.tenant_id), Action.RECALL)
+    await audit.flush()
+    assert len(await listed(client, action="recall.search")) == 9
+    [lost] = await listed(client, action="audit.lose")
+    assert lost["counts"] == {"entries": 16}
+    assert len(await listed(other, action="recall.search")) == 1
+    assert await listed(other, action="audit.lose") == []
+
+
+async def test_reads_wait_while_the_database_fails_and_are_written_once(client: Client, service: Service) -> None:
+    audit = service.container.audit
+    await audit.flush()
+    audit.note(Command(client.tenant_id), Action.RECALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "insert_unsealed", _fails)
+        with pytest.raises(Unavailable):
+            await audit.flush()
+    assert len(await listed(client, action="recall.search")) == 1
+    await audit.flush()
+    assert len(await listed(client, action="recall.search")) == 1
+
+
+async def _fails(*_: object) -> None:
+    raise Unavailable("postgres_unavailable", "no")

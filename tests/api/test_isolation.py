@@ -278,6 +278,17 @@ async def sees_only_its_own_spending(two: Two, _name: str) -> None:
     problem(await two.intruder.get("/v1/admin/usage", params={"all_tenants": "true"}), 403, "forbidden")
 
 
+async def lists_only_its_own_entries(two: Two, name: str) -> None:
+    """The audit of another tenant, whatever is asked for."""
+    _, path = OPERATIONS[name]
+    for where in ({}, {"conversation_id": two.conversation}, {"object_id": two.turn}):
+        own = (await two.intruder.get(path, params=where)).json()["data"]
+        theirs = (await two.owner.get(path, params=where)).json()["data"]
+        assert theirs
+        assert {one["id"] for one in own} & {one["id"] for one in theirs} == set()
+        assert bool(own) == (where == {})
+
+
 async def reaches_only_its_own_jobs(two: Two, name: str) -> None:
     """A list holds one's own jobs; another's job is a job that never was; an operator's reach is refused."""
     method, path = OPERATIONS[name]
@@ -565,6 +576,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "roll_back_space": moves_no_installation,
     "drop_space": moves_no_installation,
     "list_jobs": reaches_only_its_own_jobs,
+    "list_audit_entries": lists_only_its_own_entries,
     "retry_job": reaches_only_its_own_jobs,
     "cancel_job": reaches_only_its_own_jobs,
     "get_health": says_nothing_of_any_tenant,

@@ -62,7 +62,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.tenancy.limits.failed_keys.FailedKeys._left": (Why.NO_TENANT_DATA, "invalid keys that addresses may send"),
     "app.tenancy.limits.failed_keys.FailedKeys._valid": (Why.SECRET, "HMACs of whole keys that were valid"),
     "app.tenancy.service.Tenancy._used": (Why.TENANT, "when keys were used last"),
-    "app.audit.calls._CALL": (Why.OWN, "the call that a task serves"),
+    "app.audit.calls._REQUEST_ID": (Why.OWN, "the request that a task serves"),
     "app.audit.service.AuditTrail._waiting": (Why.TENANT, "entries of reads that are not written yet"),
     "app.audit.service.AuditTrail._lost": (Why.TENANT, "how many entries of reads were not kept"),
     "app.tenancy.spending.service.Spending._unwritten": (Why.TENANT, "spent tokens that could not be written yet"),
@@ -121,7 +121,6 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
 }
 
 SHORT_LIVED: Mapping[str, str] = {
-    "app.audit.calls.AuditedCall": "one request, frame or call of a tool",
     "app.audit.sealing._Heads": "one transaction of the sealer, by tenant and day",
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
     # one connection, or one follower

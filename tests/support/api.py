@@ -128,7 +128,7 @@ def settings_for(database: TestDatabase, data_dir: Path, **more: Any) -> Setting
         owner_database_url=database.owner,
         data_dir=data_dir,
         log_level="error",
-        **quiet | {"stream_sweep_s": 600, "key_cache_s": 0.5} | more,
+        **quiet | {"stream_sweep_s": 600, "key_cache_s": 0.5, "audit_flush_s": 60} | more,
     )
 
 

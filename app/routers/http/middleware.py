@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from app.audit.service import audited_call
+from app.audit.service import audited_request
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Forbidden, NotFound
 from app.core.ids import format_id, new_unordered_uuid
@@ -194,7 +194,7 @@ class RequestMiddleware:
         bound = bind_contextvars(request_id=request_id)
         try:
             if (error := self._refusal(scope, path, hosts)) is None:
-                with audited_call(request_id):
+                with audited_request(request_id):
                     await self.app(scope, receive, send_with_headers)
             else:
                 await _refuse_connection(scope, receive, send_with_headers, error)

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 
 from app.agents.tools.schemas import AgentAnswer, AskAgent
+from app.audit.schemas import Action
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import AgentWriter, Services
 from app.routers.http.idempotency import IdempotencyHeader, respond
@@ -19,4 +20,6 @@ async def ask_agent(
 
     Query and answer are stored in the named conversation, or in a new one. The key needs the scopes read and write.
     """
-    return respond(response, await services.ask_service.ask(caller, body=body, idempotency_key=idempotency_key))
+    answer = await services.ask_service.ask(caller, body=body, idempotency_key=idempotency_key)
+    services.audit.note(caller, Action.AGENT_ASK)
+    return respond(response, answer)

@@ -14,6 +14,7 @@ from app.agents.lifecycle.schemas import (
     TurnDone,
     TurnPrepared,
 )
+from app.audit.schemas import Action
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import AgentReader, AgentWriter, Reader, Services, Writer
 from app.routers.http.problems import problem_responses
@@ -24,7 +25,9 @@ router = APIRouter(prefix="/v1/lifecycle", tags=["lifecycle"], route_class=Stric
 @router.post("/before-turn", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def before_turn(body: BeforeTurn, caller: AgentReader, services: Services) -> TurnContext:
     """Return the model's input for the next turn of a session, within `max_input_tok`; nothing is stored."""
-    return await services.lifecycle.before_turn(caller, request=body)
+    prepared = await services.lifecycle.before_turn(caller, request=body)
+    services.audit.note(caller, Action.CONTEXT_BUILD, counts={"messages": len(prepared.input_items)})
+    return prepared
 
 
 @router.post("/after-turn", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from app.audit.schemas import Action
 from app.context.schemas import Context, ContextRequest
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import AgentReader, ConversationPath, Services
@@ -15,4 +16,8 @@ async def build_context(
     conversation_id: ConversationPath, body: ContextRequest, caller: AgentReader, services: Services
 ) -> Context:
     """Build the message list for one model call, never over `token_budget`."""
-    return await services.contexts.build(caller, conversation_id, request=body)
+    built = await services.contexts.build(caller, conversation_id, request=body)
+    services.audit.note(
+        caller, Action.CONTEXT_BUILD, conversation_id=conversation_id, counts={"messages": len(built.messages)}
+    )
+    return built

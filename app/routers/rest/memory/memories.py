@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from app.audit.schemas import Action
 from app.core.paging import Page
 from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryQuery, MemoryStore, MemoryStored
 from app.routers.http.body import StrictJsonRoute
@@ -35,7 +36,9 @@ async def store_memory(
 @router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
 async def search_memories(body: MemoryQuery, caller: AgentReader, services: Services) -> MemoryEntries:
     """Recall the memories of the calling agent, the nearest first."""
-    return await services.memory_of(caller).recall_memory(body)
+    found = await services.memory_of(caller).recall_memory(body)
+    services.audit.note(caller, Action.MEMORY_SEARCH, counts={"hits": len(found.entries)})
+    return found
 
 
 @router.get("", responses=problem_responses(401, 403, 422, 503))

@@ -5,6 +5,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from app.audit.schemas import Action
 from app.recall.schemas import (
     ConversationRecall,
     FactHit,
@@ -46,7 +47,9 @@ router = APIRouter(prefix="/v1", tags=["recall"], route_class=StrictJsonRoute)
 @router.post("/recall", response_model=RecallResult, responses=_RESPONSES)
 async def recall(request: Request, body: Recall, caller: AgentReader, services: Services) -> RecallResult | Response:
     """Search across conversations: the named ones, or all of a project, an owner or the tenant."""
-    return _answer(request, await services.recall_service.recall(caller, request=body))
+    result = await services.recall_service.recall(caller, request=body)
+    services.audit.note(caller, Action.RECALL, counts={"hits": len(result.data)})
+    return _answer(request, result)
 
 
 @router.post("/conversations/{conversation_id}/recall", response_model=RecallResult, responses=_RESPONSES)
@@ -58,7 +61,9 @@ async def recall_in_conversation(
     services: Services,
 ) -> RecallResult | Response:
     """Search within one conversation."""
-    return _answer(request, await services.recall_service.recall_in(caller, conversation_id, request=body))
+    result = await services.recall_service.recall_in(caller, conversation_id, request=body)
+    services.audit.note(caller, Action.RECALL, conversation_id=conversation_id, counts={"hits": len(result.data)})
+    return _answer(request, result)
 
 
 def _answer(request: Request, result: RecallResult) -> RecallResult | Response:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
+from app.audit.schemas import Action, ObjectKind
 from app.core.paging import Page
 from app.core.times import DayIn
 from app.diagnostics.schemas import Stats
@@ -46,7 +47,9 @@ async def list_keys(
     caller: Admin, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
 ) -> Page[Key]:
     """List the tenant's keys, newest first, without their secrets. Needs the scope `admin`."""
-    return await services.administration.list_keys(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.administration.list_keys(caller, order=order, limit=limit, cursor=cursor)
+    services.audit.note(caller, Action.KEY_LIST, counts={"keys": len(page.data)})
+    return page
 
 
 @router.post("/keys", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
@@ -87,7 +90,9 @@ async def list_tenants(
     caller: Operator, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
 ) -> Page[Tenant]:
     """List all tenants, newest first. Needs the scope `operator`."""
-    return await services.administration.list_tenants(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.administration.list_tenants(caller, order=order, limit=limit, cursor=cursor)
+    services.audit.note(caller, Action.TENANT_READ, counts={"tenants": len(page.data)})
+    return page
 
 
 @router.post("/tenants", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
@@ -104,7 +109,9 @@ async def create_tenant(
 @router.get("/tenants/{tenant_id}", responses=problem_responses(401, 403, 404, 422, 503))
 async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services) -> Tenant:
     """Read one tenant. Needs the scope `operator`."""
-    return await services.administration.tenant(caller, tenant_id)
+    tenant = await services.administration.tenant(caller, tenant_id)
+    services.audit.note(caller, Action.TENANT_READ, ObjectKind.TENANT, tenant_id)
+    return tenant
 
 
 @router.patch("/tenants/{tenant_id}", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
@@ -123,7 +130,9 @@ async def get_stats(
     top: Annotated[int, Query(ge=0, le=100, description="How many of the largest projects or tenants.")] = 10,
 ) -> Stats:
     """Return statistics of the caller's tenant, or of the installation. Needs the scope `admin`."""
-    return await services.statistics.stats(caller, of=of, top=top)
+    stats = await services.statistics.stats(caller, of=of, top=top)
+    services.audit.note(caller, Action.STATS_READ)
+    return stats
 
 
 @router.get("/usage", responses=problem_responses(401, 403, 422, 503))
@@ -139,7 +148,7 @@ async def list_model_usage(
     cursor: Cursor = None,
 ) -> Page[ModelUsageDay]:
     """List the tokens used by chat models by day, purpose and model, newest day first. Needs the scope `admin`."""
-    return await services.spending.list_usage(
+    page = await services.spending.list_usage(
         caller,
         all_tenants=all_tenants,
         first_day=first_day,
@@ -149,3 +158,5 @@ async def list_model_usage(
         limit=limit,
         cursor=cursor,
     )
+    services.audit.note(caller, Action.USAGE_LIST)
+    return page

@@ -4,6 +4,7 @@ from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Path
 
+from app.audit.schemas import Action, ObjectKind
 from app.index.schemas import EmbeddingSpace, EmbeddingSpaces, SpaceAdd, SpaceSwitch
 from app.recall.schemas import SpaceComparison, SpaceComparisonResult
 from app.routers.http.body import StrictJsonRoute
@@ -21,7 +22,9 @@ async def list_spaces(caller: Operator, services: Services) -> EmbeddingSpaces:
 
     For a large installation the figures are estimated from a sample, at a constant cost.
     """
-    return await services.spaces.list_spaces(caller)
+    spaces = await services.spaces.list_spaces(caller)
+    services.audit.note(caller, Action.SPACE_LIST)
+    return spaces
 
 
 @router.post("", responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
@@ -49,7 +52,9 @@ async def compare_space(
 
     Returns how similar the results are, and the hits of both by id.
     """
-    return await services.recall_service.compare(caller, space_id, request=body)
+    result = await services.recall_service.compare(caller, space_id, request=body)
+    services.audit.note(caller, Action.SPACE_COMPARE, ObjectKind.SPACE, space_id)
+    return result
 
 
 @router.post("/{space_id}/switch", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))

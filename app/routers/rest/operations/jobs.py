@@ -5,6 +5,7 @@ from typing import Annotated, TypeAlias
 from fastapi import APIRouter, Path, Query
 from pydantic import StringConstraints
 
+from app.audit.schemas import Action
 from app.conversations.schemas.conversations import IdOf
 from app.core.ids import JobId
 from app.core.jobs import JobState
@@ -39,9 +40,11 @@ async def list_jobs(
     cursor: Cursor = None,
 ) -> Page[JobView]:
     """List unfinished jobs, newest first. Finished jobs are deleted."""
-    return await services.jobs.list_jobs(
+    page = await services.jobs.list_jobs(
         caller, all_tenants=all_tenants, kind=kind, state=state, order=order, limit=limit, cursor=cursor
     )
+    services.audit.note(caller, Action.JOB_LIST, counts={"jobs": len(page.data)})
+    return page
 
 
 @router.post("/{job_id}/retry", responses=problem_responses(401, 403, 404, 409, 422, 503))

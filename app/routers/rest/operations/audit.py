@@ -1,0 +1,60 @@
+"""The audit over REST, for administrators."""
+
+from typing import Annotated, TypeAlias
+
+from fastapi import APIRouter, Query
+from pydantic import StringConstraints
+
+from app.audit.schemas import Action, AuditEntry, AuditFilter, ObjectKind
+from app.audit.service import object_id_of, request_uuid
+from app.conversations.schemas.conversations import IdOf
+from app.core.ids import ConversationId, KeyId
+from app.core.paging import Page
+from app.core.times import TimeIn
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import Admin, Cursor, Order, Services
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/admin/audit", tags=["administration"], route_class=StrictJsonRoute)
+
+ObjectId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
+RequestId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
+
+
+@router.get("", responses=problem_responses(401, 403, 422, 503))
+async def list_audit_entries(
+    caller: Admin,
+    services: Services,
+    action: Annotated[Action | None, Query(description="Only this action, such as `turns.append`.")] = None,
+    key_id: Annotated[IdOf[KeyId] | None, Query(description="Only what this key did, and tokens of it.")] = None,
+    object_kind: Annotated[ObjectKind | None, Query(description="Only actions on objects of this kind.")] = None,
+    object_id: Annotated[
+        ObjectId | None, Query(description="Only actions on this object: a ULID, a UUID, or the name of a tool.")
+    ] = None,
+    conversation_id: Annotated[
+        IdOf[ConversationId] | None, Query(description="Only actions in this conversation.")
+    ] = None,
+    request_id: Annotated[RequestId | None, Query(description="Only of the request with this `X-Request-Id`.")] = None,
+    since: Annotated[TimeIn | None, Query(description="Only entries of this time or later.")] = None,
+    until: Annotated[TimeIn | None, Query(description="Only entries before this time.")] = None,
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[AuditEntry]:
+    """List the audit entries of the key's tenant by time, newest first. Needs the scope `admin`.
+
+    An entry of a change is there at once. One of a read is there after `TURNKEEP_AUDIT_FLUSH_S`.
+    """
+    where = AuditFilter(
+        action=action,
+        key_id=key_id,
+        object_kind=object_kind,
+        object_id=None if object_id is None else object_id_of(object_id),
+        conversation_id=conversation_id,
+        request_id=None if request_id is None else request_uuid(request_id),
+        after=since,
+        before=until,
+    )
+    page = await services.audit.list_entries(caller.tenant_id, where=where, order=order, limit=limit, cursor=cursor)
+    services.audit.note(caller, Action.AUDIT_LIST, counts={"entries": len(page.data)})
+    return page

@@ -41,6 +41,7 @@ from app.index.service import (
 from app.index.spaces.administration import SpaceAdministration
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
+from app.operations.service import Operations
 from app.providers.chat import OpenAIChat
 from app.providers.schemas import ChatModel, Embedder
 from app.providers.tokens import TiktokenCounter
@@ -88,6 +89,7 @@ class Container:
     bus: Bus
     queue: JobQueue
     jobs: JobAdministration
+    operations: Operations
     embedder: Embedder | None
     spending: Spending
     audit: AuditTrail
@@ -303,6 +305,7 @@ def build_container(
         conversations=conversations, facts=facts, recall_service=recall_service, counters=counters,
         settings=settings.context,
     )  # fmt: skip
+    operations = Operations(database, ops, queue=queue, cursors=cursors, settings=settings.jobs)
     highlight_tokens = settings.context.highlight_tokens
     compactor = Compactor(conversations=conversations, chat=chat, counter=counter, highlight_tokens=highlight_tokens)
     governance = Governance(database, ops, conversations=conversations, facts=facts, memories=memories, index=index)
@@ -326,7 +329,7 @@ def build_container(
         subscriptions=_subscriptions(settings, database, facts), audit=_audit(base, cursors, settings),
         list_subscriptions=ListSubscriptions(database, settings=settings),
         title_writer=TitleWriter(conversations=conversations, chat=chat),
-        jobs=JobAdministration(database, ops, queue=queue, cursors=cursors),
+        jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations,
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
         tools=replace(tools, lifecycle=lifecycle, agent=ask_service),

@@ -10,7 +10,8 @@ from app.core.database.metadata import METADATA
 from app.index import tables as index
 from app.memory.facts import tables as facts
 from app.memory.longterm import tables as memories
+from app.operations import tables as operations
 from app.tenancy import tables as tenancy
 
-DESCRIBED = (audit, tenancy, conversations, index, memories, facts)
+DESCRIBED = (audit, tenancy, operations, conversations, index, memories, facts)
 __all__ = ["DESCRIBED", "METADATA"]

@@ -75,6 +75,8 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, str]] = MappingProxyType(
         "audit_unsealed": "what was done to which ids, no content; it stays when they are deleted",
         "audit_entries": "the same, in hash chains; deleted by the retention of the audit only",
         "audit_days": "ends of the hash chains of days: numbers and hashes",
+        "operations": "what a request started, for a day after its end; its parameters are removed at the end, and its"
+        " result has counts and ids",
         "jobs": "ids of what is due later, no content; a job whose turn is gone or erased finds nothing to do and ends",
     }
 )

@@ -93,6 +93,13 @@ class JobSettings(SettingsGroup):
         default=1.0, description="Wait after the first failure; it doubles with each."
     )
     job_retry_max_s: Annotated[float, Field(gt=0)] = Field(default=900.0, description="Longest wait between attempts.")
+    operation_run_s: Annotated[float, Field(ge=0, le=300)] = Field(
+        default=20.0, description="Time that an operation runs before jobs that wait have their turn."
+    )
+    operation_kept_h: Positive = Field(default=24, description="Time that an operation is kept after its end.")
+    max_open_operations: Positive = Field(
+        default=100, description="Maximum number of operations of a tenant that have not ended."
+    )
     sweep_interval_s: Annotated[float, Field(ge=1)] = Field(
         default=60.0, description="Time between two removals of expired data."
     )

@@ -14,6 +14,7 @@ from app.index.schemas import ANALYSIS_JOB, DATES_JOB, DROP_JOB, VECTORS_JOB
 from app.index.service import EmbeddingSpaceRuntime
 from app.memory.service import FACTS_JOB, WITHDRAW_JOB
 from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
+from app.operations.schemas import JOB_PREFIX
 from app.tenancy.schemas import Caller, job_caller
 from app.worker.runner import JobHandler, Worker
 
@@ -24,13 +25,20 @@ ANALYSIS_PLAN_JOB = "index.analysis_plan"
 FACTS_SWEEP_JOB = "facts.sweep"
 AUDIT_JOB = "audit.seal"
 REFRESH_JOB = "summaries.refresh"
+OPERATIONS_SWEEP_JOB = "operations.sweep"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
 
 
 def job_handlers(container: Container) -> Mapping[str, JobHandler]:
     """Return the handlers of all kinds that this process can run. Other kinds are left to other workers."""
-    return {**_housekeeping(container), **_index(container), **_summaries(container), **_facts(container)}
+    return {
+        **_housekeeping(container),
+        **_operations(container),
+        **_index(container),
+        **_summaries(container),
+        **_facts(container),
+    }
 
 
 def _housekeeping(container: Container) -> dict[str, JobHandler]:
@@ -57,7 +65,15 @@ def _housekeeping(container: Container) -> dict[str, JobHandler]:
             lambda _: container.conversations.streams.abort_expired(), every_s=settings.streams.stream_sweep_s
         ),
         FACTS_SWEEP_JOB: JobHandler(lambda _: container.facts.sweep(), every_s=settings.jobs.sweep_interval_s),
+        OPERATIONS_SWEEP_JOB: JobHandler(
+            lambda _: container.operations.sweep(), every_s=settings.jobs.sweep_interval_s
+        ),
     }
+
+
+def _operations(container: Container) -> dict[str, JobHandler]:
+    """Return one handler for each kind of operation, so that a worker of another release leaves unknown kinds."""
+    return {JOB_PREFIX + kind: JobHandler(container.operations.run_job) for kind in container.operations.handlers}
 
 
 def _for_conversation(run: Callable[[Caller, ConversationId, Job], Awaitable[object]]) -> JobHandler:

@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 from app.core.ids import format_id, new_uuid
 from app.index.spaces import administration
 from app.main import create_app, openapi_document
+from app.operations.service import OperationHandler, OperationRun
 from app.routers.documents.openapi import EXAMPLES_PATH
 from app.settings import Settings
 from app.tenancy.schemas import Scope
@@ -94,7 +95,8 @@ class Run:
     def prepare(self, name: str) -> Callable[[], Any] | None:
         """What must have happened before an example is sent, and is no example itself."""
         return {
-            "abort_turn": self.open_turn, "list_jobs": self.park_job, "summarise_turns": self.summary,
+            "abort_turn": self.open_turn, "list_jobs": self.park_job, "list_operations": self.start_operation,
+            "summarise_turns": self.summary,
             "extract_facts": self.facts, "generate": self.answer, "recall": self.installation.run_jobs,
             "list_spaces": self.installation.run_jobs,
         }.get(name)  # fmt: skip
@@ -124,6 +126,17 @@ class Run:
                 self.client.tenant_id,
                 job,
             )
+
+    async def start_operation(self) -> None:
+        container = self.installation.container
+        container.operations.handlers.setdefault("erasure", OperationHandler(self.nothing))
+        caller = await container.tenancy.authenticate(self.client.key)
+        async with container.database.transaction(caller.tenant_id) as tx:
+            made = await container.operations.start(caller, tx, kind="erasure", parameters={})
+        self.actual[EXAMPLES["get_operation"]["parameters"]["operation_id"]] = made.id
+
+    @staticmethod
+    async def nothing(_run: OperationRun) -> None: ...
 
     def substituted(self, value: Any) -> Any:
         match value:

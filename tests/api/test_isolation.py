@@ -11,8 +11,10 @@ import asyncpg
 import httpx
 import pytest
 
+from app.core.database.transactions import Database
 from app.core.ids import format_id, new_uuid, parse_id
 from app.main import create_app, openapi_document
+from app.operations.service import OperationHandler, OperationRun, Operations
 from app.providers.schemas import ModelPurpose, ModelUsage
 from app.settings import Settings
 from app.tenancy.key_text import parse_key
@@ -43,6 +45,16 @@ class Two:
     my_turn: str
     spending: Spending
     tenancy: Tenancy
+    operations: Operations
+    database: Database
+
+    async def start_operation(self, client: Client, operation_id: UUID) -> None:
+        async def nothing(_run: OperationRun) -> None: ...
+
+        self.operations.handlers.setdefault("test", OperationHandler(nothing))
+        caller = await self.tenancy.authenticate(client.key)
+        async with self.database.transaction(caller.tenant_id) as tx:
+            await self.operations.start(caller, tx, kind="test", parameters={}, operation_id=operation_id)
 
     async def owners_view(self) -> tuple[Any, Any]:
         conversation = (await self.owner.get(f"/v1/conversations/{self.conversation}")).json()
@@ -57,7 +69,8 @@ async def two(client: Client, other: Client, service: Service) -> Two:
     turn = (await client.append(conversation, f"the {SECRET} lives in a burrow"))["turns"][0]["id"]
     mine = await other.conversation()
     my_turn = (await other.append(mine, "something else entirely"))["turns"][0]["id"]
-    return Two(client, other, conversation, turn, mine, my_turn, service.container.spending, service.container.tenancy)
+    return Two(client, other, conversation, turn, mine, my_turn, service.container.spending, service.container.tenancy,
+               service.container.operations, service.container.database)  # fmt: skip
 
 
 def without_request_id(response: httpx.Response) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -287,6 +300,24 @@ async def lists_only_its_own_entries(two: Two, name: str) -> None:
         assert theirs
         assert {one["id"] for one in own} & {one["id"] for one in theirs} == set()
         assert bool(own) == (where == {})
+
+
+async def reaches_only_its_own_operations(two: Two, name: str) -> None:
+    """The same id in both tenants: each reads and cancels its own; an id that only the owner has is unknown."""
+    method, path = OPERATIONS[name]
+    shared, own = new_uuid(), new_uuid()
+    await two.start_operation(two.owner, shared)
+    await two.start_operation(two.owner, own)
+    if "{operation_id}" in path:
+        problem(await two.intruder.request(method, path.format(operation_id=format_id(shared))), 404, "not_found")
+    await two.start_operation(two.intruder, shared)
+    before = (await two.owner.get("/v1/operations")).json()
+    if "{operation_id}" in path:
+        answer = await two.intruder.request(method, path.format(operation_id=format_id(shared)))
+        assert answer.status_code == 200
+        problem(await two.intruder.request(method, path.format(operation_id=format_id(own))), 404, "not_found")
+    assert [item["id"] for item in (await two.intruder.get("/v1/operations")).json()["data"]] == [format_id(shared)]
+    assert (await two.owner.get("/v1/operations")).json() == before
 
 
 async def reaches_only_its_own_jobs(two: Two, name: str) -> None:
@@ -579,6 +610,9 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "list_audit_entries": lists_only_its_own_entries,
     "retry_job": reaches_only_its_own_jobs,
     "cancel_job": reaches_only_its_own_jobs,
+    "list_operations": reaches_only_its_own_operations,
+    "get_operation": reaches_only_its_own_operations,
+    "cancel_operation": reaches_only_its_own_operations,
     "get_health": says_nothing_of_any_tenant,
     "get_readiness": says_nothing_of_any_tenant,
     "head_health": says_nothing_of_any_tenant,

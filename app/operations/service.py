@@ -1,0 +1,332 @@
+"""Long operations: start, run in bounded steps, cancel, list.
+
+A request starts an operation in its own transaction and answers 202. A job runs it, so it continues after the death of
+a worker. Invariants: a step and its progress are stored in one transaction, or neither. Of two runs of one operation
+only the later one can write, so no step is stored twice. When an operation ends, its parameters and its state are
+removed in the same transaction.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+from app.core.database.transactions import Database, Transaction
+from app.core.error_codes import ERROR_CODES
+from app.core.errors import AppError, Conflict, NotFound, RateLimited
+from app.core.ids import KeyId, TenantId, format_id, new_uuid
+from app.core.jobs import Job, JobQueue, NewJob
+from app.core.paging import Cursors, Page, make_page
+from app.core.telemetry import get_logger
+from app.formats.schemas import JsonObject
+from app.operations import store
+from app.operations.schemas import JOB_PREFIX, Operation, OperationProblem, OperationProgress, OperationStatus
+from app.operations.store import OperationRow
+from app.settings.database import JobSettings
+from app.tenancy.schemas import Caller, Scope, job_caller
+
+_SWEPT_AT_ONCE = 1_000
+_LOST_AT_ONCE = 100
+
+
+class OperationStopped(Exception):
+    """The run may not go on: the operation is being cancelled, or a later run has replaced it.
+
+    Raised by `checkpoint` and `succeed` inside the transaction of a step, which is rolled back with it.
+    """
+
+
+class OperationRun:
+    """One run of an operation, for its handler. `parameters` are those of the start.
+
+    `state` is what the last `checkpoint` stored, None at first; a handler continues from it.
+    """
+
+    def __init__(self, row: OperationRow, *, step_s: float) -> None:
+        self.tenant_id = row.tenant_id
+        self.id = row.id
+        self.parameters: JsonObject = row.parameters or {}
+        self.state = row.state
+        self.done = row.done
+        self.total = row.total
+        self.created_at = row.created_at
+        self.caller = job_caller(row.tenant_id)
+        """The caller for services: it may read and write in the tenant."""
+        self.has_ended = False
+        self._run = row.run
+        self._pause_at = time.monotonic() + step_s
+
+    @property
+    def pause_is_due(self) -> bool:
+        """Return whether the handler should return soon; it is called again, after jobs that waited."""
+        return time.monotonic() >= self._pause_at
+
+    async def checkpoint(
+        self, tx: Transaction, *, done: int, total: int | None = None, state: JsonObject | None = None
+    ) -> None:
+        """Store progress and state in the transaction of a step of the same tenant. Raises OperationStopped.
+
+        `total` is kept if it is None, and never less than `done`. `state` is JSON of some kilobytes at most.
+        """
+        total = self.total if total is None else total
+        total = None if total is None else max(total, done)
+        kept = await store.checkpoint(tx, self.tenant_id, self.id, run=self._run, done=done, total=total, state=state)
+        if not kept:
+            raise OperationStopped
+        self.done, self.total, self.state = done, total, state
+
+    async def succeed(self, tx: Transaction, *, result: JsonObject, ended_at: datetime | None = None) -> None:
+        """End the operation in the transaction of its last step. Raises OperationStopped.
+
+        `result` has counts and ids, and no content. `ended_at`: default now.
+        """
+        # under the lock of the row: a cancel that came first stops this
+        await self.checkpoint(tx, done=self.done, total=self.total, state=self.state)
+        await self.end(tx, OperationStatus.SUCCEEDED, result=result, ended_at=ended_at)
+
+    async def end(
+        self,
+        tx: Transaction,
+        status: OperationStatus,
+        *,
+        result: JsonObject | None,
+        error: str | None = None,
+        ended_at: datetime | None = None,
+    ) -> None:
+        """End the operation with any final status. Handlers use `succeed`. Raises OperationStopped."""
+        ended = await store.end(
+            tx, self.tenant_id, self.id, run=self._run, status=status.value, result=result, error=error,
+            ended_at=ended_at,
+        )  # fmt: skip
+        if not ended:
+            raise OperationStopped
+        self.has_ended = True
+
+
+RunOperation = Callable[[OperationRun], Awaitable[None]]
+StopOperation = Callable[[OperationRun, Transaction, OperationStatus], Awaitable[JsonObject | None]]
+
+
+async def _no_result(_run: OperationRun, _tx: Transaction, _status: OperationStatus) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class OperationHandler:
+    """How a kind of operation is run.
+
+    `run` does bounded steps, each in a transaction with `checkpoint`, and ends with `succeed`. It returns before that
+    if `pause_is_due`, and is called again. It may be repeated from the last checkpoint at any time. `stop` is called
+    in the transaction that ends the operation as failed or cancelled, and returns its result.
+    """
+
+    run: RunOperation
+    stop: StopOperation = _no_result
+
+
+class Operations:
+    """Public API of long operations."""
+
+    def __init__(
+        self, database: Database, ops: Database, *, queue: JobQueue, cursors: Cursors, settings: JobSettings
+    ) -> None:
+        self._database = database
+        self._ops = ops
+        self._queue = queue
+        self._cursors = cursors
+        self._settings = settings
+        self.handlers: dict[str, OperationHandler] = {}
+        """By kind (lower case and `_`). Each package registers its own when it is built."""
+        self._log = get_logger()
+
+    async def start(
+        self, caller: Caller, tx: Transaction, *, kind: str, parameters: JsonObject, operation_id: UUID | None = None
+    ) -> Operation:
+        """Start an operation in the caller's transaction; it begins when that is durable.
+
+        `parameters` may have personal data: they are never shown, and are removed at the end. Raises RateLimited
+        `too_many_operations`.
+        """
+        if kind not in self.handlers:
+            raise RuntimeError(f"there is no handler of {kind}")
+        if await store.count_open(tx, caller.tenant_id) >= self._settings.max_open_operations:
+            raise RateLimited(
+                "too_many_operations",
+                f"{self._settings.max_open_operations} operations of this tenant have not ended; wait, or cancel some.",
+                retry_after_s=10,
+            )
+        operation_id = operation_id or new_uuid()
+        row = await store.insert_operation(
+            tx, caller.tenant_id, operation_id, kind=kind, key_id=caller.key_id, parameters=parameters
+        )
+        await self._queue.enqueue(tx, caller.tenant_id, [_job(kind, operation_id)])
+        return self._view(row)
+
+    async def find(self, caller: Caller, tx: Transaction, *, operation_id: UUID) -> Operation:
+        """Return an operation in an open transaction, for the repeat of a request. Raises NotFound."""
+        return self._view(await self._row(caller, tx, operation_id))
+
+    async def get(self, caller: Caller, operation_id: UUID) -> Operation:
+        """Return an operation: any of the tenant for the scope `admin`, else one that this key started.
+
+        Raises NotFound.
+        """
+        caller.require(Scope.READ)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            return self._view(await self._row(caller, tx, operation_id))
+
+    async def list_page(
+        self,
+        caller: Caller,
+        *,
+        kind: str | None,
+        status: OperationStatus | None,
+        order: Literal["asc", "desc"],
+        limit: int,
+        cursor: str | None,
+    ) -> Page[Operation]:
+        """Return a page of operations by creation: those of the tenant for the scope `admin`, else of this key."""
+        caller.require(Scope.READ)
+        key_id = _reach(caller)
+        scope = f"operations|{caller.tenant_id}|{key_id}|{order}|{kind}|{status}"
+        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            rows = await store.list_page(
+                tx, caller.tenant_id, key_id=key_id, kind=kind, status=None if status is None else status.value,
+                newest_first=order == "desc", after=after, limit=limit + 1,
+            )  # fmt: skip
+        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
+        return Page[Operation](
+            object="list",
+            data=[self._view(row) for row in page.data],
+            has_more=page.has_more,
+            next_cursor=page.next_cursor,
+        )
+
+    async def cancel(self, caller: Caller, operation_id: UUID) -> Operation:
+        """Cancel an operation. What it has done so far stays. A cancelled one stays as it is.
+
+        Raises NotFound; Conflict `operation_ended`.
+        """
+        caller.require(Scope.READ)
+        async with self._database.transaction(caller.tenant_id) as tx:
+            row = await self._row(caller, tx, operation_id, locked=True)
+            cancelled = await store.request_cancel(tx, caller.tenant_id, operation_id)
+            if cancelled is not None:
+                # a job of its own, because the waiting one may be delayed; it replaces the present run
+                job = NewJob(JOB_PREFIX + row.kind, [operation_id], dedupe_key=f"{operation_id}:cancel", priority=1)
+                await self._queue.enqueue(tx, caller.tenant_id, [job])
+        if cancelled is None and row.status != OperationStatus.CANCELLED.value:
+            raise Conflict("operation_ended", "The operation has ended; it cannot be cancelled any more.")
+        return self._view(cancelled or row)
+
+    async def _row(self, caller: Caller, tx: Transaction, operation_id: UUID, *, locked: bool = False) -> OperationRow:
+        row = await store.find(tx, caller.tenant_id, operation_id, locked=locked)
+        key_id = _reach(caller)
+        if row is None or key_id not in {None, row.key_id}:
+            raise NotFound("not_found", "There is no such operation, or it ended more than a day ago.")
+        return row
+
+    # by jobs
+
+    async def run_job(self, job: Job) -> None:
+        """Run an operation until it ends or pauses. Raises the handler's error while the job has attempts left."""
+        tenant_id, (operation_id, *_) = job.tenant_id, job.subject_ids
+        run = await self._begin(tenant_id, operation_id)
+        if run is None:
+            return
+        handler = self.handlers[job.kind.removeprefix(JOB_PREFIX)]
+        try:
+            await handler.run(run)
+        except OperationStopped:
+            return
+        except AppError as error:
+            if error.retryable and job.attempts < job.max_attempts:
+                raise
+            self._log.warning("operation.failed", kind=job.kind, code=error.code)
+            await self._stop(run, handler, OperationStatus.FAILED, error.code)
+            return
+        if not run.has_ended:
+            async with self._database.transaction(tenant_id) as tx:
+                await self._queue.enqueue(tx, tenant_id, [_job(job.kind.removeprefix(JOB_PREFIX), operation_id)])
+
+    async def _begin(self, tenant_id: TenantId, operation_id: UUID) -> OperationRun | None:
+        """Begin a run. None if the operation has ended, as it has after this if it is being cancelled."""
+        async with self._database.transaction(tenant_id) as tx:
+            row = await store.begin(tx, tenant_id, operation_id)
+            if row is None:
+                return None
+            run = OperationRun(row, step_s=self._settings.operation_run_s)
+            if row.status == OperationStatus.CANCELLING.value:
+                await self._end(tx, run, self.handlers[row.kind], OperationStatus.CANCELLED, None)
+                return None
+        return run
+
+    async def _stop(
+        self, run: OperationRun, handler: OperationHandler, status: OperationStatus, error: str | None
+    ) -> None:
+        try:
+            async with self._database.transaction(run.tenant_id) as tx:
+                await self._end(tx, run, handler, status, error)
+        except OperationStopped:
+            return
+
+    @staticmethod
+    async def _end(
+        tx: Transaction, run: OperationRun, handler: OperationHandler, status: OperationStatus, error: str | None
+    ) -> None:
+        result = await handler.stop(run, tx, status)
+        await run.end(tx, status, result=result, error=error)
+
+    async def sweep(self) -> int:
+        """Delete operations that ended long ago, and end or continue those whose job was lost. Return the deleted."""
+        kinds = [JOB_PREFIX + kind for kind in self.handlers]
+        # the death of its workers is no fault of an operation
+        await self._queue.requeue_parked(kinds, codes=["worker_lost"], limit=_LOST_AT_ONCE)
+        async with self._ops.across_tenants() as tx:
+            lost = [one for one in await store.list_lost(tx, limit=_LOST_AT_ONCE) if one.kind in self.handlers]
+        for one in lost:
+            async with self._database.transaction(one.tenant_id) as tx:
+                row = await store.begin(tx, one.tenant_id, one.id)
+            if row is not None:
+                run = OperationRun(row, step_s=0)
+                failed = one.job_state == "parked" and row.status != OperationStatus.CANCELLING.value
+                status = OperationStatus.FAILED if failed else OperationStatus.CANCELLED
+                error = (one.error or "internal_error") if failed else None
+                await self._stop(run, self.handlers[one.kind], status, error)
+            async with self._ops.across_tenants() as tx:
+                await store.delete_lost_jobs(tx, one)
+        kept = timedelta(hours=self._settings.operation_kept_h)
+        async with self._ops.across_tenants() as tx:
+            return await store.delete_ended(tx, older_than=kept, limit=_SWEPT_AT_ONCE)
+
+    def _view(self, row: OperationRow) -> Operation:
+        error = None
+        if row.error is not None:
+            title = ERROR_CODES.get(row.error, ERROR_CODES["internal_error"])
+            error = OperationProblem(type=f"/docs/errors#{row.error}", title=title, code=row.error)
+        kept = timedelta(hours=self._settings.operation_kept_h)
+        return Operation(
+            id=format_id(row.id),
+            kind=row.kind,
+            status=OperationStatus(row.status),
+            progress=OperationProgress(done=row.done, total=row.total),
+            created_at=row.created_at,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            expires_at=None if row.ended_at is None else row.ended_at + kept,
+            result=row.result,
+            error=error,
+        )
+
+
+def _job(kind: str, operation_id: UUID) -> NewJob:
+    # below the work of single requests
+    return NewJob(JOB_PREFIX + kind, [operation_id], dedupe_key=str(operation_id), priority=-1)
+
+
+def _reach(caller: Caller) -> KeyId | None:
+    """Return the key whose operations a caller may reach; None for all of the tenant."""
+    return None if Scope.ADMIN in caller.scopes else caller.key_id

@@ -1,0 +1,50 @@
+"""Long operations over REST."""
+
+from typing import Annotated, TypeAlias
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+from pydantic import StringConstraints
+
+from app.conversations.schemas.conversations import IdOf
+from app.core.paging import Page
+from app.operations.schemas import Operation, OperationStatus
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import Cursor, Order, Reader, Services
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/operations", tags=["governance"], route_class=StrictJsonRoute)
+
+OperationPath: TypeAlias = Annotated[IdOf[UUID], Path(description="The operation's id: a ULID or a UUID.")]
+Kind: TypeAlias = Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
+
+
+@router.get("", responses=problem_responses(401, 403, 422, 503))
+async def list_operations(
+    caller: Reader,
+    services: Services,
+    kind: Annotated[Kind | None, Query(description="Only operations of this kind, such as `erasure`.")] = None,
+    status: Annotated[OperationStatus | None, Query(description="Only operations in this state.")] = None,
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[Operation]:
+    """List operations, newest first: those of the tenant for an administrator, else those that this key started."""
+    return await services.operations.list_page(
+        caller, kind=kind, status=status, order=order, limit=limit, cursor=cursor
+    )
+
+
+@router.get("/{operation_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_operation(operation_id: OperationPath, caller: Reader, services: Services) -> Operation:
+    """Read the state, progress and result of an operation. It is kept for a day after its end (setting)."""
+    return await services.operations.get(caller, operation_id)
+
+
+@router.post("/{operation_id}/cancel", responses=problem_responses(401, 403, 404, 409, 422, 503))
+async def cancel_operation(operation_id: OperationPath, caller: Reader, services: Services) -> Operation:
+    """Cancel an operation: it ends after its present step, and what it has done so far stays.
+
+    A cancelled operation stays as it is; one that has ended otherwise is 409 `operation_ended`.
+    """
+    return await services.operations.cancel(caller, operation_id)

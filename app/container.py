@@ -28,7 +28,7 @@ from app.core.paging import Cursors
 from app.diagnostics.service import Statistics
 from app.embedding import base_url, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
-from app.governance.service import Governance
+from app.governance.service import Erasures, Governance
 from app.index.backfill.analysis_backfill import AnalysisBackfill
 from app.index.service import (
     REMOVALS,
@@ -278,9 +278,7 @@ def build_container(
 ) -> Container:
     """Build every service on the opened resources. The first embedder leads; the bus may still be stopped."""
     database, ops, tenancy = base.database, base.ops, base.tenancy
-    counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
-    counter = counters["o200k_base"]
-    counter.load()
+    counters, counter = _counters()
     queue = _queue(settings.jobs, ops, bus)
     cursors = Cursors(tenancy.secret_for("cursors"))
     spaces = _spaces(settings.index, ops, runtimes, queue)
@@ -305,10 +303,11 @@ def build_container(
         conversations=conversations, facts=facts, recall_service=recall_service, counters=counters,
         settings=settings.context,
     )  # fmt: skip
-    operations = Operations(database, ops, queue=queue, cursors=cursors, settings=settings.jobs)
     highlight_tokens = settings.context.highlight_tokens
     compactor = Compactor(conversations=conversations, chat=chat, counter=counter, highlight_tokens=highlight_tokens)
-    governance = Governance(database, ops, conversations=conversations, facts=facts, memories=memories, index=index)
+    governance, operations = _governance(
+        base, settings, queue, cursors, conversations=conversations, facts=facts, memories=memories, index=index
+    )
     lifecycle = Lifecycle(
         database, conversations=conversations, contexts=contexts, compactor=compactor, governance=governance,
         facts=facts, queue=queue, secret=tenancy.secret_for("operation-tokens"), settings=settings,
@@ -334,3 +333,32 @@ def build_container(
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
         tools=replace(tools, lifecycle=lifecycle, agent=ask_service),
     )  # fmt: skip
+
+
+def _counters() -> tuple[dict[str, TiktokenCounter], TiktokenCounter]:
+    """Return the counters of tokens by name, and the one that counts what is stored."""
+    counters = {name: TiktokenCounter(name) for name in ("o200k_base", "cl100k_base")}
+    counter = counters["o200k_base"]
+    counter.load()
+    return counters, counter
+
+
+def _governance(
+    base: Foundation,
+    settings: Settings,
+    queue: JobQueue,
+    cursors: Cursors,
+    *,
+    conversations: Conversations,
+    facts: FactService,
+    memories: Memories,
+    index: SearchIndex,
+) -> tuple[Governance, Operations]:
+    """Return what deletes and erases, and the operations that erasures run in."""
+    operations = Operations(base.database, base.ops, queue=queue, cursors=cursors, settings=settings.jobs)
+    erasures = Erasures(base.database, base.ops, tenancy=base.tenancy, operations=operations, cursors=cursors)
+    governance = Governance(
+        base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index,
+        erasures=erasures,
+    )  # fmt: skip
+    return governance, operations

@@ -7,11 +7,12 @@ nowhere else.
 from app.audit import tables as audit
 from app.conversations import tables as conversations
 from app.core.database.metadata import METADATA
+from app.governance import tables as governance
 from app.index import tables as index
 from app.memory.facts import tables as facts
 from app.memory.longterm import tables as memories
 from app.operations import tables as operations
 from app.tenancy import tables as tenancy
 
-DESCRIBED = (audit, tenancy, operations, conversations, index, memories, facts)
+DESCRIBED = (audit, tenancy, operations, conversations, index, memories, facts, governance)
 __all__ = ["DESCRIBED", "METADATA"]

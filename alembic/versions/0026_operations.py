@@ -58,7 +58,11 @@ def upgrade() -> None:
         f" using (tenant_id = {TENANT}) with check (tenant_id = {TENANT})"
     )
     op.execute("create policy operations_ops on operations to turnkeep_ops using (true) with check (true)")
-    op.execute("grant select, insert, update on operations to turnkeep_app")
+    op.execute("grant select, insert on operations to turnkeep_app")
+    op.execute(
+        "grant update (status, started_at, run, done, total, parameters, state, result, error, ended_at)"
+        " on operations to turnkeep_app"
+    )
     op.execute("grant select, insert, update, delete on operations to turnkeep_ops")
 
 

@@ -52,6 +52,11 @@ class Action(StrEnum):
     TENANT_READ = "tenants.read"
     STATS_READ = "stats.read"
     USAGE_LIST = "usage.list"
+    ERASURE_START = "erasures.start"
+    ERASURE_END = "erasures.end"
+    ERASURE_LIST = "erasures.list"
+    OWNER_READ = "owners.read"
+    OPERATION_CANCEL = "operations.cancel"
     JOB_LIST = "jobs.list"
     JOB_RETRY = "jobs.retry"
     JOB_CANCEL = "jobs.cancel"
@@ -78,6 +83,8 @@ class ObjectKind(StrEnum):
     JOB = "job"
     SPACE = "embedding_space"
     TOOL = "tool"
+    OPERATION = "operation"
+    ERASURE = "erasure"
 
 
 class ActorKind(StrEnum):

@@ -54,6 +54,7 @@ from app.conversations.summaries.invalidation import COMPACT_JOB, RETAIN_JOB
 from app.conversations.summaries.service import Summaries
 from app.conversations.turns.append import Appender
 from app.conversations.turns.erase import TurnErasure, erase_turns
+from app.conversations.turns.erase_actor import ActorEraser
 from app.conversations.turns.fork import Forker
 from app.conversations.turns.index_jobs import Indexing
 from app.conversations.turns.revise import Reviser
@@ -158,6 +159,8 @@ class Conversations:
             publisher=publisher, titles=titles, without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Erases turns that retention does not keep."""
+        self.actor_eraser = ActorEraser(publisher=publisher, erase_turns=self._erase_only_these)
+        """Erases the turns and the name of an actor."""
 
     # conversations
 
@@ -303,6 +306,11 @@ class Conversations:
         )  # fmt: skip
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=erasure.result.rev)
         return erasure
+
+    async def _erase_only_these(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[UUID]
+    ) -> TurnErasure:
+        return await self.erase_turns(caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=True)
 
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],

@@ -62,7 +62,7 @@ class ConversationCheck:
             if turn.is_live:
                 self._count += 1
                 self._tokens += turn.row.content_tokens
-                if turn.row.role != Role.TOOL.value:
+                if turn.row.role != Role.TOOL.value and not turn.is_erased:
                     self._speakers.add(turn.row.actor)
 
     def unplaced(self, turn: CheckedTurn) -> Iterator[Fault]:

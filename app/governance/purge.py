@@ -16,7 +16,7 @@ from app.audit.schemas import Action
 from app.audit.service import record
 from app.conversations.retention.expiry import ConversationExpiry
 from app.conversations.stores.expiry_store import ExpiryCandidate
-from app.core.database.transactions import Database
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
@@ -79,7 +79,7 @@ class Purger:
             if hidden:
                 record(tx, caller, Action.CONVERSATION_DELETE, counts={"conversations": hidden})
         self.counts["expired"] += hidden
-        await _rest(step)
+        await pause(step)
         await self.purge(caller, conversation_ids)
 
     async def purge(self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool = False) -> dict[str, int]:
@@ -95,42 +95,49 @@ class Purger:
             done.update(counts)
             if not more:
                 return dict(done)
-            await _rest(step)
+            await pause(step)
 
     async def _step(
         self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool
     ) -> tuple[dict[str, int], bool]:
         """Run one step of a bounded number of rows. Return the deleted rows by table, and whether more are left."""
-        of = self._lifetimes
         async with self._database.transaction(caller.tenant_id) as tx:
-            has_facts_by_id = await of.lock(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
-            if not has_facts_by_id:
-                return {}, False
-            locked, with_facts = list(has_facts_by_id), [one for one, has_facts in has_facts_by_id.items() if has_facts]
-            turn_ids = await of.lock_turns(caller, tx, conversation_ids=locked, limit=_ROWS)
-            counts: Counter[str] = Counter()
-            if turn_ids:
-                if with_facts:
-                    counts.update(await self._facts.invalidate(caller, tx, turn_ids=turn_ids))
-                counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
-                counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
-                # The keys of facts are locked in one transaction, always in the same order, so that no deadlock occurs.
-                if with_facts or len(turn_ids) == _ROWS:
-                    return dict(counts), True
-            # Facts without a turn; a fact's index entry is deleted with it.
+            return await self.step(caller, tx, conversation_ids, waiting=waiting)
+
+    async def step(
+        self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID], *, waiting: bool
+    ) -> tuple[dict[str, int], bool]:
+        """Run one step in the caller's transaction. Return the deleted rows by table, and whether more are left."""
+        of = self._lifetimes
+        has_facts_by_id = await of.lock(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
+        if not has_facts_by_id:
+            return {}, False
+        locked, with_facts = list(has_facts_by_id), [one for one, has_facts in has_facts_by_id.items() if has_facts]
+        turn_ids = await of.lock_turns(caller, tx, conversation_ids=locked, limit=_ROWS)
+        counts: Counter[str] = Counter()
+        if turn_ids:
             if with_facts:
-                facts, more = await self._facts.erase_some(caller, tx, conversation_ids=with_facts, limit=_ROWS)
-                counts.update(facts)
-                if more:
-                    return dict(counts), True
-            rest = await self._index.erase_some(caller, tx, conversation_ids=locked, limit=_ROWS)
-            rest["summaries"] = await of.delete_summaries(caller, tx, conversation_ids=locked, limit=_ROWS)
-            more = _ROWS in {rest["index_entries"], rest["summaries"]}
-            if not more:
-                rest["conversations"] = await of.delete_conversations(caller, tx, conversation_ids=locked)
-            counts.update(rest)
-            return dict(+counts), more
+                counts.update(await self._facts.invalidate(caller, tx, turn_ids=turn_ids))
+            counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
+            counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
+            # The keys of facts are locked in one transaction, always in the same order, so that no deadlock occurs.
+            if with_facts or len(turn_ids) == _ROWS:
+                return dict(counts), True
+        # Facts without a turn; a fact's index entry is deleted with it.
+        if with_facts:
+            facts, more = await self._facts.erase_some(caller, tx, conversation_ids=with_facts, limit=_ROWS)
+            counts.update(facts)
+            if more:
+                return dict(counts), True
+        rest = await self._index.erase_some(caller, tx, conversation_ids=locked, limit=_ROWS)
+        rest["summaries"] = await of.delete_summaries(caller, tx, conversation_ids=locked, limit=_ROWS)
+        more = _ROWS in {rest["index_entries"], rest["summaries"]}
+        if not more:
+            rest["conversations"] = await of.delete_conversations(caller, tx, conversation_ids=locked)
+        counts.update(rest)
+        return dict(+counts), more
 
 
-async def _rest(since: float) -> None:
+async def pause(since: float) -> None:
+    """Sleep as long as the step that began at `since` took, so that half of the time is left to other work."""
     await asyncio.sleep(min(_REST * (time.monotonic() - since), _LONGEST_REST_S))

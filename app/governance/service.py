@@ -13,11 +13,17 @@ from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
+from app.governance.erasures.run import ErasureRunner
+from app.governance.erasures.service import Erasures
+from app.governance.owners import OwnerViews
 from app.governance.purge import Purger
+from app.governance.schemas import OwnerLookup, OwnerView
 from app.index.service import SearchIndex
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, Scope
+
+__all__ = ["Erasures", "Governance"]
 
 _SWEPT_AT_ONCE = 1_000
 _MAX_SWEEPS = 100
@@ -41,6 +47,7 @@ class Governance:
         facts: FactService,
         memories: Memories,
         index: SearchIndex,
+        erasures: Erasures,
     ) -> None:
         self._database = database
         self._ops = ops
@@ -50,6 +57,15 @@ class Governance:
         self._index = index
         self.purger = Purger(database, expiry=conversations.expiry, facts=facts, index=index)
         """Deletes expired conversations, and large ones, in steps."""
+        self.erasures = erasures
+        """Erases all data of a conversation, an owner, an actor or a tenant, with a receipt."""
+        erasures.run_with(
+            ErasureRunner(
+                database, ops, conversations=conversations, facts=facts, memories=memories, index=index,
+                purger=self.purger, end=erasures.end,
+            )
+        )  # fmt: skip
+        self._owners = OwnerViews(database, conversations=conversations, facts=facts, memories=memories)
         self._log = get_logger()
 
     async def update_conversation(
@@ -176,6 +192,10 @@ class Governance:
             counts = await self._memories.erase(caller, tx, memory_id=memory_id)
             record(tx, caller, Action.MEMORY_DELETE, ObjectKind.MEMORY, memory_id, counts=counts)
             return counts
+
+    async def look_up_owner(self, caller: Caller, *, request: OwnerLookup) -> OwnerView:
+        """Return all that is stored under an owner, a page of each kind. Requires `read` and `admin`."""
+        return await self._owners.look_up(caller, request=request)
 
     async def sweep_memories(self) -> int:
         """Delete expired memories in bounded transactions, and return their number. Run by a job."""

@@ -395,6 +395,10 @@ class SearchIndex:
         """Remove from memory what another process, or this one, has deleted."""
         forget_removed(self._resident, message)
 
+    def forget_tenant(self, caller: Caller) -> None:
+        """Let all processes drop what they have in memory of the tenant's entries, names included."""
+        self._publish({"k": REMOVALS, "t": str(caller.tenant_id)})
+
     def forget_all(self) -> None:
         """Remove all entries from memory, because messages about deletions may have been lost."""
         self._resident.forget_all()

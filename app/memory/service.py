@@ -18,7 +18,7 @@ from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex, VectorBackfill
 from app.memory.extraction.service import Extractor
-from app.memory.facts import decision_store, store
+from app.memory.facts import decision_store, erasure_store, store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
 from app.memory.facts.fact_timeline import FactTimeline, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
@@ -259,8 +259,9 @@ class FactService:
         timelines = await self._writer.open(caller, tx, keys=keys)
         evidence = sum(timeline.remove(lambda one, _: one.source in removed) for timeline in timelines.values())
         facts = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={}) if timelines else 0
-        decisions = await decision_store.delete_of_turns(tx, caller.tenant_id, turn_ids)
-        return {"facts": facts, "fact_evidence": evidence, "fact_decisions": decisions}
+        decisions, sources = await decision_store.delete_of_turns(tx, caller.tenant_id, turn_ids)
+        counts = {"facts": facts, "fact_evidence": evidence, "fact_decisions": decisions}
+        return counts | {"fact_decision_sources": sources}
 
     async def withdraw_superseded(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Remove the evidence of turns that are superseded."""
@@ -289,6 +290,38 @@ class FactService:
                 decisions, sources = await decision_store.delete_of_conversation(tx, caller.tenant_id, conversation_id)
                 counts.update({"fact_decisions": decisions, "fact_decision_sources": sources})
         return FactErasure(dict(counts), more)
+
+    async def erase_of(
+        self, caller: Caller, tx: Transaction, *, owner: str | None, subject: str | None, project: str | None,
+        limit: int,
+    ) -> FactErasure:  # fmt: skip
+        """Remove the evidence of facts of an owner, or about a subject, from up to `limit` keys; of all with neither.
+
+        With `project`, only evidence of that project. The decisions of the keys are deleted: they have its text.
+        """
+        subject_key = None if subject is None else name_key(subject)
+        keys = await erasure_store.list_keys(
+            tx, caller.tenant_id, owner=owner, subject_key=subject_key, project=project, limit=limit
+        )
+        timelines = await self._writer.open(caller, tx, keys=keys)
+        evidence = sum(
+            timeline.remove(lambda _, origin: project is None or origin.project == project)
+            for timeline in timelines.values()
+        )
+        facts = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={}) if timelines else 0
+        counts = {"facts": facts, "fact_evidence": evidence}
+        counts |= await erasure_store.delete_decisions(tx, caller.tenant_id, keys)
+        if len(keys) < limit and project is None:
+            more = await erasure_store.delete_decisions_of(
+                tx, caller.tenant_id, owner=owner, subject_key=subject_key, limit=limit
+            )
+            counts = {name: count + more.get(name, 0) for name, count in counts.items()}
+            return FactErasure(counts, more["fact_decisions"] == limit)
+        return FactErasure(counts, len(keys) == limit)
+
+    async def count_of(self, caller: Caller, tx: Transaction, *, owner: str | None, project: str | None) -> int:
+        """Return the number of facts that an owner has in a list, of the tenant with None; retracted ones left out."""
+        return await erasure_store.count_facts(tx, caller.tenant_id, owner=owner, project=project)
 
     # when a conversation gets an owner
 

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Conflict, NotFound, RateLimited
@@ -47,6 +49,7 @@ class OperationRun:
     def __init__(self, row: OperationRow, *, step_s: float) -> None:
         self.tenant_id = row.tenant_id
         self.id = row.id
+        self.key_id = row.key_id
         self.parameters: JsonObject = row.parameters or {}
         self.state = row.state
         self.done = row.done
@@ -218,6 +221,7 @@ class Operations:
                 # a job of its own, because the waiting one may be delayed; it replaces the present run
                 job = NewJob(JOB_PREFIX + row.kind, [operation_id], dedupe_key=f"{operation_id}:cancel", priority=1)
                 await self._queue.enqueue(tx, caller.tenant_id, [job])
+                record(tx, caller, Action.OPERATION_CANCEL, ObjectKind.OPERATION, operation_id)
         if cancelled is None and row.status != OperationStatus.CANCELLED.value:
             raise Conflict("operation_ended", "The operation has ended; it cannot be cancelled any more.")
         return self._view(cancelled or row)

@@ -7,7 +7,20 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import ClauseElement, DateTime, Interval, Text, bindparam, case, cast, func, null, select, update
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    DateTime,
+    Interval,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    null,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from app.core.database.metadata import jobs
@@ -61,14 +74,18 @@ class LostOperation:
     error: str | None
 
 
+def _now() -> ColumnElement[datetime]:
+    """Return the time of the database, in milliseconds."""
+    return func.date_trunc("milliseconds", func.clock_timestamp(), type_=DateTime(timezone=True))
+
+
 _O = operations.c
 _THIS = equals(operations, "tenant_id", "id")
 _OF_RUN = (*_THIS, _O.run == bindparam("run"), _O.ended_at.is_(None))
-_NOW = func.date_trunc("milliseconds", func.clock_timestamp(), type_=DateTime(timezone=True))
 _ROW = columns(operations, OperationRow)
 _INSERT = Query(
     insert(operations)
-    .values(**arguments("tenant_id", "id", "kind", "key_id", "parameters"), status="queued", created_at=_NOW)
+    .values(**arguments("tenant_id", "id", "kind", "key_id", "parameters"), status="queued", created_at=_now())
     .returning(*operations.c)
 )
 _COUNT_OPEN = Query(select(func.count().label("count")).where(*equals(operations, "tenant_id"), _O.ended_at.is_(None)))
@@ -78,7 +95,7 @@ _BEGIN = Query(
     update(operations)
     .values(
         status=case((_O.status == "queued", "running"), else_=_O.status),
-        started_at=func.coalesce(_O.started_at, _NOW),
+        started_at=func.coalesce(_O.started_at, _now()),
         run=_O.run + 1,
     )
     .where(*_THIS, _O.ended_at.is_(None))
@@ -96,7 +113,7 @@ _END = Query(
         **arguments("status", "result", "error"),
         parameters=null(),
         state=null(),
-        ended_at=func.greatest(func.coalesce(bindparam("ended_at", type_=_O.ended_at.type), _NOW), _O.started_at),
+        ended_at=func.greatest(func.coalesce(bindparam("ended_at", type_=_O.ended_at.type), _now()), _O.started_at),
     )
     .where(*_OF_RUN)
 )

@@ -14,7 +14,7 @@ from time import monotonic
 
 from app.audit.schemas import Action, Command, ObjectKind
 from app.audit.service import record
-from app.core.database.transactions import Database
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, FieldError, Invalid, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
@@ -280,6 +280,10 @@ class Tenancy:
                 tx, command, Action.TENANT_CREATE, ObjectKind.TENANT, key.tenant_id, counts={"tenants": 1, "keys": 1}
             )
         return key
+
+    async def exists(self, tx: Transaction, tenant_id: TenantId) -> bool:
+        """Return whether a tenant exists, in a transaction of the ops role."""
+        return await store.tenant_exists(tx, tenant_id)
 
     async def create_key(
         self,

@@ -50,6 +50,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "create_key": ("keys.create",),
     "rotate_key": ("keys.rotate",),
     "revoke_key": ("keys.revoke",),
+    "create_erasure": ("erasures.start",),
+    "cancel_operation": ("operations.cancel",),
     "create_openai_conversation": ("conversations.create",),
     "update_openai_conversation": ("conversations.update",),
     "create_openai_items": ("turns.append",),
@@ -72,6 +74,8 @@ READS: dict[str, str] = {
     "list_jobs": "jobs.list",
     "list_spaces": "spaces.list",
     "list_audit_entries": "audit.list",
+    "look_up_owner": "owners.read",
+    "list_erasures": "erasures.list",
 }
 IN_OTHER_TESTS = {
     "create_tenant", "update_tenant", "retry_job", "cancel_job", "ask_agent", "add_space", "compare_space",
@@ -86,6 +90,7 @@ RECORDED_BY_THEIR_PARTS = {
     "generate": "its turns",
     "create_chat_completion": "its turns",
     "create_embedding": "nothing is stored or read",
+    "verify_erasure": "nothing is stored or read",
     "search_conversations": "a list, as GET /v1/conversations",
     "list_memory_tree": "a list",
 }
@@ -159,6 +164,8 @@ async def walk_rest(walk: Walk) -> None:
     key = (await walk.do("create_key", "post", "/v1/admin/keys", json={"name": SECRET}))["id"]
     await walk.do("rotate_key", "post", f"/v1/admin/keys/{key}/rotate", json={})
     await walk.do("revoke_key", "delete", f"/v1/admin/keys/{key}")
+    erasure = (await walk.do("create_erasure", "post", "/v1/erasures", json={"owner": SECRET}))["id"]
+    await walk.do("cancel_operation", "post", f"/v1/operations/{erasure}/cancel")
     made = await walk.do("create_openai_conversation", "post", "/openai/v1/conversations", json={})
     path = f"/openai/v1/conversations/{made['id']}"
     await walk.do("update_openai_conversation", "post", path, json={"metadata": {"a": SECRET}})
@@ -266,6 +273,8 @@ async def test_each_recall_and_each_read_of_an_administrator_has_its_entry(opera
         ("list_jobs", "jobs"), ("list_spaces", "embedding-spaces"), ("list_audit_entries", "audit"),
     ):  # fmt: skip
         await walk.do(name, "get", f"/v1/admin/{of}")
+    await walk.do("look_up_owner", "post", "/v1/owners/lookup", json={"owner": SECRET})
+    await walk.do("list_erasures", "get", "/v1/erasures")
     await walk.do("get_tenant", "get", f"/v1/admin/tenants/{format_id(operator.tenant_id)}")
     assert walk.done.keys() == READS.keys()
     for operation, request_id in walk.done.items():

@@ -7,11 +7,14 @@ import asyncpg
 import pytest
 
 from app.core.ids import format_id, new_uuid, parse_id
-from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
+from app.governance.erasures.store import tenant_tables
+from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY, DataTable
 from tests.support.api import Client, Service, problem
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 SECRET = "quokkasecret"
+AUDIT = {"audit_unsealed", "audit_entries"}
+"""Tables that say that a conversation was deleted, and stay. Their `actor` is a kind of caller."""
 RICH = {
     "role": "assistant",
     "actor": "helper",
@@ -313,8 +316,17 @@ async def test_every_table_with_tenants_rows_is_in_the_registry_or_said_not_to_b
     tables = {row["relname"]: set(row["columns"]) for row in rows}
     assert not set(REGISTRY) & set(NOT_OF_CONVERSATIONS)
     assert set(tables) == set(REGISTRY) | set(NOT_OF_CONVERSATIONS), "say in app/governance/registry.py how it goes"
-    # the audit says that a conversation was deleted, and stays
-    for table in NOT_OF_CONVERSATIONS.keys() - {"audit_unsealed", "audit_entries"}:
+    # an erasure finds all rows that name an owner or an actor, and a tenant's erasure deletes from every table
+    for table, columns in tables.items():
+        known = REGISTRY.get(table) or NOT_OF_CONVERSATIONS[table]
+        if "owner" in columns:
+            assert known.of_owner is not None, table
+        if {"actor", "actors", "participants"} & columns and table not in AUDIT:
+            assert isinstance(known, DataTable), table
+            assert known.of_actor is not None, table
+    kept = {table for table, other in NOT_OF_CONVERSATIONS.items() if other.on_tenant_erasure == "kept"}
+    assert sorted(tenant_tables()) == sorted(set(tables) - kept)
+    for table in NOT_OF_CONVERSATIONS.keys() - AUDIT:
         assert not tables[table] & {"conversation_id", "turn_id", "entry_id"}, table
 
 

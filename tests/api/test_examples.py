@@ -16,7 +16,6 @@ from jsonschema import Draft202012Validator
 from app.core.ids import format_id, new_uuid
 from app.index.spaces import administration
 from app.main import create_app, openapi_document
-from app.operations.service import OperationHandler, OperationRun
 from app.routers.documents.openapi import EXAMPLES_PATH
 from app.settings import Settings
 from app.tenancy.schemas import Scope
@@ -96,6 +95,7 @@ class Run:
         """What must have happened before an example is sent, and is no example itself."""
         return {
             "abort_turn": self.open_turn, "list_jobs": self.park_job, "list_operations": self.start_operation,
+            "look_up_owner": self.own, "list_erasures": self.installation.run_jobs,
             "summarise_turns": self.summary,
             "extract_facts": self.facts, "generate": self.answer, "recall": self.installation.run_jobs,
             "list_spaces": self.installation.run_jobs,
@@ -128,15 +128,16 @@ class Run:
             )
 
     async def start_operation(self) -> None:
-        container = self.installation.container
-        container.operations.handlers.setdefault("erasure", OperationHandler(self.nothing))
-        caller = await container.tenancy.authenticate(self.client.key)
-        async with container.database.transaction(caller.tenant_id) as tx:
-            made = await container.operations.start(caller, tx, kind="erasure", parameters={})
-        self.actual[EXAMPLES["get_operation"]["parameters"]["operation_id"]] = made.id
+        answer = await self.client.post("/v1/erasures", json={"owner": "user-42"})
+        self.actual[EXAMPLES["get_operation"]["parameters"]["operation_id"]] = answer.json()["id"]
 
-    @staticmethod
-    async def nothing(_run: OperationRun) -> None: ...
+    async def own(self) -> None:
+        conversation = await self.client.conversation(owner="user-41", title="Rye bread", participants=["user-41"])
+        await self.client.append(
+            conversation, {"role": "user", "actor": "user-41", "content": "How long does rye rise?"}
+        )
+        memory = {"content": "Bakes on Sundays.", "owner": "user-41"}
+        assert (await self.client.post("/v1/memories", json=memory)).status_code == 201
 
     def substituted(self, value: Any) -> Any:
         match value:

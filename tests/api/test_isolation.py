@@ -47,11 +47,14 @@ class Two:
     tenancy: Tenancy
     operations: Operations
     database: Database
+    run_jobs: Callable[[], Awaitable[None]]
 
     async def start_operation(self, client: Client, operation_id: UUID) -> None:
-        async def nothing(_run: OperationRun) -> None: ...
+        async def end_at_once(run: OperationRun) -> None:
+            async with self.database.transaction(run.tenant_id) as tx:
+                await run.succeed(tx, result={})
 
-        self.operations.handlers.setdefault("test", OperationHandler(nothing))
+        self.operations.handlers.setdefault("test", OperationHandler(end_at_once))
         caller = await self.tenancy.authenticate(client.key)
         async with self.database.transaction(caller.tenant_id) as tx:
             await self.operations.start(caller, tx, kind="test", parameters={}, operation_id=operation_id)
@@ -70,7 +73,7 @@ async def two(client: Client, other: Client, service: Service) -> Two:
     mine = await other.conversation()
     my_turn = (await other.append(mine, "something else entirely"))["turns"][0]["id"]
     return Two(client, other, conversation, turn, mine, my_turn, service.container.spending, service.container.tenancy,
-               service.container.operations, service.container.database)  # fmt: skip
+               service.container.operations, service.container.database, service.run_jobs)  # fmt: skip
 
 
 def without_request_id(response: httpx.Response) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -300,6 +303,27 @@ async def lists_only_its_own_entries(two: Two, name: str) -> None:
         assert theirs
         assert {one["id"] for one in own} & {one["id"] for one in theirs} == set()
         assert bool(own) == (where == {})
+
+
+async def erases_and_sees_only_its_own_owners(two: Two, _name: str) -> None:
+    """The owner, conversation and actor of another tenant are unknown here, also where an own one is called alike."""
+    before = await two.owners_view()
+    await two.intruder.conversation(id=two.conversation, owner="ann")
+    view = (await two.intruder.post("/v1/owners/lookup", json={"owner": "ann"})).json()
+    assert [item["turn_count"] for item in view["conversations"]["data"]] == [0]
+    assert SECRET not in str(view)
+    for body in ({"owner": "ann"}, {"conversation_id": two.conversation}, {"actor": SECRET}, {"actor": "user"}):
+        assert (await two.intruder.post("/v1/erasures", json=body)).status_code == 202
+    tenant = {"tenant": format_id(two.owner.tenant_id)}
+    problem(await two.intruder.post("/v1/erasures", json=tenant), 403, "forbidden")
+    await two.run_jobs()
+    assert await two.owners_view() == before
+    own = (await two.intruder.get("/v1/erasures")).json()["data"]
+    assert [receipt["status"] for receipt in own] == ["complete"] * 4
+    assert (await two.owner.get("/v1/erasures")).json()["data"] == []
+    problem(await two.owner.get(f"/v1/erasures/{own[0]['id']}"), 404, "not_found")
+    checked = await two.owner.post("/v1/erasures/verify", json={"receipt": own[-1], "owner": "ann"})
+    assert checked.json() == {"valid": False, "matches": False}
 
 
 async def reaches_only_its_own_operations(two: Two, name: str) -> None:
@@ -610,6 +634,11 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "list_audit_entries": lists_only_its_own_entries,
     "retry_job": reaches_only_its_own_jobs,
     "cancel_job": reaches_only_its_own_jobs,
+    "create_erasure": erases_and_sees_only_its_own_owners,
+    "list_erasures": erases_and_sees_only_its_own_owners,
+    "get_erasure": erases_and_sees_only_its_own_owners,
+    "verify_erasure": erases_and_sees_only_its_own_owners,
+    "look_up_owner": erases_and_sees_only_its_own_owners,
     "list_operations": reaches_only_its_own_operations,
     "get_operation": reaches_only_its_own_operations,
     "cancel_operation": reaches_only_its_own_operations,
@@ -748,6 +777,7 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
         await one.post("/v1/memories", json={"content": "worth remembering"})
         short = (await one.post("/v1/memories", json={"content": "soon deleted"})).json()["id"]
         assert (await one.delete(f"/v1/memories/{short}")).is_success
+        assert (await one.post("/v1/erasures", json={"owner": "an owner of nothing"})).is_success
         usage = ModelUsage(1, 1)
         await two.spending.record(one.tenant_id, ModelPurpose.FACTS, model="m", usage=usage, failed=False)
     await service.container.audit.sealer.seal()

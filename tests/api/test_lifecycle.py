@@ -12,7 +12,7 @@ import httpx
 import jwt
 import pytest
 
-from app.agents.lifecycle.operation_tokens import Operation, sign_operation
+from app.agents.lifecycle.operation_tokens import PreparedOperation, sign_operation
 from app.conversations.schemas.conversations import Turn
 from app.core.ids import format_id
 from app.formats.service import items_of
@@ -577,7 +577,7 @@ async def test_an_operation_token_that_does_not_hold_is_refused(
         problem(await end(client, wrong), 422, "operation_token_invalid", "/operation_token")
     problem(await end(other, token), 422, "operation_token_invalid", "/operation_token")
     secret = service.container.tenancy.secret_for("operation-tokens")
-    over = Operation(client.tenant_id, "shop", "session-1", "t1", 1, datetime.now(UTC) - timedelta(seconds=1))
+    over = PreparedOperation(client.tenant_id, "shop", "session-1", "t1", 1, datetime.now(UTC) - timedelta(seconds=1))
     problem(await end(client, sign_operation(secret, over)), 422, "operation_token_expired", "/operation_token")
     assert [turn["content"] for turn in await turns_of(client)] == ["hello"]
     assert (await end(client, token)).status_code == 200

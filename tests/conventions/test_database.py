@@ -192,9 +192,11 @@ SAMPLED = {
     "audit_entries.actor", "audit_entries.object_kind", "audit_unsealed.action", "audit_unsealed.actor",
     "audit_unsealed.object_kind", "conversation_heads.chain_hash",
     "conversations.chain_start", "conversations.derived_title_source", "conversations.facts",
-    "conversations.retention", "fact_evidence.content_hash", "fact_evidence.tier", "facts.tier",
+    "conversations.retention", "erasures.counts", "erasures.signature", "erasures.status", "erasures.subject_hash",
+    "erasures.subject_kind", "fact_evidence.content_hash", "fact_evidence.tier", "facts.tier",
     "idempotency_records.request_hmac", "index_entries.kind", "index_entries.role", "jobs.dedupe_key", "jobs.kind",
-    "jobs.last_error", "jobs.state", "model_usage.purpose", "turn_chunks.part", "turns.chain_hash",
+    "jobs.last_error", "jobs.state", "model_usage.purpose", "operations.error", "operations.kind",
+    "operations.status", "turn_chunks.part", "turns.chain_hash",
     "turns.content_hash", "turns.index_state", "turns.kind", "turns.role", "turns.status",
 }  # fmt: skip
 

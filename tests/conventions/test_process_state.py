@@ -66,6 +66,9 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.audit.service.AuditTrail._waiting": (Why.TENANT, "entries of reads that are not written yet"),
     "app.audit.service.AuditTrail._lost": (Why.TENANT, "how many entries of reads were not kept"),
     "app.tenancy.spending.service.Spending._unwritten": (Why.TENANT, "spent tokens that could not be written yet"),
+    "app.governance.erasures.run.ErasureRunner._steps": (Why.NO_TENANT_DATA, "the steps of erasures by name"),
+    "app.governance.erasures.store.left_sql": (Why.NO_TENANT_DATA, "statements by kind of subject"),
+    "app.operations.service.Operations.handlers": (Why.NO_TENANT_DATA, "handlers by kind of operation"),
     # the index, and embedders
     "app.index.search.ann_maintenance.AnnMaintenance._known": (Why.TENANT, "how many entries tenants have"),
     "app.index.search.ann_maintenance.AnnMaintenance._due": (Why.TENANT, "tenants whose vectors are to be moved"),
@@ -123,6 +126,8 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
 SHORT_LIVED: Mapping[str, str] = {
     "app.audit.sealing._Heads": "one transaction of the sealer, by tenant and day",
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
+    "app.governance.erasures.run.ErasureState": "one step of one erasure",
+    "app.operations.service.OperationRun": "one run of one operation",
     # one connection, or one follower
     "app.routers.live.epochs.Epochs": "one WebSocket, in one conversation",
     "app.routers.live.outbox.Outbox": "one WebSocket, in one conversation",

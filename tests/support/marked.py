@@ -101,6 +101,12 @@ _SESSION = {"session_id": EXTERNAL_ID}
 _TURN_OF_SESSION = _SESSION | {"user_id": CONVERSATION["owner"], "turn_id": "t1"}
 _MESSAGES = [{"role": "user", "content": "What is the secret?"}]
 
+_RECEIPT = {
+    "tenant_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "subject_kind": "owner", "subject_hash": "0" * 64, "status": "complete",
+    "counts": {}, "created_at": "2026-11-23T17:14:35.645Z", "ended_at": "2026-11-23T17:14:36.645Z",
+    "signature": "0" * 64,
+}  # fmt: skip
+
 REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "create_conversation": lambda _: Sent({"external_id": EXTERNAL_ID}),
     "list_conversations": lambda _: Sent(),
@@ -179,6 +185,11 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "list_jobs": lambda _: Sent(),
     "retry_job": lambda marked: Sent(path={"job_id": marked.turn_id}),
     "cancel_job": lambda marked: Sent(path={"job_id": marked.turn_id}),
+    "create_erasure": lambda _: Sent({"owner": CONVERSATION["owner"]}),
+    "list_erasures": lambda _: Sent(),
+    "get_erasure": lambda marked: Sent(path={"erasure_id": marked.turn_id}),
+    "verify_erasure": lambda marked: Sent({"receipt": _RECEIPT | {"id": marked.turn_id}}),
+    "look_up_owner": lambda _: Sent({"owner": CONVERSATION["owner"]}),
     "list_operations": lambda _: Sent(),
     "get_operation": lambda marked: Sent(path={"operation_id": marked.turn_id}),
     "cancel_operation": lambda marked: Sent(path={"operation_id": marked.turn_id}),

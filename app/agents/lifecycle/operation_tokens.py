@@ -22,7 +22,7 @@ _FIELD: Final = "/operation_token"
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class PreparedOperation:
     """A prepared turn: `asked` input items are stored."""
 
     tenant_id: TenantId
@@ -46,7 +46,7 @@ class _OperationPayload(BaseModel):
     exp: StrictInt
 
 
-def sign_operation(secret: bytes, operation: Operation) -> str:
+def sign_operation(secret: bytes, operation: PreparedOperation) -> str:
     """Return the text of a token."""
     payload = {
         "tenant": format_id(operation.tenant_id),
@@ -59,7 +59,7 @@ def sign_operation(secret: bytes, operation: Operation) -> str:
     return PREFIX + jwt.encode(payload, secret, algorithm=_ALGORITHM)  # pyright: ignore[reportUnknownMemberType]
 
 
-def read_operation(secret: bytes, text: str, *, tenant_id: TenantId, now: datetime) -> Operation:
+def read_operation(secret: bytes, text: str, *, tenant_id: TenantId, now: datetime) -> PreparedOperation:
     """Verify a token. Raises Invalid `operation_token_invalid`, also for another tenant's token, or `…_expired`."""
     payload = _payload(secret, text)
     if payload is None or _uuid(payload.tenant) != tenant_id:
@@ -75,7 +75,7 @@ def read_operation(secret: bytes, text: str, *, tenant_id: TenantId, now: dateti
             "This operation token has expired; prepare the turn again, or store its answer with after-turn.",
             fields=[FieldError(_FIELD, "expired")],
         )
-    return Operation(tenant_id, payload.project, payload.session, payload.turn, payload.asked, expires_at)
+    return PreparedOperation(tenant_id, payload.project, payload.session, payload.turn, payload.asked, expires_at)
 
 
 def _payload(secret: bytes, text: str) -> _OperationPayload | None:

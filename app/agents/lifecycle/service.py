@@ -13,7 +13,7 @@ from app.agents.lifecycle.counters import LifecycleCounters
 from app.agents.lifecycle.items import Item, point_to_items, query_of, read_items, refusal, turn_inputs, upcoming_turns
 from app.agents.lifecycle.maintenance import Maintenance
 from app.agents.lifecycle.memory_tree import MemoryTreeReader
-from app.agents.lifecycle.operation_tokens import Operation, read_operation, sign_operation
+from app.agents.lifecycle.operation_tokens import PreparedOperation, read_operation, sign_operation
 from app.agents.lifecycle.schemas import (
     AfterTurn,
     BeforeTurn,
@@ -266,7 +266,7 @@ class Lifecycle:
             caller, name, request.turn_id, IdempotentAppend(turn_inputs(items), ids.candidates(), ids.plan)
         )
         expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self._settings.operation_ttl_s)
-        operation = Operation(
+        operation = PreparedOperation(
             caller.tenant_id, request.project, request.session_id, request.turn_id, len(items), expires_at
         )
         return TurnPrepared(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.conversations.events import EventPublisher
-from app.conversations.stores import expiry_store
+from app.conversations.stores import erasure_store, expiry_store
 from app.conversations.stores.expiry_store import ExpiryCandidate
 from app.core.database.transactions import Database, Transaction
 from app.core.ids import ConversationId
@@ -45,9 +45,37 @@ class ConversationExpiry:
             await expiry_store.put_off(tx, caller.tenant_id, sorted(set(locked) - set(expired)))
         return len(expired)
 
+    async def hide_all(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> dict[str, int]:
+        """Lock the given conversations, and hide those that are not hidden. Return the deleted rows by table."""
+        visible = await expiry_store.lock_visible(tx, caller.tenant_id, conversation_ids)
+        return await self._hide(caller, tx, visible) if visible else {}
+
     async def hide(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
         """Hide a conversation that the caller has locked."""
         await self._hide(caller, tx, [conversation_id])
+
+    async def select(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        conversation_id: UUID | None,
+        owner: str | None,
+        project: str | None,
+        limit: int,
+    ) -> list[UUID]:
+        """Return the first conversations of an erasure, hidden ones included; of the tenant without a filter."""
+        return await erasure_store.select_conversations(
+            tx, caller.tenant_id, conversation_id=conversation_id, owner=owner, project=project, limit=limit
+        )
+
+    async def count(
+        self, caller: Caller, tx: Transaction, *, conversation_id: UUID | None, owner: str | None, project: str | None
+    ) -> tuple[int, int]:
+        """Return the number of conversations of an erasure, and of their turns."""
+        return await erasure_store.count_selected(
+            tx, caller.tenant_id, conversation_id=conversation_id, owner=owner, project=project
+        )
 
     async def size(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> int:
         """Return the number of turns that were ever stored in a conversation."""
@@ -57,10 +85,11 @@ class ConversationExpiry:
         """Return whether a conversation has turns, including open ones and excluding aborted ones."""
         return await expiry_store.has_turns(tx, caller.tenant_id, conversation_id)
 
-    async def _hide(self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID]) -> None:
-        await expiry_store.hide(tx, caller.tenant_id, conversation_ids)
+    async def _hide(self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID]) -> dict[str, int]:
+        deleted = await expiry_store.hide(tx, caller.tenant_id, conversation_ids)
         for conversation_id in conversation_ids:
             self._publisher.publish_deleted(tx, caller.tenant_id, ConversationId(conversation_id))
+        return deleted
 
     async def lock(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], waiting: bool = False

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import ClauseElement, DateTime, bindparam, delete, exists, func, not_, select, update
 
-from app.conversations.tables import conversation_heads, conversations, summaries, turn_streams, turns
+from app.conversations.tables import conversation_heads, conversations, summaries, turn_chunks, turn_streams, turns
 from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, is_any, page, seconds
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
@@ -54,6 +54,11 @@ _HIDE = Query(
     update(conversations).values(external_id=None, expires_at=func.least(_C.expires_at, _NOW)).where(*_OF_CONVERSATIONS)
 )
 _LOCK_STREAMS = Query(select(_S.turn_id).where(*_OF_STREAMS).order_by(_S.turn_id).with_for_update())
+_DELETE_CHUNKS = Query(
+    delete(turn_chunks).where(
+        *equals(turn_chunks, "tenant_id"), turn_chunks.c.turn_id.in_(select(_S.turn_id).where(*_OF_STREAMS))
+    )
+)
 _DELETE_STREAMS = Query(delete(turn_streams).where(*_OF_STREAMS))
 _DELETING = Query(select(_H.conversation_id).where(*_OF_HEADS, _H.deleting_at.is_not(None)))
 _LOCK_TURNS = Query(
@@ -69,6 +74,14 @@ _DELETE_SUMMARIES = Query(
 _DELETE_HEADS = Query(delete(conversation_heads).where(*_OF_HEADS))
 _DELETE_CONVERSATIONS = Query(delete(conversations).where(*_OF_CONVERSATIONS))
 _SIZE = Query(select(_H.last_seq).where(*equals(conversation_heads, "tenant_id", "conversation_id")))
+
+
+_LOCK_VISIBLE = Query(
+    select(_H.conversation_id)
+    .where(*_OF_HEADS, _H.deleting_at.is_(None))
+    .order_by(_H.conversation_id)
+    .with_for_update()
+)
 
 
 @compiled
@@ -102,6 +115,12 @@ async def lock_heads(tx: Transaction, tenant_id: TenantId, conversation_ids: Seq
     return [row["conversation_id"] for row in rows]
 
 
+async def lock_visible(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
+    """Lock the heads of those conversations that are not hidden, waiting for them, and return their ids."""
+    rows = await _LOCK_VISIBLE.fetch(tx, tenant_id=tenant_id, ids=conversation_ids)
+    return [row["conversation_id"] for row in rows]
+
+
 async def list_expired(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
     """Return which of these conversations, whose heads are locked, have expired and have no open turn."""
     return [row["id"] for row in await _EXPIRED.fetch(tx, tenant_id=tenant_id, ids=conversation_ids)]
@@ -112,13 +131,19 @@ async def put_off(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequen
     await _PUT_OFF.execute(tx, tenant_id=tenant_id, ids=conversation_ids)
 
 
-async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:
+async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> dict[str, int]:
     """Hide conversations from all other queries, and delete their streams. Their heads are locked.
 
-    The sweep finds them by `expires_at`. Their external ids are free for new conversations.
+    The sweep finds them by `expires_at`. Their external ids are free for new conversations. Return the number of
+    deleted rows by table.
     """
-    for query in (_MARK_DELETING, _HIDE, _LOCK_STREAMS, _DELETE_STREAMS):
+    for query in (_MARK_DELETING, _HIDE, _LOCK_STREAMS):
         await query.execute(tx, tenant_id=tenant_id, ids=conversation_ids)
+    chunks = await _DELETE_CHUNKS.execute(tx, tenant_id=tenant_id, ids=conversation_ids)
+    return {
+        "turn_chunks": chunks,
+        "turn_streams": await _DELETE_STREAMS.execute(tx, tenant_id=tenant_id, ids=conversation_ids),
+    }
 
 
 async def lock_deleting(

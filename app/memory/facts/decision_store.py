@@ -189,17 +189,32 @@ async def delete_of_facts(tx: Transaction, tenant_id: TenantId, key: FactKey, fa
     )
 
 
-async def delete_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> int:
-    """Delete the decisions that are derived from these turns. Return their number."""
-    return await tx.execute(
+async def delete_of_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> tuple[int, int]:
+    """Delete the decisions that are derived from these turns. Return their number and that of their source rows."""
+    rows = await tx.fetch(
         """
-        delete from fact_decisions where tenant_id = $1 and id in (
-            select s.decision_id from fact_decision_sources s where s.tenant_id = $1 and s.turn_id = any($2::uuid[])
-        )
+        select distinct s.decision_id from fact_decision_sources s
+        where s.tenant_id = $1 and s.turn_id = any($2::uuid[])
         """,
         tenant_id,
         list(turn_ids),
     )
+    return await delete_decisions(tx, tenant_id, [row["decision_id"] for row in rows])
+
+
+async def delete_decisions(tx: Transaction, tenant_id: TenantId, decision_ids: Sequence[UUID]) -> tuple[int, int]:
+    """Delete decisions. Return their number and that of their source rows."""
+    if not decision_ids:
+        return 0, 0
+    sources = await tx.execute(
+        "delete from fact_decision_sources where tenant_id = $1 and decision_id = any($2::uuid[])",
+        tenant_id,
+        list(decision_ids),
+    )
+    decisions = await tx.execute(
+        "delete from fact_decisions where tenant_id = $1 and id = any($2::uuid[])", tenant_id, list(decision_ids)
+    )
+    return decisions, sources
 
 
 async def delete_of_conversation(tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> tuple[int, int]:

@@ -208,6 +208,23 @@ class Memories:
             return {"memories": 0}
         return {"memories": 1} | await self._index.remove(tx, entries=[(caller.tenant_id, memory_id)])
 
+    async def erase_of(
+        self, caller: Caller, tx: Transaction, *, owner: str | None, limit: int
+    ) -> tuple[dict[str, int], bool]:
+        """Delete up to `limit` memories about an owner, of the tenant with None.
+
+        Return the deleted rows by table, and whether there may be more.
+        """
+        ids = await memory_store.delete_of(tx, caller.tenant_id, owner=owner, limit=limit)
+        counts = {"memories": len(ids)}
+        if ids:
+            counts |= await self._index.erase_entries(caller, tx, entry_ids=ids)
+        return counts, len(ids) == limit
+
+    async def count_of(self, caller: Caller, tx: Transaction, *, owner: str | None) -> int:
+        """Return the number of memories about an owner, of the tenant with None."""
+        return await memory_store.count(tx, caller.tenant_id, owner=owner)
+
     async def erase_expired(self, tx: Transaction, *, limit: int) -> int:
         """Delete up to `limit` expired memories of all tenants (ops role). Return their number."""
         deleted: list[tuple[TenantId, UUID]] = await memory_store.delete_expired(tx, limit)

@@ -174,6 +174,30 @@ async def delete(tx: Transaction, tenant_id: TenantId, memory_id: UUID) -> bool:
     return await _DELETE.execute(tx, tenant_id=tenant_id, id=memory_id) == 1
 
 
+@compiled
+def _some(filters: frozenset[str]) -> ClauseElement:
+    chosen = delete_some(memories, *equals(memories, *sorted(filters)))
+    return chosen.returning(_M.id)
+
+
+@compiled
+def _count(filters: frozenset[str]) -> ClauseElement:
+    return select(func.count().label("count")).where(*equals(memories, *sorted(filters)), _UNEXPIRED)
+
+
+async def delete_of(tx: Transaction, tenant_id: TenantId, *, owner: str | None, limit: int) -> list[UUID]:
+    """Delete up to `limit` memories about an owner, of the tenant with None; return their ids."""
+    filters = given(tenant_id=tenant_id, owner=owner)
+    return [row["id"] for row in await _some(frozenset(filters)).fetch(tx, limit=limit, **filters)]
+
+
+async def count(tx: Transaction, tenant_id: TenantId, *, owner: str | None) -> int:
+    """Return the number of memories about an owner, of the tenant with None."""
+    filters = given(tenant_id=tenant_id, owner=owner)
+    row = await _count(frozenset(filters)).fetchrow(tx, **filters)
+    return 0 if row is None else int(row["count"])
+
+
 async def delete_expired(tx: Transaction, limit: int) -> list[tuple[TenantId, UUID]]:
     """Delete up to `limit` expired memories (ops role). Return their tenants and ids.
 

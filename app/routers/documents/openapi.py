@@ -48,7 +48,7 @@ _TAGS: Final = {
     "generation": "Let the chat model answer in a conversation, and store the answer.",
     "openai": "The OpenAI API: chat completions, embeddings, models and conversations.",
     "agent": "Ask the internal agent a question about stored conversations.",
-    "governance": "Follow and cancel long operations.",
+    "governance": "Erase data with a receipt, see what is stored under an owner, and follow long operations.",
     "administration": "Manage API keys, tenants, jobs, usage and embedding spaces.",
     "operations": "Health, readiness and metrics.",
 }

@@ -20,6 +20,7 @@ RATE_CLASSES: Final[Mapping[str, RateClass]] = {
     "before_turn": RateClass.SEARCH,
     "build_context": RateClass.SEARCH,
     "list_memory_tree": RateClass.SEARCH,
+    "look_up_owner": RateClass.SEARCH,
     "recall": RateClass.SEARCH,
     "recall_in_conversation": RateClass.SEARCH,
     "run_turn": RateClass.SEARCH,

@@ -1,0 +1,322 @@
+"""Runs erasures as operations, in short steps.
+
+Invariants: a step, its counts and its place are stored in one transaction, so each row is counted once, also after
+kill -9. An erasure is complete only if, in the transaction that ends it, the conditions of the registry find no row of
+the subject. The end time is read before that check: what was committed before it is gone, and what is committed later
+is new. If the check finds rows, all phases run again.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, cast
+from uuid import UUID
+
+from app.conversations.service import Conversations
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import NotFound
+from app.core.ids import ConversationId, TenantId
+from app.formats.schemas import JsonObject
+from app.governance.erasures import store
+from app.governance.erasures.receipts import ErasureSubject
+from app.governance.purge import Purger, pause
+from app.governance.schemas import SubjectKind
+from app.index.service import SearchIndex
+from app.memory.facts.spelling import name_key
+from app.memory.longterm.service import Memories
+from app.memory.service import FactService
+from app.operations.service import OperationRun
+from app.tenancy.schemas import Caller, job_caller
+
+_CONVERSATIONS: Final = 20
+_TURNS: Final = 200
+_KEYS: Final = 100
+_MEMORIES: Final = 500
+_ROWS: Final = 2_000
+_WINDOW: Final = 200
+_MARGIN: Final = timedelta(minutes=10)
+"""Longer than any transaction: what a transaction wrote that began earlier is visible to the pass before."""
+
+_PHASES: Final[Mapping[SubjectKind, Sequence[str]]] = {
+    SubjectKind.CONVERSATION: ("conversations",),
+    SubjectKind.OWNER: ("conversations", "facts", "memories"),
+    SubjectKind.ACTOR: ("actor", "facts"),
+    SubjectKind.TENANT: ("keys", "conversations", "facts", "memories", "rows"),
+}
+_COUNTED: Final = ("turns", "facts", "memories")
+
+
+@dataclass(slots=True)
+class ErasureState:
+    """The place of an erasure: its phase, and what it has counted. Stored as JSON with each step.
+
+    `after`: the conversation up to which a pass for an actor has looked. `since`: it looks at conversations that were
+    written to after this time; None for all. `began`: when the pass began.
+    """
+
+    phase: int = 0
+    after: UUID | None = None
+    since: datetime | None = None
+    began: datetime | None = None
+    looked_at: int = 0
+    counts: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+
+    def add(self, table: str, *, deleted: int = 0, emptied: int = 0) -> None:
+        """Count rows of a table."""
+        if deleted or emptied:
+            rows = self.counts.setdefault(table, {"deleted": 0, "emptied": 0})
+            rows["deleted"] += deleted
+            rows["emptied"] += emptied
+
+    def add_deleted(self, counts: Mapping[str, int]) -> None:
+        """Count deleted rows by table."""
+        for table, count in counts.items():
+            self.add(table, deleted=count)
+
+    def done(self, kind: SubjectKind) -> int:
+        """Return the progress: looked-at conversations for an actor, else erased turns, facts and memories."""
+        if kind is SubjectKind.ACTOR:
+            return self.looked_at
+        return sum(self.counts.get(table, {"deleted": 0})["deleted"] for table in _COUNTED)
+
+    def written(self) -> JsonObject:
+        """Return the state as JSON."""
+        return {
+            "phase": self.phase,
+            "after": None if self.after is None else str(self.after),
+            "since": None if self.since is None else self.since.isoformat(),
+            "began": None if self.began is None else self.began.isoformat(),
+            "looked_at": self.looked_at,
+            "counts": cast("JsonObject", self.counts),
+        }
+
+    @classmethod
+    def read(cls, written: JsonObject | None) -> "ErasureState":
+        """Return the state of its JSON; a new one for None."""
+        if written is None:
+            return cls()
+        after, since, began = (written[name] for name in ("after", "since", "began"))
+        counts = cast("dict[str, dict[str, int]]", written["counts"])
+        return cls(
+            phase=int(str(written["phase"])),
+            after=None if after is None else UUID(str(after)),
+            since=None if since is None else datetime.fromisoformat(str(since)),
+            began=None if began is None else datetime.fromisoformat(str(began)),
+            looked_at=int(str(written["looked_at"])),
+            counts={table: dict(rows) for table, rows in counts.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Erasing:
+    """One erasure that runs. `caller` is of the tenant whose data is erased."""
+
+    run: OperationRun
+    subject: ErasureSubject
+    caller: Caller
+    state: ErasureState
+
+    @property
+    def owner(self) -> str | None:
+        """Return the owner whose data is erased; None for all owners."""
+        return self.subject.name if self.subject.kind is SubjectKind.OWNER else None
+
+    @property
+    def conversation_id(self) -> UUID | None:
+        """Return the conversation that is erased, or None."""
+        return UUID(self.subject.name) if self.subject.kind is SubjectKind.CONVERSATION else None
+
+
+EndErasure = Callable[[OperationRun, Transaction, ErasureState, datetime], Awaitable[JsonObject]]
+
+
+class ErasureRunner:
+    """Runs erasures. `end` ends the receipt in the given transaction, and returns the result of the operation."""
+
+    def __init__(
+        self,
+        database: Database,
+        ops: Database,
+        *,
+        conversations: Conversations,
+        facts: FactService,
+        memories: Memories,
+        index: SearchIndex,
+        purger: Purger,
+        end: EndErasure,
+    ) -> None:
+        self._database = database
+        self._ops = ops
+        self._conversations = conversations
+        self._facts = facts
+        self._memories = memories
+        self._index = index
+        self._purger = purger
+        self._end = end
+        self._steps: dict[str, Callable[[_Erasing, Transaction], Awaitable[bool]]] = {
+            "keys": self._close_tenant,
+            "conversations": self._erase_conversations,
+            "facts": self._erase_facts,
+            "memories": self._erase_memories,
+            "actor": self._erase_actor,
+            "rows": self._erase_rows,
+        }
+
+    async def run(self, run: OperationRun) -> None:
+        """Run steps until the erasure is complete or a pause is due."""
+        subject = ErasureSubject.of(run.parameters)
+        tenant_id = TenantId(UUID(subject.name)) if subject.kind is SubjectKind.TENANT else run.tenant_id
+        while not run.has_ended:
+            began = time.monotonic()
+            # read again for each step, because a step that was rolled back has changed it
+            erasing = _Erasing(run, subject, job_caller(tenant_id), ErasureState.read(run.state))
+            async with self._transaction(erasing) as tx:
+                await self._step(erasing, tx)
+            if run.pause_is_due and not run.has_ended:
+                return
+            await pause(began)
+
+    def _transaction(self, erasing: _Erasing) -> AbstractAsyncContextManager[Transaction]:
+        """Open a transaction. That of a tenant's erasure reaches the data of this tenant and the operation's."""
+        if erasing.subject.kind is SubjectKind.TENANT:
+            return self._ops.across_tenants()
+        return self._database.transaction(erasing.run.tenant_id)
+
+    async def _step(self, erasing: _Erasing, tx: Transaction) -> None:
+        run, state, kind = erasing.run, erasing.state, erasing.subject.kind
+        total = run.total
+        if total is None:
+            total = await self._count(erasing, tx)
+            state.began = await store.read_clock(tx)
+        phases = _PHASES[kind]
+        if state.phase < len(phases):
+            if not await self._steps[phases[state.phase]](erasing, tx):
+                state.phase += 1
+        else:
+            ended_at = await store.read_clock(tx)
+            if not await self._left(erasing, tx):
+                await run.checkpoint(tx, done=max(total, state.done(kind)), state=state.written())
+                result = await self._end(run, tx, state, ended_at)
+                await run.succeed(tx, result=result, ended_at=ended_at)
+                # names that the segments of the tenant have in memory
+                tx.after_commit.append(lambda: self._index.forget_tenant(erasing.caller))
+                return
+            state.phase, state.after = 0, None
+            state.since = None if state.began is None else state.began - _MARGIN
+            state.began = ended_at
+        await run.checkpoint(tx, done=state.done(kind), total=total, state=state.written())
+
+    async def _count(self, erasing: _Erasing, tx: Transaction) -> int:
+        """Return the total of the progress."""
+        subject, caller = erasing.subject, erasing.caller
+        conversations, turns = await self._conversations.expiry.count(
+            caller, tx, conversation_id=erasing.conversation_id, owner=erasing.owner, project=subject.project
+        )
+        match subject.kind:
+            case SubjectKind.ACTOR:
+                return conversations
+            case SubjectKind.CONVERSATION:
+                return turns
+            case SubjectKind.OWNER | SubjectKind.TENANT:
+                facts = await self._facts.count_of(caller, tx, owner=erasing.owner, project=subject.project)
+                if subject.project is not None:
+                    return turns + facts
+                return turns + facts + await self._memories.count_of(caller, tx, owner=erasing.owner)
+
+    async def _left(self, erasing: _Erasing, tx: Transaction) -> list[str]:
+        """Return the tables that still have rows of the subject."""
+        subject, tenant_id = erasing.subject, erasing.caller.tenant_id
+        match subject.kind:
+            case SubjectKind.CONVERSATION:
+                args: tuple[object, ...] = (tenant_id, UUID(subject.name))
+            case SubjectKind.OWNER:
+                args = (tenant_id, subject.name, subject.project)
+            case SubjectKind.ACTOR:
+                since = (erasing.state.began or erasing.run.created_at) - _MARGIN
+                args = (tenant_id, subject.name, subject.project, since, name_key(subject.name))
+            case SubjectKind.TENANT:
+                args = (tenant_id,)
+        return await store.list_left(tx, subject.kind, *args)
+
+    # phases: each does one step, and returns whether there is more to do
+
+    async def _erase_conversations(self, erasing: _Erasing, tx: Transaction) -> bool:
+        expiry, caller = self._conversations.expiry, erasing.caller
+        ids = await expiry.select(
+            caller, tx, conversation_id=erasing.conversation_id, owner=erasing.owner,
+            project=erasing.subject.project, limit=_CONVERSATIONS,
+        )  # fmt: skip
+        if not ids:
+            return False
+        erasing.state.add_deleted(await expiry.hide_all(caller, tx, conversation_ids=ids))
+        await self._purge(erasing, tx, ids)
+        return True
+
+    async def _purge(self, erasing: _Erasing, tx: Transaction, conversation_ids: Sequence[UUID]) -> None:
+        counts, _ = await self._purger.step(erasing.caller, tx, conversation_ids, waiting=True)
+        erasing.state.add_deleted(counts)
+        erasing.state.add("conversation_heads", deleted=counts.get("conversations", 0))
+
+    async def _erase_facts(self, erasing: _Erasing, tx: Transaction) -> bool:
+        subject = erasing.subject
+        counts, more = await self._facts.erase_of(
+            erasing.caller, tx, owner=erasing.owner, project=subject.project, limit=_KEYS,
+            subject=subject.name if subject.kind is SubjectKind.ACTOR else None,
+        )  # fmt: skip
+        erasing.state.add_deleted(counts)
+        return more
+
+    async def _erase_memories(self, erasing: _Erasing, tx: Transaction) -> bool:
+        if erasing.subject.project is not None:
+            return False
+        counts, more = await self._memories.erase_of(erasing.caller, tx, owner=erasing.owner, limit=_MEMORIES)
+        erasing.state.add_deleted(counts)
+        return more
+
+    async def _erase_actor(self, erasing: _Erasing, tx: Transaction) -> bool:
+        state, subject, caller = erasing.state, erasing.subject, erasing.caller
+        eraser = self._conversations.actor_eraser
+        window = await eraser.find(
+            caller, tx, actor=subject.name, project=subject.project, since=state.since, after=state.after, limit=_WINDOW
+        )
+        if window.found is None:
+            state.after = window.last
+            state.looked_at += window.looked_at
+            return window.looked_at == _WINDOW
+        conversation_id = ConversationId(window.found)
+        try:
+            step = await eraser.step(caller, tx, conversation_id, actor=subject.name, limit=_TURNS)
+        except NotFound:  # it is being deleted
+            await self._purge(erasing, tx, [conversation_id])
+            return True
+        for table, count in step.emptied.items():
+            state.add(table, emptied=count)
+        if step.turn_ids:
+            entries = await self._index.erase(
+                caller, tx, conversation_id=conversation_id, entry_ids=list(step.turn_ids)
+            )
+            state.add_deleted(entries)
+            state.add_deleted(await self._facts.invalidate(caller, tx, turn_ids=step.turn_ids))
+        return True
+
+    # of a tenant
+
+    async def _close_tenant(self, erasing: _Erasing, tx: Transaction) -> bool:
+        is_own = erasing.caller.tenant_id == erasing.run.tenant_id
+        counts = await store.close_tenant(tx, erasing.caller.tenant_id, kept_key=erasing.run.key_id if is_own else None)
+        for table, (deleted, emptied) in counts.items():
+            erasing.state.add(table, deleted=deleted, emptied=emptied)
+        return False
+
+    async def _erase_rows(self, erasing: _Erasing, tx: Transaction) -> bool:
+        """Delete what no other phase finds, table by table."""
+        left = _ROWS
+        for table in store.tenant_tables():
+            deleted = await store.delete_of_tenant(tx, erasing.caller.tenant_id, table, kept=erasing.run.id, limit=left)
+            erasing.state.add(table, deleted=deleted)
+            left -= deleted
+            if not left:
+                return True
+        return False

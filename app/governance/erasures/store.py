@@ -1,0 +1,205 @@
+"""Queries of erasures: receipts, what is left of a subject, and the rows of an erased tenant. Each names the tenant."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Final, cast
+from uuid import UUID
+
+import asyncpg
+from sqlalchemy import ClauseElement, DateTime, Uuid, any_, bindparam, func, not_, select, update
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.dialects.postgresql import JSONB, insert
+
+from app.core.database.metadata import METADATA
+from app.core.database.queries import Query, after_key, arguments, columns, compiled, delete_some, equals, page
+from app.core.database.transactions import Transaction
+from app.core.ids import KeyId, TenantId
+from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
+from app.governance.schemas import SubjectKind
+from app.governance.tables import erasures
+
+ERASED_NAME: Final = "erased"
+"""Name of an erased tenant, and of the key that erased it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRow:
+    """A receipt as it lies in the table; `counts` is by table, deleted and emptied rows."""
+
+    tenant_id: TenantId
+    id: UUID
+    subject_kind: str
+    subject_hash: bytes
+    status: str
+    counts: dict[str, dict[str, int]]
+    created_at: datetime
+    ended_at: datetime | None
+    signature: bytes | None
+
+
+_E = erasures.c
+_ROW = columns(erasures, ErasureRow)
+_THIS = equals(erasures, "tenant_id", "id")
+_INSERT = Query(
+    insert(erasures).values(**arguments("tenant_id", "id", "subject_kind", "subject_hash", "created_at"), status="open")
+)
+_FIND = Query(select(*_ROW).where(*_THIS))
+_END = Query(
+    update(erasures)
+    .values(**arguments("status", "ended_at", "signature"), counts=sql_cast(bindparam("counts"), JSONB))
+    .where(*_THIS, _E.status == "open")
+)
+_NOW = Query(
+    select(func.date_trunc("milliseconds", func.clock_timestamp(), type_=DateTime(timezone=True)).label("now"))
+)
+_OF_TENANT: Final = (
+    *("turn_chunks", "turn_streams", "vectors", "index_entries", "fact_decision_sources", "fact_decisions"),
+    *("fact_evidence", "facts", "summaries", "turns", "conversation_heads", "conversations"),
+)
+
+
+def _row(record: asyncpg.Record) -> ErasureRow:
+    values = dict(record)
+    values["counts"] = json.loads(values["counts"])
+    return ErasureRow(**values)
+
+
+async def read_clock(tx: Transaction) -> datetime:
+    """Return the time of the database, in milliseconds."""
+    row = await _NOW.fetchrow(tx)
+    if row is None:
+        raise RuntimeError("the database has no clock")
+    return cast("datetime", row["now"])
+
+
+async def insert_receipt(
+    tx: Transaction,
+    tenant_id: TenantId,
+    erasure_id: UUID,
+    *,
+    kind: SubjectKind,
+    subject_hash: bytes,
+    created_at: datetime,
+) -> None:
+    """Store the receipt of an erasure that begins."""
+    await _INSERT.execute(
+        tx, tenant_id=tenant_id, id=erasure_id, subject_kind=kind.value, subject_hash=subject_hash,
+        created_at=created_at,
+    )  # fmt: skip
+
+
+async def find(tx: Transaction, tenant_id: TenantId, erasure_id: UUID) -> ErasureRow | None:
+    """Return a receipt, or None."""
+    row = await _FIND.fetchrow(tx, tenant_id=tenant_id, id=erasure_id)
+    return None if row is None else _row(row)
+
+
+@compiled
+def _page(*, newest_first: bool, after: bool) -> ClauseElement:
+    return page(select(*_ROW).where(*equals(erasures, "tenant_id")), (_E.id,), newest_first=newest_first, after=after)
+
+
+async def list_page(
+    tx: Transaction, tenant_id: TenantId, *, newest_first: bool, after: UUID | None, limit: int
+) -> list[ErasureRow]:
+    """Return receipts in the order of their creation."""
+    query = _page(newest_first=newest_first, after=after is not None)
+    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **after_key(None if after is None else (after,)))
+    return [_row(row) for row in rows]
+
+
+async def end_receipt(
+    tx: Transaction,
+    tenant_id: TenantId,
+    erasure_id: UUID,
+    *,
+    status: str,
+    counts: object,
+    ended_at: datetime,
+    signature: bytes,
+) -> None:
+    """Store the end of an open receipt."""
+    await _END.execute(
+        tx, tenant_id=tenant_id, id=erasure_id, status=status, counts=json.dumps(counts), ended_at=ended_at,
+        signature=signature,
+    )  # fmt: skip
+
+
+# what is left
+
+
+def _left(conditions: dict[str, str]) -> str:
+    """Return the statement that names the tables in which a condition finds a row."""
+    return " union all ".join(
+        f"select '{table}' as name where exists (select from {table} where tenant_id = $1 and ({condition}))"  # noqa: S608
+        for table, condition in conditions.items()
+    )
+
+
+@cache
+def left_sql(kind: SubjectKind) -> str:
+    """Return the statement that names the tables with rows of a subject; its arguments depend on the kind."""
+    match kind:
+        case SubjectKind.CONVERSATION:
+            return _left({name: table.of_conversation for name, table in REGISTRY.items()})
+        case SubjectKind.OWNER:
+            owned = {name: table.of_owner for name, table in REGISTRY.items()}
+            owned |= {name: table.of_owner for name, table in NOT_OF_CONVERSATIONS.items()}
+            return _left({name: condition for name, condition in owned.items() if condition is not None})
+        case SubjectKind.ACTOR:
+            acting = {name: table.of_actor for name, table in REGISTRY.items()}
+            return _left({name: condition for name, condition in acting.items() if condition is not None})
+        case SubjectKind.TENANT:
+            return _left(dict.fromkeys([*REGISTRY, "memories"], "true"))
+
+
+async def list_left(tx: Transaction, kind: SubjectKind, *args: object) -> list[str]:
+    """Return the tables that still have rows of a subject: of the first argument's tenant."""
+    return [row["name"] for row in await tx.fetch(left_sql(kind), *args)]
+
+
+# of an erased tenant (ops role)
+
+
+def tenant_tables() -> Sequence[str]:
+    """Return the tables whose rows the erasure of a tenant deletes, so that no row is deleted by cascade."""
+    others = [name for name, table in NOT_OF_CONVERSATIONS.items() if table.on_tenant_erasure == "delete"]
+    return [*_OF_TENANT, *others]
+
+
+@compiled
+def _delete_of_tenant(table: frozenset[str]) -> ClauseElement:
+    (name,) = table
+    of = METADATA.tables[name]
+    conditions = [of.c.tenant_id == bindparam("tenant_id")]
+    if name == "operations":
+        conditions.append(of.c.id != bindparam("kept"))
+    if name == "jobs":
+        conditions.append(not_(bindparam("kept", type_=Uuid) == any_(of.c.subject_ids)))
+    return delete_some(of, *conditions)
+
+
+async def delete_of_tenant(tx: Transaction, tenant_id: TenantId, table: str, *, kept: UUID, limit: int) -> int:
+    """Delete up to `limit` rows of a tenant, but not the operation `kept` and its jobs; return their number."""
+    values = {"kept": kept} if table in {"operations", "jobs"} else {}
+    return await _delete_of_tenant(frozenset({table})).execute(tx, tenant_id=tenant_id, limit=limit, **values)
+
+
+async def close_tenant(tx: Transaction, tenant_id: TenantId, *, kept_key: KeyId | None) -> dict[str, tuple[int, int]]:
+    """Delete the keys of a tenant, except one, and remove its name and that key's.
+
+    Return the deleted and the emptied rows by table.
+    """
+    keys = await tx.execute(
+        "delete from api_keys where tenant_id = $1 and ($2::uuid is null or id <> $2)", tenant_id, kept_key
+    )
+    renamed = await tx.execute(
+        "update api_keys set name = $2, agent_id = null where tenant_id = $1 and name <> $2", tenant_id, ERASED_NAME
+    )
+    tenants = await tx.execute(
+        "update tenants set name = $2 where tenant_id = $1 and name <> $2", tenant_id, ERASED_NAME
+    )
+    return {"api_keys": (keys, renamed), "tenants": (0, tenants)}

@@ -11,7 +11,7 @@ from app.settings.kinds import Positive
 class AuditSettings(SettingsGroup):
     """When audit entries are written and sealed, and how long they are kept."""
 
-    audit_flush_s: Annotated[float, Field(gt=0, le=60)] = Field(
+    audit_flush_s: Annotated[float, Field(gt=0, le=3600)] = Field(
         default=1.0, description="Time after which entries of reads are written; a crash loses them up to this age."
     )
     audit_buffer_entries: Positive = Field(

@@ -3,10 +3,12 @@
 # ruff: noqa: S608 - some statements are put together
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -18,9 +20,10 @@ from app.audit.sealing import AuditSealer
 from app.audit.service import AuditReport, Checkpoint, record, verify_audit
 from app.core.database.transactions import Database
 from app.core.errors import Busy
-from app.core.ids import TenantId, new_uuid, parse_id
+from app.core.ids import TenantId, format_id, new_uuid, parse_id
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase
+from tests.support.process import Process
 
 TODAY = datetime.now(UTC).date()
 
@@ -33,6 +36,20 @@ def ops_of(service: Service) -> Database:
 async def superuser(service: Service) -> AsyncIterator[Any]:
     connection = await asyncpg.connect(service.database.superuser)
     try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def logged_in_as_application(service: Service, tenant_id: TenantId) -> AsyncIterator[Any]:
+    """A connection with the application's own login, as a tenant; it cannot take another role."""
+    connection = await asyncpg.connect(service.database.app)
+    try:
+        assert await connection.fetchval("select session_user = current_user") is True
+        await connection.execute("select set_config('app.tenant', $1, false)", str(tenant_id))
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute("set role turnkeep_ops")
         yield connection
     finally:
         await connection.close()
@@ -93,6 +110,28 @@ def sql(text: str) -> Tamper:
     return run
 
 
+async def exchange_two(connection: Any, tenant_id: TenantId) -> None:
+    """The third entry and the fourth take each other's place, each with its hash."""
+    for number, place in ((3, 1003), (4, 3), (1003, 4)):
+        await connection.execute(
+            "update audit_entries set number = $3 where tenant_id = $1 and day = $2 and number = $4",
+            tenant_id, TODAY, place, number,
+        )  # fmt: skip
+
+
+async def exchange_what_two_say(connection: Any, tenant_id: TenantId) -> None:
+    """The third entry and the fourth take each other's content; numbers and hashes stay in their places."""
+    members = (
+        "id, recorded_at, key_id, actor, action, object_kind, object_id, conversation_id, first_seq, last_seq,"
+        " head_hash, counts, request_id"
+    )
+    await connection.execute(
+        f"update audit_entries e set ({members}) = (select {members} from audit_entries o where o.tenant_id = $1"
+        " and o.day = $2 and o.number = 7 - e.number) where tenant_id = $1 and day = $2 and number in (3, 4)",
+        tenant_id, TODAY,
+    )  # fmt: skip
+
+
 async def insert_in_the_middle(connection: Any, tenant_id: TenantId) -> None:
     await connection.execute(
         "update audit_entries set number = number + 100 where tenant_id = $1 and day = $2 and number > 2",
@@ -139,6 +178,8 @@ TAMPERED: dict[str, tuple[Tamper, tuple[str, int, int | None]]] = {
         ("entry_added", 0, 7),
     ),
     "an entry added in the middle": (insert_in_the_middle, ("entry_changed", 0, 3)),
+    "two entries exchanged": (exchange_two, ("entry_changed", 0, 3)),
+    "the contents of two entries exchanged": (exchange_what_two_say, ("entry_changed", 0, 3)),
     "a removed seal": (sql(f"delete from audit_days {OF_TODAY}"), ("seal_removed", 0, None)),
     "a removed seal between others": (
         sql("delete from audit_days where tenant_id = $1 and day = TODAY::date - 2"),
@@ -172,6 +213,32 @@ async def test_the_first_break_is_named(chained: Client, service: Service, case:
     assert found is not None
     assert (found.kind, found.day, found.number) == (kind, TODAY - timedelta(days=days_ago), number)
     assert (await verified(service, other.tenant_id)).first_break is None
+
+
+async def test_the_command_verifies_and_its_exit_code_says_whether_a_chain_is_broken(
+    chained: Client, service: Service, tmp_path: Path
+) -> None:
+    database = service.database
+    process = Process(
+        tmp_path, database_url=database.app, ops_database_url=database.ops, owner_database_url=database.owner
+    )
+    words = ("audit", "verify", "--tenant", format_id(chained.tenant_id))
+    whole = process.command(*words, "--json")
+    assert whole.returncode == 0, whole.stderr
+    [report] = json.loads(whole.stdout)
+    assert (report["entries"], report["unsealed"], report["first_break"]) == (8, 0, None)
+    kept = tmp_path / "heads.json"
+    kept.write_text(whole.stdout)
+    assert process.command(*words, "--against", str(kept)).returncode == 0
+    async with superuser(service) as connection:
+        await connection.execute(
+            "delete from audit_entries where tenant_id = $1 and day = $2 and number = 6", chained.tenant_id, TODAY
+        )
+    broken = process.command(*words)
+    assert broken.returncode == 1
+    assert f"BROKEN: entry_removed on {TODAY}, entry 6" in broken.stdout
+    kept.write_text("[1]")
+    assert "--against is not the output" in process.command(*words, "--against", str(kept)).stderr
 
 
 async def test_ends_of_chains_that_were_kept_elsewhere_show_a_chain_that_was_made_again(
@@ -307,9 +374,7 @@ async def test_the_application_can_only_insert_and_read(
     client: Client, service: Service, statement: str, *, may: bool
 ) -> None:
     given = (client.tenant_id,) if "$1" in statement else ()
-    async with superuser(service) as connection:
-        await connection.execute("begin; set local role turnkeep_app")
-        await connection.execute(f"set local app.tenant = '{client.tenant_id}'")
+    async with logged_in_as_application(service, client.tenant_id) as connection:
         if may:
             await connection.execute(statement, *given)
             return
@@ -320,9 +385,7 @@ async def test_the_application_can_only_insert_and_read(
 async def test_the_application_reaches_no_entry_of_another_tenant(client: Client, service: Service) -> None:
     other = await service.new_tenant()
     await other.conversation()
-    async with superuser(service) as connection, connection.transaction():
-        await connection.execute("set local role turnkeep_app")
-        await connection.execute(f"set local app.tenant = '{client.tenant_id}'")
+    async with logged_in_as_application(service, client.tenant_id) as connection:
         assert {row["tenant_id"] for row in await connection.fetch("select tenant_id from audit_unsealed")} <= {
             client.tenant_id
         }

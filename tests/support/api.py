@@ -119,7 +119,8 @@ def problem(response: httpx.Response, status: int, code: str, pointer: str | Non
 def settings_for(database: TestDatabase, data_dir: Path, **more: Any) -> Settings:
     """Settings of an app on a test database, as its unprivileged role.
 
-    Titles are asked of a model only where a test says so: other tests count what a model is asked.
+    Titles are asked of a model only where a test says so: other tests count what a model is asked. Audit entries of
+    reads wait until a test asks for them: other tests count statements.
     """
     quiet = {"migrate_on_start": False, "worker_in_process": False, "title_generation_enabled": False}
     return Settings(
@@ -128,7 +129,7 @@ def settings_for(database: TestDatabase, data_dir: Path, **more: Any) -> Setting
         owner_database_url=database.owner,
         data_dir=data_dir,
         log_level="error",
-        **quiet | {"stream_sweep_s": 600, "key_cache_s": 0.5, "audit_flush_s": 60} | more,
+        **quiet | {"stream_sweep_s": 600, "key_cache_s": 0.5, "audit_flush_s": 3600} | more,
     )
 
 

@@ -18,6 +18,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.conversations.streams.service.Streams._buffers": (Why.TENANT, "open turns that this process writes"),
     "app.conversations.streams.flush.Flusher._buffers": (Why.TENANT, "the same map, given to what writes it"),
     "app.conversations.streams.flush.Flusher._acknowledged": (Why.TENANT, "text of open turns that was taken and lost"),
+    "app.conversations.streams.handover.StreamHandover._checks": (Why.NO_TENANT_DATA, "running tasks"),
     "app.conversations.streams.handover.StreamHandover._releasing": (
         Why.TENANT,
         "open turns that another process has asked for",
@@ -165,7 +166,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.formats.units._CallPairing": "one list of messages",
     "app.index.search.resident._Slot": "the segment of one scope of one tenant",
     "app.index.search.segment.Segment": "the entries of one scope of one tenant",
-    "app.index.search.segment.Codes": "one segment",
+    "app.index.search.dictionaries.Codes": "one segment",
     "app.index.search.maxscore.TopEntries": "one search",
     "app.index.search.search_statement.StatementArguments": "one statement",
     "app.index.search.search_statement.WordColumns": "one statement",

@@ -1,5 +1,6 @@
 """Entries in process memory: what a search that has begun sees of changes, and the order of equal scores."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -59,6 +60,23 @@ def test_no_vector_of_a_removed_entry_remains_even_of_its_earlier_states() -> No
     assert view.vectors[view.vectors.any(axis=1)].tolist() == [[3, 3], [3, 4]]
     assert [view.id_at(row) for row in view.live.nonzero()[0]] == [B]
     assert list(view.dates) == [tuple(numbers_of_ids([B])[0].tolist())]
+
+
+def test_a_name_that_only_removed_entries_have_is_dropped_and_a_search_that_has_begun_keeps_it() -> None:
+    segment = Segment(2)
+    for entry, owner in ((A, "ann"), (B, "ben"), (C, "ann")):
+        segment.put(replace(batch(entry, vectors=[[1, 0]]), owners=[owner]))
+    before = segment.view
+    segment.remove(numbers_of_ids([A]))
+    assert segment.view.texts.owner.get("ann") is not None
+    segment.remove(numbers_of_ids([C]))
+    after = segment.view
+    assert (after.texts.owner.get("ann"), len(after.texts.owner)) == (None, 1)
+    assert [after.texts.owner.value(code) for code in after.columns.owner.tolist()] == [None, "ben", None]
+    assert before.texts.owner.get("ann") is not None
+    segment.put(replace(batch(A, vectors=[[1, 0]]), owners=["ann"]))
+    chosen = select_rows(segment.view, SearchScope(kinds=[EntryKind.TURN], owner="ann"), now=0)
+    assert [segment.view.id_at(row) for row in chosen] == [A]
 
 
 @pytest.mark.parametrize("count", [3, 5, 7, 11])

@@ -305,6 +305,10 @@ class Flusher:
         if self._is_due(buffer):
             await self._renew_batch(buffer.tenant_id, [buffer])
 
+    async def check_held(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
+        """Renew the leases of turns, and drop those that this process does not hold any more."""
+        await self._renew_turns(tenant_id, turns)
+
     async def _renew(self) -> None:
         self._start_renewing()
         await self._renewing.wait_until_done()

@@ -21,6 +21,7 @@ from app.conversations.stores.stream_store import NO_HOLDER
 from app.conversations.streams.buffer import OpenTurnBuffer, StreamKey
 from app.conversations.streams.flush import Flusher
 from app.core.database.transactions import Database
+from app.core.ids import ConversationId, TenantId
 
 _MIN_PAUSE_S: Final = 0.004
 _MAX_PAUSE_S: Final = 0.05
@@ -49,6 +50,7 @@ class StreamHandover:
         self._wait_s = wait_s
         self._releasing: dict[StreamKey, asyncio.Task[None]] = {}
         self._released: dict[StreamKey, float] = {}
+        self._checks: set[asyncio.Task[None]] = set()
 
     async def request(self, key: StreamKey, *, holder: UUID) -> bool:
         """Ask the holder of a turn to release it; return whether it has, after `wait_s` at most.
@@ -79,7 +81,13 @@ class StreamHandover:
         return False
 
     def on_message(self, event: BusEvent) -> None:
-        """Release a turn that another process requests, if this process is the holder."""
+        """Release a turn that another process requests, if this process is the holder.
+
+        Drop the open turns of a deleted conversation: their names and text would stay in memory until the lease ends.
+        """
+        if event.kind == "deleted":
+            self._check_deleted(event.tenant_id, event.conversation_id)
+            return
         if event.kind != "wanted" or event.turn_id is None or event.holder != self._holder:
             return
         key = StreamKey(event.tenant_id, event.conversation_id, event.turn_id)
@@ -89,6 +97,18 @@ class StreamHandover:
             return
         self._releasing[key] = task = asyncio.create_task(self._release(buffer))
         task.add_done_callback(lambda _: self._releasing.pop(key, None))
+
+    def _check_deleted(self, tenant_id: TenantId, conversation_id: ConversationId) -> None:
+        """Drop the buffers of a conversation whose turns are gone. A late message about one stored again drops none."""
+        turns = [
+            buffer
+            for key, buffer in self._buffers.items()
+            if key.tenant_id == tenant_id and key.conversation_id == conversation_id
+        ]
+        if turns:
+            task = asyncio.create_task(self._flusher.check_held(tenant_id, turns))
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
 
     def on_loss(self) -> None:
         """Do nothing: the sender of a lost request takes the turn over after its timeout."""
@@ -104,5 +124,5 @@ class StreamHandover:
             self._released[buffer.key] = now
 
     async def close(self) -> None:
-        """Wait for running releases."""
-        await asyncio.gather(*self._releasing.values(), return_exceptions=True)
+        """Wait for running releases and checks."""
+        await asyncio.gather(*self._releasing.values(), *self._checks, return_exceptions=True)

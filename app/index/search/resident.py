@@ -136,7 +136,7 @@ class ResidentIndex:
             finally:
                 # dropped meanwhile, or evicted before the lock was free
                 if slot.dropped or self._slots.get(key) is not slot:
-                    self._empty(slot)
+                    self._discard(key, slot)
                 self._remove(slot, slot.notices)
                 slot.notices.clear()
                 self._count_bytes(key, slot)
@@ -215,11 +215,7 @@ class ResidentIndex:
             if self.nbytes <= self._max_bytes and len(self._slots) <= _MAX_SLOTS:
                 break
             if key != kept and not slot.lock.locked():
-                self._empty(slot)
-                self.nbytes -= slot.nbytes
-                del self._slots[key], self._of_tenant[key[0]][key]
-                if not self._of_tenant[key[0]]:
-                    del self._of_tenant[key[0]]
+                self._discard(key, slot)
 
     def _count_bytes(self, key: _Key, slot: _Slot) -> None:
         if self._slots.get(key) is slot:
@@ -232,11 +228,20 @@ class ResidentIndex:
         slot.segment, slot.state = None, None
         slot.forgotten.clear()
 
+    def _discard(self, key: _Key, slot: _Slot) -> None:
+        """Remove a slot with its key, which may be a name."""
+        self._empty(slot)
+        if self._slots.get(key) is slot:
+            self.nbytes -= slot.nbytes
+            del self._slots[key], self._of_tenant[key[0]][key]
+            if not self._of_tenant[key[0]]:
+                del self._of_tenant[key[0]]
+
     def _drop(self, key: _Key, slot: _Slot) -> None:
-        slot.dropped = True
-        if not slot.lock.locked():
-            self._empty(slot)
-            self._count_bytes(key, slot)
+        if slot.lock.locked():
+            slot.dropped = True
+        else:
+            self._discard(key, slot)
 
     def forget(self, tenant_id: TenantId, entry_ids: Sequence[UUID] | None) -> None:
         """Remove entries of a tenant from memory; None drops all its segments."""
@@ -244,7 +249,7 @@ class ResidentIndex:
             numbers = numbers_of_ids(entry_ids)
             self._forget(tenant_id, lambda _: numbers)
             return
-        for key, slot in self._of_tenant.get(tenant_id, {}).items():
+        for key, slot in list(self._of_tenant.get(tenant_id, {}).items()):
             self._drop(key, slot)
 
     def forget_conversation(self, tenant_id: TenantId, conversation_id: UUID) -> None:
@@ -252,10 +257,14 @@ class ResidentIndex:
         self._forget(tenant_id, lambda segment: segment.entries_of(conversation_id))
 
     def _forget(self, tenant_id: TenantId, removed: _Removed) -> None:
-        for key, slot in self._of_tenant.get(tenant_id, {}).items():
+        for key, slot in list(self._of_tenant.get(tenant_id, {}).items()):
             if not slot.lock.locked():
+                had_entries = slot.segment is not None and slot.segment.live_count > 0
                 self._remove(slot, [removed])
-                self._count_bytes(key, slot)
+                if had_entries and (slot.segment is None or not slot.segment.live_count):
+                    self._discard(key, slot)
+                else:
+                    self._count_bytes(key, slot)
             elif len(slot.notices) < _MAX_NOTICES:
                 slot.notices.append(removed)
             else:
@@ -270,7 +279,7 @@ class ResidentIndex:
 
     def forget_all(self) -> None:
         """Drop all segments, because notices of deletions may have been lost."""
-        for key, slot in self._slots.items():
+        for key, slot in list(self._slots.items()):
             self._drop(key, slot)
 
 

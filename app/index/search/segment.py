@@ -3,7 +3,8 @@
 A segment has the columns that filters and ranking need, a vector per piece of text, and an inverted list of terms: for
 each term the rows that have it, with its count. No text is kept. Rows are only added; a changed entry gets a new row,
 and its old one is dead. When a quarter of the rows is dead, the segment is rebuilt without them. The vectors of a
-removed entry become zero at once; its terms remain, without being found, until then.
+removed entry become zero at once, and names that only removed entries have are dropped; its terms remain as hashes,
+without being found, until then.
 
 A search reads a `SegmentView`. It does not change when entries are added, changed or removed meanwhile, except that the
 vectors of removed entries become zero.
@@ -12,21 +13,18 @@ vectors of removed entries become zero.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from itertools import repeat
 from typing import Final, TypeAlias
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.index.search.dictionaries import NAME_COLUMNS, NONE, Dictionaries, Rows
+
 Floats: TypeAlias = NDArray[np.float32]
-Rows: TypeAlias = NDArray[np.int32]
 Flags: TypeAlias = NDArray[np.bool_]
 EntryIds: TypeAlias = NDArray[np.uint64]
 """Ids of entries, two numbers for each: shape (n, 2)."""
-
-NONE: Final = -1
-"""The code of a missing text, and the position and session of an entry that has none."""
 
 _POSITION_BITS: Final = 40
 _MIN_RECENT: Final = 256
@@ -180,53 +178,6 @@ class EntryBatch:
         return self.columns.nbytes + self.vectors.nbytes + self.terms.nbytes + self.counts.nbytes
 
 
-class Codes:
-    """A dictionary of texts of one column. Codes are stable; only `Segment` adds to it."""
-
-    def __init__(self) -> None:
-        self._codes: dict[object, int] = {}
-        self._values: list[object] = []
-
-    def __len__(self) -> int:
-        """Return the number of values."""
-        return len(self._values)
-
-    def add_all(self, values: Sequence[object | None]) -> Rows:
-        """Return the code of each value, -1 for None; new values get new codes."""
-        codes, known = self._codes, self._values
-        for value in dict.fromkeys(values):
-            if value is not None and value not in codes:
-                codes[value] = len(known)
-                known.append(value)
-        return np.fromiter(map(codes.get, values, repeat(NONE)), np.int32, len(values))
-
-    def get(self, value: object) -> int | None:
-        """Return the code of a value that an entry has or had."""
-        return self._codes.get(value)
-
-    def value(self, code: int) -> object | None:
-        """Return the value of a code."""
-        return None if code == NONE else self._values[code]
-
-
-@dataclass(frozen=True, slots=True)
-class Dictionaries:
-    """The dictionaries of a segment's coded columns."""
-
-    conversation: Codes
-    project: Codes
-    owner: Codes
-    agent: Codes
-    actor: Codes
-    role: Codes
-    group: Codes
-
-    @classmethod
-    def empty(cls) -> "Dictionaries":
-        """Return new dictionaries."""
-        return cls(*(Codes() for _ in fields(cls)))
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentView:
     """The entries of a segment at one moment. `live` are the rows that were neither removed nor replaced.
@@ -357,13 +308,25 @@ class Segment:
         return RecentTerms(batch.terms, batch.term_rows + np.int32(start), batch.counts)
 
     def remove(self, entry_ids: EntryIds) -> EntryIds:
-        """Remove entries; return the ids of those that the segment had. All their vectors become zero at once."""
+        """Remove entries; return the ids of those that the segment had.
+
+        All their vectors become zero at once, and the names that no other live entry has are dropped.
+        """
         is_own = rows_with(self._columns.entry_id[: self._count], entry_ids)
         rows = np.flatnonzero(is_own)
         self._vectors[_piece_rows(self._columns.first_piece[rows], self._columns.pieces[rows])] = 0
         removed = self._columns.entry_id[: self._count][is_own & self._live]
         self._kill(np.flatnonzero(is_own & self._live))
+        if len(rows):
+            self._drop_names()
         return removed
+
+    def _drop_names(self) -> None:
+        """Drop the names that no live entry has. Views keep their own dictionaries."""
+        live = self._live[: self._count]
+        self._texts = self._texts.with_names_of(
+            {name: getattr(self._columns, name)[: self._count][live] for name in NAME_COLUMNS}
+        )
 
     def retire(self, entry_ids: EntryIds) -> None:
         """Leave out entries that changed; a search that has begun still compares their vectors."""

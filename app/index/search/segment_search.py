@@ -15,13 +15,11 @@ from app.core.database.transactions import FloatVector
 from app.index.analyser.terms import hash_term
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import BM25_B, BM25_K1, EntryKind, SearchCandidate, SearchResult, SearchScope
+from app.index.search.dictionaries import NONE, Codes, Rows
 from app.index.search.segment import (
-    NONE,
-    Codes,
     EntryIds,
     Flags,
     Floats,
-    Rows,
     SegmentView,
     microseconds,
     numbers_of_ids,

@@ -25,7 +25,8 @@ from app.core.ids import TenantId
 from app.index.analyser.cues import Cue
 from app.index.analyser.terms import BYTES_PER_TERM, pack_terms, parse_tsvector, unpack_all_terms
 from app.index.schemas import EntryKind
-from app.index.search.segment import NONE, Columns, EntryBatch, EntryIds, Floats, Rows, microseconds
+from app.index.search.dictionaries import NONE, Rows
+from app.index.search.segment import Columns, EntryBatch, EntryIds, Floats, microseconds
 
 SegmentColumn: TypeAlias = Literal["tenant", "project", "conversations", "owner", "agent"]
 

@@ -56,6 +56,7 @@ from app.settings.server import BusSettings
 from app.tenancy.administration import Administration
 from app.tenancy.first_key import install_first_key, read_bootstrap_key
 from app.tenancy.job_admin import JobAdministration
+from app.tenancy.limit_admin import LimitAdministration
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 from app.tenancy.spending.service import Spending
@@ -74,6 +75,7 @@ class Container:
     server: Server
     tenancy: Tenancy
     administration: Administration
+    limits: LimitAdministration
     statistics: Statistics
     conversations: Conversations
     subscriptions: ConversationSubscriptions
@@ -139,6 +141,8 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         await base.tenancy.idempotency.hash_plain_keys()
         tending = asyncio.create_task(base.tenancy.flush_last_used_forever())
         stack.push_async_callback(_end_last_used, tending, base.tenancy)
+        counting = asyncio.create_task(base.tenancy.quotas.flush_forever())
+        stack.push_async_callback(_end_usage, counting, base.tenancy)
         bus = make_bus(settings.bus, base.server)
         stack.push_async_callback(bus.close)
         embedders = await open_embedders(settings.embedding, guard=base.database.refuse_in_transaction, stack=stack)
@@ -179,6 +183,13 @@ async def _end_audit(auditing: "asyncio.Task[None]", audit: AuditTrail) -> None:
     await _end(auditing)
     with suppress(AppError):  # an unavailable database must not block the shutdown
         await audit.flush()
+
+
+async def _end_usage(counting: "asyncio.Task[None]", tenancy: Tenancy) -> None:
+    counting.cancel()
+    await asyncio.gather(counting, return_exceptions=True)
+    with suppress(AppError):
+        await tenancy.quotas.flush()
 
 
 def make_bus(settings: BusSettings, server: Server) -> Bus:
@@ -233,7 +244,10 @@ def _models(settings: ChatSettings, base: Foundation, spending: Spending) -> tup
 
 
 def _spaces(
-    settings: IndexSettings, ops: Database, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], queue: JobQueue
+    settings: IndexSettings,
+    base: Foundation,
+    runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]],
+    queue: JobQueue,
 ) -> EmbeddingSpaceRegistry:
     most = settings.max_vectors_per_entry
     made = {
@@ -241,11 +255,13 @@ def _spaces(
         ann.space.id: EmbeddingSpaceRuntime(
             embedder,
             ann,
-            VectorBackfill(ops, embedder, space=ann.space, jobs=queue, max_vectors_per_entry=most),
+            VectorBackfill(
+                base.ops, embedder, space=ann.space, jobs=queue, tenancy=base.tenancy, max_vectors_per_entry=most
+            ),
         )
         for embedder, ann in reversed(runtimes)
     }
-    return EmbeddingSpaceRegistry(ops, list(reversed(made.values())))
+    return EmbeddingSpaceRegistry(base.ops, list(reversed(made.values())))
 
 
 def _space_administration(
@@ -267,6 +283,10 @@ def _audit(base: Foundation, cursors: Cursors, settings: Settings) -> AuditTrail
     return AuditTrail(base.database, base.ops, cursors=cursors, settings=settings.audit)
 
 
+def _limits(settings: Settings, base: Foundation) -> LimitAdministration:
+    return LimitAdministration(base.ops, tenancy=base.tenancy, rates=settings.rates, chat=settings.chat)
+
+
 def _subscriptions(settings: Settings, database: Database, facts: FactService) -> ConversationSubscriptions:
     subscriptions = ConversationSubscriptions(database, settings=settings)
     subscriptions.event_sources.append(facts.recorded)
@@ -281,8 +301,8 @@ def build_container(
     counters, counter = _counters()
     queue = _queue(settings.jobs, ops, bus)
     cursors = Cursors(tenancy.secret_for("cursors"))
-    spaces = _spaces(settings.index, ops, runtimes, queue)
-    index = SearchIndex(spaces, ops, jobs=queue, settings=settings.index, publish=bus.publish)
+    spaces = _spaces(settings.index, base, runtimes, queue)
+    index = SearchIndex(spaces, ops, jobs=queue, settings=settings.index, publish=bus.publish, tenancy=tenancy)
     conversations = Conversations(
         database, tenancy=tenancy, index=index, counter=counter, cursors=cursors, settings=settings, ops=ops, bus=bus,
         jobs=queue,
@@ -327,7 +347,7 @@ def build_container(
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
         subscriptions=_subscriptions(settings, database, facts), audit=_audit(base, cursors, settings),
         list_subscriptions=ListSubscriptions(database, settings=settings),
-        title_writer=TitleWriter(conversations=conversations, chat=chat),
+        title_writer=TitleWriter(conversations=conversations, chat=chat), limits=_limits(settings, base),
         jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations,
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),

@@ -77,6 +77,12 @@ class Draft:
         """Number of characters to process: the JSON that is hashed, and the text that is counted and searched."""
         return len(self.text) + sum(map(len, filter(None, (self.content, self.tool_calls, self.tool_results))))
 
+    @property
+    def stored_bytes(self) -> int:
+        """Number of bytes of the stored JSON in UTF-8."""
+        stored = (self.content, self.tool_calls, self.tool_results, self.metadata)
+        return sum(len(text.encode()) for text in stored if text is not None)
+
     def form(self, *, with_time: bool) -> bytes:
         """Return the bytes to hash, with or without the time that the caller gave (see `counts_time`)."""
         if not with_time or self.occurred_at is None:

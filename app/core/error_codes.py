@@ -84,6 +84,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "overloaded": "The server is processing too many bytes of requests.",
         "port_taken": "The port is in use or not allowed.",
         "postgres_unusable": "The Postgres server cannot be used.",
+        "quota_exhausted": "The tenant has used up a quota of today.",
         "rate_limited": "Too many requests.",
         "replicas_outdated": "Replicas of an older release are connected.",
         "resource_busy": "Another request is changing the same thing right now.",

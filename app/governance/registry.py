@@ -173,5 +173,7 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, OtherTable]] = MappingProxyType(
             "who may ask; the erasure of a tenant deletes them, and renames the key that it was asked with", "kept"
         ),
         "tenants": OtherTable("the tenant itself; its erasure leaves its id, without its name", "kept"),
+        "tenant_limits": OtherTable("what an operator lets a tenant use, no content", "kept"),
+        "tenant_usage": OtherTable("how many turns, bytes and vectors a tenant stored in a day, no content", "delete"),
     }
 )

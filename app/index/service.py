@@ -52,6 +52,7 @@ from app.index.write.batch_analyser import BatchAnalyser, text_length
 from app.providers.schemas import Embedder
 from app.settings.memory import IndexSettings
 from app.tenancy.schemas import Caller
+from app.tenancy.service import Tenancy
 
 __all__ = [
     "REMOVALS",
@@ -100,9 +101,10 @@ class SearchIndex:
 
     def __init__(
         self, spaces: EmbeddingSpaceRegistry, ops: Database, *, jobs: JobQueue, settings: IndexSettings,
-        publish: Callable[[Message], None],
+        publish: Callable[[Message], None], tenancy: Tenancy,
     ) -> None:  # fmt: skip
         self.spaces = spaces
+        self._quotas = tenancy.quotas
         self.makers: list[VectorMaker] = []
         """Vector makers of the owners of entries other than turns, registered at the start."""
         self.readers: dict[EntryKind, TextReader] = {}
@@ -218,6 +220,8 @@ class SearchIndex:
                 vectors.setdefault(entry.prepared.space_id, {})[entry.entry_id] = entry.prepared.vectors
             for space_id, some in vectors.items():
                 await store.insert_vectors(tx, caller.tenant_id, space_id, some)
+            made = sum(len(entry.prepared.vectors) for entry in entries)
+            self._quotas.count(tx, caller.tenant_id, vectors=made)
         due = [entry for entry in entries if _is_due(entry)]
         jobs = [
             *_jobs(VECTORS_JOB, [entry.entry_id for entry in due if not entry.prepared.deferred]),

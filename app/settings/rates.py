@@ -1,4 +1,4 @@
-"""Settings of rates: how often a key may call, and how often an address may try invalid keys."""
+"""Settings of rates and quotas: how often a key may call, and what a tenant may store in a day."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ _Rate = Annotated[float, Field(ge=0, le=10_000_000, allow_inf_nan=False)]
 
 
 class RateSettings(SettingsGroup):
-    """Rates of calls. A rate of 0 is no limit."""
+    """Rates of calls, and quotas of tenants. A rate or quota of 0 is no limit."""
 
     rate_limits_enabled: bool = Field(default=True, description="Whether the rates of keys are limited at all.")
     rate_read_per_s: _Rate = Field(default=5000.0, description="Reads of one key per second.")
@@ -26,4 +26,16 @@ class RateSettings(SettingsGroup):
     )
     failed_keys_per_minute: NotNegative = Field(
         default=120, description="Invalid keys that an address may send per minute; 0: no limit."
+    )
+    quota_daily_turns: NotNegative = Field(
+        default=0, description="Turns that a tenant may store in a day (UTC); 0: no limit."
+    )
+    quota_daily_bytes: NotNegative = Field(
+        default=0, description="Bytes of turns and memories that a tenant may store in a day; 0: no limit."
+    )
+    quota_daily_vectors: NotNegative = Field(
+        default=0, description="Vectors that may be made for a tenant in a day; 0: no limit."
+    )
+    quota_flush_s: Annotated[float, Field(ge=0.1, le=3600)] = Field(
+        default=60.0, description="Time between two writes of what tenants have stored."
     )

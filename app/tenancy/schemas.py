@@ -104,6 +104,8 @@ class Caller:
     digest: bytes = field(default=b"", repr=False)
     via_token: bool = False
     """Whether a conversation token was given, also after `require_conversation`."""
+    rates: Mapping[RateClass, float] | None = field(default=None, compare=False)
+    """Calls per second of each class, 0 for no limit; None for the defaults."""
 
     @property
     def tenant_id(self) -> TenantId:

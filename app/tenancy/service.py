@@ -8,7 +8,7 @@ expiry. Secrets are never stored or logged.
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
@@ -24,12 +24,16 @@ from app.tenancy import store
 from app.tenancy.idempotency.service import IdempotentRequests
 from app.tenancy.key_text import KeyText, generate_key, key_hmac, key_text_hmac, parse_key
 from app.tenancy.limits.failed_keys import FailedKeys
-from app.tenancy.limits.rates import CallRates
+from app.tenancy.limits.quotas import TenantQuotas
+from app.tenancy.limits.rates import CallRates, default_rates
+from app.tenancy.limits.schemas import Quotas, Rates, merged_rates
+from app.tenancy.limits.store import Usage
 from app.tenancy.schemas import (
     Access,
     ApiKey,
     Binding,
     Caller,
+    RateClass,
     Scope,
     TokenCreate,
     TokenEpochs,
@@ -76,6 +80,9 @@ class Tenancy:
         """Runs requests with an Idempotency-Key once."""
         self.rates = CallRates(rates)
         """Rates of the calls of keys."""
+        self._default_rates = default_rates(rates)
+        self.quotas = TenantQuotas(ops, settings=rates)
+        """What tenants may store in a day."""
         self._failed_keys = FailedKeys(rates.failed_keys_per_minute, max_known=settings.key_cache_entries)
         self._checked: dict[bytes, tuple[float, Caller]] = {}
         self._forgotten = 0
@@ -153,9 +160,22 @@ class Tenancy:
             agent_id=row.agent_id,
             long_term_enabled=row.long_term_enabled,
             digest=digest,
+            rates=self._observe_limits(key.tenant_id, row),
         )
         self._cache_caller(digest, caller, for_s=self._settings.key_cache_s, asked_at=asked_at)
         return caller
+
+    def _observe_limits(self, tenant_id: TenantId, row: store.KeyRow) -> Mapping[RateClass, float] | None:
+        """Keep the quotas and the usage of the key's tenant, and return the rates of the key."""
+        usage = None if row.day is None else Usage(row.day, row.turns or 0, row.bytes or 0, row.vectors or 0)
+        quotas = Quotas() if row.quotas is None else Quotas.model_validate_json(row.quotas)
+        self.quotas.observe(tenant_id, quotas=quotas, usage=usage)
+        if row.tenant_rates is None and row.rates is None:
+            return None
+        tenant, own = (
+            Rates() if one is None else Rates.model_validate_json(one) for one in (row.tenant_rates, row.rates)
+        )
+        return merged_rates(self._default_rates, tenant, own)
 
     # conversation tokens
 
@@ -243,6 +263,7 @@ class Tenancy:
             ),
             digest=digest,
             via_token=True,
+            rates=self._observe_limits(claims.tenant_id, key),
         )
         self._cache_caller(digest, caller, for_s=min(self._settings.key_cache_s, left_s), asked_at=asked_at)
         return caller

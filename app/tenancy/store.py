@@ -2,12 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from typing import Literal
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import ClauseElement, Integer, and_, any_, bindparam, case, false, func, literal, or_, select, update
+from sqlalchemy import (
+    ClauseElement,
+    Date,
+    DateTime,
+    Integer,
+    and_,
+    any_,
+    bindparam,
+    case,
+    cast,
+    false,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from app.core.database.queries import (
@@ -24,17 +40,18 @@ from app.core.database.queries import (
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import KeyId, TenantId, format_id
 from app.tenancy.schemas import ApiKey, Key, Scope, Tenant
-from app.tenancy.tables import api_keys, installation, tenants
+from app.tenancy.tables import api_keys, installation, tenant_limits, tenant_usage, tenants
 
 _K = api_keys.c
 _THIS_KEY = equals(api_keys, "tenant_id", "id")
 _EXPIRED = func.coalesce(_K.expires_at <= func.now(), false()).label("expired")
+_TODAY = cast(func.timezone("UTC", func.now(), type_=DateTime), Date)
 _IN_GRACE = _K.previous_expires_at > func.now()
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """The columns that authentication needs."""
+    """The columns that authentication needs; with the limits of key and tenant as JSON, and the tenant's use today."""
 
     secret_hmac: bytes
     previous_hmac: bytes | None
@@ -43,6 +60,13 @@ class KeyRow:
     long_term_enabled: bool
     expired: bool
     revoked: bool
+    rates: str | None
+    tenant_rates: str | None
+    quotas: str | None
+    day: date | None
+    turns: int | None
+    bytes: int | None
+    vectors: int | None
 
 
 _SECRET = Query(select(installation.c.secret))
@@ -55,7 +79,20 @@ _FIND_KEY = Query(
         _K.long_term_enabled,
         _EXPIRED,
         _K.revoked_at.is_not(None).label("revoked"),
-    ).where(*_THIS_KEY)
+        _K.rates,
+        tenant_limits.c.rates.label("tenant_rates"),
+        tenant_limits.c.quotas,
+        tenant_usage.c.day,
+        tenant_usage.c.turns,
+        tenant_usage.c.bytes,
+        tenant_usage.c.vectors,
+    )
+    .select_from(
+        api_keys.outerjoin(tenant_limits, tenant_limits.c.tenant_id == _K.tenant_id).outerjoin(
+            tenant_usage, and_(tenant_usage.c.tenant_id == _K.tenant_id, tenant_usage.c.day == _TODAY)
+        )
+    )
+    .where(*_THIS_KEY)
 )
 _ANY_TENANT = Query(select(tenants.c.tenant_id).limit(1))
 _ADD_TENANT = Query(insert(tenants).values(arguments("tenant_id", "name")).on_conflict_do_nothing())

@@ -1,4 +1,4 @@
-"""Tables of tenants, their keys, idempotent requests, and usage of chat models."""
+"""Tables of tenants, their keys and limits, idempotent requests, and what tenants use."""
 
 from sqlalchemy import (
     ARRAY,
@@ -19,6 +19,7 @@ from sqlalchemy import (
     func,
     text,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 
 from app.core.database.metadata import METADATA
 
@@ -66,6 +67,7 @@ api_keys = Table(
     Column("last_used_at", DateTime(timezone=True)),
     Column("previous_hmac", LargeBinary),
     Column("previous_expires_at", DateTime(timezone=True)),
+    Column("rates", JSONB),
 )
 idempotency_records = Table(
     "idempotency_records",
@@ -91,4 +93,21 @@ model_usage = Table(
     Column("completion_tokens", BigInteger, nullable=False),
     Column("cost", Numeric(24, 9), nullable=False),
     Index("model_usage_day_idx", "day"),
+)
+tenant_limits = Table(
+    "tenant_limits",
+    METADATA,
+    _tenant(),
+    Column("rates", JSONB, nullable=False),
+    Column("quotas", JSONB, nullable=False),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
+)
+tenant_usage = Table(
+    "tenant_usage",
+    METADATA,
+    _tenant(),
+    Column("day", Date, primary_key=True),
+    Column("turns", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("vectors", BigInteger, nullable=False),
 )

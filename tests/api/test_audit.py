@@ -49,6 +49,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "after_turn": ("conversations.create", "turns.append"),
     "create_key": ("keys.create",),
     "rotate_key": ("keys.rotate",),
+    "set_key_limits": ("keys.limit",),
     "revoke_key": ("keys.revoke",),
     "create_erasure": ("erasures.start",),
     "cancel_operation": ("operations.cancel",),
@@ -69,6 +70,9 @@ READS: dict[str, str] = {
     "list_keys": "keys.list",
     "list_tenants": "tenants.read",
     "get_tenant": "tenants.read",
+    "get_limits": "limits.read",
+    "get_tenant_limits": "limits.read",
+    "get_key_limits": "limits.read",
     "get_stats": "stats.read",
     "list_model_usage": "usage.list",
     "list_jobs": "jobs.list",
@@ -80,6 +84,7 @@ READS: dict[str, str] = {
 BY_OPERATORS: dict[str, tuple[str, ...]] = {
     "create_tenant": ("tenants.create",),
     "update_tenant": ("tenants.update",),
+    "set_tenant_limits": ("tenants.limit",),
     "retry_job": ("jobs.retry",),
     "cancel_job": ("jobs.cancel",),
 }
@@ -167,6 +172,7 @@ async def walk_rest(walk: Walk) -> None:
     await walk.do("after_turn", "post", "/v1/lifecycle/after-turn", json=turn | items)
     key = (await walk.do("create_key", "post", "/v1/admin/keys", json={"name": SECRET}))["id"]
     await walk.do("rotate_key", "post", f"/v1/admin/keys/{key}/rotate", json={})
+    await walk.do("set_key_limits", "put", f"/v1/admin/keys/{key}/limits", json={"write": 1})
     await walk.do("revoke_key", "delete", f"/v1/admin/keys/{key}")
     erasure = (await walk.do("create_erasure", "post", "/v1/erasures", json={"owner": SECRET}))["id"]
     await walk.do("cancel_operation", "post", f"/v1/operations/{erasure}/cancel")
@@ -279,7 +285,11 @@ async def test_each_recall_and_each_read_of_an_administrator_has_its_entry(opera
         await walk.do(name, "get", f"/v1/admin/{of}")
     await walk.do("look_up_owner", "post", "/v1/owners/lookup", json={"owner": SECRET})
     await walk.do("list_erasures", "get", "/v1/erasures")
-    await walk.do("get_tenant", "get", f"/v1/admin/tenants/{format_id(operator.tenant_id)}")
+    tenant_path = f"/v1/admin/tenants/{format_id(operator.tenant_id)}"
+    await walk.do("get_tenant", "get", tenant_path)
+    await walk.do("get_limits", "get", "/v1/admin/limits")
+    await walk.do("get_tenant_limits", "get", f"{tenant_path}/limits")
+    await walk.do("get_key_limits", "get", f"/v1/admin/keys/{operator.key.split('_')[2]}/limits")
     assert walk.done.keys() == READS.keys()
     for operation, request_id in walk.done.items():
         [entry] = await listed(operator, request_id=request_id)
@@ -297,6 +307,7 @@ async def test_what_an_operator_does_to_tenants_and_jobs_is_in_the_audit_of_the_
     walk = Walk(operator, service)
     tenant = (await walk.do("create_tenant", "post", "/v1/admin/tenants", json={"name": SECRET}))["id"]
     await walk.do("update_tenant", "patch", f"/v1/admin/tenants/{tenant}", json={"name": f"{SECRET} two"})
+    await walk.do("set_tenant_limits", "put", f"/v1/admin/tenants/{tenant}/limits", json={})
     for name in ("retry_job", "cancel_job"):
         job = new_uuid()
         async with service.container.database.transaction(operator.tenant_id) as tx:

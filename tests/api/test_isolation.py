@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from app.operations.service import OperationHandler, OperationRun, Operations
 from app.providers.schemas import ModelPurpose, ModelUsage
 from app.settings import Settings
 from app.tenancy.key_text import parse_key
+from app.tenancy.limits.schemas import TenantLimits
 from app.tenancy.schemas import Scope as KeyScope
 from app.tenancy.service import Tenancy
 from app.tenancy.spending.service import Spending
@@ -77,7 +78,8 @@ async def two(client: Client, other: Client, service: Service) -> Two:
 
 
 def without_request_id(response: httpx.Response) -> tuple[int, dict[str, Any], dict[str, str]]:
-    headers = {name: value for name, value in response.headers.items() if name != "x-request-id"}
+    changing = {"x-request-id", "ratelimit"}
+    headers = {name: value for name, value in response.headers.items() if name not in changing}
     return response.status_code, response.json() | {"request_id": ""}, headers
 
 
@@ -235,7 +237,9 @@ async def knows_only_its_own_keys(two: Two, name: str) -> None:
         assert [key["id"] for key in listed] == [format_id(parsed.key_id)]
         return
     got, expected = [
-        await two.intruder.request(method, template.format(key_id=one), json={"grace_s": 0})
+        await two.intruder.request(
+            method, template.format(key_id=one), json={"grace_s": 0} if name == "rotate_key" else {}
+        )
         for one in (format_id(parsed.key_id), format_id(new_uuid()))
     ]
     problem(got, 404, "not_found")
@@ -246,7 +250,7 @@ async def knows_only_its_own_keys(two: Two, name: str) -> None:
 async def is_for_operators_only(two: Two, name: str) -> None:
     method, template = OPERATIONS[name]
     path = template.format(tenant_id=format_id(two.owner.tenant_id))
-    body = {"name": "taken over"} if method in {"POST", "PATCH"} else None
+    body = {"POST": {"name": "taken over"}, "PATCH": {"name": "taken over"}, "PUT": {}}.get(method)
     answer = await two.intruder.request(method, path, json=body)
     problem(answer, 403, "forbidden")
     # not even its own, whose name is the operator's
@@ -342,6 +346,13 @@ async def reaches_only_its_own_operations(two: Two, name: str) -> None:
         problem(await two.intruder.request(method, path.format(operation_id=format_id(own))), 404, "not_found")
     assert [item["id"] for item in (await two.intruder.get("/v1/operations")).json()["data"]] == [format_id(shared)]
     assert (await two.owner.get("/v1/operations")).json() == before
+
+
+async def sees_only_its_own_limits(two: Two, _name: str) -> None:
+    before = (await two.intruder.get("/v1/admin/limits")).json()
+    await two.owner.append(two.conversation, "one", "two", "three")
+    after = (await two.intruder.get("/v1/admin/limits")).json()
+    assert (after["tenant_id"], after["quotas"]) == (format_id(two.intruder.tenant_id), before["quotas"])
 
 
 async def reaches_only_its_own_jobs(two: Two, name: str) -> None:
@@ -618,6 +629,11 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "create_key": knows_only_its_own_keys,
     "rotate_key": knows_only_its_own_keys,
     "revoke_key": knows_only_its_own_keys,
+    "get_limits": sees_only_its_own_limits,
+    "get_key_limits": knows_only_its_own_keys,
+    "set_key_limits": knows_only_its_own_keys,
+    "get_tenant_limits": is_for_operators_only,
+    "set_tenant_limits": is_for_operators_only,
     "list_tenants": is_for_operators_only,
     "create_tenant": is_for_operators_only,
     "get_tenant": is_for_operators_only,
@@ -780,6 +796,9 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
         assert (await one.post("/v1/erasures", json={"owner": "an owner of nothing"})).is_success
         usage = ModelUsage(1, 1)
         await two.spending.record(one.tenant_id, ModelPurpose.FACTS, model="m", usage=usage, failed=False)
+        operator = replace(await service.container.tenancy.authenticate(one.key), scopes=frozenset(KeyScope))
+        await service.container.limits.set_limits(operator, one.tenant_id, body=TenantLimits())
+    await service.container.tenancy.quotas.flush()
     await service.container.audit.sealer.seal()
     for one in (two.owner, two.intruder):  # an audit entry that is not sealed
         await one.conversation()

@@ -124,7 +124,9 @@ async def test_every_statement_on_a_tenant_table_names_the_tenant(
     await service.run_jobs()
     spending = service.container.spending
     await spending.record(client.tenant_id, ModelPurpose.FACTS, model="m", usage=ModelUsage(1, 1), failed=False)
-    await client.get("/v1/admin/usage", params={"purpose": "facts"})
+    for shown in ("usage?purpose=facts", "limits"):
+        await client.get(f"/v1/admin/{shown}")
+    await service.container.tenancy.quotas.flush()
     for ttl_s in (None, 1):
         memory = {"content": "likes tea", "owner": "ann", "ttl_s": ttl_s}
         stored = await client.post("/v1/memories", json=memory, headers={"Idempotency-Key": str(ttl_s)})
@@ -146,6 +148,8 @@ async def test_every_statement_on_a_tenant_table_names_the_tenant(
         "vectors",
         "jobs",
         "model_usage",
+        "tenant_limits",
+        "tenant_usage",
         "memories",
     )
     touched: set[str] = set()

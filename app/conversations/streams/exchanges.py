@@ -83,6 +83,7 @@ class Exchanges:
         Busy `resource_busy` while an exchange with the same idempotency key is running.
         """
         caller.require(Scope.WRITE)
+        self._appender.require_quota(caller)
         now = datetime.now(UTC)
         max_messages = self._limits.max_turns_per_append - 1
         if len(messages) > max_messages:

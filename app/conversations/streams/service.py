@@ -76,6 +76,7 @@ class Streams:
         self._database = database
         self._ops = ops
         self._idempotency = tenancy.idempotency
+        self._quotas = tenancy.quotas
         self._publisher = publisher
         self._limits = limits = settings.limits
         self._settings = streams = settings.streams
@@ -124,6 +125,7 @@ class Streams:
             idempotency_key = idempotency_key.for_caller(caller)
         caller = caller.require_conversation(Scope.WRITE, conversation_id)
         make_draft(new_turn(opening.turn), limits=self._limits, now=datetime.now(UTC), root="/turn")
+        self._quotas.require(caller)
         async with self._database.transaction(caller.tenant_id) as tx:
             result = await self._idempotency.run_once(
                 caller, tx, idempotency_key, result_ids=lambda row: [row.id],

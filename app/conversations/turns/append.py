@@ -55,6 +55,7 @@ class Appender:
     ) -> None:
         self._database = database
         self._idempotency = tenancy.idempotency
+        self._quotas = tenancy.quotas
         self._index = index
         self._counter = counter
         self._limits = limits
@@ -75,6 +76,7 @@ class Appender:
         before = await self.find_result(caller, idempotency_key)
         if before is not None:
             return before
+        self.require_quota(caller)
         prepared = await self.prepare_turns(caller, drafts, index=index)
         async with self._database.transaction(caller.tenant_id) as tx:
             stored = await self._idempotency.run_once(
@@ -83,6 +85,10 @@ class Appender:
             )  # fmt: skip
         contents = None if stored.is_replay else [item.draft.fields["content"] for item in prepared]
         return stored.with_value(_append_result(caller, stored.value, contents))
+
+    def require_quota(self, caller: Caller) -> None:
+        """Raise RateLimited `quota_exhausted` if the tenant may store no more today. For new turns, not for commits."""
+        self._quotas.require(caller)
 
     async def find_result(
         self, caller: Caller, idempotency_key: IdempotencyKey | None
@@ -189,6 +195,8 @@ class Appender:
                 title=title,
             )
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
+        size = sum(draft.stored_bytes for draft in drafts)
+        self._quotas.count(tx, caller.tenant_id, turns=len(placed.rows), size=size)
 
     async def _known(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, prepared: Sequence[PreparedTurn]

@@ -64,6 +64,7 @@ class Forker:
         self._publisher = publisher
         self._titles = titles
         self._idempotency = tenancy.idempotency
+        self._quotas = tenancy.quotas
         self._index = index
 
     async def fork(
@@ -71,6 +72,7 @@ class Forker:
         idempotency_key: IdempotencyKey | None,
     ) -> RequestResult[Conversation]:  # fmt: skip
         """Fork a conversation, or return the fork of this id or external id."""
+        self._quotas.require(caller)
         async with self._database.transaction(caller.tenant_id) as tx:
             fork = await self._idempotency.run_once(
                 caller, tx, idempotency_key, run=lambda: self._fork(caller, tx, conversation_id, body),
@@ -205,6 +207,7 @@ class Forker:
                 break
             copies = await asyncio.to_thread(_copies, fork, rows, copied)
             await conversation_store.insert_turns(tx, caller.tenant_id, copies)
+            self._quotas.count(tx, caller.tenant_id, turns=len(copies), size=sum(map(_stored_bytes, copies)))
             pairs = [(row.id, copy.id, copy.position) for row, copy in zip(rows, copies, strict=True)]
             texts = {copy.id: plain_text(turn_view(copy)) for copy in copies}
             await self._index.copy(caller, tx, conversation_id=fork_id, owner=fork.owner, pairs=pairs, texts=texts)
@@ -260,6 +263,11 @@ class Forker:
         )
         erased = bisect_right(places, parent.erased_position)
         await update_summary_mark(caller, tx, replace(fork, erased_position=erased), rev=1)
+
+
+def _stored_bytes(row: TurnRow) -> int:
+    stored = (row.content, row.tool_calls, row.tool_results, row.metadata)
+    return sum(len(text.encode()) for text in stored if text is not None)
 
 
 def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> list[TurnRow]:

@@ -86,6 +86,7 @@ class Reviser:
             old = await get_turn(caller, tx, conversation_id, turn_id)
         inherited = InheritedFields(old.id, Role(old.role), Kind(old.kind), old.actor)
         draft = make_revision(inherited, body, limits=self._limits, now=datetime.now(UTC))
+        self._appender.require_quota(caller)
         [item] = await self._appender.prepare_turns(caller, [draft])
         async with self._database.transaction(caller.tenant_id) as tx:
             stored = await self._idempotency.run_once(

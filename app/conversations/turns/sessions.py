@@ -75,6 +75,7 @@ class Sessions:
         Raises Invalid and TooLarge as appends do, Conflict `session_owner_mismatch` and `turn_id_conflict`. Raises Busy
         if the session is still locked after a short wait, NotFound if it does not exist and `create` is false.
         """
+        self._appender.require_quota(caller)
         drafts = await self._drafts(append_request)
         prepared = await self._appender.prepare_turns(caller, drafts)
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:

@@ -27,6 +27,7 @@ from app.index.search.ann_search import Space
 from app.index.write import store
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
+from app.tenancy.service import Tenancy
 
 VectorMaker: TypeAlias = Callable[[Caller, "VectorBackfill", Sequence[UUID]], Awaitable[int]]
 """A function that makes and stores the vectors of its own entries among the given ones, and returns their number.
@@ -56,12 +57,14 @@ class VectorBackfill:
     """Backfill of vectors in one space, separate from the append."""
 
     def __init__(
-        self, ops: Database, embedder: Embedder | None, *, space: Space, jobs: JobQueue, max_vectors_per_entry: int
-    ) -> None:
+        self, ops: Database, embedder: Embedder | None, *, space: Space, jobs: JobQueue, tenancy: Tenancy,
+        max_vectors_per_entry: int,
+    ) -> None:  # fmt: skip
         self._ops = ops
         self._embedder = embedder
         self._space = space
         self._jobs = jobs
+        self._quotas = tenancy.quotas
         self._max_vectors_per_entry = max_vectors_per_entry
         self._log = get_logger()
 
@@ -208,6 +211,8 @@ class VectorBackfill:
         """
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
         await backfill_store.note_vectors(tx, caller.tenant_id, list(vectors), searched=searched)
+        if searched:  # a move to another space is the operator's
+            self._quotas.count(tx, caller.tenant_id, vectors=sum(map(len, vectors.values())))
 
 
 def _may_be_caused_by_text(error: AppError) -> bool:

@@ -40,6 +40,7 @@ class Memories:
     ) -> None:
         self._database = database
         self._idempotency = tenancy.idempotency
+        self._quotas = tenancy.quotas
         self._index = index
         self._cursors = cursors
         self._settings = settings
@@ -61,6 +62,7 @@ class Memories:
         before = await self._idempotency.find_before(caller, idempotency_key, read=_read)
         if before is not None:
             return before.with_value(_stored(before.value))
+        self._quotas.require(caller)
         prepared = await self._index.prepare_now(IndexDocument(body.content, _NO_ACTOR, datetime.now(UTC)))
         async with self._database.transaction(caller.tenant_id) as tx:
             result = await self._idempotency.run_once(
@@ -102,6 +104,7 @@ class Memories:
         )
         await self._index.write(caller, tx, entries=[entry])
         record(tx, caller, Action.MEMORY_STORE, ObjectKind.MEMORY, memory_id, counts={"memories": 1})
+        self._quotas.count(tx, caller.tenant_id, size=len(body.content.encode()) + len(metadata.encode()))
         return RequestResult(memory_id, is_new=True)
 
     def _require_small(self, body: MemoryStore) -> None:

@@ -18,6 +18,8 @@ from app.tenancy.schemas import Caller, RateClass
 MAX_BUCKETS: Final = 20_000
 """About 5 MB. Beyond that, the bucket that was made first is replaced: its key starts with a full one."""
 
+_MAX_POLICIES: Final = 1000
+
 _BucketKey: TypeAlias = tuple[TenantId, KeyId, RateClass]
 
 
@@ -33,12 +35,16 @@ class CallRates:
     """The buckets of all keys that called this process lately."""
 
     def __init__(self, settings: RateSettings) -> None:
-        self._policies = _policies(settings)
+        self._is_enabled = settings.rate_limits_enabled
+        self._window_s = settings.rate_burst_s
+        self._defaults = default_rates(settings)
+        self._policies: dict[tuple[RateClass, float], RatePolicy] = {}
+        """Policies by class and rate."""
         self._buckets: dict[_BucketKey, _Bucket] = {}
 
     def take(self, caller: Caller, rate_class: RateClass) -> RateStatus | None:
         """Take a token for a call, unless there is none; return the state, or None if the class is not limited."""
-        policy = self._policies.get(rate_class)
+        policy = self._policy_of(caller, rate_class)
         if policy is None:
             return None
         bucket = self._bucket(caller, policy)
@@ -49,7 +55,7 @@ class CallRates:
 
     def delay_s(self, caller: Caller, rate_class: RateClass) -> float:
         """Take a token, of a later time if there is none now; return the seconds until that time."""
-        policy = self._policies.get(rate_class)
+        policy = self._policy_of(caller, rate_class)
         if policy is None:
             return 0.0
         bucket = self._bucket(caller, policy)
@@ -61,6 +67,17 @@ class CallRates:
         status = self.take(caller, rate_class)
         if status is not None:
             status.require()
+
+    def _policy_of(self, caller: Caller, rate_class: RateClass) -> RatePolicy | None:
+        per_s = (caller.rates or self._defaults)[rate_class]
+        if not per_s or not self._is_enabled:
+            return None
+        policy = self._policies.get((rate_class, per_s))
+        if policy is None:
+            if len(self._policies) >= _MAX_POLICIES:
+                self._policies.clear()
+            policy = self._policies[rate_class, per_s] = _policy(rate_class, per_s, self._window_s)
+        return policy
 
     def _bucket(self, caller: Caller, policy: RatePolicy) -> _Bucket:
         """Return the key's bucket, filled up to the present."""
@@ -77,18 +94,15 @@ class CallRates:
         return bucket
 
 
-def _policies(settings: RateSettings) -> Mapping[RateClass, RatePolicy]:
-    if not settings.rate_limits_enabled:
-        return {}
-    rates = {
+def default_rates(settings: RateSettings) -> Mapping[RateClass, float]:
+    """Return the rates of keys for which nothing else was set, by class; 0 for no limit."""
+    return {
         RateClass.READ: settings.rate_read_per_s,
         RateClass.WRITE: settings.rate_write_per_s,
         RateClass.CHUNK: settings.rate_chunk_per_s,
         RateClass.SEARCH: settings.rate_search_per_s,
         RateClass.MODEL: settings.rate_model_per_s,
     }
-    window_s = settings.rate_burst_s
-    return {name: _policy(name, per_s, window_s) for name, per_s in rates.items() if per_s}
 
 
 def _policy(name: RateClass, per_s: float, window_s: int) -> RatePolicy:

@@ -1,13 +1,22 @@
-"""A class's limit, and the state of a key after a call."""
+"""Limits and their use: rates of keys, quotas of tenants."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
+
+from pydantic import BaseModel, Field
 
 from app.core.errors import RateLimited
+from app.core.times import TimeOut
+from app.core.validation.strict import Strict
 from app.tenancy.schemas import RateClass
 
 RATE_STATE: Final = "rate"
 """Key of the `RateStatus` in the state of a request."""
+
+_Rate: TypeAlias = Annotated[float | None, Field(ge=0, le=10_000_000, allow_inf_nan=False)]
+_Amount: TypeAlias = Annotated[int | None, Field(ge=0, le=2**53 - 1)]
+_Cost: TypeAlias = Annotated[float | None, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +53,99 @@ class RateStatus(NamedTuple):
             retry_after_s=self.retry_after_s,
             extra={"policy": name},
         )
+
+
+class Rates(Strict):
+    """Calls per second of each class, for each key. `null`: the default; 0: no limit."""
+
+    read: _Rate = None
+    write: _Rate = None
+    chunk: _Rate = None
+    search: _Rate = None
+    model: _Rate = None
+
+    def by_class(self) -> dict[RateClass, float]:
+        """Return the given rates."""
+        given = {of: getattr(self, of.value) for of in RateClass}
+        return {of: per_s for of, per_s in given.items() if per_s is not None}
+
+
+class Quotas(Strict):
+    """What a tenant may use in a day (UTC). `null`: the default of the installation; 0: no limit.
+
+    `daily_bytes` are bytes of turns and memories in UTF-8, `daily_vectors` their vectors. `daily_model_tokens` and
+    `daily_model_cost` are the budget for chat models.
+    """
+
+    daily_turns: _Amount = None
+    daily_bytes: _Amount = None
+    daily_vectors: _Amount = None
+    daily_model_tokens: _Amount = None
+    daily_model_cost: _Cost = None
+
+
+class TenantLimits(Strict):
+    """The limits of a tenant that differ from the installation's; they replace all limits that were set before."""
+
+    rates: Rates = Rates()
+    quotas: Quotas = Quotas()
+
+
+class RatesView(BaseModel):
+    """Calls per second of each class, for each key; 0: no limit."""
+
+    read: float
+    write: float
+    chunk: float
+    search: float
+    model: float
+
+
+class QuotaView(BaseModel):
+    """A limit for the day, 0 if there is none, and what is used of it."""
+
+    limit: float
+    used: float
+
+
+class QuotasView(BaseModel):
+    """The quotas of a tenant for the day."""
+
+    daily_turns: QuotaView
+    daily_bytes: QuotaView
+    daily_vectors: QuotaView
+    daily_model_tokens: QuotaView
+    daily_model_cost: QuotaView
+
+
+class LimitsView(BaseModel):
+    """The limits of a tenant, and what it has used today (UTC). Quotas start again at `resets_at`.
+
+    What replicas have counted and not written yet is missing: at most the last minute (`TURNKEEP_QUOTA_FLUSH_S`).
+    """
+
+    tenant_id: str
+    rates: RatesView
+    quotas: QuotasView
+    resets_at: TimeOut
+
+
+class KeyLimitsView(BaseModel):
+    """The rates of a key."""
+
+    key_id: str
+    rates: RatesView
+
+
+def merged_rates(defaults: Mapping[RateClass, float], tenant: Rates, key: Rates) -> dict[RateClass, float]:
+    """Return the rates of a key by class: the tenant's, else the default, or the key's own where it is lower."""
+    rates = {**defaults, **tenant.by_class()}
+    for of, per_s in key.by_class().items():
+        if per_s and (not rates[of] or per_s < rates[of]):
+            rates[of] = per_s
+    return rates
+
+
+def rates_view(rates: Mapping[RateClass, float]) -> RatesView:
+    """Return rates as they are shown."""
+    return RatesView.model_validate({of.value: rates.get(of, 0.0) for of in RateClass})

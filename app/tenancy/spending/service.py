@@ -21,6 +21,7 @@ from app.core.times import format_time
 from app.providers.schemas import ModelPurpose, ModelUsage
 from app.providers.shapes import cleaned
 from app.settings.models import ChatSettings
+from app.tenancy.limits import store as limits_store
 from app.tenancy.schemas import Caller, ModelUsageDay, Scope
 from app.tenancy.spending import store as spending_store
 from app.tenancy.spending.store import Spent
@@ -47,10 +48,13 @@ class Spending:
 
     async def check(self, tenant_id: TenantId, purpose: ModelPurpose) -> None:
         """Raise RateLimited `model_budget_exhausted`, with the time of its renewal, if the day's budget is used up."""
-        max_tokens, max_cost = self._settings.llm_daily_tokens, self._settings.llm_daily_cost
-        if not max_tokens and not max_cost:
-            return
         async with self._database.transaction(tenant_id, read_only=True) as tx:
+            own = (await limits_store.read_limits(tx, tenant_id)).quotas
+            settings = self._settings
+            max_tokens = settings.llm_daily_tokens if own.daily_model_tokens is None else own.daily_model_tokens
+            max_cost = settings.llm_daily_cost if own.daily_model_cost is None else own.daily_model_cost
+            if not max_tokens and not max_cost:
+                return
             spent = await spending_store.spent_today(tx, tenant_id)
         waiting = [one for row, one in self._unwritten.items() if row[0] == tenant_id]
         tokens = spent.tokens + sum(one.prompt_tokens + one.completion_tokens for one in waiting)

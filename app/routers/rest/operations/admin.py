@@ -22,6 +22,7 @@ from app.routers.http.dependencies import (
 )
 from app.routers.http.idempotency import IdempotencyHeader
 from app.routers.http.problems import problem_responses
+from app.tenancy.limits.schemas import KeyLimitsView, LimitsView, Rates, TenantLimits
 from app.tenancy.schemas import (
     Key,
     KeyCreate,
@@ -118,6 +119,50 @@ async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services
 async def update_tenant(tenant_id: TenantPath, body: TenantUpdate, caller: Operator, services: Services) -> Tenant:
     """Rename a tenant. Needs the scope `operator`."""
     return await services.administration.update_tenant(caller, tenant_id, body=body)
+
+
+@router.get("/limits", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_limits(caller: Admin, services: Services) -> LimitsView:
+    """Return the limits of the tenant, and what it has used of its quotas today. Needs the scope `admin`."""
+    shown = await services.limits.limits(caller)
+    services.audit.note(caller, Action.LIMIT_READ, ObjectKind.TENANT, caller.tenant_id)
+    return shown
+
+
+@router.get("/tenants/{tenant_id}/limits", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_tenant_limits(tenant_id: TenantPath, caller: Operator, services: Services) -> LimitsView:
+    """Return the limits of a tenant, and what it has used of its quotas today. Needs the scope `operator`."""
+    shown = await services.limits.limits(caller, tenant_id)
+    services.audit.note(caller, Action.LIMIT_READ, ObjectKind.TENANT, tenant_id)
+    return shown
+
+
+@router.put("/tenants/{tenant_id}/limits", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+async def set_tenant_limits(
+    tenant_id: TenantPath, body: TenantLimits, caller: Operator, services: Services
+) -> LimitsView:
+    """Set the limits of a tenant: its quotas, and the rates of each of its keys. Needs the scope `operator`.
+
+    They replace what was set before: what the body does not name gets the default of the installation.
+    """
+    return await services.limits.set_limits(caller, tenant_id, body=body)
+
+
+@router.get("/keys/{key_id}/limits", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_key_limits(key_id: KeyPath, caller: Admin, services: Services) -> KeyLimitsView:
+    """Return the rates of a key. Needs the scope `admin`."""
+    shown = await services.limits.key_limits(caller, key_id)
+    services.audit.note(caller, Action.LIMIT_READ, ObjectKind.KEY, key_id)
+    return shown
+
+
+@router.put("/keys/{key_id}/limits", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+async def set_key_limits(key_id: KeyPath, body: Rates, caller: Admin, services: Services) -> KeyLimitsView:
+    """Lower the rates of another key than the caller's. Needs the scope `admin`.
+
+    They replace what was set before. A rate above the tenant's, and 0, have no effect: the tenant's is used.
+    """
+    return await services.limits.set_key_limits(caller, key_id, body=body)
 
 
 @router.get("/stats", responses=problem_responses(401, 403, 422, 503))

@@ -1,0 +1,103 @@
+"""Public API of limits: an operator sets those of a tenant, an administrator those of its keys; both see the usage."""
+
+from collections.abc import Mapping
+
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
+from app.core.database.transactions import Database
+from app.core.errors import Forbidden, NotFound
+from app.core.ids import KeyId, TenantId, format_id
+from app.settings.models import ChatSettings
+from app.settings.rates import RateSettings
+from app.tenancy.limits import store
+from app.tenancy.limits.quotas import NAMES, TenantQuotas, next_midnight
+from app.tenancy.limits.rates import default_rates
+from app.tenancy.limits.schemas import (
+    KeyLimitsView,
+    LimitsView,
+    QuotasView,
+    QuotaView,
+    Rates,
+    TenantLimits,
+    merged_rates,
+    rates_view,
+)
+from app.tenancy.schemas import Caller, RateClass, Scope
+from app.tenancy.service import Tenancy
+from app.tenancy.spending import store as spending_store
+
+
+class LimitAdministration:
+    """Limits of tenants and keys. What is set holds within `key_cache_s` on every replica."""
+
+    def __init__(self, ops: Database, *, tenancy: Tenancy, rates: RateSettings, chat: ChatSettings) -> None:
+        self._ops = ops
+        self._tenancy = tenancy
+        self._quotas: TenantQuotas = tenancy.quotas
+        self._rates: Mapping[RateClass, float] = default_rates(rates)
+        self._chat = chat
+
+    async def limits(self, caller: Caller, tenant_id: TenantId | None = None) -> LimitsView:
+        """Return the limits and the usage of the caller's tenant, or, for an operator, of another one."""
+        if tenant_id is None:
+            caller.require(Scope.ADMIN)
+            tenant_id = caller.tenant_id
+        else:
+            caller.require(Scope.OPERATOR)
+        async with self._ops.across_tenants() as tx:
+            if not await store.tenant_exists(tx, tenant_id):
+                raise NotFound("not_found", "There is no such tenant.")
+            given = await store.read_limits(tx, tenant_id)
+            usage = await store.read_usage(tx, tenant_id)
+            spent = await spending_store.spent_today(tx, tenant_id)
+        chat, own = self._chat, given.quotas
+        quotas = {
+            name: QuotaView(limit=limit, used=used)
+            for name, limit, used in zip(
+                NAMES, self._quotas.limits(own), self._quotas.used_by(tenant_id, usage), strict=True
+            )
+        }
+        tokens = chat.llm_daily_tokens if own.daily_model_tokens is None else own.daily_model_tokens
+        cost = chat.llm_daily_cost if own.daily_model_cost is None else own.daily_model_cost
+        return LimitsView(
+            tenant_id=format_id(tenant_id),
+            rates=rates_view(merged_rates(self._rates, given.rates, Rates())),
+            quotas=QuotasView(
+                **quotas,
+                daily_model_tokens=QuotaView(limit=tokens or 0, used=spent.tokens),
+                daily_model_cost=QuotaView(limit=cost or 0, used=float(spent.cost)),
+            ),
+            resets_at=next_midnight(),
+        )
+
+    async def set_limits(self, caller: Caller, tenant_id: TenantId, *, body: TenantLimits) -> LimitsView:
+        """Replace the limits of a tenant."""
+        caller.require(Scope.OPERATOR)
+        async with self._ops.across_tenants() as tx:
+            if not await store.write_limits(tx, tenant_id, body):
+                raise NotFound("not_found", "There is no such tenant.")
+            record(tx, caller, Action.TENANT_LIMIT, ObjectKind.TENANT, tenant_id, counts={"tenants": 1})
+        self._tenancy.forget_checked()
+        return await self.limits(caller, tenant_id)
+
+    async def key_limits(self, caller: Caller, key_id: KeyId) -> KeyLimitsView:
+        """Return the rates of a key of the caller's tenant."""
+        caller.require(Scope.ADMIN)
+        async with self._ops.across_tenants() as tx:
+            own = await store.read_key_rates(tx, caller.tenant_id, key_id)
+            given = await store.read_limits(tx, caller.tenant_id)
+        if own is None:
+            raise NotFound("not_found", "There is no such key.")
+        return KeyLimitsView(key_id=format_id(key_id), rates=rates_view(merged_rates(self._rates, given.rates, own)))
+
+    async def set_key_limits(self, caller: Caller, key_id: KeyId, *, body: Rates) -> KeyLimitsView:
+        """Replace the rates of another key; those above the tenant's have no effect. Raises Forbidden for its own."""
+        caller.require(Scope.ADMIN)
+        if key_id == caller.key_id and Scope.OPERATOR not in caller.scopes:
+            raise Forbidden("forbidden", "A key does not change its own rates: use another one.")
+        async with self._ops.across_tenants() as tx:
+            if not await store.write_key_rates(tx, caller.tenant_id, key_id, body):
+                raise NotFound("not_found", "There is no such key.")
+            record(tx, caller, Action.KEY_LIMIT, ObjectKind.KEY, key_id, counts={"keys": 1})
+        self._tenancy.forget_checked()
+        return await self.key_limits(caller, key_id)

@@ -279,10 +279,6 @@ def _space_administration(
     )
 
 
-def _audit(base: Foundation, cursors: Cursors, settings: Settings) -> AuditTrail:
-    return AuditTrail(base.database, base.ops, cursors=cursors, settings=settings.audit)
-
-
 def _limits(settings: Settings, base: Foundation) -> LimitAdministration:
     return LimitAdministration(base.ops, tenancy=base.tenancy, rates=settings.rates, chat=settings.chat)
 
@@ -336,22 +332,22 @@ def build_container(
         conversations=conversations, contexts=contexts, governance=governance, upstream=upstream, settings=settings
     )
     tools = ToolServices(conversations, contexts, recall_service, memories, compactor, facts)
-    ask_service = AskService(tools, governance=governance, chat=chat, settings=settings)
+    audit = AuditTrail(database, ops, cursors=cursors, settings=settings.audit)
+    ask_service = AskService(tools, governance=governance, audit=audit, chat=chat, settings=settings)
     return Container(
         settings=settings, database=database, server=base.server, tenancy=tenancy, conversations=conversations,
         facts=facts, memories=memories, recall_service=recall_service, contexts=contexts, compactor=compactor,
         governance=governance, lifecycle=lifecycle, bus=bus, queue=queue, spending=spending, chat=chat,
-        generation=generation, index=index, ask_service=ask_service,
         analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors),
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
-        subscriptions=_subscriptions(settings, database, facts), audit=_audit(base, cursors, settings),
+        subscriptions=_subscriptions(settings, database, facts), audit=audit, index=index,
         list_subscriptions=ListSubscriptions(database, settings=settings),
         title_writer=TitleWriter(conversations=conversations, chat=chat), limits=_limits(settings, base),
         jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations,
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
-        tools=replace(tools, lifecycle=lifecycle, agent=ask_service),
+        tools=replace(tools, lifecycle=lifecycle, agent=ask_service), generation=generation, ask_service=ask_service,
     )  # fmt: skip
 
 

@@ -538,3 +538,16 @@ async def test_an_answer_that_repeats_the_prompt_is_withheld_and_so_are_such_arg
     turns = await user.history(answer["conversation_id"])
     assert turns[1]["content"] == WITHHELD
     assert turns[1]["metadata"]["ask_agent"]["withheld"] is True
+
+
+async def test_each_tool_that_the_agent_runs_is_in_the_audit_of_the_request(user: Client, fake: FakeChat) -> None:
+    request_id = format_id(new_uuid())
+    used = ("store_memory", '{"content": "Mia eats no peanuts."}'), ("recall_memory", '{"query": "Mia"}')
+    refused = ("delete_everything", "{}")
+    fake.replies = [calls(*used, refused), says("Done.")]
+    await ask(user, "Remember it.", **{"X-Request-Id": request_id})
+    found = (await user.get("/v1/admin/audit", params={"request_id": request_id})).json()["data"]
+    tools = {entry["object_id"] for entry in found if entry["action"] == "tools.call"}
+    assert tools == {"store_memory", "recall_memory"}
+    assert {"agents.ask", "memories.store", "turns.append"} <= {entry["action"] for entry in found}
+    assert "Mia" not in str(found)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -16,9 +17,10 @@ from app.core.ids import format_id, new_uuid, parse_id
 from app.main import openapi_document
 from app.settings.audit import AuditSettings
 from app.tenancy.schemas import Scope
-from tests.support.api import Client, Service, problem
+from tests.support.api import Client, Service, open_service, problem
 from tests.support.live import serving
 from tests.support.mcp import call, post
+from tests.support.postgres import TestDatabase
 
 SECRET = "wombat-9471"
 
@@ -440,6 +442,16 @@ async def test_reads_wait_while_the_database_fails_and_are_written_once(client: 
     assert len(await listed(client, action="recall.search")) == 1
     await audit.flush()
     assert len(await listed(client, action="recall.search")) == 1
+
+
+async def test_a_stop_writes_the_reads_that_wait(words_database: TestDatabase, tmp_path: Path) -> None:
+    async with open_service(words_database, tmp_path) as stopped:
+        tenant = await stopped.new_tenant()
+        await tenant.get("/v1/admin/keys")
+    connection = await asyncpg.connect(words_database.superuser)
+    found = await connection.fetch("select action from audit_unsealed where tenant_id = $1", tenant.tenant_id)
+    await connection.close()
+    assert "keys.list" in {row["action"] for row in found}
 
 
 async def _fails(*_: object) -> None:

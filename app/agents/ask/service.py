@@ -17,6 +17,7 @@ from app.agents.ask.tools import GrantedTools, ToolRunner
 from app.agents.generation.renewal import renewed
 from app.agents.tools.schemas import AgentAnswer, AgentTurn, AskAgent, agent_disabled
 from app.agents.tools.tool import ToolServices
+from app.audit.service import AuditTrail
 from app.conversations.schemas.conversations import ConversationCreate, Turn, TurnInput, content_text, turn_text
 from app.conversations.schemas.frames import OpenTurn
 from app.conversations.schemas.history import HistoryQuery
@@ -69,7 +70,13 @@ class AskService:
     """Answers queries by a chat model with tools. Raises Unavailable if a granted tool does not exist."""
 
     def __init__(
-        self, services: ToolServices, *, governance: Governance, chat: ChatModel | None, settings: Settings
+        self,
+        services: ToolServices,
+        *,
+        governance: Governance,
+        audit: AuditTrail,
+        chat: ChatModel | None,
+        settings: Settings,
     ) -> None:
         self._services = services
         self._governance = governance
@@ -78,7 +85,7 @@ class AskService:
         self._max_bytes = settings.limits.max_text_bytes
         self._lease_s = settings.streams.stream_lease_s
         self._instructions = settings.tools.internal_agent_system_prompt or INSTRUCTIONS
-        self._tool_runner = ToolRunner(services, settings=settings.tools)
+        self._tool_runner = ToolRunner(services, audit=audit, settings=settings.tools)
         self._output_filter = OutputFilter([self._instructions, RULES, *self._tool_runner.texts()])
         self._log = get_logger()
 

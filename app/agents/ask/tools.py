@@ -13,6 +13,8 @@ from pydantic import BaseModel, JsonValue
 
 from app.agents.tools.registry import raw_tools
 from app.agents.tools.tool import Call, Group, Tool, ToolServices, error_text
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import AuditTrail
 from app.core.errors import AppError, Unavailable
 from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
@@ -66,8 +68,9 @@ class ToolOutcome(NamedTuple):
 class ToolRunner:
     """Checks and runs the granted tools of an installation."""
 
-    def __init__(self, services: ToolServices, *, settings: ToolSettings) -> None:
+    def __init__(self, services: ToolServices, *, audit: AuditTrail, settings: ToolSettings) -> None:
         self._services = services
+        self._audit = audit
         known = {tool.name: tool for tool in raw_tools()}
         wanted = DEFAULT_TOOLS if settings.internal_agent_tools is None else settings.internal_agent_tools
         if unknown := [name for name in wanted if name not in known]:
@@ -144,6 +147,9 @@ class ToolRunner:
             code = "internal_error"
             get_logger().error("agent.failed", code=code, error_type=error_type(error), stack=error_stack(error))
             return ToolOutcome(_failed("internal_error: The tool failed."), code)
+        self._audit.note(
+            caller, Action.TOOL_CALL, ObjectKind.TOOL, prepared.tool, conversation_id=prepared.call.conversation_id
+        )
         return ToolOutcome(_result_text(result), "ok")
 
 

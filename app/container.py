@@ -11,7 +11,7 @@ from app.agents.generation.service import Generation
 from app.agents.lifecycle.service import Lifecycle
 from app.agents.tools.tool import ToolServices
 from app.audit.service import AuditTrail
-from app.context.service import Compactor, ContextBuilder, TitleWriter
+from app.context.service import Compactor, ContextBuilder, DryRuns, TitleWriter
 from app.conversations.live.event_listener import event_listener
 from app.conversations.live.list_subscription import ListSubscriptions
 from app.conversations.live.subscription import ConversationSubscriptions
@@ -85,6 +85,7 @@ class Container:
     recall_service: RecallService
     contexts: ContextBuilder
     compactor: Compactor
+    dry_runs: DryRuns
     title_writer: TitleWriter
     governance: Governance
     lifecycle: Lifecycle
@@ -319,8 +320,7 @@ def build_container(
         conversations=conversations, facts=facts, recall_service=recall_service, counters=counters,
         settings=settings.context,
     )  # fmt: skip
-    highlight_tokens = settings.context.highlight_tokens
-    compactor = Compactor(conversations=conversations, chat=chat, counter=counter, highlight_tokens=highlight_tokens)
+    compactor, dry_runs = _compaction(settings, database, conversations, facts, chat, counter)
     governance, operations = _governance(
         base, settings, queue, cursors, conversations=conversations, facts=facts, memories=memories, index=index
     )
@@ -339,7 +339,7 @@ def build_container(
         facts=facts, memories=memories, recall_service=recall_service, contexts=contexts, compactor=compactor,
         governance=governance, lifecycle=lifecycle, bus=bus, queue=queue, spending=spending, chat=chat,
         analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
-        administration=Administration(ops, tenancy=tenancy, cursors=cursors),
+        administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
         subscriptions=_subscriptions(settings, database, facts), audit=audit, index=index,
         list_subscriptions=ListSubscriptions(database, settings=settings),
@@ -378,3 +378,17 @@ def _governance(
         erasures=erasures,
     )  # fmt: skip
     return governance, operations
+
+
+def _compaction(
+    settings: Settings,
+    database: Database,
+    conversations: Conversations,
+    facts: FactService,
+    chat: ChatModel | None,
+    counter: TiktokenCounter,
+) -> tuple[Compactor, DryRuns]:
+    """Return what makes summaries, and what says beforehand what it would do."""
+    highlight_tokens = settings.context.highlight_tokens
+    compactor = Compactor(conversations=conversations, chat=chat, counter=counter, highlight_tokens=highlight_tokens)
+    return compactor, DryRuns(database, conversations=conversations, facts=facts, chat=chat, settings=settings.chat)

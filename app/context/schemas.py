@@ -15,7 +15,9 @@ from pydantic import (
     field_validator,
 )
 
-from app.conversations.schemas.conversations import CompactionIn, IdIn, MessageObject
+from app.conversations.schemas.conversations import CompactionIn, IdIn, MessageObject, Retention
+from app.conversations.schemas.summaries import SummaryKind
+from app.core.times import TimeOut
 from app.core.validation.strict import Strict
 from app.formats.schemas import Format
 from app.recall.schemas import RELEVANCE_FLOOR
@@ -244,3 +246,64 @@ class Context(BaseModel):
     as_of_seq: int
     degraded: list[str]
     explain: list[Explained] | None
+
+
+class ModelCost(BaseModel):
+    """The use of a chat model. `prompt_tokens` is an estimate; `max_cost` is by the prices in the settings."""
+
+    model: str
+    calls: int
+    prompt_tokens: int
+    max_completion_tokens: int
+    max_cost: float
+
+
+class CompactionDryRun(BaseModel):
+    """Turns that a compaction would summarise, the oldest first, in one summary or several.
+
+    `kind`: what would be made; null if nothing is due. `continues`: more turns may be due than were looked at.
+    """
+
+    kind: SummaryKind | None
+    turns: int
+    tokens: int
+    summaries: int
+    through: str | None = Field(description="The last turn that would be summarised.")
+    continues: bool
+    cost: ModelCost | None
+
+
+class ExtractionDryRun(BaseModel):
+    """Turns that an extraction of facts would read. `enabled`: jobs do it; otherwise only a call does."""
+
+    enabled: bool
+    turns: int
+    tokens: int
+    continues: bool
+    cost: ModelCost | None
+
+
+class RetentionDryRun(BaseModel):
+    """Turns whose content retention would erase now. Turns that no summary covers wait for one.
+
+    `expires_at`: when the conversation is deleted, if nothing is written to it before; null for never.
+    """
+
+    policy: Retention
+    turns: int
+    tokens: int
+    continues: bool
+    expires_at: TimeOut | None
+
+
+class DryRun(BaseModel):
+    """What background work would do to a conversation now. Nothing was changed, and no model was asked.
+
+    `cost` is null without a model. Highlights that a model replaces later, and folds of hierarchical summaries, are not
+    included.
+    """
+
+    conversation_id: str
+    compaction: CompactionDryRun
+    extraction: ExtractionDryRun
+    retention: RetentionDryRun

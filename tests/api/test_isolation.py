@@ -589,6 +589,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "fork_conversation": refuses_foreign_ids,
     "verify_conversation": refuses_foreign_ids,
     "list_summaries": refuses_foreign_ids,
+    "dry_run_conversation": refuses_foreign_ids,
     "get_summary": reads_only_its_own_summary,
     "summarise_turns": refuses_foreign_ids,
     "compact_conversation": refuses_foreign_ids,

@@ -51,7 +51,7 @@ READS = {
     "get_memory", "get_summary", "run_turn", "list_memory_tree", "generate", "create_chat_completion", "list_models",
     "get_model",
     "get_openai_conversation", "list_openai_items", "get_openai_item", "delete_openai_item", "ask_agent",
-    "list_operations", "get_operation", "cancel_operation", "look_up_owner",
+    "dry_run_conversation", "list_operations", "get_operation", "cancel_operation", "look_up_owner",
 }  # fmt: skip
 """Operations that are refused to every key without the scope `read`."""
 ADMINISTERS = {"delete_memory", "create_erasure", "list_erasures", "get_erasure", "verify_erasure"} | {

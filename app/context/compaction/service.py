@@ -7,16 +7,16 @@ Without a model, or if it fails permanently, highlights are stored; a summary re
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
 from app.context.assembly.highlights import PROMPT_VERSION as HIGHLIGHTS_VERSION
 from app.context.assembly.highlights import Spoken, candidates, choose, of_line
-from app.context.compaction.cut import at_boundary, oldest_half, within_tokens
+from app.context.compaction.cut import within_tokens
+from app.context.compaction.due import CompactionRun, DueTurns, find_due
 from app.context.compaction.summariser import MAX_TOKENS, PROMPT_VERSION, Written, WrittenSummary, summarise
 from app.context.schemas import CompactionRequest, SummaryRequest
-from app.conversations.schemas.conversations import Compaction
 from app.conversations.schemas.summaries import (
     Compacted,
     HighlightLine,
@@ -39,7 +39,6 @@ from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 __all__ = ["COMPACT_JOB", "Compactor"]
 
 _PAGE = 500
-_MAX_READ = 2000
 _MAX_STEPS = 8
 _TRIES = 5
 _FOLD = 4
@@ -52,41 +51,13 @@ _NOTHING = "Nothing in these turns can be quoted."
 _PERMANENT_CODES = frozenset({"model_refused", "model_invalid"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One run: its policy, and the position through which to summarise, if one is given.
-
-    `patient`: a temporary failure of the model is raised, so that the job or the call is tried again.
-    """
-
-    policy: Compaction
-    through: int | None
-    forced: bool
-    patient: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Due:
-    """Turns to be summarised. `reach`: the last position that a summary of all covers; None: the last turn's."""
-
-    turns: Sequence[SourceTurn]
-    reach: int | None
-
-    def first(self, count: int) -> "_Due":
-        """Return the oldest `count` of the turns."""
-        return self if count >= len(self.turns) else _Due(self.turns[:count], None)
-
-    def end(self) -> int:
-        """Return the last position that a summary of the turns covers."""
-        return self.turns[-1].turn.position if self.reach is None else self.reach
-
-
 class Compactor:
     """Makes summaries, when they are due and on request."""
 
     def __init__(
         self, *, conversations: Conversations, chat: ChatModel | None, counter: TokenCounter, highlight_tokens: int
     ) -> None:
+        self._conversations = conversations
         self._summaries = conversations.summaries
         self._chat = chat
         self._counter = counter
@@ -98,7 +69,7 @@ class Compactor:
     async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
         """Make the summaries that are due. Raises the model's error if a retry may help."""
         valid = await self._summaries.list_valid(caller, conversation_id)
-        run = _Run(valid.policy, through=None, forced=False, patient=attempt < _MAX_TEMPORARY_FAILURES)
+        run = CompactionRun(valid.policy, through=None, forced=False, patient=attempt < _MAX_TEMPORARY_FAILURES)
         _, continues = await self._advance(caller, conversation_id, run)
         if continues:
             await self._summaries.enqueue(caller, conversation_id)
@@ -125,7 +96,7 @@ class Compactor:
         through = _EVERYTHING if everything else None
         if request.through is not None:
             through = await self._summaries.position_of(caller, conversation_id, turn_id=TurnId(request.through))
-        run = _Run(policy, through, forced=through is not None, patient=True)
+        run = CompactionRun(policy, through, forced=through is not None, patient=True)
         made, continues = await self._advance(caller, conversation_id, run)
         if continues:
             await self._summaries.enqueue(caller, conversation_id)
@@ -163,7 +134,9 @@ class Compactor:
             done = done.model_copy(update={"summaries": made})
         return RequestResult(done, is_new=False)
 
-    async def _advance(self, caller: Caller, conversation_id: ConversationId, run: _Run) -> tuple[list[Summary], bool]:
+    async def _advance(
+        self, caller: Caller, conversation_id: ConversationId, run: CompactionRun
+    ) -> tuple[list[Summary], bool]:
         """Make summaries until none is due or a limit is reached. Return them, and whether more are due."""
         made: list[Summary] = []
         lost = 0
@@ -191,13 +164,13 @@ class Compactor:
         caller: Caller,
         conversation_id: ConversationId,
         valid: ValidSummaries,
-        run: _Run,
+        run: CompactionRun,
         made: Sequence[Summary],
     ) -> SummaryDraft | None:
         """Return the next summary to store, after those made by this run; None if none is due."""
         if run.policy.strategy == "never" and not run.forced:
             return None
-        due = await self._due(caller, conversation_id, valid, run)
+        due = await find_due(self._conversations, caller, conversation_id, valid, run)
         if due is not None:
             return await self._draft(caller, valid, due, run)
         if (replaceable := self._to_replace(valid, run, made)) is not None:
@@ -208,27 +181,7 @@ class Compactor:
 
     # what is due
 
-    async def _due(
-        self, caller: Caller, conversation_id: ConversationId, valid: ValidSummaries, run: _Run
-    ) -> _Due | None:
-        """Return the oldest turns without a summary that are to be summarised now."""
-        policy, through = run.policy, run.through
-        over = valid.turns > policy.trigger_turns or valid.tokens > policy.trigger_tokens
-        if not over and valid.beyond is None and (through is None or through <= valid.position):
-            return None
-        turns, more = await self._summaries.sources(
-            caller, conversation_id, after=valid.position, before=valid.beyond, limit=_MAX_READ
-        )
-        if valid.beyond is not None:  # all turns up to the next summary, even if they are only tombstones
-            return _Due(turns, None if more else valid.beyond - 1)
-        canonical = [source.turn for source in turns]
-        if through is not None:
-            cut = at_boundary(canonical, sum(turn.position <= through for turn in canonical))
-        else:
-            cut = oldest_half(canonical, max_turns=policy.trigger_turns, max_tokens=policy.trigger_tokens)
-        return _Due(turns[:cut], None) if cut else None
-
-    def _to_replace(self, valid: ValidSummaries, run: _Run, made: Sequence[Summary]) -> ValidSummary | None:
+    def _to_replace(self, valid: ValidSummaries, run: CompactionRun, made: Sequence[Summary]) -> ValidSummary | None:
         """Return highlights to replace by a summary, unless this model refused them or has failed in this run."""
         model, tried = self._model(run), {parse_id(one.id) for one in made}
         if model is None:
@@ -245,13 +198,13 @@ class Compactor:
             None,
         )
 
-    def _model(self, run: _Run) -> str | None:
+    def _model(self, run: CompactionRun) -> str | None:
         """Return the name of the model to ask; None without a model."""
         return None if self._chat is None else run.policy.summarizer_model or self._chat.model
 
     # drafts
 
-    async def _draft(self, caller: Caller, valid: ValidSummaries, due: _Due, run: _Run) -> SummaryDraft:
+    async def _draft(self, caller: Caller, valid: ValidSummaries, due: DueTurns, run: CompactionRun) -> SummaryDraft:
         if self._chat is None or not due.turns:
             return await self._highlights(valid, due, run, refused_by=None)
         some = due.first(within_tokens([source.turn for source in due.turns], max_tokens=MAX_TOKENS))
@@ -268,7 +221,7 @@ class Compactor:
         conversation_id: ConversationId,
         valid: ValidSummaries,
         replaceable: ValidSummary,
-        run: _Run,
+        run: CompactionRun,
     ) -> SummaryDraft | None:
         """Return a summary that replaces highlights, written from the turns themselves, which are read in pieces.
 
@@ -300,7 +253,7 @@ class Compactor:
         draft = self._summary(
             valid,
             [*before, replaceable],
-            _Due(read, replaceable.to_position),
+            DueTurns(read, replaceable.to_position),
             written,
             model,
             read_after=replaceable.from_position - 1,
@@ -312,13 +265,13 @@ class Compactor:
             return draft
         return replace(draft, to_position=after, replaces=[one.id for one in before], shortens=replaceable.id)
 
-    async def _folded(self, caller: Caller, valid: ValidSummaries, run: _Run) -> SummaryDraft | None:
+    async def _folded(self, caller: Caller, valid: ValidSummaries, run: CompactionRun) -> SummaryDraft | None:
         """Return one summary of the next level that replaces four summaries of one level."""
         some = _foldable(valid.summaries)
         if some is None:
             return None
         if some[0].kind is SummaryKind.HIGHLIGHTS or self._chat is None:
-            due = _Due([], some[-1].to_position)
+            due = DueTurns([], some[-1].to_position)
             models = {one.refused_by for one in some}
             refused_by = some[0].refused_by if len(models) == 1 else None
             return await self._highlights(valid, due, run, refused_by=refused_by, fold=some)
@@ -328,11 +281,11 @@ class Compactor:
             if error.retryable and run.patient:
                 raise
             return None
-        due = _Due([], some[-1].to_position)
+        due = DueTurns([], some[-1].to_position)
         return self._summary(valid, some, due, written, model, read_after=some[-1].to_position)
 
     async def _write(
-        self, caller: Caller, run: _Run, before: Sequence[str], turns: Sequence[SourceTurn]
+        self, caller: Caller, run: CompactionRun, before: Sequence[str], turns: Sequence[SourceTurn]
     ) -> WrittenSummary:
         if self._chat is None:
             raise RuntimeError("there is no model")
@@ -345,7 +298,7 @@ class Compactor:
             words=_WORDS,
         )
 
-    def _refused_by(self, error: AppError, run: _Run) -> str | None:
+    def _refused_by(self, error: AppError, run: CompactionRun) -> str | None:
         """Return the model that refuses these turns; None if it may accept them later, when the refresh asks it again.
 
         Raises an error that may pass soon. If the budget is exhausted, highlights are made at once.
@@ -355,7 +308,7 @@ class Compactor:
         self._log.warning("summary.highlighted", code=error.code)
         return self._model(run) if error.code in _PERMANENT_CODES else None
 
-    def _before(self, valid: ValidSummaries, run: _Run, kind: SummaryKind) -> list[ValidSummary]:
+    def _before(self, valid: ValidSummaries, run: CompactionRun, kind: SummaryKind) -> list[ValidSummary]:
         """Return the summaries that a rolling summary replaces: the last ones of its kind."""
         if run.policy.strategy == "hierarchical":
             return []
@@ -370,7 +323,7 @@ class Compactor:
         self,
         valid: ValidSummaries,
         before: Sequence[ValidSummary],
-        due: _Due,
+        due: DueTurns,
         written: Written,
         model: str | None,
         *,
@@ -399,8 +352,8 @@ class Compactor:
     async def _highlights(
         self,
         valid: ValidSummaries,
-        due: _Due,
-        run: _Run,
+        due: DueTurns,
+        run: CompactionRun,
         *,
         refused_by: str | None,
         fold: Sequence[ValidSummary] | None = None,

@@ -60,6 +60,18 @@ class RetentionEraser:
             case _:
                 return head.erased_position
 
+    async def preview(
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, limit: int
+    ) -> tuple[Retention, Sequence[DueTurn]]:
+        """Return the retention of a conversation, and up to `limit` turns that it would erase now. Changes nothing."""
+        head = await get_conversation(caller, tx, conversation_id)
+        retention = Retention(head.retention)
+        after = await self.begin(caller, tx, conversation_id=conversation_id)
+        if after is None:
+            return retention, []
+        through = max(await self._target(caller, tx, head), head.erased_position)
+        return retention, await self._due(caller, tx, head, retention, after=after, through=through, limit=limit)
+
     async def step(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, swept: int, limit: int
     ) -> Retained:

@@ -79,6 +79,17 @@ class _BatchResult:
     redacted: Counter[str]
 
 
+@dataclass(frozen=True, slots=True)
+class ExtractionPreview:
+    """What an extraction would read. `requests`: about the tokens of the turns in each request to the model."""
+
+    enabled: bool
+    turns: int
+    tokens: int
+    requests: Sequence[int]
+    continues: bool
+
+
 class Extractor:
     """Extractor of facts from turns: by jobs after turns are stored, and on request."""
 
@@ -119,6 +130,26 @@ class Extractor:
             ended=tally.ended,
             passed_over=tally.passed_over,
             redacted=dict(tally.redacted),
+        )
+
+    async def preview(self, caller: Caller, conversation_id: ConversationId, *, limit: int) -> ExtractionPreview:
+        """Return what an extraction would read now, of up to `limit` turns, without asking a model. Raises NotFound."""
+        unread = await self._sources.unread(caller, conversation_id, through=None, limit=limit)
+        requests: list[int] = []
+        rest = unread
+        while rest.turns:
+            batch = _batch(rest)
+            if any(one.turn.role is Role.USER for one in batch.turns):
+                tokens = sum(min(one.turn.content_tokens, _MAX_TOKENS_OF_A_TURN) for one in batch.turns)
+                # personal data is looked for by a request of its own
+                requests += [tokens, tokens] if unread.redact else [tokens]
+            rest = replace(rest, turns=rest.turns[len(batch.turns) :])
+        return ExtractionPreview(
+            enabled=unread.enabled,
+            turns=len(unread.turns),
+            tokens=sum(one.turn.content_tokens for one in unread.turns),
+            requests=requests if self._chat is not None else [],
+            continues=len(unread.turns) == limit,
         )
 
     async def _advance(

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from app.context.schemas import CompactionRequest, SummaryRequest
+from app.context.schemas import CompactionRequest, DryRun, SummaryRequest
 from app.conversations.schemas.conversations import IdIn
 from app.conversations.schemas.summaries import Compacted, Summary, Undone
 from app.core.paging import Page
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import ConversationPath, ConversationReader, Cursor, Order, Services, Writer
+from app.routers.http.dependencies import ConversationPath, ConversationReader, Cursor, Order, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 
@@ -75,3 +75,12 @@ async def compact_conversation(
 async def undo_compaction(conversation_id: ConversationPath, caller: Writer, services: Services) -> Undone:
     """Undo the newest summary; the summaries that it replaced are valid again."""
     return await services.conversations.summaries.undo(caller, conversation_id)
+
+
+@router.get("/dry-run", responses=problem_responses(401, 403, 404, 422, 503))
+async def dry_run_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> DryRun:
+    """Return what compaction, extraction and retention would do to a conversation now, and at what cost of the model.
+
+    Nothing is changed, and no model is asked.
+    """
+    return await services.dry_runs.run(caller, conversation_id)

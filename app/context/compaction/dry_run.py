@@ -1,0 +1,145 @@
+"""Dry runs: what compaction, extraction and retention would do to a conversation now, and at what cost of the model.
+
+Reads only: it changes no row, enqueues no job and asks no model. So the tokens of requests are estimates, and those of
+answers are maxima.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from app.context.compaction.cut import oldest_half, within_tokens
+from app.context.compaction.due import MAX_READ
+from app.context.compaction.summariser import MAX_TOKENS
+from app.context.schemas import CompactionDryRun, DryRun, ExtractionDryRun, ModelCost, RetentionDryRun
+from app.conversations.schemas.summaries import SummaryKind, ValidSummaries
+from app.conversations.service import Conversations
+from app.core.database.transactions import Database
+from app.core.ids import ConversationId, format_id
+from app.formats.schemas import CanonicalTurn
+from app.memory.service import FactService
+from app.providers.schemas import ChatModel
+from app.settings.models import ChatSettings
+from app.tenancy.schemas import Caller
+
+_INSTRUCTION_TOKENS: Final = 400
+_TURN_TOKENS: Final = 12
+"""Of the line before each turn: date, actor and role."""
+_EXTRACTED_TOKENS: Final = 4_000
+_PER_PRICE: Final = 1_000_000
+
+
+class DryRuns:
+    """Computes dry runs."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        conversations: Conversations,
+        facts: FactService,
+        chat: ChatModel | None,
+        settings: ChatSettings,
+    ) -> None:
+        self._database = database
+        self._conversations = conversations
+        self._facts = facts
+        self._chat = chat
+        self._settings = settings
+
+    async def run(self, caller: Caller, conversation_id: ConversationId) -> DryRun:
+        """Return what would be done to a conversation now. Raises NotFound."""
+        return DryRun(
+            conversation_id=format_id(conversation_id),
+            compaction=await self._compaction(caller, conversation_id),
+            extraction=await self._extraction(caller, conversation_id),
+            retention=await self._retention(caller, conversation_id),
+        )
+
+    async def _compaction(self, caller: Caller, conversation_id: ConversationId) -> CompactionDryRun:
+        valid = await self._conversations.summaries.list_valid(caller, conversation_id)
+        found, more = await self._conversations.summaries.sources(
+            caller, conversation_id, after=valid.position, before=valid.beyond, limit=MAX_READ
+        )
+        turns = [source.turn for source in found]
+        steps = self._steps(valid, turns)
+        if not steps:
+            return CompactionDryRun(kind=None, turns=0, tokens=0, summaries=0, through=None, continues=False, cost=None)
+        done = sum(steps)
+        cost, start, prompts = None, 0, list[int]()
+        for number, count in enumerate(steps):
+            some = turns[start : start + count]
+            earlier = self._settings.llm_max_output_tokens if number or valid.summaries else 0
+            prompts.append(sum(turn.content_tokens for turn in some) + _TURN_TOKENS * count + earlier)
+            start += count
+        if self._chat is not None:
+            model = valid.policy.summarizer_model or self._chat.model
+            cost = self._cost(model, prompts, self._settings.llm_max_output_tokens)
+        return CompactionDryRun(
+            kind=SummaryKind.HIGHLIGHTS if self._chat is None else SummaryKind.SUMMARY,
+            turns=done,
+            tokens=sum(turn.content_tokens for turn in turns[:done]),
+            summaries=len(steps),
+            through=format_id(found[done - 1].id),
+            continues=more and done == len(turns),
+            cost=cost,
+        )
+
+    def _steps(self, valid: ValidSummaries, turns: Sequence[CanonicalTurn]) -> list[int]:
+        """Return the numbers of turns of the summaries that a compaction would make one after another."""
+        policy, steps, start = valid.policy, list[int](), 0
+        if policy.strategy == "never":
+            return []
+        left_turns, left_tokens = valid.turns, valid.tokens
+        while start < len(turns):
+            over = left_turns > policy.trigger_turns or left_tokens > policy.trigger_tokens
+            rest = turns[start:]
+            if valid.beyond is not None:
+                count = len(rest)
+            elif over:
+                count = oldest_half(rest, max_turns=policy.trigger_turns, max_tokens=policy.trigger_tokens)
+            else:
+                break
+            if self._chat is not None:
+                count = within_tokens(rest[:count], max_tokens=MAX_TOKENS)
+            if not count:
+                break
+            steps.append(count)
+            start += count
+            left_turns -= count
+            left_tokens -= sum(turn.content_tokens for turn in rest[:count])
+        return steps
+
+    async def _extraction(self, caller: Caller, conversation_id: ConversationId) -> ExtractionDryRun:
+        found = await self._facts.extractor.preview(caller, conversation_id, limit=MAX_READ)
+        cost = None
+        if self._chat is not None:
+            cost = self._cost(self._chat.model, found.requests, _EXTRACTED_TOKENS)
+        return ExtractionDryRun(
+            enabled=found.enabled, turns=found.turns, tokens=found.tokens, continues=found.continues, cost=cost
+        )
+
+    async def _retention(self, caller: Caller, conversation_id: ConversationId) -> RetentionDryRun:
+        async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
+            policy, due = await self._conversations.retention_eraser.preview(
+                caller, tx, conversation_id=conversation_id, limit=MAX_READ
+            )
+        conversation = await self._conversations.get(caller, conversation_id)
+        return RetentionDryRun(
+            policy=policy,
+            turns=len(due),
+            tokens=sum(turn.tokens for turn in due),
+            continues=len(due) == MAX_READ,
+            expires_at=conversation.expires_at,
+        )
+
+    def _cost(self, model: str, prompts: Sequence[int], max_completion: int) -> ModelCost:
+        prompt, completion = sum(prompts) + _INSTRUCTION_TOKENS * len(prompts), max_completion * len(prompts)
+        settings = self._settings
+        price = settings.llm_price_prompt * prompt + settings.llm_price_completion * completion
+        return ModelCost(
+            model=model,
+            calls=len(prompts),
+            prompt_tokens=prompt,
+            max_completion_tokens=completion,
+            max_cost=price / _PER_PRICE,
+        )

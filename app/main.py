@@ -22,6 +22,7 @@ from app.routers.http.dependencies import require_caller
 from app.routers.http.lifecycle_metrics import add_lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
+from app.routers.http.rates import slot_of
 from app.routers.http.route_index import RouteIndex
 from app.routers.live import sse, websocket
 from app.routers.live.connection_limits import Connections, add_live_metrics
@@ -89,6 +90,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     app.state.body_guard = require_caller
+    app.state.slot_of = slot_of
     app.state.metrics = registry
     app.state.frame_members = frame_members()
     app.state.connections = Connections(registry, settings=settings.live)

@@ -31,7 +31,7 @@ from app.mcp.request_log import RequestLog, RequestRecord
 from app.mcp.server import ASKING, CALL_TOOL, McpRequest, McpServer
 from app.settings import Settings
 from app.settings.hosts import host_of, is_loopback
-from app.tenancy.limits.schemas import RATE_STATE, RateStatus
+from app.tenancy.limits.schemas import RATE_STATE, WITHOUT_SLOT, RateStatus
 from app.tenancy.schemas import Caller, agent_name
 
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "name", "arguments", "_meta", "uri", "cursor"})
@@ -103,7 +103,12 @@ class McpEndpoint:
         rate = self._take_rate(request, caller, *message)
         cast("dict[str, object]", request.scope["state"])[ASKING] = McpRequest(caller, record, rate)
         outcome = OutcomeFilter(send)
-        await self._manager.handle_request(_trimmed(request.scope), _replaying(body, request.receive), outcome.send)
+        answer = self._manager.handle_request(_trimmed(request.scope), _replaying(body, request.receive), outcome.send)
+        if self._server.rate_class(*message) in WITHOUT_SLOT:
+            await answer
+        else:
+            async with self._server.services.tenancy.slots.slot(caller.key_tenant_id):
+                await answer
         if not record.is_carried and outcome.status is not None:
             record.status = outcome.status
 

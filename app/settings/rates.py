@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from app.settings.group import SettingsGroup
-from app.settings.kinds import NotNegative
+from app.settings.kinds import NotNegative, Positive
 
 _Rate = Annotated[float, Field(ge=0, le=10_000_000, allow_inf_nan=False)]
 
@@ -38,4 +38,14 @@ class RateSettings(SettingsGroup):
     )
     quota_flush_s: Annotated[float, Field(ge=0.1, le=3600)] = Field(
         default=60.0, description="Time between two writes of what tenants have stored."
+    )
+    concurrent_calls: Positive = Field(
+        default=64, description="Calls of a tenant that a process works on at once; more wait."
+    )
+    concurrent_calls_shared: Positive = Field(
+        default=4, description="Calls of one tenant that a process works on at once while other tenants call too."
+    )
+    concurrent_calls_waiting: Positive = Field(default=256, description="Calls of one tenant that wait for a process.")
+    concurrent_calls_wait_s: Annotated[float, Field(gt=0, le=600)] = Field(
+        default=2.0, description="Longest time that a call waits before it is answered 503."
     )

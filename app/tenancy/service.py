@@ -27,6 +27,7 @@ from app.tenancy.limits.failed_keys import FailedKeys
 from app.tenancy.limits.quotas import TenantQuotas
 from app.tenancy.limits.rates import CallRates, default_rates
 from app.tenancy.limits.schemas import Quotas, Rates, merged_rates
+from app.tenancy.limits.slots import TenantSlots
 from app.tenancy.limits.store import Usage
 from app.tenancy.schemas import (
     Access,
@@ -83,6 +84,8 @@ class Tenancy:
         self._default_rates = default_rates(rates)
         self.quotas = TenantQuotas(ops, settings=rates)
         """What tenants may store in a day."""
+        self.slots = TenantSlots(rates)
+        """Calls that this process works on."""
         self._failed_keys = FailedKeys(rates.failed_keys_per_minute, max_known=settings.key_cache_entries)
         self._checked: dict[bytes, tuple[float, Caller]] = {}
         self._forgotten = 0

@@ -222,7 +222,8 @@ def good_body(operation_id: str) -> dict[str, Any] | None:
         name = "recall_in"
     if operation_id == "create_conversation_token":
         name = "token"
-    if operation_id in {"rotate_key", "summarise_turns", "compact_conversation", "add_space", "switch_space"}:
+    empty = {"rotate_key", "summarise_turns", "compact_conversation", "add_space", "switch_space"}
+    if operation_id in empty | {"set_key_limits", "set_tenant_limits"}:
         return {}
     if operation_id == "compare_space":
         return {"queries": ["fine"]}

@@ -61,6 +61,8 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.tenancy.service.Tenancy._checked": (Why.SECRET, "callers by the HMAC of the whole key or token they gave"),
     "app.tenancy.limits.rates.CallRates._buckets": (Why.TENANT, "calls that keys may still make"),
     "app.tenancy.limits.rates.CallRates._policies": (Why.NO_TENANT_DATA, "limits by class and rate"),
+    "app.tenancy.limits.slots.TenantSlots._used_by": (Why.TENANT, "how many calls of each tenant are worked on"),
+    "app.tenancy.limits.slots.TenantSlots._waiting": (Why.TENANT, "waiting calls, each with the future of its caller"),
     "app.tenancy.limits.quotas.TenantQuotas._known": (Why.TENANT, "what tenants have stored today"),
     "app.tenancy.limits.failed_keys.FailedKeys._left": (Why.NO_TENANT_DATA, "invalid keys that addresses may send"),
     "app.tenancy.limits.failed_keys.FailedKeys._valid": (Why.SECRET, "HMACs of whole keys that were valid"),

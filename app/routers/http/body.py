@@ -20,6 +20,7 @@ from app.core.errors import FieldError, Invalid
 from app.core.validation.invalid import MAX_FIELDS, unknown_field
 from app.core.validation.json_text import parse_json
 from app.settings import Settings
+from app.tenancy.limits.schemas import CallSlot
 
 _INLINE_BYTES: Final = 64 * 2**10
 """A larger body is parsed in a thread: small objects take 0.1 s per megabyte."""
@@ -34,7 +35,8 @@ class StrictJsonRoute(APIRoute):
     """A route with a strict JSON body and query. Use it as `APIRouter(route_class=StrictJsonRoute)`.
 
     `max_json_depth` of `app.state.settings` limits the depth of a body. `app.state.body_guard` is awaited before a body
-    is read and before a query is refused; it authenticates the request.
+    is read and before a query is refused; it authenticates the request. `app.state.slot_of` returns the slot that a
+    request holds while it is worked on: not while its body arrives, nor while its answer is sent.
     """
 
     refuses_unknown_parameters: ClassVar[bool] = True
@@ -51,22 +53,29 @@ class StrictJsonRoute(APIRoute):
 
         async def handle_strictly(request: Request) -> Response:
             wrong = None if declared is None else _wrong_parameters(request, declared)
-            if takes_json or wrong is not None:
-                await _guard(request)
+            await _guard(request)
             if wrong is not None:
                 raise wrong
-            if not takes_json:
-                return await handler(request)
-            body = await request.body()
-            parsed: JsonValue = None
-            if body:
-                _require_json_type(request)
-                settings = cast("Settings", request.app.state.settings)
-                parse = partial(parse_json, body, max_depth=settings.requests.max_json_depth, passes=self.passes)
-                parsed = parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
-            return await handler(_ParsedRequest(request, body, parsed))
+            body = await request.body() if takes_json else b""
+            slot = _slot_of(request)
+            if slot is not None:
+                await slot.acquire()
+            try:
+                return await handler(await self._parsed(request, body) if takes_json else request)
+            finally:
+                if slot is not None:
+                    slot.release()
 
         return handle_strictly
+
+    async def _parsed(self, request: Request, body: bytes) -> Request:
+        parsed: JsonValue = None
+        if body:
+            _require_json_type(request)
+            settings = cast("Settings", request.app.state.settings)
+            parse = partial(parse_json, body, max_depth=settings.requests.max_json_depth, passes=self.passes)
+            parsed = parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
+        return _ParsedRequest(request, body, parsed)
 
 
 class PassThroughRoute(StrictJsonRoute):
@@ -95,6 +104,11 @@ async def _guard(request: Request) -> None:
     guard = cast("BodyGuard | None", getattr(request.app.state, "body_guard", None))
     if guard is not None:
         await guard(request)
+
+
+def _slot_of(request: Request) -> CallSlot | None:
+    slot_of = cast("Callable[[Request], CallSlot | None] | None", getattr(request.app.state, "slot_of", None))
+    return None if slot_of is None else slot_of(request)
 
 
 def _query_parameters(route: APIRoute) -> Iterator[tuple[str, bool]]:

@@ -9,7 +9,9 @@ from typing import Final, cast
 from fastapi import Request
 from starlette.types import Scope
 
-from app.tenancy.limits.schemas import RATE_STATE, RateStatus
+from app.container import Container
+from app.core.ids import TenantId
+from app.tenancy.limits.schemas import RATE_STATE, WITHOUT_SLOT, CallSlot, RateStatus
 from app.tenancy.schemas import Caller, RateClass
 from app.tenancy.service import Tenancy
 
@@ -51,6 +53,14 @@ def take_rate(request: Request, tenancy: Tenancy, caller: Caller) -> None:
     if status is not None:
         cast("dict[str, object]", request.scope["state"])[RATE_STATE] = status
         status.require()
+
+
+def slot_of(request: Request) -> CallSlot | None:
+    """Return the slot that an authenticated request needs while it is worked on; None for one that needs none."""
+    tenant = cast("TenantId | None", getattr(request.state, "tenant", None))
+    if tenant is None or rate_class_of(request) in WITHOUT_SLOT:
+        return None
+    return CallSlot(cast("Container", request.app.state.container).tenancy.slots, tenant)
 
 
 def rate_headers(scope: Scope) -> list[tuple[bytes, bytes]]:

@@ -222,7 +222,7 @@ class LiveSocket:
             await self._take_rate(frame)
             if isinstance(frame, AppendFrame):
                 await reservation.make(len(data), self._place.tenant)
-            answer = await self._handle(frame)
+            answer = await self._handle_in_turn(frame)
         except AppError as error:
             self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
             if turn_id is not None:
@@ -241,10 +241,7 @@ class LiveSocket:
             self._outbox.send_answer(answer)
 
     async def _take_rate(self, frame: ClientFrame) -> None:
-        """Count a frame as the same call over HTTP. A chunk waits for its turn.
-
-        Raises RateLimited `rate_limited` for other frames.
-        """
+        """Count a frame as the same call over HTTP. A chunk waits; others raise RateLimited `rate_limited`."""
         rates = self._container.tenancy.rates
         match frame:
             case ChunkFrame():
@@ -270,6 +267,12 @@ class LiveSocket:
         if now - self._renewed_at > min(1.0, self._settings.streams.stream_lease_s / 10):
             self._renewed_at = now
             self._streams.renew(self._caller, self._conversation_id, epochs=self._epochs.own())
+
+    async def _handle_in_turn(self, frame: ClientFrame) -> BaseModel | None:
+        if isinstance(frame, ChunkFrame | PingFrame | AuthFrame):
+            return await self._handle(frame)
+        async with self._container.tenancy.slots.slot(self._place.tenant):
+            return await self._handle(frame)
 
     async def _handle(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
         match frame:

@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, Protocol, TypeAlias
 
 from pydantic import BaseModel, Field
 
 from app.core.errors import RateLimited
+from app.core.ids import TenantId
 from app.core.times import TimeOut
 from app.core.validation.strict import Strict
 from app.tenancy.schemas import RateClass
 
 RATE_STATE: Final = "rate"
 """Key of the `RateStatus` in the state of a request."""
+WITHOUT_SLOT: Final = frozenset({RateClass.CHUNK, RateClass.MODEL})
+"""Classes of calls that take no slot: they mostly wait for a flush or for a model."""
 
 _Rate: TypeAlias = Annotated[float | None, Field(ge=0, le=10_000_000, allow_inf_nan=False)]
 _Amount: TypeAlias = Annotated[int | None, Field(ge=0, le=2**53 - 1)]
@@ -53,6 +56,33 @@ class RateStatus(NamedTuple):
             retry_after_s=self.retry_after_s,
             extra={"policy": name},
         )
+
+
+class Slots(Protocol):
+    """The slots of a process: see `TenantSlots`."""
+
+    async def acquire(self, tenant: TenantId) -> None:
+        """Take a slot. Raises Unavailable `overloaded`."""
+        ...
+
+    def release(self, tenant: TenantId) -> None:
+        """Give a slot back."""
+        ...
+
+
+class CallSlot(NamedTuple):
+    """The slot of one call, to be taken and given back."""
+
+    slots: Slots
+    tenant: TenantId
+
+    async def acquire(self) -> None:
+        """Take it. Raises Unavailable `overloaded`."""
+        await self.slots.acquire(self.tenant)
+
+    def release(self) -> None:
+        """Give it back."""
+        self.slots.release(self.tenant)
 
 
 class Rates(Strict):

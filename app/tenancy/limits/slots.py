@@ -1,0 +1,122 @@
+"""How many calls of each tenant a process works on at once; more of them wait.
+
+All calls share one event loop, so a call takes as long as those that run beside it. While a tenant calls alone, it has
+many slots. While several call, each has a few: the calls of a tenant wait for each other, and never for those of
+another. A slot is held while a call is worked on, not while its body arrives or its answer is sent.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Final
+
+from app.core.errors import Unavailable
+from app.core.ids import TenantId
+from app.settings.rates import RateSettings
+
+SHARED_S: Final = 1.0
+"""Tenants that called within this time call at the same time."""
+_RETRY_AFTER_S: Final = 1
+
+
+class TenantSlots:
+    """The calls that run and wait, by tenant.
+
+    Invariant: a call waits only while its tenant has as many slots as it may have.
+    """
+
+    def __init__(self, settings: RateSettings) -> None:
+        self._alone = settings.concurrent_calls
+        self._shared = min(settings.concurrent_calls_shared, settings.concurrent_calls)
+        self._max_waiting = settings.concurrent_calls_waiting
+        self._wait_s = settings.concurrent_calls_wait_s
+        self._used_by: dict[TenantId, int] = {}
+        self._waiting: dict[TenantId, deque[asyncio.Future[None]]] = {}
+        self._last: TenantId | None = None
+        self._shared_until = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of waiting calls."""
+        return sum(map(len, self._waiting.values()))
+
+    @asynccontextmanager
+    async def slot(self, tenant: TenantId) -> AsyncGenerator[None]:
+        """Hold a slot. Raises Unavailable `overloaded` if there is none in time, or too many calls wait already."""
+        await self.acquire(tenant)
+        try:
+            yield
+        finally:
+            self.release(tenant)
+
+    async def acquire(self, tenant: TenantId) -> None:
+        """Take a slot, when the tenant may have one more. Raises Unavailable `overloaded`."""
+        if tenant != self._last:
+            if self._last is not None:
+                self._shared_until = monotonic() + SHARED_S
+            self._last = tenant
+        if tenant not in self._waiting and self._has_slot(tenant):
+            self._used_by[tenant] = self._used_by.get(tenant, 0) + 1
+            return
+        await self._wait(tenant)
+
+    def release(self, tenant: TenantId) -> None:
+        """Give a slot back."""
+        left = self._used_by[tenant] - 1
+        if left:
+            self._used_by[tenant] = left
+        else:
+            del self._used_by[tenant]
+        while tenant in self._waiting and self._has_slot(tenant):
+            self._admit(tenant)
+
+    def _has_slot(self, tenant: TenantId) -> bool:
+        used = self._used_by.get(tenant, 0)
+        return used < self._shared or (used < self._alone and monotonic() >= self._shared_until)
+
+    async def _wait(self, tenant: TenantId) -> None:
+        waiting = self._waiting.setdefault(tenant, deque())
+        if len(waiting) >= self._max_waiting:
+            raise _overloaded()
+        granted = asyncio.get_running_loop().create_future()
+        waiting.append(granted)
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await granted
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if granted.done() and not granted.cancelled():
+                if isinstance(error, TimeoutError):
+                    return
+                self.release(tenant)
+            else:
+                self._forget(tenant, granted)
+            if isinstance(error, TimeoutError):
+                raise _overloaded() from None
+            raise
+
+    def _forget(self, tenant: TenantId, granted: "asyncio.Future[None]") -> None:
+        waiting = self._waiting.get(tenant)
+        if waiting is not None and granted in waiting:
+            waiting.remove(granted)
+            if not waiting:
+                del self._waiting[tenant]
+
+    def _admit(self, tenant: TenantId) -> None:
+        """Give a slot to the call that waits longest."""
+        waiting = self._waiting[tenant]
+        granted = waiting.popleft()
+        if not waiting:
+            del self._waiting[tenant]
+        if not granted.done():
+            self._used_by[tenant] = self._used_by.get(tenant, 0) + 1
+            granted.set_result(None)
+
+
+def _overloaded() -> Unavailable:
+    return Unavailable(
+        "overloaded",
+        "This server has too many calls of this tenant to work on; send the call again later.",
+        retry_after_s=_RETRY_AFTER_S,
+    )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.context.compaction import dry_run as dry_runs
 from tests.api.test_erase import dump
 from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
@@ -106,3 +107,15 @@ async def test_a_long_conversation_takes_as_many_summaries_as_are_foreseen(user:
     done = (await user.post(f"/v1/conversations/{conversation}/compact", json={})).json()
     assert (len(done["summaries"]), done["summarized_through"]) == (found["summaries"], found["through"])
     assert len(fake.chats) - asked == found["cost"]["calls"]
+
+
+async def test_what_was_not_looked_at_is_said_to_be_more_also_if_some_of_it_has_no_statements(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await client.conversation()
+    await say(client, conversation, 6)
+    first = (await client.history(conversation))[0]["id"]
+    await client.delete(f"/v1/conversations/{conversation}/turns/{first}")
+    assert [(await dry_run(client, conversation))["extraction"][name] for name in ("turns", "continues")] == [5, False]
+    monkeypatch.setattr(dry_runs, "MAX_READ", 3)
+    assert [(await dry_run(client, conversation))["extraction"][name] for name in ("turns", "continues")] == [2, True]

@@ -5,6 +5,7 @@ answers are maxima.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from app.context.compaction.cut import oldest_half, within_tokens
@@ -48,11 +49,12 @@ class DryRuns:
 
     async def run(self, caller: Caller, conversation_id: ConversationId) -> DryRun:
         """Return what would be done to a conversation now. Raises NotFound."""
+        conversation = await self._conversations.get(caller, conversation_id)
         return DryRun(
             conversation_id=format_id(conversation_id),
             compaction=await self._compaction(caller, conversation_id),
-            extraction=await self._extraction(caller, conversation_id),
-            retention=await self._retention(caller, conversation_id),
+            extraction=await self._extraction(caller, conversation_id, last_seq=conversation.last_seq),
+            retention=await self._retention(caller, conversation_id, expires_at=conversation.expires_at),
         )
 
     async def _compaction(self, caller: Caller, conversation_id: ConversationId) -> CompactionDryRun:
@@ -109,27 +111,28 @@ class DryRuns:
             left_tokens -= sum(turn.content_tokens for turn in rest[:count])
         return steps
 
-    async def _extraction(self, caller: Caller, conversation_id: ConversationId) -> ExtractionDryRun:
+    async def _extraction(self, caller: Caller, conversation_id: ConversationId, *, last_seq: int) -> ExtractionDryRun:
         found = await self._facts.extractor.preview(caller, conversation_id, limit=MAX_READ)
         cost = None
         if self._chat is not None:
             cost = self._cost(self._chat.model, found.requests, _EXTRACTED_TOKENS)
         return ExtractionDryRun(
-            enabled=found.enabled, turns=found.turns, tokens=found.tokens, continues=found.continues, cost=cost
+            enabled=found.enabled, turns=found.turns, tokens=found.tokens, continues=found.reach < last_seq, cost=cost
         )
 
-    async def _retention(self, caller: Caller, conversation_id: ConversationId) -> RetentionDryRun:
+    async def _retention(
+        self, caller: Caller, conversation_id: ConversationId, *, expires_at: datetime | None
+    ) -> RetentionDryRun:
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
             policy, due = await self._conversations.retention_eraser.preview(
                 caller, tx, conversation_id=conversation_id, limit=MAX_READ
             )
-        conversation = await self._conversations.get(caller, conversation_id)
         return RetentionDryRun(
             policy=policy,
             turns=len(due),
             tokens=sum(turn.tokens for turn in due),
             continues=len(due) == MAX_READ,
-            expires_at=conversation.expires_at,
+            expires_at=expires_at,
         )
 
     def _cost(self, model: str, prompts: Sequence[int], max_completion: int) -> ModelCost:

@@ -81,13 +81,16 @@ class _BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class ExtractionPreview:
-    """What an extraction would read. `requests`: about the tokens of the turns in each request to the model."""
+    """What an extraction would read, through the seq `reach`.
+
+    `requests`: about the tokens of the turns in each request to the model.
+    """
 
     enabled: bool
     turns: int
     tokens: int
     requests: Sequence[int]
-    continues: bool
+    reach: int
 
 
 class Extractor:
@@ -149,7 +152,7 @@ class Extractor:
             turns=len(unread.turns),
             tokens=sum(one.turn.content_tokens for one in unread.turns),
             requests=requests if self._chat is not None else [],
-            continues=len(unread.turns) == limit,
+            reach=unread.reach,
         )
 
     async def _advance(

@@ -35,6 +35,7 @@ from app.formats.schemas import (
     WrittenMessages,
 )
 from app.formats.tokens import (
+    STORED_TOKENIZER,
     CachingCounter,
     Margin,
     TextCounter,
@@ -48,6 +49,7 @@ from app.formats.turns import parse_tool_call, parse_tool_result, to_canonical
 from app.formats.viewpoint import apply_viewpoint
 
 __all__ = [
+    "STORED_TOKENIZER",
     "CachingCounter",
     "Margin",
     "TextCounter",

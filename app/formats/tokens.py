@@ -9,14 +9,18 @@ Media count as constants from the providers' documentation: an image 765 (OpenAI
 x 170) or 85 in low detail; audio 600 (a minute at 10 a second); a file 2 000 (about a PDF page with its image).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from pydantic import JsonValue
 
 from app.formats.parts import compact_json
 from app.formats.schemas import GIVEN, Format, JsonObject, RenderedMessages
+
+STORED_TOKENIZER: Final = "o200k_base"
+"""The tokenizer of the counts that are stored with turns."""
 
 PRIMING_TOKENS: Final = 3
 MESSAGE_TOKENS: Final = 3
@@ -48,11 +52,12 @@ class TextCounter(Protocol):
 class CachingCounter:
     """A counter that counts each text once. Made for one assembly and discarded with it."""
 
-    def __init__(self, counter: TextCounter) -> None:
+    def __init__(self, counter: TextCounter, known: Mapping[str, int] = MappingProxyType({})) -> None:
+        """`known`: counts that this counter would return for these texts."""
         self.name = counter.name
         self.exact = counter.exact
         self._counter = counter
-        self._known: dict[str, int] = {}
+        self._known = dict(known)
 
     def count(self, text: str) -> int:
         """Return the count of the wrapped counter."""

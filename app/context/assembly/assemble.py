@@ -27,6 +27,7 @@ from app.context.schemas import ContextRequest
 from app.core.errors import FieldError, Invalid
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.formats.service import (
+    STORED_TOKENIZER,
     CachingCounter,
     TextCounter,
     apply_viewpoint,
@@ -59,6 +60,17 @@ def assemble(
     return _Assembly(parts, request, counter, settings).run()
 
 
+def _stored_counts(parts: ContextParts, counter: TextCounter) -> dict[str, int]:
+    """Return the texts whose counts are stored: those of turns that consist of one text."""
+    if counter.name != STORED_TOKENIZER:
+        return {}
+    return {
+        turn.content: turn.content_tokens
+        for turn in parts.recent[: len(parts.recent) - parts.upcoming]
+        if isinstance(turn.content, str) and not turn.tool_calls and not turn.tool_results
+    }
+
+
 class Floors(Enum):
     """Floors for the sections after the recent turns: none, the minimum, or the minimum and lines for recall.
 
@@ -80,7 +92,7 @@ class _Assembly:
         self._parts = parts
         self._request = request
         self._settings = settings
-        self._counter = CachingCounter(counter)
+        self._counter = CachingCounter(counter, _stored_counts(parts, counter))
         self._margin = format_margin(request.format, settings.context_margin)
         self._limit = self._margin.limit(request.token_budget)
         self._paired = group_turns(parts.recent)

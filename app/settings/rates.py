@@ -47,5 +47,5 @@ class RateSettings(SettingsGroup):
     )
     concurrent_calls_waiting: Positive = Field(default=256, description="Calls of one tenant that wait for a process.")
     concurrent_calls_wait_s: Annotated[float, Field(gt=0, le=600)] = Field(
-        default=2.0, description="Longest time that a call waits before it is answered 503."
+        default=10.0, description="Longest time that a call waits before it is answered 503."
     )

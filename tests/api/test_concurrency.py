@@ -179,7 +179,7 @@ async def rows_left(service: Service, conversation: str) -> dict[str, int]:
             """
             select c.relname as name, case c.relname when 'conversations' then 'id' else 'conversation_id' end as key
             from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id'
-            where c.relkind in ('r', 'p') and c.relnamespace = 'public'::regnamespace
+            where c.relkind in ('r', 'p') and c.relnamespace = 'public'::regnamespace and c.relname not like 'audit_%'
               and (c.relname = 'conversations' or exists (
                   select from pg_attribute o where o.attrelid = c.oid and o.attname = 'conversation_id'))
             """

@@ -67,7 +67,7 @@ def _stored_counts(parts: ContextParts, counter: TextCounter) -> dict[str, int]:
     return {
         turn.content: turn.content_tokens
         for turn in parts.recent[: len(parts.recent) - parts.upcoming]
-        if isinstance(turn.content, str) and not turn.tool_calls and not turn.tool_results
+        if isinstance(turn.content, str) and turn.content_tokens and not turn.tool_calls and not turn.tool_results
     }
 
 

@@ -150,7 +150,8 @@ async def _disturb(
 ) -> None:
     """Send messages of the bus again, late, and cut connections that listen, so that messages are lost."""
     while not done.is_set():
-        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        # the driver's own error: a statement is sent while the server closes the connection
+        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
             connection = await asyncpg.connect(installation.superuser_url)
             try:
                 await _disturb_by(connection, chance, done, counts)

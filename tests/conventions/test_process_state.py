@@ -132,6 +132,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.audit.sealing._Heads": "one transaction of the sealer, by tenant and day",
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
     "app.governance.erasures.run.ErasureState": "one step of one erasure",
+    "app.governance.exports.records.ExportDigest": "one export",
     "app.operations.service.OperationRun": "one run of one operation",
     # one connection, or one follower
     "app.routers.live.epochs.Epochs": "one WebSocket, in one conversation",

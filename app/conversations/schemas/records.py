@@ -1,0 +1,154 @@
+"""Records of an export that conversations own: a conversation, its turns and its summaries.
+
+The records of a Turnkeep export have every member that is not null. A file that was converted from another system
+leaves out what that system does not know: ids, hashes, `seq`, `rev`, policies. The import makes these.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, StrictBool, StrictInt, StringConstraints
+
+from app.conversations.schemas.conversations import (
+    CompactionIn,
+    FactsIn,
+    IdIn,
+    Name,
+    NonNegative,
+    Retention,
+    Title,
+    TurnInput,
+)
+from app.conversations.schemas.participants import MAX_PARTICIPANTS, ParticipantName
+from app.conversations.schemas.summaries import SummaryKind
+from app.core.times import TimeIn
+from app.core.validation.strict import Strict
+from app.formats.schemas import JsonObject
+
+MAX_INTEGER = 2**53 - 1
+
+Sha256: TypeAlias = Annotated[str, StringConstraints(max_length=64, pattern=r"^[0-9a-f]{64}$")]
+ExternalId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Number: TypeAlias = Annotated[StrictInt, Field(ge=1, le=MAX_INTEGER)]
+Counter: TypeAlias = Annotated[NonNegative, Field(le=MAX_INTEGER)]
+StoredText: TypeAlias = Annotated[str, StringConstraints(max_length=2**24)]
+
+
+class RecordedParticipant(Strict):
+    """A speaker, or a tool, as it is stored."""
+
+    actor: ParticipantName
+    name: ParticipantName | None = None
+    aliases: list[ParticipantName] = Field(default=[], max_length=20)
+
+
+class RecordedTitle(Strict):
+    """A title that was derived from turns, with the turns that it was derived from."""
+
+    text: Title
+    source: Literal["model", "question"]
+    turn_ids: list[IdIn] = Field(default=[], max_length=10_000)
+    model: Name | None = None
+
+
+class SummarizedThrough(Strict):
+    """The end of the summarised range: its last turn, and the number and tokens of its turns."""
+
+    turn_id: IdIn | None = None
+    position: Counter = 0
+    turns: Counter = 0
+    tokens: Counter = 0
+
+
+class ConversationRecord(Strict):
+    """A conversation. Its turns and then its summaries follow it, before the next conversation.
+
+    `last_seq` and `head_hash` are those of its last committed turn: an import compares them with the turns that follow.
+    `id` or `external_id` is needed.
+    """
+
+    type: Literal["conversation"]
+    id: IdIn | None = None
+    project: Annotated[str, StringConstraints(min_length=1, max_length=128)] = "default"
+    external_id: ExternalId | None = None
+    owner: Name | None = None
+    title: Title | None = None
+    derived_title: RecordedTitle | None = None
+    participants: list[RecordedParticipant] = Field(default=[], max_length=MAX_PARTICIPANTS)
+    tools: list[RecordedParticipant] = Field(default=[], max_length=MAX_PARTICIPANTS)
+    metadata: JsonObject = Field(default={})
+    retention: Retention = Retention.FULL
+    compaction: CompactionIn = CompactionIn()
+    facts: FactsIn = FactsIn()
+    ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
+    expires_at: TimeIn | None = None
+    created_at: TimeIn | None = None
+    updated_at: TimeIn | None = None
+    active_at: TimeIn | None = None
+    forked_from: IdIn | None = None
+    chain_start: Sha256 | None = None
+    token_epoch: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)] = 0
+    last_seq: Counter | None = None
+    head_hash: Sha256 | None = None
+    rev: Counter | None = None
+    summarized: SummarizedThrough | None = None
+    erased_position: Counter = 0
+    facts_seq: Counter = 0
+    facts_rev: Counter = 0
+    facts_held: StrictBool = False
+
+
+class TurnRecord(TurnInput):
+    """A turn of the conversation before it. Committed turns are in the order of `seq`; other turns follow them.
+
+    `salt`, `content_hash` and `chain_hash` are hexadecimal. With `erased_at` it is a tombstone without content.
+    `external_id` and `supersedes_external_id` are for files from other systems: the import derives ids from them.
+    """
+
+    type: Literal["turn"]
+    external_id: ExternalId | None = None
+    conversation_id: IdIn | None = None
+    seq: Number | None = None
+    position: Number | None = None
+    rev: Counter | None = None
+    content_tokens: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)] | None = None
+    status: Literal["committed", "aborted"] = "committed"
+    superseded_by: IdIn | None = None
+    supersedes: IdIn | None = None
+    supersedes_external_id: ExternalId | None = None
+    origin_turn_id: IdIn | None = None
+    created_at: TimeIn | None = None
+    committed_at: TimeIn | None = None
+    erased_at: TimeIn | None = None
+    salt: Sha256 | None = None
+    content_hash: Sha256 | None = None
+    chain_hash: Sha256 | None = None
+
+
+class RecordedLine(Strict):
+    """One line of highlights."""
+
+    turn_id: IdIn
+    text: StoredText
+    tokens: Counter
+
+
+class SummaryRecord(Strict):
+    """A summary of the conversation before it, valid or replaced, in the order of `to_position` and `id`."""
+
+    type: Literal["summary"]
+    id: IdIn
+    conversation_id: IdIn | None = None
+    kind: SummaryKind
+    level: Annotated[StrictInt, Field(ge=0, le=1000)]
+    from_position: Number
+    to_position: Number
+    actors: list[Name] = Field(default=[], max_length=10_000)
+    text: StoredText | None = None
+    abstract: StoredText | None = None
+    lines: list[RecordedLine] = Field(default=[], max_length=100_000, fail_fast=True)
+    tokens: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
+    model: Name | None = None
+    prompt_version: Annotated[str, StringConstraints(max_length=256)]
+    replaced_by: IdIn | None = None
+    rev: Counter
+    created_at: TimeIn

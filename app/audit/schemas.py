@@ -61,6 +61,7 @@ class Action(StrEnum):
     OWNER_READ = "owners.read"
     OPERATION_CANCEL = "operations.cancel"
     JOB_LIST = "jobs.list"
+    JOB_READ = "jobs.read"
     JOB_RETRY = "jobs.retry"
     JOB_CANCEL = "jobs.cancel"
     SPACE_LIST = "spaces.list"

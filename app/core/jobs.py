@@ -422,6 +422,18 @@ def _lock_job(filters: frozenset[str]) -> ClauseElement:
     return select(*columns(jobs, Job)).where(*equals(jobs, *sorted(filters))).with_for_update()
 
 
+@compiled
+def _find_job(filters: frozenset[str]) -> ClauseElement:
+    return select(*columns(jobs, Job)).where(*equals(jobs, *sorted(filters)))
+
+
+async def find_job(tx: Transaction, tenant_id: TenantId | None, job_id: JobId) -> Job | None:
+    """Return a job; of any tenant with None (ops role)."""
+    key = given(tenant_id=tenant_id, id=job_id)
+    row = await _find_job(frozenset(key)).fetchrow(tx, **key)
+    return None if row is None else row_as(Job, row)
+
+
 async def lock_job(tx: Transaction, tenant_id: TenantId | None, job_id: JobId) -> Job | None:
     """Return a job, locked until the transaction ends; of any tenant with None (ops role)."""
     key = given(tenant_id=tenant_id, id=job_id)

@@ -152,6 +152,18 @@ class FactSearch(Strict):
     include_retracted: StrictBool = False
 
 
+class FactListing(FactSearch):
+    """Filters and paging of a list of facts, in a body."""
+
+    order: Literal["asc", "desc"] = "desc"
+    limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
+    cursor: Annotated[str, StringConstraints(max_length=1024)] | None = None
+
+    def filters(self) -> FactSearch:
+        """Return the filters without the paging."""
+        return FactSearch.model_validate(self.model_dump(include=set(FactSearch.model_fields)))
+
+
 class Fact(BaseModel):
     """A stored fact, with its evidence and its validity in time.
 

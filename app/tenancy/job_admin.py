@@ -1,4 +1,4 @@
-"""Administration of jobs: list, retry, cancel.
+"""Administration of jobs: list, read, retry, cancel.
 
 A key with the scope `admin` reaches the jobs of its own tenant; one with `operator` also those of all tenants and of
 the installation. The list of one tenant is read under row-level security; changes use the ops role, and name the
@@ -17,7 +17,7 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import JobId, TenantId, format_id
-from app.core.jobs import Job, JobQueue, JobState, cancel_job, list_jobs, lock_job, requeue_job
+from app.core.jobs import Job, JobQueue, JobState, cancel_job, find_job, list_jobs, lock_job, requeue_job
 from app.core.paging import Cursors, Key, Page, make_page
 from app.core.times import TimeOut
 from app.tenancy.schemas import Caller, Scope
@@ -79,6 +79,15 @@ class JobAdministration:
             next_cursor=page.next_cursor,
         )
 
+    async def job(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
+        """Return an unfinished job. Raises NotFound."""
+        tenant_id = _reach(caller, all_tenants)
+        async with self._read_transaction(tenant_id) as tx:
+            job = await find_job(tx, tenant_id, job_id)
+        if job is None:
+            raise _missing()
+        return _view(job)
+
     async def retry(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
         """Make a parked, cancelled or waiting job due now.
 
@@ -106,7 +115,7 @@ class JobAdministration:
     async def _lock(caller: Caller, tx: Transaction, job_id: JobId, all_tenants: bool) -> Job:  # noqa: FBT001
         job = await lock_job(tx, _reach(caller, all_tenants), job_id)
         if job is None:
-            raise NotFound("not_found", "There is no such job, or it has finished.")
+            raise _missing()
         return job
 
     @asynccontextmanager
@@ -117,6 +126,10 @@ class JobAdministration:
         else:
             async with self._database.transaction(tenant_id, read_only=True) as tx:
                 yield tx
+
+
+def _missing() -> NotFound:
+    return NotFound("not_found", "There is no such job, or it has finished.")
 
 
 def _reach(caller: Caller, all_tenants: bool) -> TenantId | None:  # noqa: FBT001

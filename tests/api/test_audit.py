@@ -78,6 +78,7 @@ READS: dict[str, str] = {
     "get_stats": "stats.read",
     "list_model_usage": "usage.list",
     "list_jobs": "jobs.list",
+    "get_job": "jobs.read",
     "list_spaces": "spaces.list",
     "list_audit_entries": "audit.list",
     "look_up_owner": "owners.read",
@@ -103,6 +104,9 @@ RECORDED_BY_THEIR_PARTS = {
     "create_embedding": "nothing is stored or read",
     "verify_erasure": "nothing is stored or read",
     "search_conversations": "a list, as GET /v1/conversations",
+    "search_turns": "a list, as GET …/turns",
+    "search_facts": "a list, as GET /v1/facts",
+    "filter_memories": "a list, as GET /v1/memories",
     "list_memory_tree": "a list",
 }
 
@@ -292,6 +296,8 @@ async def test_each_recall_and_each_read_of_an_administrator_has_its_entry(opera
     await walk.do("get_limits", "get", "/v1/admin/limits")
     await walk.do("get_tenant_limits", "get", f"{tenant_path}/limits")
     await walk.do("get_key_limits", "get", f"/v1/admin/keys/{operator.key.split('_')[2]}/limits")
+    job = (await operator.get("/v1/admin/jobs", params={"all_tenants": "true"})).json()["data"][0]["id"]
+    await walk.do("get_job", "get", f"/v1/admin/jobs/{job}", params={"all_tenants": "true"})
     assert walk.done.keys() == READS.keys()
     for operation, request_id in walk.done.items():
         [entry] = await listed(operator, request_id=request_id)

@@ -35,7 +35,8 @@ OPERATIONS: dict[str, tuple[str, str]] = {
     for method, operation in item.items()
 }
 PUBLIC = {"get_health", "get_readiness", "get_metrics", "head_health", "head_readiness"}
-READING = {"get_conversation", "list_turns", "get_turn", "follow_conversation", "list_summaries", "get_summary"}
+READING = {"get_conversation", "list_turns", "search_turns", "get_turn", "follow_conversation", "list_summaries",
+           "get_summary"}  # fmt: skip
 APPENDING = {"append_turns", "open_turn", "append_chunk", "commit_turn", "abort_turn", "resume_turn"}
 """What a token opens. A new operation is refused to tokens until it is named here."""
 

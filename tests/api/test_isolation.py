@@ -99,6 +99,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "resume_turn": {},
     "create_conversation_token": {"access": "append", "actor": "ann"},
     "extract_facts": {},
+    "search_turns": {},
     "update_openai_conversation": {"metadata": {"a": "taken over"}},
     "create_openai_items": {"items": [{"role": "user", "content": "written by another"}]},
 }
@@ -407,8 +408,11 @@ async def knows_only_its_own_facts(two: Two, name: str) -> None:
         made = (await two.intruder.post("/v1/facts", json=own)).json()
         assert (made["changed"], made["fact"]["evidence_count"]) == ([], 1)
         for params in ({}, {"subject": "ann"}, {"owner": "ann"}, {"include_retracted": True}):
-            page = (await two.intruder.get("/v1/facts", params=params)).json()
-            assert [one["id"] for one in page["data"]] == [made["fact"]["id"]]
+            for page in (
+                await two.intruder.get("/v1/facts", params=params),
+                await two.intruder.post("/v1/facts/search", json=params),
+            ):
+                assert [one["id"] for one in page.json()["data"]] == [made["fact"]["id"]]
         narrowed = await two.intruder.get("/v1/facts", params={"conversation_id": two.conversation})
         assert narrowed.json()["data"] == []
         hits = await two.intruder.recall(None, SECRET, kinds=["fact"])
@@ -429,10 +433,13 @@ async def remembers_only_its_own(two: Two, name: str) -> None:
     for one, content in ((two.owner, f"the {SECRET} is asleep"), (two.intruder, "the wombat is asleep")):
         stored = await one.post("/v1/memories", json={"content": content, "owner": "ann", "metadata": {"a": 1}})
         assert stored.status_code == 201
-    if name == "list_memories":
+    if name in {"list_memories", "filter_memories"}:
+        filters: list[dict[str, Any]] = [{}, {"order": "asc"}, {"agent_id": "default"}, {"owner": "ann"}]
         answers = [
-            await two.intruder.get("/v1/memories", params=params)
-            for params in ({}, {"order": "asc"}, {"agent_id": "default"}, {"owner": "ann"})
+            await two.intruder.get("/v1/memories", params=given)
+            if name == "list_memories"
+            else await two.intruder.post("/v1/memories/list", json=given)
+            for given in filters
         ]
         shown = [[item["content"] for item in answer.json()["data"]] for answer in answers]
     else:
@@ -583,6 +590,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "delete_conversation": refuses_foreign_ids,
     "append_turns": refuses_foreign_ids,
     "list_turns": refuses_foreign_ids,
+    "search_turns": refuses_foreign_ids,
     "get_turn": refuses_foreign_ids,
     "follow_conversation": refuses_foreign_ids,
     "follow_conversations": is_heard_by_its_own_tenant,
@@ -607,6 +615,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "create_conversation_token": refuses_foreign_ids,
     "void_conversation_tokens": refuses_foreign_ids,
     "list_facts": knows_only_its_own_facts,
+    "search_facts": knows_only_its_own_facts,
     "create_fact": knows_only_its_own_facts,
     "get_fact": knows_only_its_own_facts,
     "update_fact": knows_only_its_own_facts,
@@ -618,6 +627,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "store_memory": stores_its_own_memory,
     "search_memories": remembers_only_its_own,
     "list_memories": remembers_only_its_own,
+    "filter_memories": remembers_only_its_own,
     "get_memory": reads_only_its_own_memory,
     "delete_memory": deletes_only_its_own_memories,
     "before_turn": has_sessions_of_its_own,
@@ -649,6 +659,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "drop_space": moves_no_installation,
     "list_jobs": reaches_only_its_own_jobs,
     "list_audit_entries": lists_only_its_own_entries,
+    "get_job": reaches_only_its_own_jobs,
     "retry_job": reaches_only_its_own_jobs,
     "cancel_job": reaches_only_its_own_jobs,
     "create_erasure": erases_and_sees_only_its_own_owners,

@@ -245,11 +245,13 @@ async def test_a_failing_job_is_tried_again_then_parked_and_retried_by_an_admini
         (listed,) = (await client.get("/v1/admin/jobs", params={"kind": kind, "state": "parked"})).json()["data"]
         assert (listed["attempts"], listed["last_error"]) == (3, "embedder_overloaded")
         broken = False
+        assert (await client.get(f"/v1/admin/jobs/{listed['id']}")).json() == listed
         retried = await client.post(f"/v1/admin/jobs/{listed['id']}/retry")
         assert (retried.status_code, retried.json()["state"], retried.json()["attempts"]) == (200, "queued", 0)
         await until(lambda: _none_left(service, kind))
     assert runs == 4
     problem(await client.post(f"/v1/admin/jobs/{listed['id']}/retry"), 404, "not_found")
+    problem(await client.get(f"/v1/admin/jobs/{listed['id']}"), 404, "not_found")
 
 
 async def _state(service: Service, kind: str, state: str) -> bool:

@@ -48,6 +48,7 @@ READS = {
     "list_conversations", "search_conversations", "get_conversation", "verify_conversation", "list_turns", "get_turn",
     "list_summaries", "create_conversation_token", "follow_conversation", "follow_conversations", "build_context",
     "recall", "recall_in_conversation", "list_facts", "get_fact", "list_memories", "search_memories", "before_turn",
+    "search_turns", "search_facts", "filter_memories",
     "get_memory", "get_summary", "run_turn", "list_memory_tree", "generate", "create_chat_completion", "list_models",
     "get_model",
     "get_openai_conversation", "list_openai_items", "get_openai_item", "delete_openai_item", "ask_agent",

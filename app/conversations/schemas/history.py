@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from app.conversations.schemas.conversations import Turn
+from pydantic import Field, StrictBool, StrictInt, StringConstraints
+
+from app.conversations.schemas.conversations import Filter, Turn
 from app.conversations.schemas.summaries import Summary
 from app.core.paging import Page
+from app.core.validation.strict import Strict
 
+_Position: TypeAlias = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]
 Order: TypeAlias = Literal["asc", "desc"]
 ListedStatus: TypeAlias = Literal["committed", "aborted"]
 
@@ -31,6 +35,21 @@ class HistoryQuery:
     cursor: str | None = None
     include_superseded: bool = False
     include_summaries: bool = False
+
+
+class HistorySearch(Strict):
+    """Filters and paging of a history, in a body: those of `GET …/turns`."""
+
+    order: Order | None = None
+    after: _Position | None = None
+    before: _Position | None = None
+    since_rev: _Position | None = None
+    status: ListedStatus = "committed"
+    actors: Annotated[list[Filter], Field(max_length=200)] | None = None
+    limit: Annotated[StrictInt, Field(ge=1, le=200)] = 50
+    cursor: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    include_superseded: StrictBool = False
+    include_summaries: StrictBool = False
 
 
 class HistoryPage(Page[Turn]):

@@ -62,6 +62,16 @@ class MemoryQuery(Strict):
         return _has_text(query)
 
 
+class MemoryListing(Strict):
+    """Filters and paging of a list of memories, in a body."""
+
+    agent_id: Name | None = None
+    owner: Name | None = None
+    order: Literal["asc", "desc"] = "desc"
+    limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
+    cursor: Annotated[str, StringConstraints(max_length=1024)] | None = None
+
+
 class Memory(BaseModel):
     """A long-term memory of an agent."""
 

@@ -7,7 +7,17 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from app.conversations.schemas.conversations import IdIn
 from app.core.paging import Page
 from app.core.times import TimeIn
-from app.memory.schemas import Extraction, Fact, FactCreate, FactResult, FactSearch, FactsExtract, FactUpdate, Tier
+from app.memory.schemas import (
+    Extraction,
+    Fact,
+    FactCreate,
+    FactListing,
+    FactResult,
+    FactSearch,
+    FactsExtract,
+    FactUpdate,
+    Tier,
+)
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import ConversationPath, Cursor, Order, QueryText, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
@@ -61,6 +71,14 @@ async def list_facts(
 ) -> Page[Fact]:
     """List facts, the last recorded first, including ended ones. `as_of` lists the facts that were true at a time."""
     return await services.facts.list_page(caller, where=where, newest_first=order == "desc", limit=limit, cursor=cursor)
+
+
+@router.post("/facts/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+async def search_facts(body: FactListing, caller: Reader, services: Services) -> Page[Fact]:
+    """List facts like `GET /v1/facts`, with the filters in the body: names of persons stay out of the address."""
+    return await services.facts.list_page(
+        caller, where=body.filters(), newest_first=body.order == "desc", limit=body.limit, cursor=body.cursor
+    )
 
 
 @router.post(

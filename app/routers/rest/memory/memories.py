@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Response
 
 from app.audit.schemas import Action
 from app.core.paging import Page
-from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryQuery, MemoryStore, MemoryStored
+from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryListing, MemoryQuery, MemoryStore, MemoryStored
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
     Admin,
@@ -57,6 +57,15 @@ async def list_memories(
     return await services.memories.list_page(
         caller, agent_id=agent_id, owner=owner, newest_first=order == "desc", limit=limit, cursor=cursor
     )
+
+
+@router.post("/list", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+async def filter_memories(body: MemoryListing, caller: AgentReader, services: Services) -> Page[Memory]:
+    """List memories like `GET /v1/memories`, with the filters in the body: names of persons stay out of the address."""
+    return await services.memories.list_page(
+        caller, agent_id=body.agent_id, owner=body.owner, newest_first=body.order == "desc", limit=body.limit,
+        cursor=body.cursor,
+    )  # fmt: skip
 
 
 @router.get("/{memory_id}", responses=problem_responses(401, 403, 404, 422, 503))

@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 from fastapi import APIRouter, Path, Query
 from pydantic import StringConstraints
 
-from app.audit.schemas import Action
+from app.audit.schemas import Action, ObjectKind
 from app.conversations.schemas.conversations import IdOf
 from app.core.ids import JobId
 from app.core.jobs import JobState
@@ -45,6 +45,19 @@ async def list_jobs(
     )
     services.audit.note(caller, Action.JOB_LIST, counts={"jobs": len(page.data)})
     return page
+
+
+@router.get("/{job_id}", responses=problem_responses(401, 403, 404, 422, 503))
+async def get_job(
+    job_id: JobPath,
+    caller: Administrator,
+    services: Services,
+    all_tenants: AllTenants = False,  # noqa: FBT002
+) -> JobView:
+    """Read one job that has not finished, such as a parked one with its error."""
+    job = await services.jobs.job(caller, job_id, all_tenants=all_tenants)
+    services.audit.note(caller, Action.JOB_READ, ObjectKind.JOB, job_id)
+    return job
 
 
 @router.post("/{job_id}/retry", responses=problem_responses(401, 403, 404, 409, 422, 503))

@@ -28,7 +28,7 @@ from app.core.paging import Cursors
 from app.diagnostics.service import Statistics
 from app.embedding import base_url, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
-from app.governance.service import Erasures, Governance
+from app.governance.service import Erasures, Exports, Governance
 from app.index.backfill.analysis_backfill import AnalysisBackfill
 from app.index.service import (
     REMOVALS,
@@ -321,9 +321,11 @@ def build_container(
         settings=settings.context,
     )  # fmt: skip
     compactor, dry_runs = _compaction(settings, database, conversations, facts, chat, counter)
+    audit = AuditTrail(database, ops, cursors=cursors, settings=settings.audit)
     governance, operations = _governance(
-        base, settings, queue, cursors, conversations=conversations, facts=facts, memories=memories, index=index
-    )
+        base, settings, queue, cursors, conversations=conversations, facts=facts, memories=memories, index=index,
+        audit=audit,
+    )  # fmt: skip
     lifecycle = Lifecycle(
         database, conversations=conversations, contexts=contexts, compactor=compactor, governance=governance,
         facts=facts, queue=queue, secret=tenancy.secret_for("operation-tokens"), settings=settings,
@@ -332,7 +334,6 @@ def build_container(
         conversations=conversations, contexts=contexts, governance=governance, upstream=upstream, settings=settings
     )
     tools = ToolServices(conversations, contexts, recall_service, memories, compactor, facts)
-    audit = AuditTrail(database, ops, cursors=cursors, settings=settings.audit)
     ask_service = AskService(tools, governance=governance, audit=audit, chat=chat, settings=settings)
     return Container(
         settings=settings, database=database, server=base.server, tenancy=tenancy, conversations=conversations,
@@ -369,13 +370,15 @@ def _governance(
     facts: FactService,
     memories: Memories,
     index: SearchIndex,
+    audit: AuditTrail,
 ) -> tuple[Governance, Operations]:
-    """Return what deletes and erases, and the operations that erasures run in."""
+    """Return what deletes, erases, exports and imports, and the operations of erasures and imports."""
     operations = Operations(base.database, base.ops, queue=queue, cursors=cursors, settings=settings.jobs)
     erasures = Erasures(base.database, base.ops, tenancy=base.tenancy, operations=operations, cursors=cursors)
     governance = Governance(
         base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index,
         erasures=erasures,
+        exports=Exports(base.database, conversations=conversations, facts=facts, audit=audit, cursors=cursors),
     )  # fmt: skip
     return governance, operations
 

@@ -32,7 +32,7 @@ from app.routers.openai import conversations as openai_conversations
 from app.routers.rest.agents import ask, generation, lifecycle
 from app.routers.rest.conversations import context, conversations, streams, summaries, tokens, turns
 from app.routers.rest.memory import facts, memories, recall
-from app.routers.rest.operations import admin, audit, embedding_spaces, erasures, health, jobs, operations
+from app.routers.rest.operations import admin, audit, embedding_spaces, erasures, exports, health, jobs, operations
 from app.settings import Settings
 from app.worker.handlers import make_worker
 from app.worker.runner import add_job_metrics, add_sweep_metrics, working
@@ -41,8 +41,8 @@ _ROUTERS = tuple(
     module.router
     for module in (
         docs_pages, pages, conversations, streams, turns, summaries, tokens, websocket, sse, context, recall, facts,
-        memories, lifecycle, generation, chat_completions, openai_conversations, ask, erasures, operations, admin, jobs,
-        audit, embedding_spaces, health,
+        memories, lifecycle, generation, chat_completions, openai_conversations, ask, erasures, exports, operations,
+        admin, jobs, audit, embedding_spaces, health,
     )
 )  # fmt: skip
 

@@ -58,6 +58,9 @@ class Action(StrEnum):
     ERASURE_START = "erasures.start"
     ERASURE_END = "erasures.end"
     ERASURE_LIST = "erasures.list"
+    EXPORT_READ = "exports.read"
+    IMPORT_START = "imports.start"
+    IMPORT_END = "imports.end"
     OWNER_READ = "owners.read"
     OPERATION_CANCEL = "operations.cancel"
     JOB_LIST = "jobs.list"
@@ -89,6 +92,7 @@ class ObjectKind(StrEnum):
     TOOL = "tool"
     OPERATION = "operation"
     ERASURE = "erasure"
+    IMPORT = "import"
 
 
 class ActorKind(StrEnum):

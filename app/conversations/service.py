@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
+from app.conversations.archive.export import ConversationExporter
 from app.conversations.change import ChangeConditions, change_conversation
 from app.conversations.create import get_or_create
 from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
@@ -120,6 +121,8 @@ class Conversations:
         self._settings = settings
         self._index = index
         self._jobs = jobs
+        self.exporter = ConversationExporter()
+        """Reads conversations as records of an export."""
         self.indexing = Indexing(database, index=index)
         """Indexing jobs that run after the append."""
         limits, options = settings.limits, settings.conversations

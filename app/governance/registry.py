@@ -20,7 +20,7 @@ class DataTable:
     are found by the others'. `on_erase`: what happens to a row when its turn is erased. `tombstone`: only the content
     is deleted. `kept`: the row has no content of the turn. `withdrawn`: data derived from the turn is deleted: a title
     or a summary completely, highlights line by line. Deleting a conversation deletes its rows in all tables. `export`:
-    the member of an export that contains the row; None if the row can be derived from the others.
+    the type of the record of an export that has the row; None if the row is derived from others, or open.
     """
 
     owner: Literal["conversations", "memory", "index"]
@@ -37,12 +37,13 @@ class OtherTable:
     """A table with rows of tenants that no conversation has, and the reason.
 
     `on_tenant_erasure`: whether the erasure of its tenant deletes its rows; `kept` rows have no personal data, or are
-    emptied of it. `of_owner`: as in `DataTable`.
+    emptied of it. `of_owner` and `export`: as in `DataTable`.
     """
 
     reason: str
     on_tenant_erasure: Literal["delete", "kept"]
     of_owner: str | None = None
+    export: str | None = None
 
 
 _WRITTEN_TO = """in (
@@ -116,10 +117,10 @@ REGISTRY: Final[Mapping[str, DataTable]] = MappingProxyType(
             " where s.tenant_id = $1 and s.conversation_id = $2)",
             None,
             "withdrawn",
-            None,
+            "fact_decision",
             of_owner="owner = $2::text and $3::text is null",
         ),
-        "fact_decision_sources": DataTable("memory", "conversation_id = $2", "turn_id = $2", "delete", None),
+        "fact_decision_sources": DataTable("memory", "conversation_id = $2", "turn_id = $2", "delete", "fact_decision"),
         "index_entries": DataTable(
             "index",
             "conversation_id = $2",
@@ -143,9 +144,10 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, OtherTable]] = MappingProxyType(
     {
         "memories": OtherTable(
             "content of an agent's own, across conversations; goes by its id, its owner or its time, with its index"
-            " entry and vectors; exported as `memory`",
+            " entry and vectors",
             "delete",
             of_owner="owner = $2::text and $3::text is null",
+            export="memory",
         ),
         "idempotency_records": OtherTable(
             "HMACs of key and request, and ids of what it made, no content; swept after a day. Stays when what it made"

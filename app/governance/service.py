@@ -15,6 +15,7 @@ from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.governance.erasures.run import ErasureRunner
 from app.governance.erasures.service import Erasures
+from app.governance.exports.service import Exports
 from app.governance.owners import OwnerViews
 from app.governance.purge import Purger
 from app.governance.schemas import OwnerLookup, OwnerView
@@ -23,7 +24,7 @@ from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, Scope
 
-__all__ = ["Erasures", "Governance"]
+__all__ = ["Erasures", "Exports", "Governance"]
 
 _SWEPT_AT_ONCE = 1_000
 _MAX_SWEEPS = 100
@@ -48,6 +49,7 @@ class Governance:
         memories: Memories,
         index: SearchIndex,
         erasures: Erasures,
+        exports: Exports,
     ) -> None:
         self._database = database
         self._ops = ops
@@ -57,6 +59,8 @@ class Governance:
         self._index = index
         self.purger = Purger(database, expiry=conversations.expiry, facts=facts, index=index)
         """Deletes expired conversations, and large ones, in steps."""
+        self.exports = exports
+        """Exports a conversation, a project or the tenant as lines."""
         self.erasures = erasures
         """Erases all data of a conversation, an owner, an actor or a tenant, with a receipt."""
         erasures.run_with(

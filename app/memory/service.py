@@ -17,6 +17,7 @@ from app.core.ids import ConversationId, TenantId
 from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex, VectorBackfill
+from app.memory.archive.export import MemoryExporter
 from app.memory.extraction.service import Extractor
 from app.memory.facts import decision_store, erasure_store, store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
@@ -75,6 +76,8 @@ class FactService:
         index.readers[EntryKind.FACT] = self._read_texts
         self._writer = FactWriter(index=index, settings=settings)
         self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._writer)
+        self.exporter = MemoryExporter()
+        """Reads facts and memories as records of an export."""
         self.extractor = Extractor(database, conversations=conversations, writer=self._writer, chat=chat)
         """Extracts facts from turns."""
 

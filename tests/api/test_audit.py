@@ -82,6 +82,8 @@ READS: dict[str, str] = {
     "list_spaces": "spaces.list",
     "list_audit_entries": "audit.list",
     "look_up_owner": "owners.read",
+    "export_conversation": "exports.read",
+    "export_data": "exports.read",
     "list_erasures": "erasures.list",
 }
 BY_OPERATORS: dict[str, tuple[str, ...]] = {
@@ -125,7 +127,7 @@ class Walk:
         response: httpx.Response = await self.client.request(method, path, headers=headers, **more)
         assert response.is_success, response.text
         self.done[operation] = request_id
-        return response.json() if response.content else None
+        return response.json() if response.content.startswith(b"{") and "export" not in path else None
 
 
 async def entries_of(service: Service, request_id: str) -> list[asyncpg.Record]:
@@ -291,6 +293,8 @@ async def test_each_recall_and_each_read_of_an_administrator_has_its_entry(opera
         await walk.do(name, "get", f"/v1/admin/{of}")
     await walk.do("look_up_owner", "post", "/v1/owners/lookup", json={"owner": SECRET})
     await walk.do("list_erasures", "get", "/v1/erasures")
+    await walk.do("export_conversation", "get", f"{path}/export")
+    await walk.do("export_data", "post", "/v1/export", json={})
     tenant_path = f"/v1/admin/tenants/{format_id(operator.tenant_id)}"
     await walk.do("get_tenant", "get", tenant_path)
     await walk.do("get_limits", "get", "/v1/admin/limits")
@@ -304,7 +308,9 @@ async def test_each_recall_and_each_read_of_an_administrator_has_its_entry(opera
         assert (entry["action"], entry["actor"], entry["request_id"]) == (READS[operation], "key", request_id)
         assert entry["key_id"] is not None
         assert SECRET not in str(entry)
-        assert (entry["conversation_id"] == conversation) == (operation in {"recall_in_conversation", "build_context"})
+        assert (entry["conversation_id"] == conversation) == (
+            operation in {"recall_in_conversation", "build_context", "export_conversation"}
+        )
     [entry] = await listed(operator, request_id=walk.done["recall_in_conversation"])
     assert entry["counts"] == {"hits": 1}
 

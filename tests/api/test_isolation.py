@@ -1,5 +1,6 @@
 """Tenants never meet: not through the API, and not in the database even when a query forgets the tenant."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -329,6 +330,19 @@ async def erases_and_sees_only_its_own_owners(two: Two, _name: str) -> None:
     problem(await two.owner.get(f"/v1/erasures/{own[0]['id']}"), 404, "not_found")
     checked = await two.owner.post("/v1/erasures/verify", json={"receipt": own[-1], "owner": "ann"})
     assert checked.json() == {"valid": False, "matches": False}
+
+
+async def exports_only_its_own(two: Two, _name: str) -> None:
+    """An export of a conversation of another tenant, and of all data, also where an own one has the same id."""
+    before = await two.owners_view()
+    problem(await two.intruder.get(f"/v1/conversations/{two.conversation}/export"), 404, "not_found")
+    await two.intruder.conversation(id=two.conversation, owner="ann")
+    mine = (await two.intruder.get(f"/v1/conversations/{two.conversation}/export")).text
+    assert [json.loads(line)["type"] for line in mine.splitlines()] == ["header", "conversation", "trailer"]
+    for body in ({}, {"project": "default"}, {"checkpoints": True}):
+        assert SECRET not in (await two.intruder.post("/v1/export", json=body)).text
+    assert SECRET in (await two.owner.post("/v1/export", json={})).text
+    assert await two.owners_view() == before
 
 
 async def reaches_only_its_own_operations(two: Two, name: str) -> None:
@@ -662,6 +676,8 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "get_job": reaches_only_its_own_jobs,
     "retry_job": reaches_only_its_own_jobs,
     "cancel_job": reaches_only_its_own_jobs,
+    "export_conversation": exports_only_its_own,
+    "export_data": exports_only_its_own,
     "create_erasure": erases_and_sees_only_its_own_owners,
     "list_erasures": erases_and_sees_only_its_own_owners,
     "get_erasure": erases_and_sees_only_its_own_owners,

@@ -53,6 +53,7 @@ READS = {
     "get_model",
     "get_openai_conversation", "list_openai_items", "get_openai_item", "delete_openai_item", "ask_agent",
     "dry_run_conversation", "list_operations", "get_operation", "cancel_operation", "look_up_owner",
+    "export_conversation", "export_data",
 }  # fmt: skip
 """Operations that are refused to every key without the scope `read`."""
 ADMINISTERS = {"delete_memory", "create_erasure", "list_erasures", "get_erasure", "verify_erasure"} | {

@@ -4,7 +4,10 @@ The records of a Turnkeep export have every member that is not null. A file that
 leaves out what that system does not know: ids, hashes, `seq`, `rev`, policies. The import makes these.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
+from uuid import UUID
 
 from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
@@ -152,3 +155,30 @@ class SummaryRecord(Strict):
     replaced_by: IdIn | None = None
     rev: Counter
     created_at: TimeIn
+
+
+# reading
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationPlace:
+    """A place inside of a conversation: after its record, after a turn by seq or id, or after a summary.
+
+    `through` and `rev` are those of the conversation when its record was read.
+    """
+
+    conversation_id: UUID
+    through: int
+    rev: int
+    part: str = "turns"
+    seq: int = 0
+    after: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """Records, the place after them (None at the end of the conversation), and the approximate size of their texts."""
+
+    records: Sequence[JsonObject]
+    place: ConversationPlace | None
+    size: int

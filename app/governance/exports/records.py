@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, StrictInt, StringConstraints, TypeAdapter
@@ -23,7 +24,17 @@ from app.memory.schemas import FactDecisionRecord, FactRecord
 
 FORMAT: Final = "turnkeep-export"
 VERSION: Final = 1
-RECORD_TYPES: Final = ("conversation", "turn", "summary", "fact", "fact_decision", "memory")
+RECORD_MODELS: Final[Mapping[str, type[Strict]]] = MappingProxyType(
+    {
+        "conversation": ConversationRecord,
+        "turn": TurnRecord,
+        "summary": SummaryRecord,
+        "fact": FactRecord,
+        "fact_decision": FactDecisionRecord,
+        "memory": MemoryRecord,
+    }
+)
+RECORD_TYPES: Final = tuple(RECORD_MODELS)
 
 
 class ScopeKind(StrEnum):

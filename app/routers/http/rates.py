@@ -21,6 +21,8 @@ RATE_CLASSES: Final[Mapping[str, RateClass]] = {
     "append_chunk": RateClass.CHUNK,
     "before_turn": RateClass.SEARCH,
     "build_context": RateClass.SEARCH,
+    "export_conversation": RateClass.SEARCH,
+    "export_data": RateClass.SEARCH,
     "list_memory_tree": RateClass.SEARCH,
     "look_up_owner": RateClass.SEARCH,
     "recall": RateClass.SEARCH,

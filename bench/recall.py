@@ -213,7 +213,9 @@ class Bench:
         caller = self.caller(tenant)
         started = time.perf_counter()
         async with self.container.database.transaction(tenant.id, read_only=True) as tx:
-            found = await self.container.index.search(caller, tx, scope=scope, query=query, min_candidates=k)
+            found = await self.container.index.search(
+                caller, tx, scope=scope, query=query, min_candidates=k, rank=lambda found: found
+            )
         return found, 1000 * (time.perf_counter() - started)
 
     async def pair(self, tenant: Tenant, scope: SearchScope, query: PreparedQuery, k: int = 10) -> "Pair":
@@ -263,7 +265,7 @@ def scores(found: SearchResult, mode: Mode) -> dict[UUID, float]:
         case Mode.TEXT:
             return {one.entry_id: one.bm25 for one in found_entries(found) if one.bm25 > 0}
         case Mode.HYBRID:
-            ranking = rank(found, SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
+            ranking = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
             return {item.candidate.entry_id: item.score for item in ranking.best(len(found.cosine))}
 
 

@@ -104,7 +104,7 @@ class ContextBuilder:
         parts = await self._parts(caller, conversation_id, request, recent)
         assembled = await self._assembled(replace(parts, asked=asked, upcoming=len(upcoming)), request)
         gap, erased = await self._left_out(caller, conversation_id, assembled.uncovered_ranges(recent.seq))
-        return assembled.answer(as_of_seq=recent.seq, gap=gap, degraded=erased, explain=request.explain)
+        return assembled.answer(as_of_seq=recent.seq, gap=gap, degraded=erased)
 
     async def first(
         self,
@@ -128,7 +128,7 @@ class ContextBuilder:
         parts = await self._parts(caller, None, request, said)
         asked = self._asked(request, None)
         assembled = await self._assembled(replace(parts, asked=asked, upcoming=len(upcoming)), request)
-        return assembled.answer(as_of_seq=0, gap=None, explain=request.explain)
+        return assembled.answer(as_of_seq=0, gap=None)
 
     async def _parts(
         self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns

@@ -6,7 +6,7 @@ transaction. A repeated turn id or Idempotency-Key stores nothing twice.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
 from app.conversations.archive.export import ConversationExporter
@@ -43,12 +43,14 @@ from app.conversations.schemas.conversations import (
     RevisionResult,
     Turn,
     TurnInput,
+    TurnT,
     UpdatedConversation,
     Verification,
 )
 from app.conversations.schemas.history import HistoryPage, HistoryQuery, Order
 from app.conversations.schemas.participants import Participant
 from app.conversations.stores import conversation_store, list_store, stream_store, token_store, turn_store
+from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.streams.permissions import permitted_turns
 from app.conversations.streams.service import Streams
 from app.conversations.summaries.invalidation import COMPACT_JOB, RETAIN_JOB
@@ -433,17 +435,24 @@ class Conversations:
             )
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 
-    async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated:
+    async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated[Turn]:
         """Return turns by id, in the caller's transaction. If not all fit, the first ids', and the ids left out."""
+        return await self._hydrate(caller, tx, turn_ids, turn_view)
+
+    async def hydrate_for_context(
+        self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]
+    ) -> Hydrated[CanonicalTurn]:
+        """Return turns as `hydrate` does, in canonical form."""
+        return await self._hydrate(caller, tx, turn_ids, canonical_turn)
+
+    async def _hydrate(
+        self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID], view: Callable[[TurnRow], TurnT]
+    ) -> Hydrated[TurnT]:
         found = await turn_store.find_ordered(
             tx, caller.tenant_id, turn_ids, max_bytes=self._settings.limits.max_answer_bytes
         )
         # Turns that were superseded or erased since the search are not shown.
-        shown = {
-            row.id: (turn_view(row), canonical_turn(row))
-            for row in found.rows
-            if row.superseded_by is None and row.erased_at is None
-        }
+        shown = {row.id: view(row) for row in found.rows if row.superseded_by is None and row.erased_at is None}
         last = turn_ids.index(found.rows[-1].id) if found.cut else len(turn_ids)
         return Hydrated(shown, frozenset(turn_ids[last + 1 :]))
 

@@ -120,7 +120,9 @@ def roles_with_several_speakers(turns: Sequence[CanonicalTurn]) -> frozenset[Rol
 
 def text_of(turn: CanonicalTurn) -> str:
     """Return a turn as plain text: its content, else its results, else its calls."""
-    content = to_text(parse_parts(turn.content))
+    content = turn.content
+    if not isinstance(content, str) or not content.strip():
+        content = to_text(parse_parts(content))
     if content:
         return content
     results = [text for result in turn.tool_results if (text := result_text(result))]

@@ -9,8 +9,9 @@ Media count as constants from the providers' documentation: an image 765 (OpenAI
 x 170) or 85 in low detail; audio 600 (a minute at 10 a second); a file 2 000 (about a PDF page with its image).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -93,10 +94,12 @@ def is_exact(target: Format, counter: TextCounter) -> bool:
     return counter.exact and target not in {Format.ANTHROPIC, Format.WORKERS_AI}
 
 
-def count_render(rendered: RenderedMessages, counter: TextCounter) -> int:
-    """Count the tokens of a whole render, without margin."""
-    messages = sum(message_tokens(message, counter) for message in rendered.messages)
-    return PRIMING_TOKENS + system_tokens(rendered.system, counter) + messages
+def count_render(
+    rendered: RenderedMessages, counter: TextCounter, *, tokens_of: Callable[[JsonObject], int] | None = None
+) -> int:
+    """Count the tokens of a whole render, without margin. `tokens_of` returns known counts of messages."""
+    tokens_of = tokens_of or partial(message_tokens, counter=counter)
+    return PRIMING_TOKENS + system_tokens(rendered.system, counter) + sum(map(tokens_of, rendered.messages))
 
 
 def system_tokens(system: str | None, counter: TextCounter) -> int:

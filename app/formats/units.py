@@ -128,7 +128,8 @@ class _CallPairing:
                     self._omit(turn, "it has only items, and is not the assistant's")
                 continue
             if index in blocks and turn.role is Role.ASSISTANT:
-                blocks[index] = replace(blocks[index], before=self._join(item_turns, index))
+                if item_turns:
+                    blocks[index] = replace(blocks[index], before=self._join(item_turns, index))
                 last = index
             else:
                 self._end_item_turns(blocks, item_turns, last)
@@ -137,6 +138,8 @@ class _CallPairing:
         self._end_item_turns(blocks, item_turns, last)
 
     def _end_item_turns(self, blocks: dict[int, TurnBlock], item_turns: Sequence[int], last: int | None) -> None:
+        if not item_turns:
+            return
         if last is not None:
             blocks[last] = replace(blocks[last], after=self._join(item_turns, last))
             return

@@ -1,6 +1,6 @@
 """Entries, queries and results of the search index, and embedding spaces."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -193,8 +193,8 @@ class SearchResult:
     role_code: Callable[[str], int | None]
     candidate: Callable[[int], SearchCandidate]
     """Returns the entry of an element."""
-    find: Callable[[Sequence[UUID]], NDArray[np.intp]]
-    """Returns the elements of some entries, in any order; those that are not in scope are left out."""
+    find: Callable[[Sequence[UUID]], Mapping[UUID, int]]
+    """Returns the elements of some entries; those that are not in scope are left out."""
     vectors_pending: bool
     lexemes: Sequence[str]
 

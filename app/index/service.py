@@ -44,7 +44,7 @@ from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.ann_search import Space
 from app.index.search.removals import REMOVALS, Removal, delete_old_removals, forget_removed, removal_messages
 from app.index.search.resident import ResidentIndex
-from app.index.search.searcher import Searcher
+from app.index.search.searcher import RankingT, Searcher
 from app.index.search.segment_search import SegmentQuery
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.write import removal_store, store
@@ -384,16 +384,18 @@ class SearchIndex:
         return PreparedQuery(vectors[0], lexemes, None, known, runtime)
 
     async def search(
-        self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int
-    ) -> SearchResult:
-        """Return how well the entries in scope match a query: all of them, if the scope fits into memory.
+        self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int,
+        rank: Callable[[SearchResult], RankingT],
+    ) -> RankingT:  # fmt: skip
+        """Rank the entries in scope by how well they match a query: all of them, if the scope fits into memory.
 
-        Of a wider scope, candidates are compared: at least `min_candidates` by words, and as many by vector.
+        Of a wider scope, candidates are compared: at least `min_candidates` by words, and as many by vector. `rank` is
+        called once, for many entries in a thread.
         """
         ann = (query.runtime or self.spaces.current).ann
         asked = SegmentQuery(_normalised(query.vector), query.lexemes, query.names)
         pool = max(self._settings.recall_pool, min_candidates)
-        return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool)
+        return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool, rank=rank)
 
     def forget(self, message: Message) -> None:
         """Remove from memory what another process, or this one, has deleted."""

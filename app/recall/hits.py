@@ -35,7 +35,7 @@ _HIT: TypeAdapter[Hit] = TypeAdapter(Hit)
 class HitContents:
     """The content of the hits, read from the capabilities that own it."""
 
-    turns: Hydrated
+    turns: Hydrated[Turn]
     summaries: Mapping[UUID, Summary]
     memories: Mapping[UUID, Memory]
     facts: Mapping[UUID, Fact]
@@ -68,10 +68,9 @@ def to_hit(
     candidate = item.candidate
     if not contents.has(item):
         return None
-    hydrated = contents.turns.turns.get(candidate.entry_id)
+    turn = contents.turns.turns.get(candidate.entry_id)
     summary, memory = contents.summaries.get(candidate.entry_id), contents.memories.get(candidate.entry_id)
     fact = contents.facts.get(candidate.entry_id)
-    turn = None if hydrated is None else hydrated[0]
     neighbours: list[Turn] | None = None
     if request.neighbours and turn is not None:
         others, place = around.get(turn.conversation_id, []), turn.position or 0

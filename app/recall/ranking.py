@@ -66,26 +66,33 @@ class Ranking:
     def best(self, k: int, *, without: Collection[UUID] = ()) -> list[RankedCandidate]:
         """Return the best `k` hits except some, best first. The newer one, then the lower id, wins a tie."""
         wanted = k + len(without)
-        hits, times = self.hits, self.found.occurred_at
+        hits = self.hits
+        if len(hits) > wanted:
+            # those that may have the same score as the last one when they are rounded
+            scores = self.scores.total[hits]
+            hits = hits[scores >= np.partition(scores, len(hits) - wanted)[len(hits) - wanted] - 2 * 10**-_SCORE_DIGITS]
         # the last bits of a score depend on the place of a vector among the others
-        total = np.round(self.scores.total.astype(np.float64), _SCORE_DIGITS)
-        if len(hits) > wanted:
-            least = np.partition(total[hits], len(hits) - wanted)[len(hits) - wanted]
-            hits = hits[total[hits] >= least]
-        hits = hits[np.lexsort((-times[hits], -total[hits]))]
-        if len(hits) > wanted:
-            last = hits[wanted - 1]  # only among those with its score and time, ids decide
-            hits = hits[(total[hits] > total[last]) | (times[hits] >= times[last])]
-        found = [(self.found.candidate(at), at) for at in hits.tolist()]
-        found.sort(key=lambda one: (-total[one[1]], -times[one[1]], one[0].entry_id))
-        chosen = [one for one in found if one[0].entry_id not in without][:k]
+        total = np.round(self.scores.total[hits].astype(np.float64), _SCORE_DIGITS)
+        times = self.found.occurred_at[hits]
+        order = np.lexsort((-times, -total))
+        if len(order) > wanted:
+            last = order[wanted - 1]  # only among those with its score and time, ids decide
+            is_as_good = (total == total[last]) & (times >= times[last])
+            order = np.flatnonzero((total > total[last]) | is_as_good)
+        found = [(-total[at], -times[at], self.found.candidate(int(hits[at])), int(hits[at])) for at in order.tolist()]
+        found.sort(key=lambda one: (one[0], one[1], one[2].entry_id))
+        chosen = [(candidate, at) for _, _, candidate, at in found if candidate.entry_id not in without][:k]
         return [self._rank(candidate, at) for candidate, at in chosen]
 
-    def of(self, entry_ids: Sequence[UUID]) -> list[RankedCandidate]:
-        """Return those of some entries that are hits, best first."""
-        at = np.intersect1d(self.found.find(entry_ids), self.hits)
-        ranked = (self._rank(self.found.candidate(hit), hit) for hit in at.tolist())
-        return sorted(ranked, key=lambda item: -item.score)
+    def scores_of(self, entry_ids: Sequence[UUID]) -> dict[UUID, float]:
+        """Return the scores of those of some entries that are hits."""
+        found = self.found.find(entry_ids)
+        is_hit = np.isin(list(found.values()), self.hits)
+        return {
+            entry_id: float(self.scores.total[at])
+            for (entry_id, at), wanted in zip(found.items(), is_hit.tolist(), strict=True)
+            if wanted
+        }
 
     def _rank(self, candidate: SearchCandidate, at: int) -> RankedCandidate:
         scores = self.scores
@@ -138,8 +145,8 @@ def read_intent(query: str, participants: Sequence[Participant]) -> SpeakerInten
 
 def rank(
     found: SearchResult,
-    intent: SpeakerIntent,
     *,
+    intent: SpeakerIntent,
     query: str,
     by_vector: bool,
     is_calibrated: bool,

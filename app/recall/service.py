@@ -54,7 +54,6 @@ _MAX_TRIES = 3
 # facts read for each wanted one, since a filter of actors hides some; and spare ones for those deleted meanwhile
 _FACTS_READ = 10
 _FACTS_SPARE = 10
-_IN_THREAD_ENTRIES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,8 @@ class RecallService:
         """Return the turns for a conversation's context.
 
         With `project`, search all conversations of the project (of `owner`, if given), else only the one conversation.
-        `known` turns are loaded already: they are ranked and returned in addition to the `k` best of the others.
+        `known` turns of this conversation are loaded already: they are returned in addition to the `k` best of the
+        others, in any order.
         """
         loaded = {parse_id(turn.id): turn for turn in known}
         ranking_query = _RankingQuery(
@@ -239,16 +239,19 @@ class RecallService:
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await self._rank(caller, tx, ranking_query, scope)
             new_hits = found.ranking.best(k, without=loaded)
-            ranked = sorted([*new_hits, *found.ranking.of(list(loaded))], key=lambda item: -item.score)
-            hydrated = await self._hydrate(caller, tx, new_hits)
-            turns = {key: turn for key, (_, turn) in hydrated.turns.items()} | loaded
+            known_scores = found.ranking.scores_of(list(loaded))
+            new_ids = _of_kind(new_hits, EntryKind.TURN)
+            hydrated: Hydrated[CanonicalTurn] = Hydrated({}, frozenset())
+            if new_ids:
+                hydrated = await self._conversations.hydrate_for_context(caller, tx, turn_ids=new_ids)
             others = {item.candidate.conversation_id for item in new_hits} - {None, conversation_id}
             names = await self._conversations.display_names(caller, tx, conversation_ids=others) if others else {}
         recalled = [
             RecalledTurn(turn, item.score, names.get(item.candidate.conversation_id or conversation_id))
-            for item in ranked
-            if (turn := turns.get(item.candidate.entry_id)) is not None
+            for item in new_hits
+            if (turn := hydrated.turns.get(item.candidate.entry_id)) is not None
         ]
+        recalled += [RecalledTurn(loaded[entry_id], score) for entry_id, score in known_scores.items()]
         return Recalled(recalled, [*found.degraded, *(["turns_too_large"] if hydrated.left_out else [])])
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
@@ -339,11 +342,9 @@ class RecallService:
 
     async def _rank(self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope) -> _Ranked:
         prepared = query.prepared
-        found = await self._index.search(caller, tx, scope=scope, query=prepared, min_candidates=query.k)
         order = partial(
             rank,
-            found,
-            read_intent(query.text, query.participants),
+            intent=read_intent(query.text, query.participants),
             query=query.text,
             by_vector=prepared.vector is not None,
             is_calibrated=prepared.vector is None or self._index.space_of(prepared) in CALIBRATED_SPACES,
@@ -351,25 +352,21 @@ class RecallService:
             min_relevance=query.min_relevance,
             explain=query.explain,
         )
-        ranking = order() if len(found.cosine) <= _IN_THREAD_ENTRIES else await asyncio.to_thread(order)
+        ranking = await self._index.search(caller, tx, scope=scope, query=prepared, min_candidates=query.k, rank=order)
         degraded = [prepared.degraded] if prepared.degraded else []
-        if found.vectors_pending and prepared.vector is not None:
+        if ranking.found.vectors_pending and prepared.vector is not None:
             degraded.append("vectors_pending")
         return _Ranked(ranking, degraded)
-
-    async def _hydrate(self, caller: Caller, tx: Transaction, ranked: Sequence[RankedCandidate]) -> Hydrated:
-        ids = _of_kind(ranked, EntryKind.TURN)
-        if not ids:
-            return Hydrated({}, frozenset())
-        return await self._conversations.hydrate(caller, tx, turn_ids=ids)
 
     async def _read_contents(
         self, caller: Caller, tx: Transaction, ranked: Sequence[RankedCandidate], *, project: str | None
     ) -> HitContents:
         """Read the content of the hits from its owners; facts only if they are known in the project."""
-        turns = await self._hydrate(caller, tx, ranked)
+        turn_ids, fact_ids = _of_kind(ranked, EntryKind.TURN), _of_kind(ranked, EntryKind.FACT)
         summary_ids, memory_ids = _of_kind(ranked, EntryKind.SUMMARY), _of_kind(ranked, EntryKind.MEMORY)
-        fact_ids = _of_kind(ranked, EntryKind.FACT)
+        turns: Hydrated[Turn] = Hydrated({}, frozenset())
+        if turn_ids:
+            turns = await self._conversations.hydrate(caller, tx, turn_ids=turn_ids)
         summaries, memories, facts = dict[UUID, Summary](), dict[UUID, Memory](), dict[UUID, Fact]()
         if summary_ids:
             summaries = await self._conversations.summaries.by_id(caller, tx, summary_ids=summary_ids)
@@ -380,10 +377,10 @@ class RecallService:
         return HitContents(turns, summaries, memories, facts)
 
     async def _neighbours(
-        self, caller: Caller, tx: Transaction, hydrated: Hydrated, reach: int
+        self, caller: Caller, tx: Transaction, hydrated: Hydrated[Turn], reach: int
     ) -> tuple[dict[str, list[Turn]], bool]:
         """Return the turns around hits, by conversation, in order of position, and whether some were left out."""
-        positions = [(parse_id(turn.conversation_id), turn.position or 0) for turn, _ in hydrated.turns.values()]
+        positions = [(parse_id(turn.conversation_id), turn.position or 0) for turn in hydrated.turns.values()]
         around: defaultdict[str, list[Turn]] = defaultdict(list)
         if not reach or not positions:
             return around, False

@@ -23,7 +23,7 @@ from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import FakeChat, Reply, calls, open_fake_chat, says
 from tests.support.fake_openai import MODEL
 from tests.support.live import serving
-from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
+from tests.support.postgres import Servers, TestDatabase, own_database
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -179,10 +179,8 @@ async def endpoint() -> AsyncIterator[FakeChat]:
 @pytest.fixture(scope="module")
 async def own(servers: Servers) -> AsyncIterator[TestDatabase]:
     """A database of its own for the page that moves a whole installation to another embedding model."""
-    name = f"turnkeep_guides_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-    await make_template(servers)
-    yield await clone_template(servers, name)
-    await drop_database(servers, name)
+    async with own_database(servers, "guides") as database:
+        yield database
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ On a database of its own, since a worker catches up every tenant that it finds.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,16 +21,14 @@ from app.worker.handlers import make_worker
 from app.worker.runner import working
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_openai import MODEL, FakeOpenAI, Mode, open_fake
-from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
+from tests.support.postgres import Servers, TestDatabase, fetch_as_superuser, own_database
 from tests.support.timing import PATIENT_S, shorten_timeout
 
 
 @pytest.fixture(scope="module")
 async def own(servers: Servers) -> AsyncIterator[TestDatabase]:
-    name = f"turnkeep_late_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-    await make_template(servers)
-    yield await clone_template(servers, name)
-    await drop_database(servers, name)
+    async with own_database(servers, "late") as database:
+        yield database
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +71,7 @@ async def fake(opened_fake: FakeOpenAI, remote: Service) -> FakeOpenAI:
 
 
 async def rows(service: Service, sql: str, *args: object) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(service.database.superuser)
-    try:
-        return await connection.fetch(sql, *args)
-    finally:
-        await connection.close()
+    return await fetch_as_superuser(service.database, sql, *args)
 
 
 @asynccontextmanager

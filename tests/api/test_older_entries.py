@@ -5,7 +5,6 @@ analyses every such entry that it finds.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from app.tenancy.schemas import job_caller
 from tests.api.test_compaction import summaries, talk
 from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
-from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
+from tests.support.postgres import Servers, TestDatabase, fetch_as_superuser, own_database
 from tests.support.timing import PATIENT_MS
 
 KINDS = ["turn", "summary", "fact", "memory"]
@@ -43,10 +42,8 @@ INDEXED_BYTES = 400
 
 @pytest.fixture(scope="module")
 async def own(servers: Servers) -> AsyncIterator[TestDatabase]:
-    name = f"turnkeep_older_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-    await make_template(servers)
-    yield await clone_template(servers, name)
-    await drop_database(servers, name)
+    async with own_database(servers, "older") as database:
+        yield database
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +53,7 @@ async def service(own: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -
 
 
 async def rows(service: Service, sql: str, *args: object) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(service.database.superuser)
-    try:
-        return await connection.fetch(sql, *args)
-    finally:
-        await connection.close()
+    return await fetch_as_superuser(service.database, sql, *args)
 
 
 async def empty(service: Service, client: Client) -> None:

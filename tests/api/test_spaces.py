@@ -34,7 +34,7 @@ from tests.support.api import Client, Service, open_service, problem
 from tests.support.command import TURNKEEP
 from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
 from tests.support.fake_openai import MODEL, FakeOpenAI, open_fake
-from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
+from tests.support.postgres import Servers, TestDatabase, fetch_as_superuser, own_database
 from tests.support.statements import counted_statements, first_words
 from tests.support.timing import PATIENT_S
 
@@ -57,10 +57,8 @@ def both(fake: FakeOpenAI, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 async def own(servers: Servers) -> AsyncIterator[TestDatabase]:
-    name = f"turnkeep_spaces_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-    await make_template(servers)
-    yield await clone_template(servers, name)
-    await drop_database(servers, name)
+    async with own_database(servers, "spaces") as database:
+        yield database
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +107,7 @@ async def pair(
 
 
 async def rows(service: Service, sql: str, *args: object) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(service.database.superuser)
-    try:
-        return await connection.fetch(sql, *args)
-    finally:
-        await connection.close()
+    return await fetch_as_superuser(service.database, sql, *args)
 
 
 @asynccontextmanager

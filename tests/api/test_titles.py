@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from tests.api.test_erase import dump
 from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
-from tests.support.postgres import Servers, TestDatabase, clone_template, drop_database, make_template
+from tests.support.postgres import Servers, TestDatabase, own_database
 from tests.support.timing import PATIENT_MS
 
 QUESTION = "How do I get from the airport of Lisbon to Alfama with two suitcases and a parrot?"
@@ -170,10 +169,8 @@ async def fake() -> AsyncIterator[FakeChat]:
 @pytest.fixture(scope="module")
 async def own(servers: Servers) -> AsyncIterator[TestDatabase]:
     """A database of these tests alone: the model would be asked for what other tests have left, too."""
-    name = f"turnkeep_titles_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-    await make_template(servers)
-    yield await clone_template(servers, name)
-    await drop_database(servers, name)
+    async with own_database(servers, "titles") as database:
+        yield database
 
 
 @pytest.fixture

@@ -259,7 +259,9 @@ async def library(wide: Service) -> AsyncIterator[Client]:
 async def search(service: Service, client: Client, scope: SearchScope, query: PreparedQuery) -> SearchResult:
     caller = Caller(client.tenant_id, KeyId(uuid4()), frozenset(KeyScope), agent_id=None, long_term_enabled=True)
     async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
-        return await service.container.index.search(caller, tx, scope=scope, query=query, min_candidates=10)
+        return await service.container.index.search(
+            caller, tx, scope=scope, query=query, min_candidates=10, rank=lambda found: found
+        )
 
 
 SCOPES: list[dict[str, Any]] = [
@@ -307,7 +309,9 @@ async def test_by_meaning_and_words_a_wide_scope_gives_the_ten_of_the_exact_sear
         tops = [
             {
                 item.candidate.entry_id
-                for item in rank(found, SpeakerIntent(), query=text, by_vector=True, is_calibrated=False).best(10)
+                for item in rank(found, intent=SpeakerIntent(), query=text, by_vector=True, is_calibrated=False).best(
+                    10
+                )
             }
             for found in [await search(one, library, scope, query) for one in (wide, exact)]
         ]

@@ -75,6 +75,7 @@ class Case:
         return ContextRequest.model_validate(
             {
                 "token_budget": budget,
+                "explain": True,
                 "format": self.target,
                 "tokenizer": self.tokenizer,
                 "filter_participants": self.filtered,

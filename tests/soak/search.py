@@ -390,7 +390,9 @@ async def compare(pair: tuple[Service, Service], client: Client, history: Histor
                 text, vector_text=text, by_words=True, by_vector=chance.random() < 0.8, names=["ann", "bob"]
             )
             async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
-                found = await index.search(caller, tx, scope=scope, query=query, min_candidates=10)
+                found = await index.search(
+                    caller, tx, scope=scope, query=query, min_candidates=10, rank=lambda found: found
+                )
             check(found, [row for row in rows if in_scope(row, scope)], query)
             history.counts["comparisons"] += 1
 

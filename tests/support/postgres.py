@@ -132,6 +132,24 @@ async def drop_database(servers: Servers, name: str) -> None:
         await connection.execute(f"drop database if exists {name} with (force)")
 
 
+@asynccontextmanager
+async def own_database(servers: Servers, label: str) -> AsyncIterator[TestDatabase]:
+    """A fresh database of one test module, dropped afterwards."""
+    name = f"turnkeep_{label}_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    yield await clone_template(servers, name)
+    await drop_database(servers, name)
+
+
+async def fetch_as_superuser(database: TestDatabase, sql: str, *args: object) -> "list[asyncpg.Record]":
+    """All rows of one statement, of all tenants."""
+    connection = await asyncpg.connect(database.superuser)
+    try:
+        return await connection.fetch(sql, *args)
+    finally:
+        await connection.close()
+
+
 class NoContainerError(Exception):
     """Why no container can be had, for whoever asked for one."""
 

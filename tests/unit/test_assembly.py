@@ -54,13 +54,13 @@ def result(position: int, call_id: str, content: str = "found") -> CanonicalTurn
 
 
 def build(recent: Sequence[CanonicalTurn], budget: int = 100_000, **more: Any) -> Assembled:
-    named = ("format", "filter_participants", "semantic_recall", "as_actor")
+    named = ("format", "filter_participants", "semantic_recall", "as_actor", "explain")
     request = {key: more.pop(key) for key in named if key in more}
     asked = WindowRequest(more.pop("newest", 50), is_limit=more.pop("is_limit", False))
     parts: dict[str, Any] = {"system": None, "recent": recent, "asked": asked} | more
     return assemble(
         ContextParts(**parts),
-        request=ContextRequest.model_validate({"token_budget": budget} | request),
+        request=ContextRequest.model_validate({"token_budget": budget, "explain": True} | request),
         counter=FakeCounter(),
         settings=ContextSettings(),
     )
@@ -435,10 +435,17 @@ def test_explanations_are_readable_and_account_for_every_turn() -> None:
     assert recent == {f"t{n}" for n in range(1, 41)}
     assert reason(made, "t90", "recalled") == "it has no text to show"
     assert reason(made, "t40") == "the newest turn is always shown"
-    answer = made.answer(as_of_seq=40, gap=None, explain=False)
-    assert answer.explain is None
+    answer = made.answer(as_of_seq=40, gap=None)
     assert answer.as_of_seq == 40
-    assert made.answer(as_of_seq=40, gap=None, explain=True).explain == made.explain
+    assert answer.explain == made.explain
+
+
+def test_a_context_without_explanations_is_the_same() -> None:
+    recent, recalled = [result(1, "x"), *talk(2, 40)], [RecalledTurn(turn(90, content="far"), 0.5)]
+    explained, plain = (build(recent, 150, recalled=recalled, explain=explain) for explain in (True, False))
+    assert plain.explain is None
+    assert replace(explained, explain=None) == plain
+    assert plain.usage.sections.recent.dropped > 0
 
 
 def test_an_empty_conversation_gives_the_system_text_alone() -> None:

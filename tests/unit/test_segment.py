@@ -93,7 +93,7 @@ def test_equal_entries_are_in_the_order_of_their_ids_wherever_their_vectors_are(
     # without neighbours, all are alike
     found.position[:] = -1
     found.group[:] = -1
-    ranking = rank(found, SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
+    ranking = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
     for k in (1, 2, count):
         assert [item.candidate.entry_id for item in ranking.best(k)] == sorted(ids)[:k]
 
@@ -114,7 +114,7 @@ def test_few_of_many_equal_entries_are_made_into_hits() -> None:
         return make(at)
 
     object.__setattr__(found, "candidate", candidate)
-    best = rank(found, SpeakerIntent(), query="", by_vector=True, is_calibrated=False).best(10)
+    best = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False).best(10)
     assert [item.candidate.entry_id.int for item in best] == list(range(3000, 2990, -1))
     assert len(made) <= 20
 

@@ -53,7 +53,7 @@ def assemble(
 ) -> Assembled:
     """Build the context. Raises Invalid `budget_too_small` if system text and newest turn do not fit.
 
-    Of the request, only `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries) and
+    Of the request, only `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries), `explain` and
     `semantic_recall.k` are used. `k` is the maximum of recalled turns outside the window, so `parts` may contain more.
     `parts` contains only what was requested. `counter` is the tokenizer that the request names.
     """
@@ -111,6 +111,8 @@ class _Assembly:
         self._reasons = Reasons()
         self._reserved: dict[str, int] = {}
         self._kept = 0
+        self._ranked = sorted(parts.recalled, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
+        self._is_of_one_conversation = all(part.conversation is None for part in parts.recalled)
 
     def run(self) -> Assembled:
         self._require_newest()
@@ -382,14 +384,16 @@ class _Assembly:
         for unit in reversed(plan.skipped):
             if any(block.answered for block in unit.blocks) or any(turn.id in recalled for turn in unit.turns):
                 continue  # a call is never written without its arguments
-            line = self._earlier_turns_line(unit)
-            if self._costs.least(unit) <= left and (tokens := self._line_tokens(plan, EARLIER, line)) <= left:
-                plan.lines[EARLIER].append(line)
-                left -= tokens
-            else:
-                misses += 1
-                if misses == _MAX_MISSES:
-                    break
+            if self._costs.least(unit) <= left:
+                line = self._earlier_turns_line(unit)
+                tokens = self._line_tokens(plan, EARLIER, line)
+                if tokens <= left:
+                    plan.lines[EARLIER].append(line)
+                    left -= tokens
+                    continue
+            misses += 1
+            if misses == _MAX_MISSES:
+                break
 
     def _earlier_turns_line(self, unit: Unit) -> Line:
         text = "\n".join(recalled_line(block.turn) for block in unit.blocks)
@@ -417,8 +421,7 @@ class _Assembly:
         wanted = self._request.semantic_recall
         most = len(self._parts.recalled) if wanted is None else wanted.k
         lines: dict[str, Line] = {}
-        ranked = sorted(self._parts.recalled, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
-        for part in ranked:
+        for part in self._ranked:
             turn = part.turn
             if turn.id in shown:
                 self._reasons.explain("recalled", turn.id, "it is among the recent turns")
@@ -433,7 +436,7 @@ class _Assembly:
 
     def _order(self, turn: CanonicalTurn) -> tuple[float, int]:
         """Return the sort key of a turn: its position, or its time if some turns are of other conversations."""
-        if all(part.conversation is None for part in self._parts.recalled):
+        if self._is_of_one_conversation:
             return (0.0, turn.position)
         return (0.0 if turn.occurred_at is None else turn.occurred_at.timestamp(), turn.position)
 

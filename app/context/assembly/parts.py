@@ -100,7 +100,7 @@ class Assembled:
     shown: Sequence[int]
     covered: Sequence[tuple[int, int]]
     degraded: list[str]
-    explain: list[Explained]
+    explain: list[Explained] | None
 
     def uncovered_ranges(self, through: int) -> list[tuple[int, int]]:
         """Return the ranges of positions from 1 to `through` that are neither shown nor covered."""
@@ -116,7 +116,7 @@ class Assembled:
             ranges.append((next_free, through))
         return ranges
 
-    def answer(self, *, as_of_seq: int, gap: Gap | None, degraded: Sequence[str] = (), explain: bool) -> Context:
+    def answer(self, *, as_of_seq: int, gap: Gap | None, degraded: Sequence[str] = ()) -> Context:
         """Return the response to the caller; `degraded` is added to the assembly's own."""
         return Context(
             format=self.format,
@@ -127,5 +127,5 @@ class Assembled:
             gap=gap,
             as_of_seq=as_of_seq,
             degraded=list(dict.fromkeys([*self.degraded, *degraded])),
-            explain=self.explain if explain else None,
+            explain=self.explain,
         )

@@ -126,8 +126,9 @@ class Costs:
         self._named = named
         self._system = system
         # Keyed by identity, since blocks contain mappings and cannot be hashed. The blocks are stored too, so that no
-        # id is reused.
+        # id is reused. Messages are counted by identity, too: each block is rendered several times.
         self._messages: dict[int, tuple[Block, list[JsonObject]]] = {}
+        self._counts: dict[int, tuple[JsonObject, int]] = {}
         self._units: dict[int, int] = {}
         # Stored counts are o200k_base; another tokenizer of that family needs at least half as many tokens.
         self._hint_share = {"o200k_base": 1.0, "cl100k_base": 0.5}.get(counter.name, 0.0)
@@ -140,11 +141,11 @@ class Costs:
 
     def count(self, blocks: list[Block]) -> int:
         """Count the whole render of the blocks after the system text."""
-        return count_render(self.render(blocks), self._counter)
+        return self.count_rendered(self.render(blocks))
 
     def count_rendered(self, rendered: RenderedMessages) -> int:
         """Count a render."""
-        return count_render(rendered, self._counter)
+        return count_render(rendered, self._counter, tokens_of=self._count)
 
     def note(self, block: NoteBlock) -> int:
         """Count one note as a message."""
@@ -203,4 +204,10 @@ class Costs:
         return known[1]
 
     def _tokens(self, block: Block) -> int:
-        return sum(message_tokens(message, self._counter) for message in self._of(block))
+        return sum(self._count(message) for message in self._of(block))
+
+    def _count(self, message: JsonObject) -> int:
+        known = self._counts.get(id(message))
+        if known is None:
+            known = self._counts[id(message)] = (message, message_tokens(message, self._counter))
+        return known[1]

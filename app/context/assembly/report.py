@@ -4,7 +4,8 @@ Invariants: the sections' `used` add up to the count of the final render; `reque
 are split between sections by counting the render as it grows: system, turns, summary, volatile block.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from app.context.assembly.labels import HEADINGS, line_of, recalled_line
@@ -65,15 +66,8 @@ def report(
 ) -> Assembled:
     """Return the finished context with its report."""
     counter, margin = measure
-    rows = _Rows(plan, costs, reasons, margin)
-    explained = [
-        *rows.system(parts.system),
-        *rows.recent(units, left_out),
-        *rows.summary(parts),
-        *rows.texts("facts", parts.facts),
-        *rows.texts("memories", parts.memories),
-        *rows.recalled(parts.recalled),
-    ]
+    rows = _Rows(plan, costs, reasons, margin, explain=request.explain)
+    rows.add_all(parts, units, left_out)
     used = _used(plan, costs, margin, rendered)
     usage = ContextUsage(
         budget=request.token_budget,
@@ -95,7 +89,7 @@ def report(
         shown=sorted(positions[turn_id] for turn_id in included.turn_ids if turn_id in positions),
         covered=[(part.from_position, part.to_position) for part in plan.summaries],
         degraded=list(dict.fromkeys([*parts.degraded, *([ERASED_SOURCES] if has_lost_sources else [])])),
-        explain=explained,
+        explain=rows.rows if request.explain else None,
     )
 
 
@@ -161,102 +155,128 @@ def _sections(used: dict[SectionName, int], dropped: dict[SectionName, int]) -> 
 
 
 class _Rows:
-    """Writes one row per considered item. The tokens of a unit are in the row of its first turn.
+    """Writes one row per considered item, if they are to be explained, and adds up what was dropped.
 
-    `dropped`: tokens of requested items that did not fit, by section.
+    The tokens of a unit are in the row of its first turn. Those of items that are neither explained nor dropped are not
+    counted. `dropped`: tokens of requested items that did not fit, by section.
     """
 
-    def __init__(self, plan: Plan, costs: Costs, reasons: Reasons, margin: Margin) -> None:
+    def __init__(self, plan: Plan, costs: Costs, reasons: Reasons, margin: Margin, *, explain: bool) -> None:
         self._plan = plan
         self._costs = costs
         self._reasons = reasons
         self._margin = margin
+        self._explain = explain
         self.dropped: dict[SectionName, int] = dict.fromkeys(_SECTIONS, 0)
+        self.rows: list[Explained] = []
 
-    def system(self, system: str | None) -> list[Explained]:
-        if not system or not system.strip():
-            return []
-        return [self._row("system", "system", "the system text comes first", self._costs.count([]))]
+    def add_all(self, parts: ContextParts, units: Sequence[Unit], left_out: Sequence[OmittedTurn]) -> None:
+        """Add the items of all sections."""
+        self._add_system(parts.system)
+        self._add_recent(units, left_out)
+        self._add_summaries(parts)
+        self._add_texts("facts", parts.facts)
+        self._add_texts("memories", parts.memories)
+        self._add_recalled(parts.recalled)
 
-    def recent(self, units: Sequence[Unit], left_out: Sequence[OmittedTurn]) -> list[Explained]:
-        rows: dict[tuple[int, int], Explained] = {}
+    def _add_system(self, system: str | None) -> None:
+        if self._explain and system and system.strip():
+            self._add("system", "system", lambda: self._costs.count([]), kept="the system text comes first")
+
+    def _add_recent(self, units: Sequence[Unit], left_out: Sequence[OmittedTurn]) -> None:
         window = {unit.position for unit in self._plan.units}
         earlier = {turn_id for line in self._plan.lines[EARLIER] for turn_id in line.ids}
         newest = units[-1].position if units else 0
+        places: list[int] = []
+        first_row = len(self.rows)
         for unit in units:
-            kept = unit.position in window or unit.turns[0].id in earlier
+            is_kept = unit.position in window or unit.turns[0].id in earlier
+            if is_kept and not self._explain:
+                continue
+            tokens = partial(self._costs.unit if is_kept else self._costs.estimate, unit)
             for index, turn in enumerate(unit.turns):
-                tokens = 0 if index else self._costs.unit(unit) if kept else self._costs.estimate(unit)
-                reason = self._reason("recent", turn.id, tokens) if not kept else "it is within the recent window"
+                kept = "it is within the recent window" if is_kept else None
                 if turn.id in earlier:
-                    reason = "it is written before the last question, as the window has no place for it"
-                if unit.position >= newest:
-                    reason = "the newest turn is always shown"
-                if index:
-                    reason += f", together with turn {unit.turns[0].id}"
-                rows[turn.position, len(rows)] = self._row("recent", turn.id, reason, tokens, kept=kept)
+                    kept = "it is written before the last question, as the window has no place for it"
+                if is_kept and unit.position >= newest:
+                    kept = "the newest turn is always shown"
+                beside = f", together with turn {unit.turns[0].id}" if index else ""
+                self._add("recent", turn.id, _no_tokens if index else tokens, kept=kept, beside=beside)
+                places.append(turn.position)
+        if not self._explain:
+            return
         counted: set[str] = set()
         for left in left_out:
             tokens = left.turn.content_tokens if left.is_whole and left.turn.id not in counted else 0
             counted.add(left.turn.id)
-            rows[left.turn.position, len(rows)] = self._row("recent", left.turn.id, left.reason, tokens, kept=False)
-        return [row for _, row in sorted(rows.items())]
+            self._write("recent", left.turn.id, left.reason, tokens, kept=False)
+            places.append(left.turn.position)
+        order = sorted(range(len(places)), key=lambda at: (places[at], at))
+        self.rows[first_row:] = [self.rows[first_row + at] for at in order]
 
-    def summary(self, parts: ContextParts) -> list[Explained]:
+    def _add_summaries(self, parts: ContextParts) -> None:
         shown = {part.id: part for part in self._plan.summaries}
-        rows: list[Explained] = []
         for part in parts.summaries:
-            tokens = self._costs.summary(shown.get(part.id, part))
-            reason = f"it covers the turns at {part.from_position} to {part.to_position}"
-            if part.id not in shown:
-                reason = self._reason("summary", part.id, tokens)
-            rows.append(self._row("summary", part.id, reason, tokens, kept=part.id in shown))
+            kept = f"it covers the turns at {part.from_position} to {part.to_position}" if part.id in shown else None
+            self._add("summary", part.id, partial(self._costs.summary, shown.get(part.id, part)), kept=kept)
         if self._plan.says_erased:
             reason = "earlier turns were erased and no summary covers them"
-            rows.append(self._row("summary", ERASED_SOURCES, reason, 0))
-        return rows
+            self._add("summary", ERASED_SOURCES, _no_tokens, kept=reason)
 
-    def texts(self, name: SectionName, items: Iterable[BackgroundPart]) -> list[Explained]:
-        kept = self._ids(name)
-        rows: list[Explained] = []
+    def _add_texts(self, name: SectionName, items: Iterable[BackgroundPart]) -> None:
+        shown = self._ids(name)
         for item in {item.id: item for item in items}.values():
-            tokens = self._costs.line(line_of(item.text))
-            is_kept = item.id in kept
-            reason = "it was asked for and fits" if is_kept else self._reason(name, item.id, tokens)
-            rows.append(self._row(name, item.id, reason, tokens, kept=is_kept, score=item.score))
-        return rows
+            kept = "it was asked for and fits" if item.id in shown else None
+            self._add(name, item.id, partial(self._text_tokens, item), kept=kept, score=item.score)
 
-    def recalled(self, items: Iterable[RecalledTurn]) -> list[Explained]:
-        kept = self._ids("recalled")
+    def _add_recalled(self, items: Iterable[RecalledTurn]) -> None:
+        in_block = self._ids("recalled")
         shown = {turn.id for unit in self._plan.units for turn in unit.turns}
         shown |= {turn_id for line in self._plan.lines[EARLIER] for turn_id in line.ids}
         best = {part.turn.id: part for part in sorted(items, key=lambda part: part.score)}
-        rows: list[Explained] = []
         for part in sorted(best.values(), key=lambda part: (-part.score, -part.turn.position, part.turn.id)):
             turn_id = part.turn.id
-            tokens = 0 if turn_id in shown else self._costs.line(recalled_line(part.turn, part.conversation))
-            is_kept = turn_id in kept
-            reason = "it matches the query" if is_kept else self._reason("recalled", turn_id, tokens)
-            rows.append(self._row("recalled", turn_id, reason, tokens, kept=is_kept, score=part.score))
-        return rows
+            kept = "it matches the query" if turn_id in in_block else None
+            tokens = _no_tokens if turn_id in shown else partial(self._recalled_tokens, part)
+            self._add("recalled", turn_id, tokens, kept=kept, score=part.score)
+
+    def _text_tokens(self, item: BackgroundPart) -> int:
+        return self._costs.line(line_of(item.text))
+
+    def _recalled_tokens(self, part: RecalledTurn) -> int:
+        return self._costs.line(recalled_line(part.turn, part.conversation))
 
     def _ids(self, name: SectionName) -> set[str]:
         return {key for line in self._plan.lines[name] for key in line.ids}
 
-    def _reason(self, section: SectionName, key: str, tokens: int) -> str:
-        """Return why an item is not shown. Adds its tokens to the dropped ones if it was requested."""
-        reason, is_asked = self._reasons.of(section, key)
-        self.dropped[section] += self._margin.apply(tokens) if is_asked else 0
-        return reason
+    def _add(
+        self, section: SectionName, key: str, tokens: Callable[[], int], *, kept: str | None, beside: str = "",
+        score: float | None = None,
+    ) -> None:  # fmt: skip
+        """Add an item. `kept`: why it is shown; None if it is not. `beside` is added to any reason."""
+        reason, is_asked = (kept, False) if kept is not None else self._reasons.of(section, key)
+        if not (is_asked or self._explain):
+            return
+        count = tokens()
+        if is_asked:
+            self.dropped[section] += self._margin.apply(count)
+        if self._explain:
+            self._write(section, key, f"{reason}{beside}", count, kept=kept is not None, score=score)
 
-    def _row(
-        self, section: SectionName, key: str, reason: str, tokens: int, *, kept: bool = True, score: float | None = None
-    ) -> Explained:
-        return Explained(
-            section=section,
-            id=key,
-            decision="included" if kept else "dropped",
-            reason=reason,
-            tokens=self._margin.apply(tokens),
-            score=score,
+    def _write(
+        self, section: SectionName, key: str, reason: str, tokens: int, *, kept: bool, score: float | None = None
+    ) -> None:
+        self.rows.append(
+            Explained(
+                section=section,
+                id=key,
+                decision="included" if kept else "dropped",
+                reason=reason,
+                tokens=self._margin.apply(tokens),
+                score=score,
+            )
         )
+
+
+def _no_tokens() -> int:
+    return 0

@@ -153,12 +153,14 @@ def _with_unread_lines(pages: "_Pages", summaries: Sequence[ValidSummary]) -> li
 
 async def _complete_exchanges(pages: "_Pages", wanted: ContextTurnsQuery) -> None:
     """Read back to the calls of results that were read, so that no exchange is split at the edge of the pages."""
-    newest = [canonical_turn(row) for row in pages.rows[: wanted.newest]]
-    if not pages.can_go_on or not any(turn.tool_call_id or turn.tool_results for turn in newest):
+    newest = pages.rows[: wanted.newest]
+    if not pages.can_go_on or not any(row.tool_call_id or row.tool_results for row in newest):
         return
-    made = {call.id for row in pages.rows for call in canonical_turn(row).tool_calls}
-    answered = {result.tool_call_id for turn in newest for result in turn.tool_results}
-    answered |= {turn.tool_call_id for turn in newest if turn.tool_call_id is not None}
+    made = {call.id for row in pages.rows if row.tool_calls for call in canonical_turn(row).tool_calls}
+    answered = {
+        result.tool_call_id for row in newest if row.tool_results for result in canonical_turn(row).tool_results
+    }
+    answered |= {row.tool_call_id for row in newest if row.tool_call_id is not None}
     position = await pages.first_call(sorted(answered - made)) if answered - made else None
     if position is not None:
         await pages.read(_EXCHANGE_REACH, after=position - 1)
@@ -265,7 +267,7 @@ class _Pages:
         return found.rows, found.cut
 
     async def _answers(self, page: Sequence[TurnRow]) -> list[TurnRow]:
-        calls = [call.id for row in page for call in canonical_turn(row).tool_calls]
+        calls = [call.id for row in page if row.tool_calls for call in canonical_turn(row).tool_calls]
         if not calls or self.bytes_left <= 0:
             return []
         answers = await conversation_store.list_answers(

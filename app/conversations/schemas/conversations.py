@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
+from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from pydantic import (
@@ -378,11 +378,15 @@ class Turn(BaseModel):
     erased_at: TimeOut | None
 
 
-@dataclass(frozen=True, slots=True)
-class Hydrated:
-    """Turns by id, as callers and as contexts read them. `left_out`: ids left out to limit the size."""
+TurnT = TypeVar("TurnT", Turn, CanonicalTurn)
+"""A turn as callers read it, or as contexts do."""
 
-    turns: Mapping[UUID, tuple[Turn, CanonicalTurn]]
+
+@dataclass(frozen=True, slots=True)
+class Hydrated(Generic[TurnT]):
+    """Turns by id. `left_out`: ids left out to limit the size."""
+
+    turns: Mapping[UUID, TurnT]
     left_out: frozenset[UUID]
 
 

@@ -4,8 +4,9 @@ Both ways give the same result for the entries that they compare: all of a scope
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
@@ -17,8 +18,10 @@ from app.index.search.resident import LoadedScope, ResidentIndex, read_segment, 
 from app.index.search.segment import EntryIds, SegmentView
 from app.index.search.segment_search import CorpusCounts, SegmentQuery, search_segment, select_rows
 
-_IN_THREAD_ENTRIES: Final = 5_000
-"""Comparing more entries than this would delay other requests."""
+RankingT = TypeVar("RankingT")
+
+_IN_THREAD_ENTRIES: Final = 8_192
+"""Comparing and ranking more entries than this would delay other requests."""
 _READ_ENTRIES: Final = 2_048
 """More entries than this are not read for one search alone."""
 
@@ -32,25 +35,30 @@ class Searcher:
 
     async def search(
         self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope, query: SegmentQuery,
-        *, pool: int,
-    ) -> SearchResult:  # fmt: skip
-        """Return how well the entries in scope match. `pool`: candidates of each way, if it is searched by indexes."""
-        wanted = segment_scope(scope)
-        if wanted.column == "tenant" and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
+        *, pool: int, rank: Callable[[SearchResult], RankingT],
+    ) -> RankingT:  # fmt: skip
+        """Rank the entries in scope by how well they match. `pool`: candidates of each way, if indexes are used.
+
+        `rank` is called once, for many entries in a thread.
+        """
+        wanted, loaded = segment_scope(scope), None
+        is_wide = wanted.column == "tenant" and ann.needs_ann(await ann.read_counts(tx, tenant_id))
+        if is_wide:
             wanted = segment_scope(scope, by_project=True)
-        loaded = None
-        if wanted.column != "tenant" or not ann.needs_ann(await ann.read_counts(tx, tenant_id)):
+        if not is_wide or wanted.column != "tenant":
             loaded = await self._resident.load(
                 tx, tenant_id, wanted, ann.space, max_entries=ann.settings.exact_scope_entries
             )
         if loaded is None:
-            return await self._search_wide(tx, tenant_id, ann, scope, query, pool=pool)
+            return rank(await self._search_wide(tx, tenant_id, ann, scope, query, pool=pool))
         allowed = None
         if scope.metadata is not None:
             allowed = await segment_store.list_in_scope(tx, tenant_id, wanted, metadata=scope.metadata)
-        if len(loaded.view) <= _IN_THREAD_ENTRIES:
-            return self._search_loaded(loaded, scope, query, allowed)
-        return await asyncio.to_thread(self._search_loaded, loaded, scope, query, allowed)
+
+        def search_and_rank() -> RankingT:
+            return rank(self._search_loaded(loaded, scope, query, allowed))
+
+        return search_and_rank() if len(loaded.view) <= _IN_THREAD_ENTRIES else await asyncio.to_thread(search_and_rank)
 
     def _search_loaded(
         self, loaded: LoadedScope, scope: SearchScope, query: SegmentQuery, allowed: EntryIds | None

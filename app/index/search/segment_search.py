@@ -21,6 +21,7 @@ from app.index.search.segment import (
     Flags,
     Floats,
     SegmentView,
+    ids_of_numbers,
     microseconds,
     numbers_of_ids,
     rows_with,
@@ -127,10 +128,16 @@ def search_segment(
         actor_code=view.texts.actor.get,
         role_code=view.texts.role.get,
         candidate=lambda at: _candidate(view, int(rows[at]), float(cosine[at]), float(bm25[at])),
-        find=lambda entry_ids: np.flatnonzero(rows_with(columns.entry_id[own], numbers_of_ids(entry_ids))),
+        find=lambda entry_ids: _find(columns.entry_id[own], entry_ids),
         vectors_pending=bool((pieces == 0).any()),
         lexemes=query.lexemes,
     )
+
+
+def _find(own: EntryIds, entry_ids: Sequence[UUID]) -> dict[UUID, int]:
+    """Return the rows of those entries that are among `own`."""
+    at = np.flatnonzero(rows_with(own, numbers_of_ids(entry_ids)))
+    return dict(zip(ids_of_numbers(own[at]), at.tolist(), strict=True))
 
 
 def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> NDArray[np.int64]:

@@ -19,6 +19,8 @@ class Action(StrEnum):
     CONVERSATION_CREATE = "conversations.create"
     CONVERSATION_UPDATE = "conversations.update"
     CONVERSATION_DELETE = "conversations.delete"
+    CONVERSATION_TRASH = "conversations.trash"
+    CONVERSATION_RESTORE = "conversations.restore"
     CONVERSATION_FORK = "conversations.fork"
     CONVERSATION_UNDO_COMPACT = "conversations.undo_compact"
     TURN_APPEND = "turns.append"

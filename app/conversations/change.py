@@ -77,6 +77,8 @@ async def change_conversation(
         compaction=compaction_policy(body.compaction, row.compaction),
         facts=facts,
         ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
+        archived=body.archived if "archived" in given else row.archived,
+        pinned=body.pinned if "pinned" in given else row.pinned,
     )
     if (
         not Facts.model_validate(row.facts).enabled

@@ -2,6 +2,7 @@
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
+from app.conversations.find import refuse_trashed
 from app.conversations.hash_chain import GENESIS
 from app.conversations.policies import compaction_policy, facts_policy, require_small
 from app.conversations.schemas.conversations import ConversationCreate
@@ -20,7 +21,8 @@ async def get_or_create(
 ) -> RequestResult[ConversationRow]:
     """Create a conversation, or return the one with this id or external id.
 
-    Of two concurrent calls, the second waits for the first. Raises Invalid, Conflict `conversation_conflict`, Busy.
+    Of two concurrent calls, the second waits for the first. Raises Invalid, Conflict `conversation_conflict`,
+    `conversation_trashed`, Busy.
     """
     require_small(body.metadata, maximum=settings.limits.max_metadata_bytes)
     defaults = settings.conversations
@@ -64,6 +66,7 @@ async def get_or_create(
     if row is None and body.external_id is not None:
         row = await conversation_store.find_by_external_id(tx, caller.tenant_id, body.project, body.external_id)
     if row is None:
+        await refuse_trashed(caller, tx, conversation_id=body.id, project=body.project, external_id=body.external_id)
         raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)
     project = body.project if "project" in body.model_fields_set else row.project
     if (body.id or row.id, body.external_id or row.external_id, project) != (row.id, row.external_id, row.project):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from app.conversations.stores import conversation_store, stream_store
+from app.conversations.stores import conversation_store, expiry_store, list_store, stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.core.database.transactions import Transaction
 from app.core.errors import Conflict, NotFound
@@ -14,13 +14,32 @@ from app.core.ids import ConversationId, TurnId, format_id
 from app.tenancy.schemas import Caller
 
 _NO_CONVERSATION = "There is no such conversation."
+_TRASHED = "The conversation is in the trash. Restore it (`POST …/restore`), or delete it permanently."
+
+
+async def conversation_missing(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> NotFound:
+    """Return the error for a conversation that was not found: it does not exist, or is in the trash."""
+    if await expiry_store.list_trashed(tx, caller.tenant_id, [conversation_id]):
+        return NotFound("conversation_trashed", _TRASHED)
+    return NotFound("not_found", _NO_CONVERSATION)
+
+
+async def refuse_trashed(
+    caller: Caller, tx: Transaction, *, conversation_id: UUID | None, project: str, external_id: str | None
+) -> None:
+    """Raise Conflict `conversation_trashed` if a conversation with this id or external id is in the trash."""
+    found = await list_store.find_trashed(
+        tx, caller.tenant_id, conversation_id=conversation_id, project=project, external_id=external_id
+    )
+    if found is not None:
+        raise Conflict("conversation_trashed", _TRASHED, extra={"conversation_id": format_id(found.id)})
 
 
 async def get_conversation(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
     """Return a conversation. Raises NotFound."""
     row = await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id)
     if row is None:
-        raise NotFound("not_found", _NO_CONVERSATION)
+        raise await conversation_missing(caller, tx, conversation_id)
     return row
 
 
@@ -33,7 +52,7 @@ async def get_rev(caller: Caller, tx: Transaction, conversation_id: Conversation
     """Return the rev of a conversation. Raises NotFound."""
     rev = await conversation_store.find_rev(tx, caller.tenant_id, conversation_id)
     if rev is None:
-        raise NotFound("not_found", _NO_CONVERSATION)
+        raise await conversation_missing(caller, tx, conversation_id)
     return rev
 
 
@@ -41,7 +60,7 @@ async def lock_conversation(caller: Caller, tx: Transaction, conversation_id: Co
     """Return a conversation, locked until the transaction ends. Raises NotFound."""
     row = await conversation_store.lock_conversation(tx, caller.tenant_id, conversation_id)
     if row is None:
-        raise NotFound("not_found", _NO_CONVERSATION)
+        raise await conversation_missing(caller, tx, conversation_id)
     return row
 
 

@@ -28,13 +28,12 @@ from app.conversations.queries.recent import recent_turns
 from app.conversations.queries.sources import Sources
 from app.conversations.retention.expiry import ConversationExpiry
 from app.conversations.retention.service import RetentionEraser
+from app.conversations.retention.trash import TRASH_JOB, ConversationTrash
 from app.conversations.schemas.append import IndexTime
 from app.conversations.schemas.conversations import (
     AppendResult,
     Conversation,
     ConversationCreate,
-    ConversationFilter,
-    ConversationSearch,
     ConversationUpdate,
     ForkRequest,
     Hydrated,
@@ -48,6 +47,7 @@ from app.conversations.schemas.conversations import (
     Verification,
 )
 from app.conversations.schemas.history import HistoryPage, HistoryQuery, Order
+from app.conversations.schemas.listing import ConversationFilter, ConversationSearch
 from app.conversations.schemas.participants import Participant
 from app.conversations.stores import conversation_store, list_store, stream_store, token_store, turn_store
 from app.conversations.stores.conversation_store import TurnRow
@@ -90,6 +90,7 @@ __all__ = [
     "RETAIN_JOB",
     "TITLE_JOB",
     "TOKEN_EPOCHS",
+    "TRASH_JOB",
     "WITHDRAW_JOB",
     "ContextTurns",
     "ContextTurnsQuery",
@@ -105,24 +106,13 @@ class Conversations:
     """Public API of conversations and turns."""
 
     def __init__(
-        self,
-        database: Database,
-        *,
-        tenancy: Tenancy,
-        index: SearchIndex,
-        counter: TokenCounter,
-        cursors: Cursors,
-        settings: Settings,
-        ops: Database,
-        bus: Bus,
-        jobs: JobQueue,
-    ) -> None:
+        self, database: Database, *, tenancy: Tenancy, index: SearchIndex, counter: TokenCounter, cursors: Cursors,
+        settings: Settings, ops: Database, bus: Bus, jobs: JobQueue,
+    ) -> None:  # fmt: skip
         self._database = database
         self._idempotency = tenancy.idempotency
-        self._cursors = cursors
-        self._settings = settings
-        self._index = index
-        self._jobs = jobs
+        self._cursors, self._settings = cursors, settings
+        self._index, self._jobs = index, jobs
         self.exporter = ConversationExporter()
         """Reads conversations as records of an export."""
         self.indexing = Indexing(database, index=index)
@@ -132,14 +122,13 @@ class Conversations:
         self._publisher = publisher = EventPublisher(bus)
         self._titles = titles = DerivedTitles(jobs, model=settings.chat.title_model)
         self.titles = Titles(database, publisher=publisher)
-        """Titles of conversations, for the chat model that writes them."""
+        """Titles that the chat model writes."""
         self._appender = Appender(
             database, tenancy=tenancy, index=index, counter=counter, limits=limits,
             session_gap_s=options.session_gap_s, publisher=publisher, titles=titles,
         )  # fmt: skip
         self._reviser = Reviser(
-            database, tenancy=tenancy, index=index, appender=self._appender, limits=limits, jobs=jobs,
-            titles=titles,
+            database, tenancy=tenancy, index=index, appender=self._appender, limits=limits, jobs=jobs, titles=titles,
         )  # fmt: skip
         self._forker = Forker(database, tenancy=tenancy, index=index, publisher=publisher, titles=titles)
         self.streams = Streams(
@@ -154,12 +143,15 @@ class Conversations:
         """Summaries of older turns."""
         self.sources = Sources(database, jobs=jobs, publisher=publisher)
         """Reads turns for packages that derive data from them."""
-        self.sessions = Sessions(
-            database, appender=self._appender, publisher=publisher, settings=settings
-        )  # fmt: skip
+        self.sessions = Sessions(database, appender=self._appender, publisher=publisher, settings=settings)
         """Conversations by external id, created at first use."""
         self.expiry = ConversationExpiry(ops, publisher=publisher)
         """Deletes expired conversations."""
+        self.trash = ConversationTrash(
+            database, index=index, publisher=publisher, jobs=jobs, days=options.trash_days,
+            abort_open=self.streams.finalizer.abort_open,
+        )  # fmt: skip
+        """Hides conversations for some days, and restores them."""
         self.retention_eraser = RetentionEraser(
             publisher=publisher, titles=titles, without_summary=options.erase_without_summary,
         )  # fmt: skip
@@ -231,9 +223,9 @@ class Conversations:
 
     async def search(self, caller: Caller, *, request: ConversationSearch) -> Page[ListedConversation]:
         """Return the conversations that match all given filters, by latest activity."""
-        given = request.model_dump(exclude={"order", "limit", "cursor", "metadata"})
+        given = request.model_dump(exclude={"order", "limit", "cursor", "metadata", "archived"})
         metadata = None if request.metadata is None else json.dumps(request.metadata, sort_keys=True)
-        where = ConversationFilter(**given, metadata=metadata)
+        where = ConversationFilter(**given, metadata=metadata, archived=request.archived_filter())
         return await self.list_conversations(
             caller, where=where, order=request.order, limit=request.limit, cursor=request.cursor
         )

@@ -64,6 +64,9 @@ conversations = Table(
     Column("derived_title_turn_ids", ARRAY(Uuid)),
     Column("derived_title_model", Text),
     Column("tools", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("archived", Boolean, nullable=False, server_default=text("false")),
+    Column("pinned", Boolean, nullable=False, server_default=text("false")),
+    Column("trashed_at", _TIME),
     UniqueConstraint("tenant_id", "project", "external_id", name="conversations_tenant_id_project_external_id_key"),
     CheckConstraint("retention in ('full', 'audit_only', 'ephemeral')", name="retention"),
     Index("conversations_active_idx", "tenant_id", "active_at", "id"),
@@ -71,6 +74,8 @@ conversations = Table(
     Index(
         "conversations_owner_idx", "tenant_id", "owner", "active_at", "id", postgresql_where=text("owner is not null")
     ),
+    Index("conversations_pinned_idx", "tenant_id", "active_at", "id", postgresql_where=text("pinned")),
+    Index("conversations_trash_idx", "tenant_id", "active_at", "id", postgresql_where=text("trashed_at is not null")),
     Index("conversations_expiry_idx", "expires_at", postgresql_where=text("expires_at is not null")),
 )
 conversation_heads = Table(

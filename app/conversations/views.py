@@ -64,6 +64,8 @@ def _participants(row: ConversationRow) -> list[ParticipantOut]:
 def conversation_view(row: ConversationRow) -> Conversation:
     """Return a conversation as an API schema."""
     expires_at = None if row.ttl_s is None else row.updated_at + timedelta(seconds=row.ttl_s)
+    if row.trashed_at is not None:
+        expires_at = row.purge_at
     return Conversation(
         id=format_id(row.id),
         project=row.project,
@@ -88,6 +90,9 @@ def conversation_view(row: ConversationRow) -> Conversation:
         facts=Facts.model_validate(row.facts),
         forked_from=_id(row.forked_from),
         head_hash=row.chain_hash.hex(),
+        archived=row.archived,
+        pinned=row.pinned,
+        trashed_at=row.trashed_at,
     )
 
 

@@ -1,6 +1,6 @@
 """The view of an owner: all that is stored under it, so that a person can see, correct and erase it."""
 
-from app.conversations.schemas.conversations import ConversationFilter
+from app.conversations.schemas.listing import ConversationFilter
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database
 from app.governance.schemas import OwnedConversations, OwnedFacts, OwnedMemories, OwnerLookup, OwnerView
@@ -41,7 +41,8 @@ class OwnerViews:
                 caller, tx, conversation_id=None, owner=request.owner, project=request.project
             )
         page = await self._conversations.list_conversations(
-            caller, where=ConversationFilter(owner=request.owner, project=request.project), order="desc",
+            caller, order="desc",
+            where=ConversationFilter(owner=request.owner, project=request.project, trashed=None),
             limit=request.limit, cursor=request.conversations_cursor,
         )  # fmt: skip
         return OwnedConversations(count=count, data=page.data, has_more=page.has_more, next_cursor=page.next_cursor)

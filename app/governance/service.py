@@ -11,6 +11,7 @@ from app.audit.service import record, single
 from app.conversations.schemas.conversations import Conversation, ConversationUpdate, ErasedTurns
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
+from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.governance.erasures.run import ErasureRunner
@@ -19,6 +20,7 @@ from app.governance.exports.service import Exports
 from app.governance.owners import OwnerViews
 from app.governance.purge import Purger
 from app.governance.schemas import OwnerLookup, OwnerView
+from app.governance.trash import TrashBin
 from app.index.service import SearchIndex
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
@@ -69,6 +71,8 @@ class Governance:
                 purger=self.purger, end=erasures.end,
             )
         )  # fmt: skip
+        self.trash = TrashBin(database, conversations=conversations)
+        """Puts conversations into the trash, and restores them."""
         self._owners = OwnerViews(database, conversations=conversations, facts=facts, memories=memories)
         self._log = get_logger()
 
@@ -101,14 +105,14 @@ class Governance:
         """Delete a conversation with everything derived from it, and return the number of deleted rows by table.
 
         A small conversation is deleted in one transaction. A large one is hidden in one transaction, then deleted in
-        steps.
+        steps, as is one in the trash.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
-            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
-            size = await self._conversations.expiry.size(caller, tx, conversation_id=conversation_id)
-            if size <= _AT_ONCE:
-                return await self._delete(caller, tx, conversation_id)
-            await self._conversations.expiry.hide(caller, tx, conversation_id=conversation_id)
+            if not await self._end_trash(caller, tx, conversation_id):
+                size = await self._conversations.expiry.size(caller, tx, conversation_id=conversation_id)
+                if size <= _AT_ONCE:
+                    return await self._delete(caller, tx, conversation_id)
+                await self._conversations.expiry.hide(caller, tx, conversation_id=conversation_id)
             record(
                 tx,
                 caller,
@@ -119,6 +123,17 @@ class Governance:
             )
         # The conversation is hidden by now. If this call is interrupted, the next sweep deletes the rest.
         return await self.purger.purge(caller, [conversation_id], waiting=True)
+
+    async def _end_trash(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> bool:
+        """Lock a conversation to delete it. Return whether it was in the trash, and is hidden already."""
+        try:
+            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+        except NotFound:
+            if await self._conversations.trash.end(caller, tx, conversation_id=conversation_id):
+                return True
+            # it was restored meanwhile, or does not exist
+            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+        return False
 
     async def delete_unused(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Delete a conversation if it has no turns, neither stored nor open."""

@@ -165,6 +165,16 @@ class CopiedEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownEntry:
+    """An entry that is found again: whether it waits for vectors, and whether its dates may not be resolved yet."""
+
+    entry_id: UUID
+    is_turn: bool
+    vectors_due: bool
+    undated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """How well the entries in scope match a query: arrays of one element per entry.
 

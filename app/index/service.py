@@ -285,6 +285,25 @@ class SearchIndex:
         # a backfill that ran meanwhile skipped retired entries
         await self._jobs.enqueue(tx, caller.tenant_id, await self._jobs_for_missing_vectors(caller, tx, entry_ids))
 
+    async def change_visibility(
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, hide: bool, limit: int
+    ) -> bool:
+        """Exclude entries of a locked conversation from search, or include those again that were excluded so.
+
+        Return whether more than `limit` have to change. Jobs for included entries are enqueued again: those that ran
+        meanwhile skipped them.
+        """
+        if hide:
+            return await store.hide_entries(tx, caller.tenant_id, conversation_id, limit=limit) == limit
+        shown = await store.show_entries(tx, caller.tenant_id, conversation_id, limit=limit)
+        jobs = [
+            *_jobs(VECTORS_JOB, [one.entry_id for one in shown if one.is_turn and one.vectors_due]),
+            *_jobs(DATES_JOB, [one.entry_id for one in shown if one.is_turn and one.undated], priority=-1),
+            *await self._jobs_for_missing_vectors(caller, tx, [one.entry_id for one in shown]),
+        ]
+        await self._jobs.enqueue(tx, caller.tenant_id, jobs)
+        return len(shown) == limit
+
     async def copy(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str | None,
         pairs: Sequence[tuple[UUID, UUID, int | None]], texts: Mapping[UUID, str],

@@ -79,6 +79,8 @@ index_entries = Table(
     Column("cues", SmallInteger),
     Column("analyser", SmallInteger),
     Column("language", Text),
+    # not live because its conversation is in the trash; live again when that is restored
+    Column("hidden", Boolean, nullable=False, server_default=text("false")),
     # the last transaction that changed the entry or its vectors; a trigger sets it in updates
     Column("changed", TransactionNumber, nullable=False, server_default=text("pg_current_xact_id()")),
     ForeignKeyConstraint(

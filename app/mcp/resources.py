@@ -10,8 +10,9 @@ from mcp.types import ListResourcesResult, ReadResourceResult, Resource, Resourc
 from pydantic import BaseModel
 
 from app.container import Container
-from app.conversations.schemas.conversations import Conversation, ConversationFilter
+from app.conversations.schemas.conversations import Conversation
 from app.conversations.schemas.history import HistoryQuery
+from app.conversations.schemas.listing import ConversationFilter
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
 from app.mcp.schemas import ConversationContents
@@ -100,7 +101,7 @@ async def list_page(services: Container, caller: Caller, *, cursor: str | None) 
         return ListResourcesResult(resources=[_listed(conversation)], next_cursor=None)
     caller.require(Scope.READ)
     page = await services.conversations.list_conversations(
-        caller, where=ConversationFilter(), order="desc", limit=PAGE, cursor=cursor
+        caller, where=ConversationFilter(archived=False), order="desc", limit=PAGE, cursor=cursor
     )
     listed = [_listed(conversation) for conversation in page.data]
     return ListResourcesResult(resources=listed, next_cursor=page.next_cursor)

@@ -50,6 +50,9 @@ _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
 _MAX_RECORDED_FRAMES = 500
 _MOVED_AT_ONCE = 100
+# of facts that are hidden with their conversations, a list passes over about this many at most
+_MAX_READS = 50
+_READ_ON = 500
 
 
 class FactService:
@@ -101,17 +104,33 @@ class FactService:
             include_retracted=where.include_retracted,
         )
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_page(
-                tx, caller.tenant_id, where=narrowed, newest_first=newest_first, after=after, limit=limit + 1
+            rows = await self._list_visible(
+                caller, tx, narrowed, newest_first=newest_first, after=after, limit=limit + 1
             )
-            hidden = await self._hidden(caller, tx, rows)
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
         return Page[Fact](
             object="list",
-            data=[fact_view(row, known_at=where.known_at) for row in page.data if row.conversation_id not in hidden],
+            data=[fact_view(row, known_at=where.known_at) for row in page.data],
             has_more=page.has_more,
             next_cursor=page.next_cursor,
         )
+
+    async def _list_visible(
+        self, caller: Caller, tx: Transaction, where: Where, *, newest_first: bool, after: UUID | None, limit: int
+    ) -> list[FactRow]:
+        """Return the next facts that are not hidden with their only conversation; others are read in their place."""
+        visible: list[FactRow] = []
+        size = limit
+        for _ in range(_MAX_READS):
+            rows = await store.list_page(
+                tx, caller.tenant_id, where=where, newest_first=newest_first, after=after, limit=size
+            )
+            hidden = await self._hidden(caller, tx, rows)
+            visible += [row for row in rows if row.conversation_id not in hidden]
+            if len(rows) < size or len(visible) >= limit:
+                break
+            after, size = rows[-1].id, max(size, _READ_ON)
+        return visible[:limit]
 
     async def get(self, caller: Caller, fact_id: UUID) -> Fact:
         """Return one fact, retracted or not. Raises NotFound if it does not exist."""
@@ -125,7 +144,7 @@ class FactService:
         return row
 
     async def _hidden(self, caller: Caller, tx: Transaction, rows: Iterable[FactRow | StoredFact]) -> set[UUID]:
-        """Return the conversations of these facts that are being deleted: all callers see facts of one as deleted."""
+        """Return the conversations of these facts that are in the trash or being deleted. Their facts are hidden."""
         of = {row.conversation_id for row in rows if row.conversation_id is not None}
         return await self._sources.hidden(caller, tx, conversation_ids=sorted(of))
 
@@ -156,9 +175,8 @@ class FactService:
         """Return the facts that are valid now and were recorded last; with `project`, those known in it."""
         where = Where(owner=owner, project=project, conversation_id=conversation_id, actors=actors, current=True)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_page(tx, caller.tenant_id, where=where, newest_first=True, after=None, limit=limit)
-            hidden = await self._hidden(caller, tx, rows)
-        return [fact_view(row) for row in rows if row.conversation_id not in hidden]
+            rows = await self._list_visible(caller, tx, where, newest_first=True, after=None, limit=limit)
+        return [fact_view(row) for row in rows]
 
     async def recorded(
         self, tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, after_rev: int

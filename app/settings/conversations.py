@@ -38,6 +38,9 @@ class ConversationSettings(SettingsGroup):
     conversation_ttl_hours: NotNegative = Field(
         default=0, description="Time to live of conversations that name none; 0: no limit."
     )
+    trash_days: Annotated[int, Field(ge=1, le=3650)] = Field(
+        default=30, description="Days that a conversation stays in the trash until it is deleted."
+    )
     compaction_trigger_turns: Positive = Field(
         default=50, description="Live unsummarised turns that trigger compaction."
     )

@@ -6,7 +6,7 @@ from contextlib import suppress
 from app.agents.lifecycle.service import COMPACT_EARLY_JOB
 from app.container import Container
 from app.context.service import COMPACT_JOB, TITLE_JOB
-from app.conversations.service import RETAIN_JOB
+from app.conversations.service import RETAIN_JOB, TRASH_JOB
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import Job
@@ -130,6 +130,7 @@ def _summaries(container: Container) -> dict[str, JobHandler]:
     table = {
         COMPACT_JOB: _for_conversation(lambda caller, id_, job: compactor.run(caller, id_, attempt=job.attempts)),
         COMPACT_EARLY_JOB: _for_conversation(lambda caller, id_, _: container.lifecycle.compact_early(caller, id_)),
+        TRASH_JOB: _for_conversation(lambda caller, id_, _: container.governance.trash.change_entries(caller, id_)),
         RETAIN_JOB: _for_conversation(lambda caller, id_, _: container.governance.retain(caller, id_)),
     }
     if container.chat is not None:

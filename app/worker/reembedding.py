@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from app.container import Container, open_container
-from app.conversations.schemas.conversations import ConversationFilter, content_text
+from app.conversations.schemas.conversations import content_text
+from app.conversations.schemas.listing import ConversationFilter
 from app.core.errors import Conflict
 from app.core.ids import ConversationId, TenantId, parse_id
 from app.index.schemas import DROP_JOB, EmbeddingSpace, SpaceAdd, SpaceState, SpaceSwitch

@@ -38,6 +38,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "resume_turn": ("turns.resume",),
     "commit_turn": ("turns.commit",),
     "abort_turn": ("turns.abort",),
+    "trash_conversation": ("conversations.trash",),
+    "restore_conversation": ("conversations.restore",),
     "summarise_turns": ("summaries.create",),
     "undo_compaction": ("conversations.undo_compact",),
     "create_conversation_token": ("tokens.create",),
@@ -148,6 +150,8 @@ async def walk_turns(walk: Walk) -> None:
     ids = [
         turn["id"] for turn in (await walk.do("append_turns", "post", f"{path}/turns", json={"turns": turns}))["turns"]
     ]
+    await walk.do("trash_conversation", "post", f"{path}/trash")
+    await walk.do("restore_conversation", "post", f"{path}/restore")
     await walk.do("fork_conversation", "post", f"{path}/fork", json={"title": SECRET})
     await walk.do("revise_turn", "post", f"{path}/turns/{ids[3]}/revisions", json={"content": SECRET})
     await walk.do("summarise_turns", "post", f"{path}/summaries", json={"through": ids[1]})

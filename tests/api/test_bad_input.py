@@ -354,6 +354,8 @@ async def test_every_operation_needs_its_scope(
         "compact",
         "undo",
         "after",
+        "trash",
+        "restore",
         "run",
         "generate",
     )

@@ -15,7 +15,8 @@ import jwt
 import pytest
 
 from app.context.schemas import ContextRequest
-from app.conversations.schemas.conversations import ConversationFilter, ConversationUpdate, ForkRequest, Revision
+from app.conversations.schemas.conversations import ConversationUpdate, ForkRequest, Revision
+from app.conversations.schemas.listing import ConversationFilter
 from app.conversations.streams.permissions import require_may_write
 from app.core.errors import Forbidden, NotFound
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, new_uuid, parse_id

@@ -131,6 +131,27 @@ async def refuses_foreign_ids(two: Two, name: str) -> None:
     assert await two.owners_view() == before
 
 
+async def reaches_only_its_own_trash(two: Two, name: str) -> None:
+    """The trash of another tenant is neither listed nor restored, also where an own conversation has the same id."""
+    await refuses_foreign_ids(two, name)
+    before = await two.owners_view()
+    assert (await two.owner.post(f"/v1/conversations/{two.conversation}/trash")).status_code == 200
+    path = f"/v1/conversations/{two.conversation}/restore"
+    problem(await two.intruder.post(path), 404, "not_found")
+    assert (await two.intruder.get("/v1/conversations", params={"trashed": "true"})).json()["data"] == []
+    assert (await two.intruder.post("/v1/conversations/search", json={"trashed": True})).json()["data"] == []
+    assert (await two.intruder.post("/v1/conversations", json={"id": two.conversation})).status_code == 201
+    assert (await two.intruder.post(path)).json()["title"] is None
+    problem(await two.owner.get(f"/v1/conversations/{two.conversation}"), 404, "conversation_trashed")
+    assert (await two.owner.post(path)).status_code == 200
+    conversation, turns = await two.owners_view()
+    changed = {"rev", "updated_at", "expires_at"}
+    assert {name: value for name, value in conversation.items() if name not in changed} == {
+        name: value for name, value in before[0].items() if name not in changed
+    }
+    assert turns == before[1]
+
+
 async def creates_an_own_conversation(two: Two, _name: str) -> None:
     before = await two.owners_view()
     for body in ({"external_id": "shared name"}, {"id": two.conversation}):
@@ -602,6 +623,8 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "get_conversation": refuses_foreign_ids,
     "update_conversation": refuses_foreign_ids,
     "delete_conversation": refuses_foreign_ids,
+    "trash_conversation": refuses_foreign_ids,
+    "restore_conversation": reaches_only_its_own_trash,
     "append_turns": refuses_foreign_ids,
     "list_turns": refuses_foreign_ids,
     "search_turns": refuses_foreign_ids,

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from pgvector.asyncpg import register_vector
 
-from app.conversations.schemas.conversations import ConversationFilter
+from app.conversations.schemas.listing import ConversationFilter
 from app.conversations.stores import conversation_store as conversations_store
 from app.conversations.stores import list_store, stream_store, turn_store
 from app.core.database.transactions import Database, PoolOptions

@@ -114,6 +114,8 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "get_conversation": lambda _: Sent(),
     "update_conversation": lambda _: Sent({}),
     "delete_conversation": lambda _: Sent(),
+    "trash_conversation": lambda _: Sent(),
+    "restore_conversation": lambda _: Sent(),
     "fork_conversation": lambda _: Sent({}),
     "verify_conversation": lambda _: Sent(),
     "open_turn": lambda marked: Sent({"turn": {"role": "assistant", "supersedes": marked.turn_id}, "writer": "w"}),

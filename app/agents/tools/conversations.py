@@ -9,10 +9,10 @@ from app.conversations.schemas.conversations import (
     AppendResult,
     Conversation,
     ConversationCreate,
-    ConversationSearch,
     ListedConversation,
 )
 from app.conversations.schemas.history import HistoryPage
+from app.conversations.schemas.listing import ConversationSearch
 from app.conversations.schemas.summaries import Compacted
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id

@@ -65,7 +65,7 @@ class Sources:
         return {row.id: row.conversation_id for row in rows.values()}
 
     async def hidden(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> set[UUID]:
-        """Return which of these conversations are being deleted: data that is derived only from them is hidden."""
+        """Return which of these conversations are in the trash or deleted: data derived only from them is hidden."""
         if not conversation_ids:
             return set()
         return await expiry_store.list_deleting(tx, caller.tenant_id, conversation_ids)

@@ -33,20 +33,26 @@ class ConversationExpiry:
             return await expiry_store.list_candidates(tx, after=place, limit=limit)
 
     async def hide_expired(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> int:
-        """Hide the given conversations that have expired, and return their number.
+        """Hide the given conversations that have expired, and return their number, with those whose trash time is over.
 
         Update the expiry time of the others.
         """
         locked = await expiry_store.lock_heads(tx, caller.tenant_id, conversation_ids)
+        ended = await expiry_store.end_trash(tx, caller.tenant_id, locked, only_due=True)
         expired = await expiry_store.list_expired(tx, caller.tenant_id, locked)
         if expired:
             await self._hide(caller, tx, expired)
         if len(expired) < len(locked):
             await expiry_store.put_off(tx, caller.tenant_id, sorted(set(locked) - set(expired)))
-        return len(expired)
+        return len(expired) + ended
 
     async def hide_all(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> dict[str, int]:
-        """Lock the given conversations, and hide those that are not hidden. Return the deleted rows by table."""
+        """Lock the given conversations, and hide those that are not hidden. Return the deleted rows by table.
+
+        Those in the trash cannot be restored any more.
+        """
+        trashed = await expiry_store.lock_trashed(tx, caller.tenant_id, conversation_ids)
+        await expiry_store.end_trash(tx, caller.tenant_id, trashed, only_due=False)
         visible = await expiry_store.lock_visible(tx, caller.tenant_id, conversation_ids)
         return await self._hide(caller, tx, visible) if visible else {}
 

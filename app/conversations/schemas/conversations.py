@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 from uuid import UUID
@@ -168,7 +167,8 @@ class ForkRequest(Strict):
 class ConversationUpdate(_PoliciesInMetadata):
     """Changes of a conversation. Omitted fields are not changed; null clears `ttl_s`. An owner can be set once.
 
-    `title: null` restores a derived title, `title: ""` removes the title.
+    `title: null` restores a derived title, `title: ""` removes the title. Lists leave out archived conversations unless
+    they are asked for.
     """
 
     owner: Name | None = None
@@ -176,6 +176,8 @@ class ConversationUpdate(_PoliciesInMetadata):
     participants: ParticipantsIn = Field(default=[])
     ttl_s: Annotated[StrictInt, Field(ge=1, le=3_153_600_000)] | None = None
     facts: FactsIn = FactsIn()
+    archived: StrictBool = False
+    pinned: StrictBool = False
 
 
 class Compaction(BaseModel):
@@ -198,6 +200,7 @@ class Conversation(BaseModel):
     """A conversation with its counters. `token_count` counts live turns in o200k_base.
 
     `title_source`: a caller gave the title, or it was derived, by a chat model or from the words of the first question.
+    `trashed_at`: it is in the trash since then, and is deleted at `expires_at` unless it is restored.
     """
 
     id: str
@@ -223,6 +226,9 @@ class Conversation(BaseModel):
     facts: Facts
     forked_from: str | None
     head_hash: str
+    archived: bool
+    pinned: bool
+    trashed_at: TimeOut | None
 
 
 class MessagePreview(BaseModel):
@@ -246,26 +252,6 @@ class ListedConversation(Conversation):
     last_message: MessagePreview | None
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationFilter:
-    """The filter of a list of conversations; None does not filter.
-
-    `metadata` is JSON text that the metadata must contain, `title` a part of the title in any case. Times are
-    exclusive.
-    """
-
-    project: str | None = None
-    external_id: str | None = None
-    owner: str | None = None
-    participant: str | None = None
-    metadata: str | None = None
-    title: str | None = None
-    created_after: datetime | None = None
-    created_before: datetime | None = None
-    active_after: datetime | None = None
-    active_before: datetime | None = None
-
-
 # the body is already parsed as strict JSON; to validate each of a million values again would take a second
 ParsedObject: TypeAlias = dict[str, Annotated[JsonValue, SkipValidation]]
 PartObject: TypeAlias = Annotated[ParsedObject, DocumentedAs(ContentPart)]
@@ -283,27 +269,6 @@ UsageIn: TypeAlias = Annotated[ParsedObject, AfterValidator(_read_usage)]
 
 # report the first invalid part, not each of a million
 Parts: TypeAlias = Annotated[list[PartObject], Field(max_length=MAX_PARTS, fail_fast=True)]
-
-
-class ConversationSearch(Strict):
-    """Filters for conversations. A conversation must match all given filters; times are exclusive.
-
-    `metadata`: the metadata contains this object. `title`: the title contains this text, in any case.
-    """
-
-    project: Filter | None = None
-    external_id: Filter | None = None
-    owner: Filter | None = None
-    participant: Filter | None = None
-    metadata: JsonObject | None = None
-    title: Filter | None = None
-    created_after: TimeIn | None = None
-    created_before: TimeIn | None = None
-    active_after: TimeIn | None = None
-    active_before: TimeIn | None = None
-    order: Literal["asc", "desc"] = "desc"
-    limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
-    cursor: Annotated[str, StringConstraints(max_length=1024)] | None = None
 
 
 class TurnContent(Strict):

@@ -25,6 +25,7 @@ class ConversationRow:
     """A conversation with its head. JSON columns are parsed.
 
     `active_at`: when a turn was last written. `listed_at`: its indexed copy, at most `ACTIVITY_GRAIN` older.
+    `purge_at`: when a conversation in the trash is deleted.
     """
 
     id: UUID
@@ -63,6 +64,10 @@ class ConversationRow:
     derived_title_source: str | None
     derived_title_turn_ids: Sequence[UUID] | None
     derived_title_model: str | None
+    archived: bool
+    pinned: bool
+    trashed_at: datetime | None
+    purge_at: datetime | None
     now: datetime
 
 
@@ -120,6 +125,7 @@ _COMPUTED = {
     "updated_at": "greatest(c.updated_at, h.updated_at)",
     "active_at": "greatest(c.active_at, h.active_at)",
     "listed_at": "c.active_at",
+    "purge_at": "case when c.trashed_at is not null then c.expires_at end",
     "now": "date_trunc('milliseconds', clock_timestamp())",
 }
 CONVERSATION_COLUMNS = ", ".join(
@@ -257,14 +263,8 @@ async def find_names(
 
 async def find_rev(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> int | None:
     """Return the rev of a conversation."""
-    row = await tx.fetchrow(
-        """
-        select h.rev from conversation_heads h
-        where h.tenant_id = $1 and h.conversation_id = $2 and h.deleting_at is null
-        """,
-        tenant_id,
-        conversation_id,
-    )
+    sql = "select rev from conversation_heads where tenant_id = $1 and conversation_id = $2 and deleting_at is null"
+    row = await tx.fetchrow(sql, tenant_id, conversation_id)
     return None if row is None else int(row["rev"])
 
 
@@ -314,7 +314,7 @@ async def lock_by_external_id(
 async def update_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, owner: str | None, title: str | None,
     participants: Sequence[JsonValue], tools: Sequence[JsonValue], metadata: JsonObject, retention: str,
-    compaction: JsonObject, facts: JsonObject, ttl_s: int | None,
+    compaction: JsonObject, facts: JsonObject, ttl_s: int | None, archived: bool, pinned: bool,
 ) -> None:  # fmt: skip
     """Write all fields of a conversation that can change, under the lock of its head, and increase its rev."""
     await tx.execute(
@@ -326,12 +326,12 @@ async def update_conversation(
         """
         update conversations c set title = $3, participants = $4::jsonb, metadata = $5::jsonb, retention = $6,
             compaction = $7::jsonb, facts = $8::jsonb, ttl_s = $9::bigint, owner = $10, tools = $11::jsonb,
-            updated_at = n.now, expires_at = n.now + make_interval(secs => $9::bigint)
+            archived = $12, pinned = $13, updated_at = n.now, expires_at = n.now + make_interval(secs => $9::bigint)
         from (select date_trunc('milliseconds', clock_timestamp()) as now) n
         where c.tenant_id = $1 and c.id = $2
         """,
         tenant_id, conversation_id, title, json.dumps(participants), json.dumps(metadata), retention,
-        json.dumps(compaction), json.dumps(facts), ttl_s, owner, json.dumps(tools),
+        json.dumps(compaction), json.dumps(facts), ttl_s, owner, json.dumps(tools), archived, pinned,
     )  # fmt: skip
 
 

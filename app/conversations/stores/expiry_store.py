@@ -1,17 +1,18 @@
-"""Queries on expired conversations, and on conversations that are being deleted.
+"""Queries on expired conversations, on the trash, and on conversations that are being deleted.
 
 A conversation is being deleted from the moment its head has `deleting_at`; all queries of the other stores skip it. The
 sweep finds conversations by `conversations.expires_at`. It is at or before the actual expiry time, because an append
-moves that time and does not always write the column. For a conversation that is being deleted it is in the past. Each
-query names the tenant, except those of the sweep.
+moves that time and does not always write the column. For a conversation that is being deleted it is in the past. One in
+the trash has `deleting_at`, too, and `trashed_at`: it is not deleted before `expires_at`. Each query names the tenant,
+except those of the sweep.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import ClauseElement, DateTime, bindparam, delete, exists, func, not_, select, update
+from sqlalchemy import ClauseElement, DateTime, Interval, bindparam, delete, exists, func, not_, select, update
 
 from app.conversations.tables import conversation_heads, conversations, summaries, turn_chunks, turn_streams, turns
 from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, is_any, page, seconds
@@ -73,6 +74,35 @@ _DELETE_SUMMARIES = Query(
 )
 _DELETE_HEADS = Query(delete(conversation_heads).where(*_OF_HEADS))
 _DELETE_CONVERSATIONS = Query(delete(conversations).where(*_OF_CONVERSATIONS))
+_LOCK_HIDDEN = Query(
+    select(_H.conversation_id)
+    .where(*_OF_HEADS, _H.deleting_at.is_not(None))
+    .order_by(_H.conversation_id)
+    .with_for_update()
+)
+_TRASHED = Query(select(_C.id).where(*_OF_CONVERSATIONS, _C.trashed_at.is_not(None)).order_by(_C.id))
+_PUT_IN_TRASH = Query(
+    update(conversations)
+    .values(trashed_at=_NOW, expires_at=func.least(_C.expires_at, _NOW + bindparam("kept", type_=Interval)))
+    .where(*_OF_CONVERSATIONS)
+)
+_TAKE_FROM_TRASH = Query(
+    update(conversations)
+    .values(trashed_at=None, updated_at=_NOW, expires_at=_NOW + seconds(_C.ttl_s))
+    .where(*_OF_CONVERSATIONS)
+)
+_SHOW_HEAD = Query(update(conversation_heads).values(deleting_at=None).where(*_OF_HEADS))
+_RAISE_REV = Query(update(conversation_heads).values(rev=_H.rev + 1).where(*_OF_HEADS))
+_END_TRASH = Query(
+    update(conversations)
+    .values(trashed_at=None, external_id=None, expires_at=func.least(_C.expires_at, _NOW))
+    .where(*_OF_CONVERSATIONS, _C.trashed_at.is_not(None))
+)
+_END_DUE_TRASH = Query(
+    update(conversations)
+    .values(trashed_at=None, external_id=None)
+    .where(*_OF_CONVERSATIONS, _C.trashed_at.is_not(None), _C.expires_at <= _NOW)
+)
 _SIZE = Query(select(_H.last_seq).where(*equals(conversation_heads, "tenant_id", "conversation_id")))
 
 
@@ -151,10 +181,51 @@ async def lock_deleting(
 ) -> dict[UUID, bool]:
     """Lock those of these conversations that are being deleted; return for each whether it has had facts.
 
-    Unless `waiting`, conversations that another transaction has locked are left out.
+    Those in the trash are left out and, unless `waiting`, those that another transaction has locked.
     """
     rows = await _lock_deleting(waiting=waiting).fetch(tx, tenant_id=tenant_id, ids=conversation_ids)
-    return {row["conversation_id"]: row["facts_held"] for row in rows}
+    # a new statement: one that waited for the lock sees the conversation from before the wait
+    trashed = await list_trashed(tx, tenant_id, conversation_ids) if rows else set[UUID]()
+    return {row["conversation_id"]: row["facts_held"] for row in rows if row["conversation_id"] not in trashed}
+
+
+async def list_trashed(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> set[UUID]:
+    """Return which of these conversations are in the trash."""
+    return {row["id"] for row in await _TRASHED.fetch(tx, tenant_id=tenant_id, ids=conversation_ids)}
+
+
+async def lock_trashed(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
+    """Lock the heads of those conversations that are hidden, and return those in the trash."""
+    locked = await _LOCK_HIDDEN.fetch(tx, tenant_id=tenant_id, ids=conversation_ids)
+    return sorted(await list_trashed(tx, tenant_id, [row["conversation_id"] for row in locked])) if locked else []
+
+
+async def put_in_trash(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, kept: timedelta
+) -> None:
+    """Put a conversation, whose head is locked, into the trash for some time, but not beyond its time to live."""
+    await _MARK_DELETING.execute(tx, tenant_id=tenant_id, ids=[conversation_id])
+    await _PUT_IN_TRASH.execute(tx, tenant_id=tenant_id, ids=[conversation_id], kept=kept)
+
+
+async def take_from_trash(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> None:
+    """Take a locked conversation out of the trash. Its rev increases, and its time to live starts again."""
+    for query in (_SHOW_HEAD, _RAISE_REV, _TAKE_FROM_TRASH):
+        await query.execute(tx, tenant_id=tenant_id, ids=[conversation_id])
+
+
+async def end_trash(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, only_due: bool) -> int:
+    """Make conversations in the trash, whose heads are locked, ones that are being deleted; return their number.
+
+    Their external ids are free for new conversations. `only_due`: only those whose time in the trash is over.
+    """
+    query = _END_DUE_TRASH if only_due else _END_TRASH
+    return await query.execute(tx, tenant_id=tenant_id, ids=conversation_ids)
+
+
+async def set_hidden(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, hidden: bool) -> None:
+    """Hide a conversation, whose head is locked, from all other queries, or show it."""
+    await (_MARK_DELETING if hidden else _SHOW_HEAD).execute(tx, tenant_id=tenant_id, ids=[conversation_id])
 
 
 async def list_deleting(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> set[UUID]:

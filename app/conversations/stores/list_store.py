@@ -17,7 +17,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.conversations.schemas.conversations import ConversationFilter
+from app.conversations.schemas.listing import ConversationFilter
 from app.conversations.stores.conversation_store import (
     ACTIVITY_GRAIN,
     CONVERSATION_COLUMNS,
@@ -36,12 +36,19 @@ _PREVIEW_TURNS: Final = 50
 _PREVIEW_READ: Final = 1000
 """Number of characters of a message that are read for its preview."""
 
+
 # a lookup per conversation: a plain join would read all heads of the tenant if many conversations are active
-_HEAD: Final = """
+def _head(where: ConversationFilter) -> str:
+    """Return the lateral join of the head. That of a conversation in the trash is hidden."""
+    hidden = {False: "h.deleting_at is null", True: "h.deleting_at is not null"}
+    state = "(h.deleting_at is null or c.trashed_at is not null)" if where.trashed is None else hidden[where.trashed]
+    return f"""
     cross join lateral (
         select h.active_at from conversation_heads h
-        where h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null limit 1
-    ) h"""
+        where h.tenant_id = c.tenant_id and h.conversation_id = c.id and {state} limit 1
+    ) h"""  # noqa: S608
+
+
 _ACTIVE_AT: Final = "greatest(c.active_at, h.active_at)"
 _GRAIN: Final = f"interval '{int(ACTIVITY_GRAIN.total_seconds())} seconds'"
 _PREVIEW: Final = ("turn_id", "role", "actor", "occurred_at", "text")
@@ -151,6 +158,11 @@ def _conditions(where: ConversationFilter, args: list[object]) -> list[str]:
         if value is not None:
             args.append(value)
             conditions.append(condition.format(len(args)))
+    for column, flag in (("c.archived", where.archived), ("c.pinned", where.pinned)):
+        if flag is not None:
+            conditions.append(column if flag else f"not {column}")
+    if where.trashed:
+        conditions.append("c.trashed_at is not null")
     return conditions
 
 
@@ -178,7 +190,7 @@ async def list_conversations(
     args.extend((limit, max_bytes))
     size = f"${len(args) - 1}"
     matching = f"""
-        select c.id, c.active_at as listed_at, {_ACTIVE_AT} as active_at from conversations c {_HEAD}
+        select c.id, c.active_at as listed_at, {_ACTIVE_AT} as active_at from conversations c {_head(where)}
         where {" and ".join(conditions)}"""  # noqa: S608
     listed = f"""
         {_LISTED} from page
@@ -215,6 +227,30 @@ async def find_listed(
     listed = f"{_LISTED} {FROM_CONVERSATIONS} {_PREVIEWS} where c.tenant_id = $1 and c.id = any($2::uuid[])"
     rows = await tx.fetch(_cut(listed, order="l.id", max_bytes="$3"), tenant_id, conversation_ids, max_bytes)
     return _listed_rows(rows)
+
+
+async def find_trashed(
+    tx: Transaction,
+    tenant_id: TenantId,
+    *,
+    conversation_id: UUID | None = None,
+    project: str | None = None,
+    external_id: str | None = None,
+) -> ConversationRow | None:
+    """Return a conversation in the trash by its id, or by its project and external id."""
+    row = await tx.fetchrow(
+        f"""
+        select {CONVERSATION_COLUMNS} from conversations c
+        join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
+        where c.tenant_id = $1 and c.trashed_at is not null
+          and (c.id = $2 or (c.project = $3 and c.external_id = $4)) limit 1
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        project,
+        external_id,
+    )
+    return None if row is None else conversation_row(row)
 
 
 async def list_participants(

@@ -33,6 +33,8 @@ from app.tenancy.schemas import Caller, IdempotencyKey, job_caller
 from app.tenancy.service import Tenancy
 
 LEASE_EXPIRED = "lease_expired"
+TRASHED = "conversation_trashed"
+_ABORTED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,18 @@ class TurnFinalizer:
             reason=LEASE_EXPIRED,
         )
         return True
+
+    async def abort_open(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> None:
+        """Abort the open turns of a conversation, whose head is locked, with their durable text."""
+        while opened := await stream_store.list_open(tx, caller.tenant_id, conversation_id, limit=_ABORTED_AT_ONCE):
+            turn_ids = sorted(row.id for row, _ in opened)
+            for turn_id in turn_ids:
+                await stream_store.lock_stream(tx, caller.tenant_id, TurnId(turn_id))
+            texts = await stream_store.read_texts(tx, caller.tenant_id, turn_ids)
+            for turn_id in turn_ids:
+                await self._abort(
+                    caller, tx, conversation_id, TurnId(turn_id), parts=texts.get(turn_id, {}), reason=TRASHED
+                )
 
 
 def not_open_error(row: TurnRow) -> AppError:

@@ -83,17 +83,17 @@ class Streams:
         self._wait_s = settings.database.database_timeout_s
         self._holder = new_uuid()
         self._buffers: dict[StreamKey, OpenTurnBuffer] = {}
-        self._finalizer = TurnFinalizer(database, tenancy=tenancy, appender=appender, reviser=reviser,
+        self.finalizer = TurnFinalizer(database, tenancy=tenancy, appender=appender, reviser=reviser,
                                         holder=self._holder, publisher=publisher, limits=limits,
                                         jobs=jobs)  # fmt: skip
-        self._opener = TurnOpener(limits=limits, settings=streams, holder=self._holder, finalizer=self._finalizer,
+        self._opener = TurnOpener(limits=limits, settings=streams, holder=self._holder, finalizer=self.finalizer,
                                   publisher=publisher)  # fmt: skip
         self._flusher = Flusher(database, self._buffers, holder=self._holder, settings=streams)  # fmt: skip
         self.handover = StreamHandover(database, self._buffers, holder=self._holder, publisher=publisher,
                                  flusher=self._flusher, wait_s=streams.handover_s)  # fmt: skip
         """Transfers open turns between processes."""
         self.exchanges = Exchanges(database, tenancy=tenancy, appender=appender, opener=self._opener,
-                                   finalizer=self._finalizer, flusher=self._flusher, make_buffer=self._add_new_buffer,
+                                   finalizer=self.finalizer, flusher=self._flusher, make_buffer=self._add_new_buffer,
                                    limits=limits)  # fmt: skip
         """Opens and commits messages together with their answer."""
         self._log = get_logger()
@@ -455,9 +455,9 @@ class Streams:
         await self._flusher.renew_lease(buffer)
         try:
             if isinstance(end, Ending):
-                row = await self._finalizer.commit(caller, buffer, ending=end)
+                row = await self.finalizer.commit(caller, buffer, ending=end)
             else:
-                row = await self._finalizer.abort(caller, buffer, reason=end.reason)
+                row = await self.finalizer.abort(caller, buffer, reason=end.reason)
         except Conflict as error:
             if error.code in _ENDED_CODES:
                 self._flusher.drop(buffer, error)
@@ -477,7 +477,7 @@ class Streams:
 
     async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> bool:
         """Abort an open turn in a given transaction if its lease has expired. Return False if it has not."""
-        return await self._finalizer.expire(tx, tenant_id, turn_id, lease_s=self._settings.stream_lease_s)
+        return await self.finalizer.expire(tx, tenant_id, turn_id, lease_s=self._settings.stream_lease_s)
 
     async def abort_expired(self) -> int:
         """Abort the open turns of all tenants whose leases have expired, and return their number."""
@@ -487,7 +487,7 @@ class Streams:
         ended = 0
         for tenant_id, turn_id in expired:
             try:
-                ended += await self._finalizer.abort_expired(tenant_id, turn_id, lease_s=lease_s)
+                ended += await self.finalizer.abort_expired(tenant_id, turn_id, lease_s=lease_s)
             except Exception as error:  # noqa: BLE001 - the others are aborted anyway
                 code = error.code if isinstance(error, AppError) else "internal_error"
                 self._log.error(

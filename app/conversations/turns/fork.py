@@ -19,7 +19,7 @@ from app.audit.service import record
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.drafts import plain_text
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, get_first_conversation, lock_conversation
+from app.conversations.find import get_conversation, get_first_conversation, lock_conversation, refuse_trashed
 from app.conversations.hash_chain import canonical_form, chain_hash, content_hash, new_salt
 from app.conversations.schemas.conversations import Conversation, ForkRequest
 from app.conversations.stores import conversation_store, summary_store, turn_store
@@ -171,6 +171,9 @@ class Forker:
         if row is None and body.external_id is not None:
             row = await conversation_store.find_by_external_id(tx, caller.tenant_id, parent.project, body.external_id)
         if row is None:
+            await refuse_trashed(
+                caller, tx, conversation_id=body.id, project=parent.project, external_id=body.external_id
+            )
             raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)
         same = (row.id, row.external_id) == (body.id or row.id, body.external_id or row.external_id)
         if not same or row.forked_from != parent.id:

@@ -5,6 +5,7 @@ Literal SQL: it writes with every append, many rows at once through `unnest`.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from pgvector import Vector
@@ -13,7 +14,9 @@ from app.core.database.transactions import FloatVector, Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 from app.index.analyser.analyser import ANALYSER_VERSION
 from app.index.analyser.cues import LANGUAGE, Cue
-from app.index.schemas import CopiedEntry, DatedEntry, IndexEntry, IndexPosition
+from app.index.schemas import CopiedEntry, DatedEntry, IndexEntry, IndexPosition, ShownEntry
+
+_NEWEST_UNDATED: Final = 50
 
 
 async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence[IndexEntry]) -> None:
@@ -118,6 +121,50 @@ async def restore_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Seque
         tenant_id,
         list(entry_ids),
     )
+
+
+async def hide_entries(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, limit: int) -> int:
+    """Exclude up to `limit` entries of a conversation from every search, marked so that they can be shown again."""
+    return await tx.execute(
+        """
+        with picked as materialized (
+            select entry_id from index_entries where tenant_id = $1 and conversation_id = $2 and live
+            order by entry_id limit $3 for update
+        )
+        update index_entries e set live = false, hidden = true from picked
+        where e.tenant_id = $1 and e.entry_id = picked.entry_id
+        """,
+        tenant_id,
+        conversation_id,
+        limit,
+    )
+
+
+async def show_entries(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, limit: int
+) -> list[ShownEntry]:
+    """Include up to `limit` hidden entries of a conversation in searches again, and return them.
+
+    Dates are resolved within seconds after an append, so only the newest turns may lack them.
+    """
+    rows = await tx.fetch(
+        """
+        with picked as materialized (
+            select entry_id from index_entries where tenant_id = $1 and conversation_id = $2 and hidden
+            order by entry_id limit $3 for update
+        )
+        update index_entries e set live = true, hidden = false from picked
+        where e.tenant_id = $1 and e.entry_id = picked.entry_id
+        returning e.entry_id, e.kind = 'turn' as is_turn, e.vectors_due, coalesce(e.dates is null and e.position > (
+            select max(n.position) from index_entries n where n.tenant_id = $1 and n.conversation_id = $2
+        ) - $4::integer, false) as undated
+        """,
+        tenant_id,
+        conversation_id,
+        limit,
+        _NEWEST_UNDATED,
+    )
+    return [row_as(ShownEntry, row) for row in rows]
 
 
 async def set_owner(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, owner: str) -> None:

@@ -1,19 +1,19 @@
 """Conversations over REST."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Response
 
 from app.conversations.schemas.conversations import (
     Conversation,
     ConversationCreate,
-    ConversationFilter,
-    ConversationSearch,
     ConversationUpdate,
     ForkRequest,
     ListedConversation,
     Verification,
 )
+from app.conversations.schemas.listing import ConversationSearch
 from app.core.paging import Page
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
@@ -33,6 +33,9 @@ from app.routers.http.problems import problem_responses
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=StrictJsonRoute)
 
 Text = QueryText | None
+_ARCHIVED: Final[Mapping[str | None, bool | Literal["any"] | None]] = {
+    "true": True, "false": False, "any": "any", None: None,
+}  # fmt: skip
 
 
 @router.post(
@@ -60,13 +63,22 @@ async def list_conversations(
     external_id: Text = None,
     owner: Text = None,
     participant: Annotated[Text, Query(description="Conversations in which this actor takes part.")] = None,
+    archived: Annotated[
+        Literal["true", "false", "any"] | None,
+        Query(description="Only archived conversations, or `any`. Default: `false`, and `any` with `trashed`."),
+    ] = None,
+    pinned: Annotated[bool | None, Query(description="Only pinned conversations, or only others.")] = None,
+    trashed: Annotated[bool, Query(description="The conversations in the trash, instead of all others.")] = False,  # noqa: FBT002
     order: Order = "desc",
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
     cursor: Cursor = None,
 ) -> Page[ListedConversation]:
     """List conversations, last written first, with previews of their first and last message."""
-    where = ConversationFilter(project, external_id, owner, participant)
-    return await services.conversations.list_conversations(caller, where=where, order=order, limit=limit, cursor=cursor)
+    where = ConversationSearch(
+        project=project, external_id=external_id, owner=owner, participant=participant, pinned=pinned, trashed=trashed,
+        archived=_ARCHIVED[archived], order=order, limit=limit, cursor=cursor,
+    )  # fmt: skip
+    return await services.conversations.search(caller, request=where)
 
 
 @router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
@@ -143,5 +155,22 @@ async def verify_conversation(conversation_id: ConversationPath, caller: Reader,
 
 @router.delete("/{conversation_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
 async def delete_conversation(conversation_id: ConversationPath, caller: Writer, services: Services) -> None:
-    """Delete a conversation with everything derived from it."""
+    """Delete a conversation with everything derived from it, also one in the trash. This cannot be undone."""
     await services.governance.delete_conversation(caller, conversation_id)
+
+
+@router.post("/{conversation_id}/trash", responses=problem_responses(401, 403, 404, 422, 503))
+async def trash_conversation(conversation_id: ConversationPath, caller: Writer, services: Services) -> Conversation:
+    """Put a conversation into the trash: it is hidden everywhere, and deleted at `expires_at` unless it is restored.
+
+    Open turns are aborted. A conversation that is in the trash already stays as it is.
+    """
+    return await services.governance.trash.put(caller, conversation_id)
+
+
+@router.post("/{conversation_id}/restore", responses=problem_responses(401, 403, 404, 422, 503))
+async def restore_conversation(
+    conversation_id: ConversationPath, caller: Writer, services: Services, response: Response
+) -> Conversation:
+    """Take a conversation out of the trash, with everything that it had. One that is not there stays as it is."""
+    return _tagged(response, await services.governance.trash.restore(caller, conversation_id))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from app.agents.ask.service import AskService
 from app.agents.generation.openai_conversations import OpenAIConversations
@@ -43,6 +43,7 @@ from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.operations.service import Operations
 from app.providers.chat import OpenAIChat
+from app.providers.embed_meter import EmbedMeter
 from app.providers.schemas import ChatModel, Embedder
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream
@@ -72,6 +73,7 @@ class Container:
 
     settings: Settings
     database: Database
+    ops: Database
     server: Server
     tenancy: Tenancy
     administration: Administration
@@ -92,6 +94,7 @@ class Container:
     bus: Bus
     queue: JobQueue
     jobs: JobAdministration
+    cursors: Cursors
     operations: Operations
     embedder: Embedder | None
     spending: Spending
@@ -105,6 +108,7 @@ class Container:
     spaces: SpaceAdministration
     ask_service: AskService
     tools: ToolServices
+    embed_meter: EmbedMeter = field(default_factory=EmbedMeter)
     first_tenant_id: TenantId | None = None
     """The tenant that this start created, if it is the first start and no setting gave the key."""
 
@@ -146,9 +150,11 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         stack.push_async_callback(_end_usage, counting, base.tenancy)
         bus = make_bus(settings.bus, base.server)
         stack.push_async_callback(bus.close)
-        embedders = await open_embedders(settings.embedding, guard=base.database.refuse_in_transaction, stack=stack)
+        meter, guard = EmbedMeter(), base.database.refuse_in_transaction
+        embedders = await open_embedders(settings.embedding, guard=guard, stack=stack, meter=meter)
         runtimes = [(one, await open_ann_maintenance(settings.index, base.ops, base.server, one)) for one in embedders]
-        container = replace(build_container(settings, base, runtimes, bus), first_tenant_id=first_tenant_id)
+        built = build_container(settings, base, runtimes, bus)
+        container = replace(built, first_tenant_id=first_tenant_id, embed_meter=meter)
         for runtime in container.index.spaces.runtimes.values():
             stack.push_async_callback(_end, asyncio.create_task(runtime.ann.run_forever()))
         auditing = asyncio.create_task(container.audit.run_forever())
@@ -336,7 +342,7 @@ def build_container(
     tools = ToolServices(conversations, contexts, recall_service, memories, compactor, facts)
     ask_service = AskService(tools, governance=governance, audit=audit, chat=chat, settings=settings)
     return Container(
-        settings=settings, database=database, server=base.server, tenancy=tenancy, conversations=conversations,
+        settings=settings, database=database, ops=ops, server=base.server, tenancy=tenancy, conversations=conversations,
         facts=facts, memories=memories, recall_service=recall_service, contexts=contexts, compactor=compactor,
         governance=governance, lifecycle=lifecycle, bus=bus, queue=queue, spending=spending, chat=chat,
         analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
@@ -345,7 +351,7 @@ def build_container(
         subscriptions=_subscriptions(settings, database, facts), audit=audit, index=index,
         list_subscriptions=ListSubscriptions(database, settings=settings),
         title_writer=TitleWriter(conversations=conversations, chat=chat), limits=_limits(settings, base),
-        jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations,
+        jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations, cursors=cursors,
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
         tools=replace(tools, lifecycle=lifecycle, agent=ask_service), generation=generation, ask_service=ask_service,

@@ -12,6 +12,7 @@ from app.core.database.transactions import Database
 from app.core.errors import AppError
 from app.core.telemetry import get_logger
 from app.index.service import AnnMaintenance, ensure_space
+from app.providers.embed_meter import EmbedMeter
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OpenAIEmbedder
 from app.providers.schemas import Embedder
@@ -20,16 +21,16 @@ from app.settings.models import EmbeddingSettings
 
 
 async def open_embedders(
-    settings: EmbeddingSettings, *, guard: Callable[[], None], stack: AsyncExitStack
+    settings: EmbeddingSettings, *, guard: Callable[[], None], stack: AsyncExitStack, meter: EmbedMeter
 ) -> list[Embedder | None]:
     """Return the started embedders of the settings; None as the first if it is disabled. `stack` closes them."""
     first: Embedder | None = None
     if settings.embedder != "none":
-        first = await _start(_embedder(settings, next_one=False, guard=guard), stack)
+        first = await _start(_embedder(settings, next_one=False, guard=guard, meter=meter), stack)
     if settings.next_embedder is None:
         return [first]
     try:
-        return [first, await _start(_embedder(settings, next_one=True, guard=guard), stack)]
+        return [first, await _start(_embedder(settings, next_one=True, guard=guard, meter=meter), stack)]
     except AppError as error:
         get_logger().warning("embedder.next_unavailable", code=error.code)
         return [first]
@@ -42,12 +43,12 @@ async def _start(embedder: LocalEmbedder | OpenAIEmbedder, stack: AsyncExitStack
 
 
 def _embedder(
-    settings: EmbeddingSettings, *, next_one: bool, guard: Callable[[], None]
+    settings: EmbeddingSettings, *, next_one: bool, guard: Callable[[], None], meter: EmbedMeter
 ) -> LocalEmbedder | OpenAIEmbedder:
     if (settings.next_embedder if next_one else settings.embedder) == "local":
-        return LocalEmbedder(threads=settings.embedder_threads, guard=guard)
+        return LocalEmbedder(threads=settings.embedder_threads, guard=guard, meter=meter)
     endpoint = settings.next_endpoint if next_one else settings.endpoint
-    return OpenAIEmbedder(endpoint, settings=settings, guard=guard)
+    return OpenAIEmbedder(endpoint, settings=settings, guard=guard, meter=meter)
 
 
 def base_url(embedder: Embedder | None) -> str | None:

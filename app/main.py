@@ -1,20 +1,25 @@
 """The ASGI application: routers and middleware around the container, which opens with the lifespan."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from typing import cast
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.routing import Route
 
-from app.container import open_container
+from app.container import Container, open_container
 from app.core.bus.messages import Bus
+from app.core.database.pool import PoolUse
 from app.core.errors import AppError
 from app.dashboard import pages
+from app.diagnostics.service import Monitor, ProcessFigures
 from app.mcp.endpoint import McpEndpoint
 from app.routers.documents import docs_pages
 from app.routers.documents.openapi import openapi_document
@@ -32,17 +37,27 @@ from app.routers.openai import conversations as openai_conversations
 from app.routers.rest.agents import ask, generation, lifecycle
 from app.routers.rest.conversations import context, conversations, streams, summaries, tokens, turns
 from app.routers.rest.memory import facts, memories, recall
-from app.routers.rest.operations import admin, audit, embedding_spaces, erasures, exports, health, jobs, operations
+from app.routers.rest.operations import (
+    admin,
+    audit,
+    embedding_spaces,
+    erasures,
+    exports,
+    health,
+    jobs,
+    monitoring,
+    operations,
+)
 from app.settings import Settings
 from app.worker.handlers import make_worker
-from app.worker.runner import add_job_metrics, add_sweep_metrics, working
+from app.worker.runner import Worker, add_job_metrics, add_sweep_metrics, working
 
 _ROUTERS = tuple(
     module.router
     for module in (
         docs_pages, pages, conversations, streams, turns, summaries, tokens, websocket, sse, context, recall, facts,
         memories, lifecycle, generation, chat_completions, openai_conversations, ask, erasures, exports, operations,
-        admin, jobs, audit, embedding_spaces, health,
+        admin, jobs, audit, embedding_spaces, monitoring, health,
     )
 )  # fmt: skip
 
@@ -53,6 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     door = McpEndpoint(settings, registry)
+    monitor = Monitor(settings.telemetry)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -67,14 +83,13 @@ def create_app(settings: Settings) -> FastAPI:
                 app.state.start_failure = error
                 raise
             await stack.enter_async_context(door.open(app.state.container))
-            add_live_metrics(registry, app.state.container)
-            _add_bus_metrics(registry, app.state.container.bus)
-            add_lifecycle_metrics(registry, app.state.container.lifecycle.counters)
-            add_sweep_metrics(registry, app.state.container.governance.purger.counts)
-            if settings.jobs.worker_in_process:
-                worker = make_worker(app.state.container)
+            _add_metrics(registry, app.state.container, monitor)
+            worker = make_worker(app.state.container) if settings.jobs.worker_in_process else None
+            if worker is not None:
                 add_job_metrics(registry, worker)
                 await stack.enter_async_context(working(worker))
+            monitor.figures = _figures(app, worker)
+            await stack.enter_async_context(_sampling(monitor))
             await members
             yield
 
@@ -104,9 +119,76 @@ def create_app(settings: Settings) -> FastAPI:
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     app.router.middleware_stack = RouteIndex(app.router)
     install_problem_handlers(app)
-    install_middleware(app, settings, registry)
+    install_middleware(app, settings, registry, monitor)
     app.openapi = lambda: openapi_document(app)
     return app
+
+
+def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Monitor) -> None:
+    """Export the figures of the services."""
+    add_live_metrics(registry, container)
+    _add_bus_metrics(registry, container.bus)
+    add_lifecycle_metrics(registry, container.lifecycle.counters)
+    add_sweep_metrics(registry, container.governance.purger.counts)
+    for metric in container.embed_meter.collectors:
+        registry.register(metric)
+    registry.register(_ProcessMetrics(container, monitor))
+
+
+def _pools(container: Container) -> dict[str, PoolUse]:
+    return {"app": container.database.use, "ops": container.ops.use}
+
+
+class _ProcessMetrics(Collector):
+    """Collector of figures that are read when metrics are collected."""
+
+    def __init__(self, container: Container, monitor: Monitor) -> None:
+        self._container = container
+        self._monitor = monitor
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the use of the connection pools, the open turns, and the slow calls."""
+        connections = GaugeMetricFamily(
+            "turnkeep_database_connections",
+            "Connections to Postgres, by pool and state: `used`, `idle`, and `limit` for as many as there may be.",
+            labels=["pool", "state"],
+        )
+        waiting = GaugeMetricFamily(
+            "turnkeep_database_waiting", "Calls that wait for a connection, by pool.", labels=["pool"]
+        )
+        for pool, use in _pools(self._container).items():
+            for state, count in (("used", use.used), ("idle", use.open - use.used), ("limit", use.size)):
+                connections.add_metric([pool, state], count)
+            waiting.add_metric([pool], use.waiting)
+        yield connections
+        yield waiting
+        open_turns = self._container.conversations.streams.handover.open_turns
+        yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
+        slow_calls = self._monitor.slow_call_count
+        yield CounterMetricFamily("turnkeep_slow_calls", "HTTP requests that were slow.", value=slow_calls)
+
+
+def _figures(app: FastAPI, worker: Worker | None) -> ProcessFigures:
+    """Return the sources of the samples."""
+    container, connections = cast("Container", app.state.container), cast("Connections", app.state.connections)
+    return ProcessFigures(
+        jobs=None if worker is None else lambda: worker.counts,
+        pools=lambda: _pools(container),
+        live_connections=lambda: connections.open,
+        open_turns=lambda: container.conversations.streams.handover.open_turns,
+        subscribers=lambda: container.subscriptions.subscribers,
+    )
+
+
+@asynccontextmanager
+async def _sampling(monitor: Monitor) -> AsyncGenerator[None]:
+    """Take samples during the block."""
+    task = asyncio.create_task(monitor.sample_forever())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:

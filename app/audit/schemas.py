@@ -56,6 +56,8 @@ class Action(StrEnum):
     TENANT_READ = "tenants.read"
     LIMIT_READ = "limits.read"
     STATS_READ = "stats.read"
+    SAMPLES_READ = "samples.read"
+    SLOW_CALL_LIST = "slow_calls.list"
     USAGE_LIST = "usage.list"
     ERASURE_START = "erasures.start"
     ERASURE_END = "erasures.end"

@@ -33,6 +33,8 @@ from app.conversations.service import ContextTurns, ContextTurnsQuery, Conversat
 from app.core.errors import Unavailable
 from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
+from app.core.tracing.call_record import Stage
+from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn, Role
 from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
@@ -174,7 +176,8 @@ class ContextBuilder:
         )
         # In a thread: counting and rendering megabytes takes seconds, and the event loop must answer other requests.
         most = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
-        return work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
+        with MeasuredStage(Stage.ASSEMBLE):
+            return work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
 
     async def _query(
         self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns

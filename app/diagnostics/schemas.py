@@ -1,4 +1,4 @@
-"""Statistics, checks of the environment, and faults in the data."""
+"""Statistics, samples, slow calls, checks of the environment, and faults in the data."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -8,6 +8,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from app.core.ids import format_id
+from app.core.times import TimeOut
 
 
 class TableSize(BaseModel):
@@ -98,3 +99,98 @@ class Fault:
     def as_json(self) -> dict[str, str | None]:
         """Return the fault with its ids in the API's form."""
         return {name: format_id(value) if isinstance(value, UUID) else value for name, value in asdict(self).items()}
+
+
+class RouteClassSample(BaseModel):
+    """HTTP requests of one class in a sample.
+
+    `route_class` is the class of the rate limits (`read`, `write`, `chunk`, `search`, `model`), `mcp`, or `other` for
+    probes, pages and unknown paths. `refused` were answered with 4xx or left by the client (499), `errors` with 5xx.
+    `p50_ms` and `p95_ms` are durations, at most 20 % too high; null if no request has one: event streams do not count.
+    """
+
+    route_class: str
+    requests: int
+    refused: int
+    errors: int
+    p50_ms: float | None
+    p95_ms: float | None
+
+
+class JobsSample(BaseModel):
+    """Jobs of the installation by state, as this process counted them last (every third of a lease)."""
+
+    queued: int
+    running: int
+    parked: int
+
+
+class ConnectionPoolSample(BaseModel):
+    """Connections of one pool: how many there may be, are open and are used, and how many callers wait for one."""
+
+    pool: str
+    size: int
+    open: int
+    used: int
+    waiting: int
+
+
+class MetricSample(BaseModel):
+    """Figures of one process at a time, with its requests in the `interval_s` seconds before.
+
+    `jobs` is null in a process that runs no jobs. `memory_bytes` is the resident memory; null where the system does not
+    report it. `live_connections` are WebSockets and event streams, `open_turns` turns that this process writes,
+    `subscribers` followers of conversations.
+    """
+
+    at: TimeOut
+    interval_s: float
+    requests: int
+    refused: int
+    errors: int
+    route_classes: list[RouteClassSample]
+    jobs: JobsSample | None
+    connection_pools: list[ConnectionPoolSample]
+    memory_bytes: int | None
+    live_connections: int
+    open_turns: int
+    subscribers: int
+
+
+class MetricSamples(BaseModel):
+    """Samples of the process that answers, oldest first. `process_id` changes at every start."""
+
+    process_id: str
+    started_at: TimeOut
+    interval_s: int
+    samples: list[MetricSample]
+
+
+class StageTimes(BaseModel):
+    """Time of the stages of a call, in milliseconds. Stages that run concurrently are added up."""
+
+    embed_ms: float
+    search_ms: float
+    assemble_ms: float
+    model_ms: float
+
+
+class SlowCall(BaseModel):
+    """A slow HTTP request: its route template, its duration and where the time went, never its content.
+
+    `tenant_id` is null for a request without a valid key. `request_id` is as in the audit: the id of the request, or a
+    hash of one that is no ULID or UUID. `trace_id` is null unless the request was traced. `statements` are SQL
+    statements, and `database_ms` is the time in transactions, with the wait for a connection.
+    """
+
+    ended_at: TimeOut
+    tenant_id: str | None
+    request_id: str | None
+    trace_id: str | None
+    method: str
+    route: str
+    status: int
+    duration_ms: float
+    statements: int
+    database_ms: float
+    stages: StageTimes

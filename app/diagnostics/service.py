@@ -29,6 +29,7 @@ from app.diagnostics.checks import (
 )
 from app.diagnostics.invariants import ConversationCheck
 from app.diagnostics.machine import check_cpu, check_data_directory, check_model, check_port
+from app.diagnostics.monitor import MAX_MINUTES, FinishedCall, Monitor, ProcessFigures
 from app.diagnostics.reference_store import LISTINGS, Listing, list_rows
 from app.diagnostics.schemas import Check, Fault, Level, Stats, TableSize
 from app.diagnostics.store import ServerFacts
@@ -38,6 +39,11 @@ from app.providers.chat import probe
 from app.settings import Settings
 from app.settings.models import ChatSettings
 from app.tenancy.schemas import Caller, Scope
+
+__all__ = [
+    "MAX_MINUTES", "DataCheck", "FinishedCall", "Monitor", "ProcessFigures", "Statistics", "check_installation",
+    "examine",
+]  # fmt: skip
 
 _TURNS, _CONVERSATIONS, _OWNERS = 500, 200, 5000
 _MAX_FAULTS = 10_000

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
 from app.core.telemetry import get_logger
+from app.core.tracing.call_record import Stage
+from app.core.tracing.stages import MeasuredStage
 from app.providers.calling import calls_of, message_param, tool_params, words_of
 from app.providers.endpoint import CHAT_ERRORS, InvalidAnswer, Refused, client_of, delay, reported_tokens
 from app.providers.pieces import estimated_tokens
@@ -154,18 +156,23 @@ class OpenAIChat:
 
     async def _accounted(self, call: _Call, work: Callable[[], Awaitable[Result]]) -> ModelAnswer[Result]:
         self._guard()
-        async with self._wait_for_slot(call.purpose):
-            await self._ledger.check(call.tenant_id, call.purpose)
-            failed = True
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    value = await work()
-                failed = False
-            except TimeoutError as error:
-                raise CHAT_ERRORS.unanswered() from error
-            finally:
-                await self._record(call, failed=failed)
+        with MeasuredStage(Stage.MODEL):
+            async with self._wait_for_slot(call.purpose):
+                value = await self._answered(call, work)
         return ModelAnswer(value, call.model, call.usage)
+
+    async def _answered(self, call: _Call, work: Callable[[], Awaitable[Result]]) -> Result:
+        await self._ledger.check(call.tenant_id, call.purpose)
+        failed = True
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                value = await work()
+            failed = False
+        except TimeoutError as error:
+            raise CHAT_ERRORS.unanswered() from error
+        finally:
+            await self._record(call, failed=failed)
+        return value
 
     @asynccontextmanager
     async def _wait_for_slot(self, purpose: ModelPurpose) -> AsyncGenerator[None]:

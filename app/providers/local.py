@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from turnkeep_minilm import FOLDER, MODEL_FILE, TOKENIZER_FILE
 
 from app.core.errors import Unavailable
+from app.providers.embed_meter import EmbedMeter
 from app.providers.local_queue import FairQueue
 from app.providers.pieces import split_text
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
@@ -136,9 +137,11 @@ class LocalEmbedder:
         queue_rows: int = 8192,
         assets: Path = FOLDER,
         guard: Callable[[], None] | None = None,
+        meter: EmbedMeter | None = None,
     ) -> None:
         self._assets = assets
         self._guard = guard
+        self._meter = meter or EmbedMeter()
         self._queue_rows = queue_rows
         self._load_lock = threading.Lock()
         self._model: MiniLM | None = None
@@ -183,7 +186,8 @@ class LocalEmbedder:
             raise ValueError(f"embed takes at most {self.max_batch} texts, not {len(texts)}")
         if not texts:
             return np.empty((0, SPACE.dimensions), dtype=np.float32)
-        return await self._queue.run(texts, purpose)
+        with self._meter.measured(SPACE, purpose, len(texts)):
+            return await self._queue.run(texts, purpose)
 
     def split(self, text: str, *, most: int | None = None) -> list[str]:
         """Return pieces of at most 254 tokens, cut between words. Neighbouring pieces share 32 tokens.

@@ -14,6 +14,7 @@ import numpy as np
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
+from app.providers.embed_meter import EmbedMeter
 from app.providers.endpoint import EndpointErrors, delay
 from app.providers.pieces import split_by_estimate
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
@@ -56,7 +57,12 @@ class OpenAIEmbedder:
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, settings: EmbeddingSettings, guard: Callable[[], None] | None = None
+        self,
+        endpoint: Endpoint,
+        *,
+        settings: EmbeddingSettings,
+        guard: Callable[[], None] | None = None,
+        meter: EmbedMeter | None = None,
     ) -> None:
         import openai  # noqa: PLC0415 - the client takes 15 MB: imported where an endpoint is configured
 
@@ -64,6 +70,7 @@ class OpenAIEmbedder:
         self._settings = settings
         self._timeout_s = settings.embeddings_timeout_s
         self._guard = guard
+        self._meter = meter or EmbedMeter()
         self._dimensions = endpoint.dimensions or KNOWN_DIMENSIONS.get(endpoint.model)
         self._ask_for_dimensions = False
         purposes: Sequence[Purpose] = ("document", "query")
@@ -132,7 +139,10 @@ class OpenAIEmbedder:
             raise ValueError(f"embed takes at most {self.max_batch} texts, not {len(texts)}")
         if not texts:
             return np.empty((0, self.space.dimensions), dtype=np.float32)
-        kind: Purpose = "query" if purpose == "query" else "document"
+        with self._meter.measured(self.space, purpose, len(texts)):
+            return await self._embed(texts, "query" if purpose == "query" else "document")
+
+    async def _embed(self, texts: Sequence[str], kind: Purpose) -> Vectors:
         if self._waiting[kind] + len(texts) > _QUEUE_TEXTS:
             raise Unavailable(
                 "embedder_overloaded", "Too much text is waiting to be embedded; try again.", retry_after_s=1

@@ -18,6 +18,8 @@ from pydantic import JsonValue
 from app.core.errors import AppError, Unavailable
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
+from app.core.tracing.call_record import Stage
+from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import JsonObject
 from app.providers.endpoint import (
     CHAT_ERRORS,
@@ -167,6 +169,12 @@ class Upstream:
     @asynccontextmanager
     async def _accounted(self, tenant_id: TenantId, body: JsonObject, deadline: float) -> AsyncGenerator[_Spent]:
         self._guard()
+        with MeasuredStage(Stage.MODEL):
+            async with self._in_slot(tenant_id, body, deadline) as spent:
+                yield spent
+
+    @asynccontextmanager
+    async def _in_slot(self, tenant_id: TenantId, body: JsonObject, deadline: float) -> AsyncGenerator[_Spent]:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._slots.acquire()

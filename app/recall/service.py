@@ -20,6 +20,8 @@ from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, format_id, parse_id
+from app.core.tracing.call_record import Stage
+from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Mode, SearchScope
 from app.index.service import EmbeddingSpaceRuntime, PreparedQuery, SearchIndex
@@ -341,6 +343,12 @@ class RecallService:
         )
 
     async def _rank(self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope) -> _Ranked:
+        with MeasuredStage(Stage.SEARCH):
+            return await self._search_and_rank(caller, tx, query, scope)
+
+    async def _search_and_rank(
+        self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope
+    ) -> _Ranked:
         prepared = query.prepared
         order = partial(
             rank,

@@ -81,6 +81,12 @@ class TelemetrySettings(SettingsGroup):
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
         default=None, description="Separate port for /metrics, on the same address; default: PORT."
     )
+    slow_call_ms: Positive = Field(
+        default=1000, description="Duration from which a call is kept as slow, in milliseconds."
+    )
+    slow_calls_kept: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=100, description="Slow calls that a process keeps of each tenant."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level that is logged."
     )

@@ -78,6 +78,8 @@ READS: dict[str, str] = {
     "get_tenant_limits": "limits.read",
     "get_key_limits": "limits.read",
     "get_stats": "stats.read",
+    "get_samples": "samples.read",
+    "list_slow_calls": "slow_calls.list",
     "list_model_usage": "usage.list",
     "list_jobs": "jobs.list",
     "get_job": "jobs.read",
@@ -293,6 +295,7 @@ async def test_each_recall_and_each_read_of_an_administrator_has_its_entry(opera
     for name, of in (
         ("list_keys", "keys"), ("list_tenants", "tenants"), ("get_stats", "stats"), ("list_model_usage", "usage"),
         ("list_jobs", "jobs"), ("list_spaces", "embedding-spaces"), ("list_audit_entries", "audit"),
+        ("get_samples", "samples"), ("list_slow_calls", "slow-calls"),
     ):  # fmt: skip
         await walk.do(name, "get", f"/v1/admin/{of}")
     await walk.do("look_up_owner", "post", "/v1/owners/lookup", json={"owner": SECRET})

@@ -67,7 +67,7 @@ async def installation(
     async with open_service(
         own, tmp_path_factory.mktemp("examples"), llm_model=CHAT_MODEL, llm_base_url=chat.url, llm_max_retries=0,
         enable_internal_agent=True, next_embedder="openai", next_embeddings_base_url=chat.url,
-        next_embeddings_model=MODEL, next_embeddings_dimensions=DIMENSIONS,
+        next_embeddings_model=MODEL, next_embeddings_dimensions=DIMENSIONS, slow_call_ms=1,
     ) as opened:  # fmt: skip
         yield opened
     await drop_database(servers, name)
@@ -96,10 +96,13 @@ class Run:
         return {
             "abort_turn": self.open_turn, "list_jobs": self.park_job, "list_operations": self.start_operation,
             "look_up_owner": self.own, "list_erasures": self.installation.run_jobs,
-            "summarise_turns": self.summary,
+            "summarise_turns": self.summary, "get_samples": self.sample,
             "extract_facts": self.facts, "generate": self.answer, "recall": self.installation.run_jobs,
             "list_spaces": self.installation.run_jobs,
         }.get(name)  # fmt: skip
+
+    async def sample(self) -> None:
+        self.installation.app.state.monitor.sample()
 
     async def summary(self) -> None:
         self.chat.reply = says(SUMMARY)

@@ -14,6 +14,8 @@ import pytest
 
 from app.core.database.transactions import Database
 from app.core.ids import format_id, new_uuid, parse_id
+from app.core.tracing.call_record import CallRecord
+from app.diagnostics.service import FinishedCall, Monitor
 from app.main import create_app, openapi_document
 from app.operations.service import OperationHandler, OperationRun, Operations
 from app.providers.schemas import ModelPurpose, ModelUsage
@@ -49,6 +51,7 @@ class Two:
     tenancy: Tenancy
     operations: Operations
     database: Database
+    monitor: Monitor
     run_jobs: Callable[[], Awaitable[None]]
 
     async def start_operation(self, client: Client, operation_id: UUID) -> None:
@@ -75,7 +78,8 @@ async def two(client: Client, other: Client, service: Service) -> Two:
     mine = await other.conversation()
     my_turn = (await other.append(mine, "something else entirely"))["turns"][0]["id"]
     return Two(client, other, conversation, turn, mine, my_turn, service.container.spending, service.container.tenancy,
-               service.container.operations, service.container.database, service.run_jobs)  # fmt: skip
+               service.container.operations, service.container.database, service.app.state.monitor,
+               service.run_jobs)  # fmt: skip
 
 
 def without_request_id(response: httpx.Response) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -309,6 +313,17 @@ async def counts_only_its_own(two: Two, _name: str) -> None:
     assert SECRET not in stats.text
     assert (stats.json()["conversations"], stats.json()["turns"]) == (1, 1)
     problem(await two.intruder.get("/v1/admin/stats", params={"of": "installation"}), 403, "forbidden")
+
+
+async def sees_only_its_own_slow_calls(two: Two, _name: str) -> None:
+    """Two tenants with a slow call of the same request id: each sees its own."""
+    for one in (two.owner, two.intruder):
+        call = FinishedCall(one.tenant_id, two.turn, None, "GET", "/v1/facts", "read", 200, 60.0, CallRecord())
+        two.monitor.observe(call)
+    for params in ({}, {"order": "asc"}, {"limit": 1}):
+        page = (await two.intruder.get("/v1/admin/slow-calls", params=params)).json()["data"]
+        assert {call["tenant_id"] for call in page} == {format_id(two.intruder.tenant_id)}
+    problem(await two.intruder.get("/v1/admin/slow-calls", params={"all_tenants": "true"}), 403, "forbidden")
 
 
 async def sees_only_its_own_spending(two: Two, _name: str) -> None:
@@ -687,6 +702,8 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "get_tenant": is_for_operators_only,
     "update_tenant": is_for_operators_only,
     "get_stats": counts_only_its_own,
+    "get_samples": is_for_operators_only,
+    "list_slow_calls": sees_only_its_own_slow_calls,
     "list_model_usage": sees_only_its_own_spending,
     "list_spaces": moves_no_installation,
     "add_space": moves_no_installation,

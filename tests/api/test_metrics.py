@@ -112,6 +112,7 @@ async def test_every_label_has_a_value_of_a_known_set(port: int, client: Client)
     assert codes <= protocol | set(ERROR_CODES)
     assert {key for _, key, _ in ours} <= {
         "method", "route", "status", "tool", "le", "kind", "state", "tier", "what", "generation",
+        "pool", "provider", "model", "dimensions", "purpose",
     }  # fmt: skip
 
 

@@ -125,6 +125,11 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.agents.lifecycle.counters.LifecycleCounters.calls": (Why.NO_TENANT_DATA, "counts by call and code"),
     "app.agents.lifecycle.counters.LifecycleCounters.after_turn_ms": (Why.NO_TENANT_DATA, "counts by duration"),
     "app.governance.purge.Purger.counts": (Why.NO_TENANT_DATA, "counts by table"),
+    "app.core.tracing.call_record._CALL": (Why.OWN, "the call that a task serves"),
+    "app.diagnostics.monitor.Monitor._counts": (Why.NO_TENANT_DATA, "counts of requests by class"),
+    "app.diagnostics.monitor.Monitor._samples": (Why.NO_TENANT_DATA, "figures of the process"),
+    "app.diagnostics.slow_calls.SlowCalls._without_tenant": (Why.NO_TENANT_DATA, "slow calls without a valid key"),
+    "app.diagnostics.slow_calls.SlowCalls._of_tenant": (Why.TENANT, "slow calls by tenant"),
     "app.memory.facts.fact_writer.FactWriter.counts": (Why.NO_TENANT_DATA, "counts by tier"),
 }
 
@@ -165,6 +170,8 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.core.database.transactions.Transaction": "one transaction",
     "app.core.database.transactions._OpenTransaction": "one transaction",
     "app.core.errors.AppError": "one error",
+    "app.core.tracing.call_record.CallRecord": "one call",
+    "app.diagnostics.request_counts.RequestCounts": "the requests of one class in one interval",
     "app.formats.schemas.CanonicalTurn": "one turn",
     "app.formats.schemas.ParsedTurn": "one turn",
     "app.formats.tokens.CachingCounter": "one context",

@@ -196,6 +196,8 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "list_jobs": lambda _: Sent(),
     "list_audit_entries": lambda _: Sent(),
     "get_job": lambda marked: Sent(path={"job_id": marked.turn_id}),
+    "get_samples": lambda _: Sent(),
+    "list_slow_calls": lambda _: Sent(),
     "retry_job": lambda marked: Sent(path={"job_id": marked.turn_id}),
     "cancel_job": lambda marked: Sent(path={"job_id": marked.turn_id}),
     "export_conversation": lambda _: Sent(),

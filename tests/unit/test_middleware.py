@@ -23,6 +23,7 @@ from starlette.routing import Mount
 from starlette.types import Message
 
 from app.core.telemetry import configure_logging
+from app.diagnostics.service import Monitor
 from app.routers.http import middleware, uvicorn_protocols
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.middleware import install_middleware
@@ -84,7 +85,7 @@ def build_app(registry: CollectorRegistry, settings: Settings) -> FastAPI:
     app.add_api_route("/broken", lambda: 1 // 0, methods=["GET"], response_model=int)
     app.add_api_route("/healthz", lambda: True, methods=["GET"], response_model=bool)
     app.router.routes.append(Mount("/files", app=PlainTextResponse("file")))
-    install_middleware(app, settings, registry)
+    install_middleware(app, settings, registry, Monitor(settings.telemetry))
     return app
 
 

@@ -30,6 +30,7 @@ from app.core.ids import parse_id
 from app.core.telemetry import configure_logging
 from app.core.validation import invalid
 from app.core.validation.strict import Strict
+from app.diagnostics.service import Monitor
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import Problem, add_problem_schemas, install_problem_handlers, problem_responses
@@ -174,7 +175,7 @@ def build_app() -> FastAPI:
     install_problem_handlers(app)
     app.include_router(_good_routes(), prefix="/v1")
     app.include_router(_failing_routes(), prefix="/v1")
-    install_middleware(app, app.state.settings, CollectorRegistry())
+    install_middleware(app, app.state.settings, CollectorRegistry(), Monitor(app.state.settings.telemetry))
     return app
 
 

@@ -52,6 +52,11 @@ class StreamHandover:
         self._released: dict[StreamKey, float] = {}
         self._checks: set[asyncio.Task[None]] = set()
 
+    @property
+    def open_turns(self) -> int:
+        """Return the number of open turns that this process writes."""
+        return len(self._buffers)
+
     async def request(self, key: StreamKey, *, holder: UUID) -> bool:
         """Ask the holder of a turn to release it; return whether it has, after `wait_s` at most.
 

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import asyncpg
 
@@ -19,6 +19,15 @@ _MAX_IDLE_S: Final = 300.0
 _SWEEP_S: Final = 60.0
 _MAX_USES: Final = 20_000
 """A connection that was used as often is replaced: its process in Postgres caches more and more."""
+
+
+class PoolUse(NamedTuple):
+    """The connections of a pool: how many there may be, are open and are used, and how many callers wait for one."""
+
+    size: int
+    open: int
+    used: int
+    waiting: int
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +53,11 @@ class ConnectionPool:
         self._waiters: deque[asyncio.Future[PooledConnection | None]] = deque()
         self._closing: asyncio.Future[None] | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def use(self) -> PoolUse:
+        """Return how many connections are open and used, and how many callers wait for one."""
+        return PoolUse(self._size, len(self._all), len(self._all) - len(self._idle), len(self._waiters))
 
     async def acquire(self) -> PooledConnection:
         """Return an idle connection, or a new one. Waits for one if all are used.

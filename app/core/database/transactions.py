@@ -13,6 +13,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
+from time import perf_counter
 from types import TracebackType
 from typing import TypeAlias, TypeVar, cast
 
@@ -21,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 from pgvector.asyncpg import register_vector
 
-from app.core.database.pool import Connection, ConnectionPool, PooledConnection
+from app.core.database.pool import Connection, ConnectionPool, PooledConnection, PoolUse
 from app.core.errors import Busy, Unavailable
 from app.core.ids import TenantId
+from app.core.tracing.call_record import current_call
 
 APP_ROLE = "turnkeep_app"
 OPS_ROLE = "turnkeep_ops"
@@ -57,11 +59,13 @@ _CONTENTION_ERRORS = (
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
-    __slots__ = ("_connection", "after_commit", "at_commit", "tenant_id")
+    __slots__ = ("_connection", "after_commit", "at_commit", "statements", "tenant_id")
 
     def __init__(self, connection: Connection, tenant_id: TenantId | None) -> None:
         self._connection = connection
         self.tenant_id = tenant_id
+        self.statements = 0
+        """The number of statements so far, without BEGIN and its like."""
         self.after_commit: list[Callable[[], None]] = []
         """Callbacks that run at once when the transaction is durable; they must not fail.
 
@@ -75,14 +79,17 @@ class Transaction:
 
     async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
         """Return all rows of one statement."""
+        self.statements += 1
         return await self._connection.fetch(sql, *args)
 
     async def fetchrow(self, sql: str, *args: object) -> "asyncpg.Record | None":
         """Return the first row of one statement, or None."""
+        self.statements += 1
         return await self._connection.fetchrow(sql, *args)
 
     async def execute(self, sql: str, *args: object) -> int:
         """Run one statement; return the number of affected rows."""
+        self.statements += 1
         status = await self._connection.execute(sql, *args)
         last = status.rsplit(" ", 1)[-1]
         return int(last) if last.isdigit() else 0
@@ -135,7 +142,7 @@ class _OpenTransaction:
     Translates the errors of the driver, also those that are raised in the block.
     """
 
-    __slots__ = ("_begin", "_inside", "_pool", "_pooled", "_tenant_id", "_token", "_transaction")
+    __slots__ = ("_begin", "_inside", "_pool", "_pooled", "_started", "_tenant_id", "_token", "_transaction")
 
     def __init__(
         self, pool: ConnectionPool, inside: ContextVar[bool], *, begin: str, tenant_id: TenantId | None
@@ -144,6 +151,7 @@ class _OpenTransaction:
         self._inside = inside
         self._begin = begin
         self._tenant_id = tenant_id
+        self._started: float
         self._pooled: PooledConnection
         self._token: Token[bool]
         self._transaction: Transaction
@@ -151,6 +159,7 @@ class _OpenTransaction:
     async def __aenter__(self) -> Transaction:
         if self._inside.get():
             raise RuntimeError("a transaction is open already: the outermost service owns it")
+        self._started = perf_counter()
         try:
             self._pooled = pooled = await self._pool.acquire()
             try:
@@ -176,6 +185,8 @@ class _OpenTransaction:
             raise
         finally:
             self._inside.reset(self._token)
+            if (call := current_call()) is not None:
+                call.add_transaction(self._transaction.statements, perf_counter() - self._started)
         if error is None:
             # after the reset, so that tasks that the callbacks start are not in the transaction
             for callback in self._transaction.after_commit:
@@ -260,6 +271,16 @@ class Database:
                 await asyncio.wait_for(pool.close(), timeout=self._options.timeout_s)
             except TimeoutError:
                 pool.terminate()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the pool."""
+        return self._options.name
+
+    @property
+    def use(self) -> PoolUse:
+        """Return how many connections are open and used, and how many callers wait for one."""
+        return PoolUse(0, 0, 0, 0) if self._pool is None else self._pool.use
 
     def refuse_in_transaction(self) -> None:
         """Raise if this task has an open transaction: providers are never called during a transaction."""

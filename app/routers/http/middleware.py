@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
@@ -25,13 +25,15 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 from app.audit.service import audited_request
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Forbidden, NotFound
-from app.core.ids import format_id, new_unordered_uuid
+from app.core.ids import TenantId, format_id, new_unordered_uuid
 from app.core.telemetry import get_logger
+from app.core.tracing.call_record import CallRecord, recorded_call
+from app.diagnostics.service import FinishedCall, Monitor
 from app.routers.http.body_reader import Body, too_large
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
 from app.routers.http.idempotency import REPLAY_HEADER
 from app.routers.http.problems import internal_error_response, problem_response, request_id_of
-from app.routers.http.rates import POLICY_HEADER, STATE_HEADER, rate_headers
+from app.routers.http.rates import POLICY_HEADER, STATE_HEADER, rate_headers, route_class
 from app.settings import Settings
 from app.settings.hosts import accepts_host
 
@@ -103,13 +105,14 @@ class HttpMetrics:
         children[1].observe(duration_s)
 
 
-def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:
+def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry, monitor: Monitor) -> None:
     """Install all middleware. Call it after any other `add_middleware`: `RequestMiddleware` must be outermost.
 
-    Other transports also count their bytes in `app.state.bytes_in_flight`.
+    Other transports also count their bytes in `app.state.bytes_in_flight`. Routes read `app.state.monitor`.
     """
     bytes_in_flight = BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s)
     app.state.bytes_in_flight = bytes_in_flight
+    app.state.monitor = monitor
     gauge = Gauge("turnkeep_request_bytes_in_flight", "Bytes of request bodies being worked on.", registry=registry)
     gauge.set_function(lambda: float(bytes_in_flight.used))
     app.add_middleware(
@@ -139,6 +142,15 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
     )
 
 
+class _Ended(NamedTuple):
+    """The end of an HTTP request. A stream ends when the client decides so."""
+
+    path: str
+    status: int
+    duration_s: float
+    is_stream: bool
+
+
 class RequestMiddleware:
     """The outermost middleware. One layer, because each one costs every request and every part of an answer.
 
@@ -148,7 +160,7 @@ class RequestMiddleware:
        redirected: a redirect would lose the body in some clients, and WebSockets follow none. An empty segment stays
        and is not found (`//`): an empty id must not name the list. An encoded slash is data.
     2. Sets the id of the request (the caller's, if valid), and the common headers of every answer.
-    3. Writes `request.finished` and the metrics, once per HTTP request.
+    3. Writes `request.finished` and the metrics, once per HTTP request, and gives the request to the monitor.
     4. Refuses requests and WebSockets for the host name of another server: see `accepts_host`. Otherwise a page of
        another site could use its own DNS name to reach a server that only this machine should reach. Health probes and
        metrics are exempt: they address a replica by its IP address, which no list names, and they return no content.
@@ -157,8 +169,8 @@ class RequestMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, *, metrics: HttpMetrics, allowed_hosts: Sequence[str] | None, bound_to: str,
-        metrics_port: int | None,
+        self, app: ASGIApp, *, metrics: HttpMetrics, allowed_hosts: Sequence[str] | None,
+        bound_to: str, metrics_port: int | None,
     ) -> None:  # fmt: skip
         self.app = app
         self._metrics = metrics
@@ -181,27 +193,29 @@ class RequestMiddleware:
         cast("dict[str, object]", scope.setdefault("state", {}))["request_id"] = request_id
         headers = _common_headers(path, request_id)
         app: FastAPI = scope["app"]  # a mounted application replaces itself in the scope
-        status = _CLIENT_WENT_AWAY
+        status, is_stream = _CLIENT_WENT_AWAY, False
         started = time.perf_counter()
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_stream
             if message["type"] in _STARTS:
-                status = message.get("status", status)
+                status, is_stream = message.get("status", status), _is_event_stream(message)
                 message["headers"] = _with_headers(message.get("headers", ()), headers) + rate_headers(scope)
             await send(message)
 
         bound = bind_contextvars(request_id=request_id)
-        try:
-            if (error := self._refusal(scope, path, hosts)) is None:
-                with audited_request(request_id):
-                    await self.app(scope, receive, send_with_headers)
-            else:
-                await _refuse_connection(scope, receive, send_with_headers, error)
-        finally:
-            if is_http:
-                self._finish(scope, app, status=status, duration_s=time.perf_counter() - started)
-            reset_contextvars(**bound)
+        with recorded_call() as record:
+            try:
+                if (error := self._refusal(scope, path, hosts)) is None:
+                    with audited_request(request_id):
+                        await self.app(scope, receive, send_with_headers)
+                else:
+                    await _refuse_connection(scope, receive, send_with_headers, error)
+            finally:
+                if is_http:
+                    ended = _Ended(path, status, time.perf_counter() - started, is_stream)
+                    self._finish(scope, app, ended, record)
+                reset_contextvars(**bound)
 
     def _refusal(self, scope: Scope, path: str, hosts: Sequence[bytes]) -> AppError | None:
         """Return the error for a connection for another host or on the wrong port, or None."""
@@ -226,11 +240,25 @@ class RequestMiddleware:
             self._last_host = hosts[0]
         return is_accepted
 
-    def _finish(self, scope: Scope, app: FastAPI, *, status: int, duration_s: float) -> None:
+    def _finish(self, scope: Scope, app: FastAPI, ended: "_Ended", record: CallRecord) -> None:
         method = scope["method"] if scope["method"] in _KNOWN_METHODS else OTHER
         route = route_template(scope, app)
+        status, duration_s = ended.status, ended.duration_s
         self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s)
         state = cast("Mapping[str, object]", scope.get("state", {}))
+        cast("Monitor", app.state.monitor).observe(
+            FinishedCall(
+                tenant_id=cast("TenantId | None", state.get("tenant")),
+                request_id=request_id_of(scope),
+                trace_id=None,
+                method=method,
+                route=route,
+                route_class=route_class(scope, ended.path),
+                status=status,
+                duration_s=None if ended.is_stream else duration_s,
+                record=record,
+            )
+        )
         who = {name: state[name] for name in ("tenant_id", "key_id") if name in state}
         get_logger().info(
             "request.finished",

@@ -48,8 +48,19 @@ _READS: Final = frozenset({"GET", "HEAD"})
 
 def rate_class_of(request: Request) -> RateClass:
     """Return the class of a request."""
-    name = cast("str", getattr(request.scope.get("route"), "name", ""))
-    return RATE_CLASSES.get(name) or (RateClass.READ if request.method in _READS else RateClass.WRITE)
+    return _class_of(request.scope)
+
+
+def _class_of(scope: Scope) -> RateClass:
+    name = cast("str", getattr(scope.get("route"), "name", ""))
+    return RATE_CLASSES.get(name) or (RateClass.READ if scope["method"] in _READS else RateClass.WRITE)
+
+
+def route_class(scope: Scope, path: str) -> str:
+    """Return the class that a request is counted under: that of its rate, `mcp`, or `other` outside of the API."""
+    if path.startswith(("/v1/", "/openai/v1/")):
+        return _class_of(scope).value
+    return "mcp" if path == "/mcp" else "other"
 
 
 def take_rate(request: Request, tenancy: Tenancy, caller: Caller) -> None:

@@ -100,6 +100,11 @@ class Connections:
         )
         self._received = Counter("turnkeep_live_frames_received", "Frames that clients sent.", registry=registry)
 
+    @property
+    def open(self) -> int:
+        """Return the number of connections of all callers."""
+        return self._open
+
     @contextmanager
     def arriving(self) -> Generator[None]:
         """Count an unauthenticated connection until the block ends. Raises RateLimited over the limit."""

@@ -1,0 +1,227 @@
+"""What one process has done lately: samples of its figures, and its slow calls. In memory, bounded, without content.
+
+Every process has its own: an answer is about the process that gives it.
+"""
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from app.audit.service import request_uuid
+from app.core.database.pool import PoolUse
+from app.core.ids import TenantId, format_id, new_uuid
+from app.core.paging import Cursors, Page, make_page
+from app.core.times import truncate_ms
+from app.core.tracing.call_record import CallRecord, Stage
+from app.diagnostics.request_counts import RequestCounts
+from app.diagnostics.schemas import (
+    ConnectionPoolSample,
+    JobsSample,
+    MetricSample,
+    MetricSamples,
+    RouteClassSample,
+    SlowCall,
+    StageTimes,
+)
+from app.diagnostics.slow_calls import SlowCallEntry, SlowCalls
+from app.settings.server import TelemetrySettings
+from app.tenancy.schemas import Caller, Scope
+
+INTERVAL_S: Final = 10
+MAX_MINUTES: Final = 60
+_MEDIAN, _P95 = 0.5, 0.95
+_STATM: Final = Path("/proc/self/statm")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """Sources of the figures that are read for each sample. `jobs`: None in a process without a worker."""
+
+    jobs: Callable[[], Mapping[str, int]] | None
+    pools: Callable[[], Mapping[str, PoolUse]]
+    live_connections: Callable[[], int]
+    open_turns: Callable[[], int]
+    subscribers: Callable[[], int]
+
+
+class FinishedCall(NamedTuple):
+    """A finished HTTP request. `duration_s` is None for a stream: the client decides when it ends."""
+
+    tenant_id: TenantId | None
+    request_id: str
+    trace_id: str | None
+    method: str
+    route: str
+    route_class: str
+    status: int
+    duration_s: float | None
+    record: CallRecord
+
+
+class Monitor:
+    """Public API of the figures of this process."""
+
+    def __init__(self, settings: TelemetrySettings) -> None:
+        self._settings = settings
+        self.process_id = new_uuid()
+        """Id of this start of the process. A cursor of slow calls is valid for one start."""
+        self._started_at = truncate_ms(datetime.now(UTC))
+        self._counts: dict[str, RequestCounts] = {}
+        self._counted_since = time.monotonic()
+        self._samples: deque[MetricSample] = deque(maxlen=MAX_MINUTES * 60 // INTERVAL_S)
+        self.kept_slow_calls = SlowCalls(max_per_tenant=settings.slow_calls_kept)
+        self.figures: ProcessFigures | None = None
+        """Sources of figures, set when the services are open."""
+
+    def observe(self, call: FinishedCall) -> None:
+        """Count a finished call, and keep it if it was slow."""
+        counts = self._counts.get(call.route_class)
+        if counts is None:
+            counts = self._counts[call.route_class] = RequestCounts()
+        duration_ms = None if call.duration_s is None else call.duration_s * 1000
+        counts.add(call.status, duration_ms)
+        if duration_ms is not None and duration_ms >= self._settings.slow_call_ms:
+            self.kept_slow_calls.add(
+                SlowCallEntry(
+                    number=self.kept_slow_calls.count + 1,
+                    ended_at=truncate_ms(datetime.now(UTC)),
+                    tenant_id=call.tenant_id,
+                    request_id=request_uuid(call.request_id),
+                    trace_id=call.trace_id,
+                    method=call.method,
+                    route=call.route,
+                    status=call.status,
+                    duration_ms=round(duration_ms, 1),
+                    record=call.record,
+                )
+            )
+
+    @property
+    def slow_call_count(self) -> int:
+        """Return the number of slow calls since the start."""
+        return self.kept_slow_calls.count
+
+    async def sample_forever(self) -> None:
+        """Take a sample every ten seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self.sample()
+
+    def sample(self) -> None:
+        """Take a sample of the time since the last one. Nothing happens before the sources of figures are set."""
+        figures = self.figures
+        if figures is None:
+            return
+        counts, self._counts = self._counts, {}
+        since, self._counted_since = self._counted_since, time.monotonic()
+        self._samples.append(
+            MetricSample(
+                at=truncate_ms(datetime.now(UTC)),
+                interval_s=round(self._counted_since - since, 3),
+                requests=sum(one.requests for one in counts.values()),
+                refused=sum(one.refused for one in counts.values()),
+                errors=sum(one.errors for one in counts.values()),
+                route_classes=[_class_sample(name, counts[name]) for name in sorted(counts)],
+                jobs=None if figures.jobs is None else _jobs_sample(figures.jobs()),
+                connection_pools=[
+                    ConnectionPoolSample(pool=name, **use._asdict()) for name, use in figures.pools().items()
+                ],
+                memory_bytes=resident_bytes(),
+                live_connections=figures.live_connections(),
+                open_turns=figures.open_turns(),
+                subscribers=figures.subscribers(),
+            )
+        )
+
+    def samples(self, caller: Caller, *, minutes: int) -> MetricSamples:
+        """Return the samples of the last minutes, oldest first. For operators."""
+        caller.require(Scope.OPERATOR)
+        return MetricSamples(
+            process_id=format_id(self.process_id),
+            started_at=self._started_at,
+            interval_s=INTERVAL_S,
+            samples=list(self._samples)[-minutes * 60 // INTERVAL_S :],
+        )
+
+    def slow_calls(
+        self,
+        caller: Caller,
+        *,
+        cursors: Cursors,
+        all_tenants: bool,
+        order: Literal["asc", "desc"],
+        limit: int,
+        cursor: str | None,
+    ) -> Page[SlowCall]:
+        """List the slow calls of the caller's tenant, or of all tenants (operators only), by their end."""
+        caller.require(Scope.OPERATOR if all_tenants else Scope.ADMIN)
+        kept = self.kept_slow_calls.of_all() if all_tenants else self.kept_slow_calls.of_tenant(caller.tenant_id)
+        # numbers are those of one process, so a cursor is valid for the process that wrote it
+        scope = f"slow-calls|{self.process_id}|{'all' if all_tenants else caller.tenant_id}|{order}"
+        last = None if cursor is None else int(cursors.read(scope, cursor)[0])
+        entries = list(kept)
+        if order == "desc":
+            entries = [entry for entry in reversed(entries) if last is None or entry.number < last]
+        else:
+            entries = [entry for entry in entries if last is None or entry.number > last]
+        page = make_page(
+            entries[: limit + 1], limit=limit, cursors=cursors, scope=scope, key=lambda entry: [entry.number]
+        )
+        return Page[SlowCall](
+            object="list",
+            data=[_slow_call(entry) for entry in page.data],
+            has_more=page.has_more,
+            next_cursor=page.next_cursor,
+        )
+
+
+def _class_sample(name: str, counts: RequestCounts) -> RouteClassSample:
+    return RouteClassSample(
+        route_class=name,
+        requests=counts.requests,
+        refused=counts.refused,
+        errors=counts.errors,
+        p50_ms=counts.percentile_ms(_MEDIAN),
+        p95_ms=counts.percentile_ms(_P95),
+    )
+
+
+def _jobs_sample(counts: Mapping[str, int]) -> JobsSample:
+    queued, running, parked = (counts.get(state, 0) for state in ("queued", "running", "parked"))
+    return JobsSample(queued=queued, running=running, parked=parked)
+
+
+def _slow_call(entry: SlowCallEntry) -> SlowCall:
+    record = entry.record
+    embed_ms, search_ms, assemble_ms, model_ms = (
+        round(record.stages_s.get(stage, 0.0) * 1000, 1)
+        for stage in (Stage.EMBED, Stage.SEARCH, Stage.ASSEMBLE, Stage.MODEL)
+    )
+    return SlowCall(
+        ended_at=entry.ended_at,
+        tenant_id=None if entry.tenant_id is None else format_id(entry.tenant_id),
+        request_id=None if entry.request_id is None else format_id(entry.request_id),
+        trace_id=entry.trace_id,
+        method=entry.method,
+        route=entry.route,
+        status=entry.status,
+        duration_ms=entry.duration_ms,
+        statements=record.statements,
+        database_ms=round(record.database_s * 1000, 1),
+        stages=StageTimes(embed_ms=embed_ms, search_ms=search_ms, assemble_ms=assemble_ms, model_ms=model_ms),
+    )
+
+
+def resident_bytes() -> int | None:
+    """Return the memory of the process that is in RAM; None where the system does not say it in /proc."""
+    try:
+        pages = _STATM.read_text().split()[1]
+    except OSError:
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

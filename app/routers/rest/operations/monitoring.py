@@ -1,0 +1,68 @@
+"""Figures of the answering process over REST: samples of its metrics, and its slow calls."""
+
+from typing import Annotated, TypeAlias, cast
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from app.audit.schemas import Action
+from app.core.paging import Page
+from app.diagnostics.schemas import MetricSamples, SlowCall
+from app.diagnostics.service import MAX_MINUTES, Monitor
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import Administrator, Cursor, Operator, Order, Services
+from app.routers.http.problems import problem_responses
+
+router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=StrictJsonRoute)
+
+
+async def get_monitor(request: Request) -> Monitor:
+    """Return the figures of this process."""
+    return cast("Monitor", request.app.state.monitor)
+
+
+AllTenants: TypeAlias = Annotated[
+    bool,
+    Query(description="Of all tenants, and without a valid key, instead of the key's tenant. Needs `operator`."),
+]
+ProcessMonitor: TypeAlias = Annotated[Monitor, Depends(get_monitor)]
+
+
+@router.get("/samples", responses=problem_responses(401, 403, 422, 503))
+async def get_samples(
+    caller: Operator,
+    services: Services,
+    monitor: ProcessMonitor,
+    minutes: Annotated[
+        int, Query(ge=1, le=MAX_MINUTES, description="Length of the time before now, of which samples are returned.")
+    ] = 15,
+) -> MetricSamples:
+    """Return figures of the process that answers, one sample for each ten seconds. Needs the scope `operator`.
+
+    They are kept in the memory of the process for an hour: a restart loses them, and each replica has its own.
+    """
+    shown = monitor.samples(caller, minutes=minutes)
+    services.audit.note(caller, Action.SAMPLES_READ, counts={"samples": len(shown.samples)})
+    return shown
+
+
+@router.get("/slow-calls", responses=problem_responses(401, 403, 422, 503))
+async def list_slow_calls(
+    caller: Administrator,
+    services: Services,
+    monitor: ProcessMonitor,
+    all_tenants: AllTenants = False,  # noqa: FBT002
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[SlowCall]:
+    """List the slow HTTP requests of the process that answers, latest first: where their time went, never content.
+
+    A request is slow from `TURNKEEP_SLOW_CALL_MS` on; event streams never are. The latest of each tenant are kept in
+    memory (`TURNKEEP_SLOW_CALLS_KEPT`), and each replica has its own: a cursor of another replica is refused with 422
+    `cursor_invalid`.
+    """
+    page = monitor.slow_calls(
+        caller, cursors=services.cursors, all_tenants=all_tenants, order=order, limit=limit, cursor=cursor
+    )
+    services.audit.note(caller, Action.SLOW_CALL_LIST, counts={"slow_calls": len(page.data)})
+    return page

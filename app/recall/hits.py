@@ -60,10 +60,12 @@ def to_hit(
     around: dict[str, list[Turn]],
     request: ConversationRecall,
     lexemes: Sequence[str],
+    configuration: Mapping[str, float],
 ) -> Hit | None:
     """Return a hit of the API; None if its content does not exist any more.
 
-    `around` are turns near hits by conversation, in order of position; `lexemes` those of the query.
+    `around` are turns near hits by conversation, in order of position; `lexemes` those of the query, `configuration`
+    the weights that the request changed.
     """
     candidate = item.candidate
     if not contents.has(item):
@@ -90,7 +92,7 @@ def to_hit(
         "summary": summary,
         "memory": memory,
         "neighbours": neighbours,
-        "explain": _explain(item, lexemes) if request.explain else None,
+        "explain": _explain(item, lexemes, configuration) if request.explain else None,
     }
     return _HIT.validate_python(members)
 
@@ -105,21 +107,23 @@ def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fac
     return "" if memory is None else memory.content
 
 
-def _explain(item: RankedCandidate, lexemes: Sequence[str]) -> Explanation:
+def _explain(item: RankedCandidate, lexemes: Sequence[str], configuration: Mapping[str, float]) -> Explanation:
     reasons: list[str] = []
     if item.candidate.cosine is not None:
         reasons.append(f"meaning {item.candidate.cosine:.2f} (cosine)")
     if item.candidate.bm25 > 0:
         reasons.append(f"words {item.candidate.bm25:.1f} (BM25)")
     match = item.terms["meaning"] + item.terms["words"] + item.terms["share"]
+    session = configuration.get("session", RankingWeights().session)
     # the best match of the session may be the entry's own
-    beyond = dict(item.terms) | {"session": item.terms["session"] - RankingWeights().session * match}
+    beyond = dict(item.terms) | {"session": item.terms["session"] - session * match}
     reasons += [text for name, text in _REASONS.items() if abs(beyond[name]) >= _NOTABLE]
     return Explanation(
         cosine=item.candidate.cosine,
         bm25=item.candidate.bm25,
         terms=ScoreTerms.model_validate({name: round(value, 6) for name, value in item.terms.items()}),
         words=list(lexemes),
+        configuration=dict(configuration),
         reason="; ".join(reasons),
     )
 

@@ -17,7 +17,7 @@ from app.formats.schemas import Role
 from app.index.analyser.cues import question_cues
 from app.index.analyser.words import words
 from app.index.schemas import EntryKind, SearchCandidate, SearchResult
-from app.recall.scoring import EntryFeatures, Scores, score
+from app.recall.scoring import DEFAULT_WEIGHTS, EntryFeatures, RankingWeights, Scores, score
 
 # bounds the work per name, since there may be thousands of names
 _FIRST_CHARACTERS = 64
@@ -153,6 +153,7 @@ def rank(
     threshold: float | None = None,
     min_relevance: float = 0.0,
     explain: bool = False,
+    weights: RankingWeights = DEFAULT_WEIGHTS,
 ) -> Ranking:
     """Score all entries in scope, and select the hits.
 
@@ -167,6 +168,7 @@ def rank(
         by_words=bool(found.lexemes),
         size=found.size,
         explain=explain,
+        weights=weights,
     )
     is_hit = np.ones(len(found.cosine), dtype=np.bool_)
     if not by_vector:

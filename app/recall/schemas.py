@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
@@ -17,6 +17,7 @@ from app.memory.schemas import Fact
 
 QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 Threshold: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=1)]
+Weight: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=5)]
 RELEVANCE_FLOOR: Final = 0.11
 """Below this, a memory is not put into a context."""
 
@@ -68,6 +69,51 @@ class Recall(ConversationRecall):
     owner: Name | None = None
 
 
+class RankingConfiguration(Strict):
+    """Weights of the ranking formula, for an evaluation. Omitted ones keep their defaults; the documentation has both.
+
+    With any weight, `relevance` is null: it was measured for the defaults.
+    """
+
+    meaning: Weight | None = None
+    words: Weight | None = None
+    share: Weight | None = None
+    overlap: Weight | None = None
+    session: Weight | None = None
+    neighbour: Weight | None = None
+    answer: Weight | None = None
+    speaker: Weight | None = None
+    assistant: Weight | None = None
+    asks: Weight | None = None
+    first_person: Weight | None = None
+    quantity: Weight | None = None
+    wanted: Weight | None = None
+    per_piece: Weight | None = None
+    half_words: Annotated[StrictFloat, Field(ge=0.1, le=1000)] | None = None
+
+    def given(self) -> dict[str, float]:
+        """Return the given weights by name."""
+        return cast("dict[str, float]", self.model_dump(exclude_none=True))
+
+
+class RecallEvaluation(Strict):
+    """How to search for an evaluation, if not as all other searches do. Needs the scope `admin` or `operator`.
+
+    `space` is the id of an embedding space for which this process can embed.
+    """
+
+    space: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = None
+    configuration: RankingConfiguration | None = None
+
+
+class EvaluatedConversationRecall(ConversationRecall, RecallEvaluation):
+    """A search within one conversation. Administrators may choose the embedding space and the weights."""
+
+
+class EvaluatedRecall(Recall, RecallEvaluation):
+    """A search across conversations. Administrators may choose the embedding space and the weights."""
+
+
 class SpaceComparison(Strict):
     """Queries for a comparison of two embedding spaces, in one conversation or in the whole tenant."""
 
@@ -110,12 +156,13 @@ class ScoreTerms(BaseModel):
 
 
 class Explanation(BaseModel):
-    """Why a hit has its score. `words` are the query's lexemes."""
+    """Why a hit has its score. `words` are the query's lexemes, `configuration` the weights that the request gave."""
 
     cosine: float | None
     bm25: float
     terms: ScoreTerms
     words: list[str]
+    configuration: dict[str, float]
     reason: str
 
 

@@ -71,6 +71,9 @@ class RankingWeights:
     centre: float = 1.22
 
 
+DEFAULT_WEIGHTS: Final = RankingWeights()
+
+
 @dataclass(frozen=True, slots=True)
 class EntryFeatures:
     """The properties of the entries in scope, one element per entry.

@@ -7,8 +7,8 @@ with the entries in scope. `ranking` orders them. The content of the hits is rea
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from uuid import UUID
@@ -40,11 +40,12 @@ from app.recall.schemas import (
     Recalled,
     RecalledFact,
     RecalledTurn,
+    RecallEvaluation,
     RecallResult,
     SpaceComparison,
     SpaceComparisonResult,
 )
-from app.recall.scoring import CALIBRATED_SPACES
+from app.recall.scoring import CALIBRATED_SPACES, RankingWeights
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
 
@@ -69,7 +70,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class _RankingQuery:
-    """A query for a ranking, the number of hits, their least cosine and relevance, and whether to explain them."""
+    """A query for a ranking, the number of hits, their least cosine and relevance, and whether to explain them.
+
+    `configuration`: weights in place of the defaults.
+    """
 
     text: str
     prepared: PreparedQuery
@@ -78,6 +82,7 @@ class _RankingQuery:
     threshold: float | None = None
     min_relevance: float = 0.0
     explain: bool = False
+    configuration: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +113,34 @@ class RecallService:
         self._memories = memories
         self._index = index
 
-    async def recall(self, caller: Caller, *, request: Recall) -> RecallResult:
-        """Search across conversations. Raises NotFound for a conversation of another tenant in `conversation_ids`."""
+    async def recall(
+        self, caller: Caller, *, request: Recall, evaluation: RecallEvaluation | None = None
+    ) -> RecallResult:
+        """Search across conversations. Raises NotFound for a conversation of another tenant in `conversation_ids`.
+
+        With an `evaluation`, raises Forbidden without the scope for it, and Conflict `space_not_configured`.
+        """
         return await self._recall(
             caller,
             request,
             conversation_ids=request.conversation_ids,
             project=request.project,
             owner=request.owner,
+            evaluation=evaluation,
         )
 
     async def recall_in(
-        self, caller: Caller, conversation_id: ConversationId, *, request: ConversationRecall
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        request: ConversationRecall,
+        evaluation: RecallEvaluation | None = None,
     ) -> RecallResult:
-        """Search within one conversation."""
-        return await self._recall(caller, request, conversation_ids=[conversation_id], project=None, owner=None)
+        """Search within one conversation. Raises as `recall` does."""
+        return await self._recall(
+            caller, request, conversation_ids=[conversation_id], project=None, owner=None, evaluation=evaluation
+        )
 
     async def _recall(
         self,
@@ -132,27 +150,41 @@ class RecallService:
         conversation_ids: Sequence[UUID] | None,
         project: str | None,
         owner: str | None,
+        evaluation: RecallEvaluation | None,
     ) -> RecallResult:
+        runtime, configuration = self._chosen(caller, evaluation or RecallEvaluation())
         if EntryKind.MEMORY in request.kinds:
             require_reach(caller, request.agent_id)
         scope = _scope(request, conversation_ids, project, owner)
         # a memory is about the named person, so the name counts; a turn with the name is addressed to that person
         memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
         participants = [] if memories_only else await self._participants(caller, scope)
-        prepared = await self._prepare(request.query, request.mode, participants)
+        prepared = await self._prepare(request.query, request.mode, participants, runtime)
         query = _RankingQuery(
-            request.query, prepared, participants, request.k, request.threshold, request.min_relevance, request.explain
-        )
+            request.query, prepared, participants, request.k, request.threshold, request.min_relevance, request.explain,
+            configuration,
+        )  # fmt: skip
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found, hits, contents = await self._find_hits(caller, tx, query, scope)
             around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
-        data = [to_hit(item, contents, around, request, prepared.lexemes) for item in hits]
+        data = [to_hit(item, contents, around, request, prepared.lexemes, configuration) for item in hits]
         return RecallResult(
             object="list",
             data=[hit for hit in data if hit is not None],
             space=self._index.space_of(prepared),
             degraded=[*found.degraded, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
         )
+
+    def _chosen(
+        self, caller: Caller, evaluation: RecallEvaluation
+    ) -> tuple[EmbeddingSpaceRuntime | None, Mapping[str, float]]:
+        """Return the embedding space and the weights of an evaluation, which need the scope `admin` or `operator`."""
+        configuration = {} if evaluation.configuration is None else evaluation.configuration.given()
+        if evaluation.space is None and not configuration:
+            return None, configuration
+        if KeyScope.OPERATOR not in caller.scopes:
+            caller.require(KeyScope.ADMIN)
+        return None if evaluation.space is None else self._index.runtime(evaluation.space), configuration
 
     async def _find_hits(
         self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope
@@ -355,10 +387,12 @@ class RecallService:
             intent=read_intent(query.text, query.participants),
             query=query.text,
             by_vector=prepared.vector is not None,
-            is_calibrated=prepared.vector is None or self._index.space_of(prepared) in CALIBRATED_SPACES,
+            is_calibrated=not query.configuration
+            and (prepared.vector is None or self._index.space_of(prepared) in CALIBRATED_SPACES),
             threshold=query.threshold,
             min_relevance=query.min_relevance,
             explain=query.explain,
+            weights=replace(RankingWeights(), **query.configuration),
         )
         ranking = await self._index.search(caller, tx, scope=scope, query=prepared, min_candidates=query.k, rank=order)
         degraded = [prepared.degraded] if prepared.degraded else []

@@ -7,10 +7,10 @@ from fastapi import APIRouter, Request, Response
 
 from app.audit.schemas import Action
 from app.recall.schemas import (
-    ConversationRecall,
+    EvaluatedConversationRecall,
+    EvaluatedRecall,
     FactHit,
     MemoryHit,
-    Recall,
     RecallEnd,
     RecallResult,
     SummaryHit,
@@ -22,7 +22,7 @@ from app.routers.http.problems import problem_responses
 
 LINES_MEDIA_TYPE: Final = "application/x-ndjson"
 
-_RESPONSES = problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 429, 502, 503) | {
+_RESPONSES = problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503) | {
     200: {
         "description": f"Hits, best first. With `Accept: {LINES_MEDIA_TYPE}` one hit per line, the last line the end.",
         "content": {
@@ -45,9 +45,14 @@ router = APIRouter(prefix="/v1", tags=["recall"], route_class=StrictJsonRoute)
 
 
 @router.post("/recall", response_model=RecallResult, responses=_RESPONSES)
-async def recall(request: Request, body: Recall, caller: AgentReader, services: Services) -> RecallResult | Response:
-    """Search across conversations: the named ones, or all of a project, an owner or the tenant."""
-    result = await services.recall_service.recall(caller, request=body)
+async def recall(
+    request: Request, body: EvaluatedRecall, caller: AgentReader, services: Services
+) -> RecallResult | Response:
+    """Search across conversations: the named ones, or all of a project, an owner or the tenant.
+
+    `space` and `configuration` are for evaluations, and need the scope `admin` or `operator`.
+    """
+    result = await services.recall_service.recall(caller, request=body, evaluation=body)
     services.audit.note(caller, Action.RECALL, counts={"hits": len(result.data)})
     return _answer(request, result)
 
@@ -56,12 +61,12 @@ async def recall(request: Request, body: Recall, caller: AgentReader, services: 
 async def recall_in_conversation(
     request: Request,
     conversation_id: ConversationPath,
-    body: ConversationRecall,
+    body: EvaluatedConversationRecall,
     caller: AgentReader,
     services: Services,
 ) -> RecallResult | Response:
-    """Search within one conversation."""
-    result = await services.recall_service.recall_in(caller, conversation_id, request=body)
+    """Search within one conversation. `space` and `configuration` are for evaluations, as in `POST /v1/recall`."""
+    result = await services.recall_service.recall_in(caller, conversation_id, request=body, evaluation=body)
     services.audit.note(caller, Action.RECALL, conversation_id=conversation_id, counts={"hits": len(result.data)})
     return _answer(request, result)
 

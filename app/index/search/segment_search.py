@@ -5,7 +5,7 @@ Every entry is compared. BM25 and the weights of words are computed from the ent
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -29,6 +29,9 @@ from app.index.search.segment import (
 
 KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEMORY)
 """The kinds of entries in the order of their codes in a segment."""
+
+_Own: TypeAlias = slice | NDArray[np.intp]
+"""The index of the rows in scope: a slice if these are all, which copies nothing."""
 
 _GATHER_SHARE: Final = 4
 """The vectors of fewer than a quarter of the entries are copied before they are compared."""
@@ -103,11 +106,11 @@ def search_segment(
     """Return the match of all rows in scope. `corpus`: the statistics of a larger scope, to which the rows belong."""
     columns = view.columns
     is_all = len(rows) == len(view)
-    own: slice | NDArray[np.intp] = slice(None) if is_all else rows
-    bm25, share = _match_words(view, rows, query, weigh, corpus)
+    own: _Own = slice(None) if is_all else rows
+    bm25, share = _match_words(view, rows, own, query, weigh, corpus)
     cosine = np.full(len(rows), np.nan, dtype=np.float32)
     if query.vector is not None:
-        cosine = _cosines(view, rows, query.vector)
+        cosine = _cosines(view, rows, own, query.vector)
     pieces = columns.pieces[own]
     group = columns.group[own]
     return SearchResult(
@@ -151,6 +154,7 @@ def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> NDArray[np.int64]:
 def _match_words(
     view: SegmentView,
     rows: NDArray[np.intp],
+    own: _Own,
     query: SegmentQuery,
     weigh: WordWeights,
     corpus: CorpusCounts | None,
@@ -158,7 +162,7 @@ def _match_words(
     """Return the BM25 of each row, and the share of the query's word weights that it has."""
     bm25, share = np.zeros(len(view), dtype=np.float32), np.zeros(len(view), dtype=np.float32)
     if not query.lexemes or not len(rows):
-        return bm25[rows], share[rows]
+        return bm25[own], share[own]
     in_scope: Flags | None = None
     if len(rows) < len(view):
         in_scope = np.zeros(len(view), dtype=np.bool_)
@@ -171,9 +175,7 @@ def _match_words(
             at, counts = at[kept], counts[kept]
         found.append((at, counts))
     if corpus is None:
-        corpus = CorpusCounts(
-            len(rows), max(float(view.columns.length[rows].mean()), 1.0), [len(at) for at, _ in found]
-        )
+        corpus = CorpusCounts(len(rows), max(float(view.columns.length[own].mean()), 1.0), [len(at) for at, _ in found])
     weights = weigh.weights(query.lexemes, corpus.frequencies, entries=corpus.entries, names=query.names)
     for weight, (at, counts) in zip(weights, found, strict=True):
         times = counts.astype(np.float32)
@@ -181,18 +183,18 @@ def _match_words(
         # a row has a term once, so no sum is lost
         bm25[at] += (weight * (BM25_K1 + 1) * times / (times + norm)).astype(np.float32)
         share[at] += np.float32(weight)
-    return bm25[rows], share[rows] / np.float32(sum(weights) or 1.0)
+    return bm25[own], share[own] / np.float32(sum(weights) or 1.0)
 
 
-def _cosines(view: SegmentView, rows: NDArray[np.intp], vector: FloatVector) -> Floats:
+def _cosines(view: SegmentView, rows: NDArray[np.intp], own: _Own, vector: FloatVector) -> Floats:
     """Return the cosine of the best piece of each row, NaN for rows without vectors."""
     columns = view.columns
     best = np.full(len(rows), np.nan, dtype=np.float32)
-    pieces = columns.pieces[rows]
+    pieces = columns.pieces[own]
     has_any = pieces > 0
     if not has_any.any():
         return best
-    first, counts = columns.first_piece[rows[has_any]], pieces[has_any]
+    first, counts = columns.first_piece[own][has_any], pieces[has_any]
     if len(rows) * _GATHER_SHARE < len(view):
         start = np.cumsum(counts) - counts
         scores = view.vectors[np.repeat(first - start, counts) + np.arange(counts.sum())] @ vector

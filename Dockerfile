@@ -1,7 +1,10 @@
 # The image of Turnkeep: Python, what is locked, the embedding model, and nothing that builds. See docs/guides/deploying.md.
 # Nothing here needs BuildKit; tests/containers runs these very steps without an engine.
 
-FROM python:3.11-slim AS build
+# A release names the image with its digest: --build-arg BASE=python:3.11-slim@sha256:… (see CONTRIBUTING.md)
+ARG BASE=python:3.11-slim
+
+FROM ${BASE} AS build
 
 # the uv of the Makefile, in a venv of its own: the image keeps neither
 RUN python3 -m venv /opt/build \
@@ -30,7 +33,7 @@ RUN /opt/build/bin/uv sync --frozen --no-default-groups --no-editable --compile-
  && /opt/turnkeep/bin/python -P -c 'import sys, turnkeep_minilm; sys.exit(", ".join(turnkeep_minilm.wrong_files()) or None)'
 
 
-FROM python:3.11-slim
+FROM ${BASE}
 
 LABEL org.opencontainers.image.title="Turnkeep" \
       org.opencontainers.image.description="A conversation-memory service: keeps every turn, and builds the context a model should see." \

@@ -7,6 +7,7 @@ UV_VERSION := 0.13.8
 WORKERS ?= 2
 PYTHON ?=
 BENCH ?=
+ADVISORIES ?=
 
 BIN := .venv/bin
 UV_STAMP := .venv/.uv-$(UV_VERSION)
@@ -25,7 +26,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test check soak bench bench-peers assets wheels lint types imports migrations-lint openapi-lint asyncapi-lint openapi dev clean
+.PHONY: help run test check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint openapi dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -75,6 +76,18 @@ assets: $(UV_STAMP) ## fetch and verify the embedding model
 
 wheels: $(UV_STAMP) assets ## build the wheels of Turnkeep and of its embedding model, into dist
 	$(BIN)/uv build --wheel --all-packages --clear --out-dir dist --quiet
+
+sbom: $(UV_STAMP) ## write dist/turnkeep.cdx.json: the locked packages of an installation, as CycloneDX
+	@mkdir -p dist
+	@$(BIN)/uv export --frozen --no-default-groups --format cyclonedx1.5 --preview-features sbom-export --quiet --output-file dist/turnkeep.cdx.json
+
+# Not part of `check`: it needs the network, and its answer changes without a commit. uv ends with 1 if a package has an
+# advisory, and with 2 if it could not ask.
+advisories: $(UV_STAMP) ## look up security advisories for the locked packages (ADVISORIES="--service-url URL": at a mirror)
+	@$(BIN)/uv audit --frozen --preview-features audit-command $(ADVISORIES); status=$$?; \
+	if [ $$status -gt 1 ]; then \
+	  echo 'The advisories were NOT checked: the service (by default https://api.osv.dev) did not answer. Repeat with network access, or name a mirror: make advisories ADVISORIES="--service-url URL"' >&2; \
+	fi; exit $$status
 
 openapi: .venv/.dev ## write openapi/openapi.json and openapi/asyncapi.json
 	@for name in openapi asyncapi; do \

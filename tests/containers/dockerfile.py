@@ -52,18 +52,25 @@ class Stage:
 
 
 def parse(text: str) -> list[Stage]:
-    """The stages of a Dockerfile; an instruction that is not known here is an error, not a surprise."""
+    """The stages of a Dockerfile; an instruction that is not known here is an error, not a surprise.
+
+    An ARG before the first stage gives its default to the FROM of each.
+    """
+    defaults: dict[str, str] = {}
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     stages: list[Stage] = []
     for statement in re.sub(r"\\\n\s*", " ", "\n".join(lines)).splitlines():
         name, _, rest = statement.strip().partition(" ")
+        if name == "ARG" and not stages:
+            defaults.update([rest.strip().split("=", 1)])
+            continue
         assert name in KNOWN, f"{name}: teach tests/containers this instruction"
         flags: dict[str, str] = {}
         while found := re.match(r"\s*--([a-z-]+)=(\S+)\s+", rest):
             flags[found[1]] = found[2]
             rest = rest[found.end() :]
         if name == "FROM":
-            words = rest.split()
+            words = re.sub(r"\$\{(\w+)\}", lambda found: defaults[found[1]], rest).split()
             stages.append(Stage(words[0], words[2] if len(words) == 3 else str(len(stages))))
         else:
             stages[-1].instructions.append(Instruction(name, flags, rest.strip()))

@@ -66,6 +66,13 @@ def test_versions_are_those_of_the_makefile_the_package_and_this_python() -> Non
     assert PROJECT["requires-python"] == ">=3.11"
 
 
+def test_a_release_names_the_digest_of_the_base_image_once_for_both_stages() -> None:
+    pinned = f"python:3.11-slim@sha256:{'0' * 64}"
+    given = re.sub(r"^ARG BASE=.*$", f"ARG BASE={pinned}", TEXT, flags=re.MULTILINE)
+    assert [stage.image for stage in parse(given)] == [pinned, pinned]
+    assert re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE) == ["${BASE}", "${BASE}"]
+
+
 def test_it_installs_what_is_locked_without_the_tools_of_development() -> None:
     syncs = [step.rest for step in BUILD.all("RUN") if "uv sync" in step.rest]
     assert len(syncs) == 2

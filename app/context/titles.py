@@ -16,6 +16,7 @@ from app.conversations.service import TITLE_JOB, Conversations
 from app.core.errors import AppError
 from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import get_logger
+from app.formats.service import indent_continuation
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 from app.tenancy.schemas import Caller
 
@@ -73,8 +74,9 @@ class TitleWriter:
 async def _write(chat: ChatModel, tenant_id: TenantId, exchange: FirstExchange) -> tuple[str, str]:
     """Return a title, empty if no text remains of it, and the model that wrote it. Raises the model's errors."""
     mark = secrets.token_hex(8)
-    transcript = f"<transcript {mark}>\n[user] {exchange.question}\n[assistant] {exchange.answer}\n</transcript {mark}>"
+    question, answer = (indent_continuation(text) for text in (exchange.question, exchange.answer))
+    transcript = f"<transcript {mark}>\n[user] {question}\n[assistant] {answer}\n</transcript {mark}>"
     messages = [ChatMessage("system", _INSTRUCTIONS), ChatMessage("user", transcript)]
-    answer = await chat.answer(messages, shape=Title, tenant_id=tenant_id, purpose=ModelPurpose.TITLE)
-    line = " ".join(answer.value.title.split()).strip(_QUOTES + " ").removesuffix(".")
-    return first_words(line, max_characters=_MAX_CHARACTERS), answer.model
+    written = await chat.answer(messages, shape=Title, tenant_id=tenant_id, purpose=ModelPurpose.TITLE)
+    line = " ".join(written.value.title.split()).strip(_QUOTES + " ").removesuffix(".")
+    return first_words(line, max_characters=_MAX_CHARACTERS), written.model

@@ -17,6 +17,7 @@ from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, Role, ToolCall
 
 Vendor: TypeAlias = Literal["openai", "anthropic"]
 
+_LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_LENGTH = 64
 _HASH_LENGTH = 8
@@ -161,6 +162,11 @@ def delimit(tag: str, text: str, attributes: str = "") -> str:
     """Put text between `<tag>` and `</tag>`; break closing tags inside the text, so that it cannot end the block."""
     safe = re.sub(rf"</(?=\s*{tag})", "< /", text, flags=re.IGNORECASE)
     return f"<{tag}{attributes}>\n{safe}\n</{tag}>"
+
+
+def indent_continuation(text: str) -> str:
+    """Indent all lines of a text but the first, so that none of them can imitate a line of another author."""
+    return _LINE_BREAK.sub(r"\g<0>  ", text)
 
 
 def speaker_name(turn: CanonicalTurn, named: frozenset[Role]) -> str | None:

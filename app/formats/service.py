@@ -15,7 +15,7 @@ from app.formats.parse import canonical as from_canonical
 from app.formats.parse import openai as from_openai
 from app.formats.parse import openai_responses as from_responses
 from app.formats.parse import validation
-from app.formats.parts import delimit, has_content, parse_parts, result_text, to_text
+from app.formats.parts import delimit, has_content, indent_continuation, parse_parts, result_text, to_text
 from app.formats.render.anthropic import AnthropicRenderer
 from app.formats.render.base import Renderer
 from app.formats.render.canonical import CanonicalRenderer
@@ -61,6 +61,7 @@ __all__ = [
     "has_content",
     "has_media",
     "has_only_items",
+    "indent_continuation",
     "is_exact",
     "items_of",
     "message_tokens",

@@ -62,7 +62,8 @@ def parse(text: str) -> list[Stage]:
     for statement in re.sub(r"\\\n\s*", " ", "\n".join(lines)).splitlines():
         name, _, rest = statement.strip().partition(" ")
         if name == "ARG" and not stages:
-            defaults.update([rest.strip().split("=", 1)])
+            argument, _, value = rest.strip().partition("=")
+            defaults[argument] = value
             continue
         assert name in KNOWN, f"{name}: teach tests/containers this instruction"
         flags: dict[str, str] = {}

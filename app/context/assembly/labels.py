@@ -1,14 +1,15 @@
 """Texts that Turnkeep itself adds to a context: delimiters and labels around summaries and recalled turns.
 
 Everything here is shown in the user's role and between delimiters, so that stored text never gains the authority of an
-instruction.
+instruction. Only lines that Turnkeep wrote start at the margin, so that a stored text cannot imitate a heading, or a
+turn of another author.
 """
 
 from datetime import UTC
 from typing import Final
 
 from app.formats.schemas import CanonicalTurn, NoteBlock
-from app.formats.service import delimit, text_of
+from app.formats.service import delimit, indent_continuation, text_of
 
 ERASED: Final = NoteBlock(
     delimit(
@@ -33,14 +34,17 @@ def summary_note(text: str, from_position: int, to_position: int, *, is_highligh
 
 def line_of(text: str) -> str:
     """Return the line of one fact or memory."""
-    return f"- {text}"
+    return f"- {indent_continuation(text)}"
 
 
 def recalled_line(turn: CanonicalTurn, conversation: str | None = None) -> str:
-    """Label a turn with date and actor, and with its conversation if that is another one. Its text stays verbatim."""
+    """Label a turn with date and actor, and with its conversation if that is another one.
+
+    Its text stays verbatim, with the lines after the first indented.
+    """
     when = "" if turn.occurred_at is None else f"{turn.occurred_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC, "
     where = "" if conversation is None else f", in another conversation: {' '.join(conversation.split())}"
-    return f"[{when}{' '.join(turn.actor.split())}{where}] {text_of(turn)}"
+    return f"[{when}{' '.join(turn.actor.split())}{where}] {indent_continuation(text_of(turn))}"
 
 
 def background_note(lines: dict[str, list[str]]) -> NoteBlock | None:

@@ -1,4 +1,8 @@
-"""Ask a chat model to summarise turns. Their text is data, delimited by a random mark that it cannot contain."""
+"""Ask a chat model to summarise turns.
+
+Their text is data, delimited by a random mark that it cannot contain. No tool is offered, and the answer is stored as
+text only.
+"""
 
 import secrets
 from collections.abc import Sequence
@@ -9,7 +13,7 @@ from pydantic import BaseModel, Field
 from app.conversations.schemas.conversations import content_text
 from app.core.ids import TenantId
 from app.formats.schemas import CanonicalTurn
-from app.formats.service import has_only_items
+from app.formats.service import has_only_items, indent_continuation
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 
 PROMPT_VERSION: Final = "summary-1"
@@ -58,7 +62,7 @@ async def summarise(
     """Summarise earlier summaries and the turns after them. Raises as the model does."""
     mark = secrets.token_hex(8)
     pieces = [f"<transcript {mark}>"]
-    pieces.extend(f"[earlier summary]\n{text}" for text in before)
+    pieces.extend(f"[earlier summary]\n  {indent_continuation(text)}" for text in before)
     pieces.extend(written(turn) for turn in turns if not has_only_items(turn))
     pieces.append(f"</transcript {mark}>")
     messages = [
@@ -74,12 +78,21 @@ async def summarise(
 
 
 def written(turn: CanonicalTurn) -> str:
-    """Return a turn as the model reads it: date, actor, text, calls and results."""
+    """Return a turn as the model reads it: date, actor, text, calls and results.
+
+    Only the first line starts at the margin, so that no text can imitate another turn or an earlier summary.
+    """
     when = "" if turn.occurred_at is None else f"{turn.occurred_at:%Y-%m-%d %H:%M} "
-    lines = [f"[{when}{' '.join(turn.actor.split())} ({turn.role.value})] {_shortened(content_text(turn.content))}"]
-    lines.extend(f"  calls {call.name} {str(call.arguments)[:_ARGUMENTS]}" for call in turn.tool_calls)
-    lines.extend(f"  result: {_shortened(content_text(result.content))}" for result in turn.tool_results)
+    lines = [f"[{when}{' '.join(turn.actor.split())} ({turn.role.value})] {_text(turn.content)}"]
+    lines.extend(
+        f"  calls {call.name} {indent_continuation(str(call.arguments)[:_ARGUMENTS])}" for call in turn.tool_calls
+    )
+    lines.extend(f"  result: {_text(result.content)}" for result in turn.tool_results)
     return "\n".join(lines)
+
+
+def _text(content: object) -> str:
+    return indent_continuation(_shortened(content_text(content)))
 
 
 def _shortened(text: str) -> str:

@@ -1,7 +1,8 @@
 """The canonical shape: content and parts exactly as stored, every speaker named, the system text as `system`.
 
-A tool result is a turn of role `tool` after its call. Notes are system instructions by the actor `turnkeep`. Notes and
-tool results have no `id`, since they are not separate turns.
+A tool result is a turn of role `tool` after its call. Notes are turns of role `user` by the actor `turnkeep`: they
+quote stored text, which must not become a system instruction. Notes and tool results have no `id`, since they are not
+separate turns.
 """
 
 from collections.abc import Sequence
@@ -32,8 +33,8 @@ class CanonicalRenderer(Renderer):
     def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
         """Return the turn with its answered calls, then one tool turn per result, between the turns of items."""
         if isinstance(block, NoteBlock):
-            kind = Kind.SYSTEM_INSTRUCTION.value
-            return [{"role": Role.SYSTEM.value, "kind": kind, "actor": ACTOR, "content": block.text}]
+            kind = Kind.USER_MESSAGE.value
+            return [{"role": Role.USER.value, "kind": kind, "actor": ACTOR, "content": block.text}]
         messages = super().messages_of(block, named)
         return messages and [
             *(_turn(turn, ()) for turn in block.before),

@@ -138,6 +138,8 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
     "app.governance.erasures.run.ErasureState": "one step of one erasure",
     "app.governance.exports.records.ExportDigest": "one export",
+    "app.governance.importers.building.TurnBuilder": "one conversation of one file that is converted",
+    "app.governance.importers.chatgpt._ChatBranch": "one conversation of one file that is converted",
     "app.operations.service.OperationRun": "one run of one operation",
     # one connection, or one follower
     "app.routers.live.epochs.Epochs": "one WebSocket, in one conversation",

@@ -1,0 +1,199 @@
+"""LangGraph: checkpoints of threads with messages, and items of a store.
+
+Sources: https://docs.langchain.com/oss/python/langgraph/persistence and
+https://reference.langchain.com/python/langgraph/types/StateSnapshot (`values`, `config`, `parent_config`,
+`created_at`), as `get_state_history` and `POST /threads/{id}/history` give them; the checkpoint tuple of a saver
+(`checkpoint` with `channel_values` and `ts`); messages in the three forms of `langchain_core` (plain, `{type, data}`,
+serialised constructor); items of a store (`namespace`, `key`, `value`). The document is a list of one kind, or
+`{"checkpoints": […], "items": […]}`.
+
+- The messages of a thread are those of all checkpoints from the first to the newest. One that a later checkpoint no
+  longer has, was trimmed from the window and stays. One that has another content later is superseded.
+- Checkpoints beside that line (a fork of the thread) become a conversation of their own with the messages that only
+  they have; `metadata.langgraph` has `branch_of`.
+- State other than messages is not imported.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import JsonValue
+
+from app.formats.schemas import JsonObject, Role
+from app.governance.importers.building import TurnBuilder, call, conversation, memory, without_null
+from app.governance.importers.cursor import Cursor
+
+SYSTEM: Final = "langgraph"
+_ROLES: Final = {
+    "human": Role.USER, "user": Role.USER, "ai": Role.ASSISTANT, "assistant": Role.ASSISTANT, "system": Role.SYSTEM,
+    "developer": Role.SYSTEM, "tool": Role.TOOL, "function": Role.TOOL,
+}  # fmt: skip
+_KEPT: Final = ("response_metadata", "additional_kwargs", "status", "artifact")
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphCheckpoint:
+    name: str
+    parent: str | None
+    thread: str
+    time: str
+    messages: Sequence[Cursor]
+
+
+def records(document: Cursor) -> Iterator[JsonObject]:
+    """Yield the records of all threads, then the memories of all items of the store."""
+    listed = list(document.items()) if isinstance(document.value, list) else []
+    is_store = bool(listed) and listed[0].get("namespace") is not None
+    checkpoints = [] if is_store else listed or list(document.list_of("checkpoints"))
+    threads: dict[str, dict[str, _GraphCheckpoint]] = {}
+    for place in checkpoints:
+        found = _checkpoint(place)
+        if threads.setdefault(found.thread, {}).setdefault(found.name, found) is not found:
+            raise place.error("its id is that of an earlier checkpoint")
+    for thread, found in threads.items():
+        yield from _thread(thread, found)
+    for place in listed if is_store else [] if listed else document.list_of("items"):
+        yield _item(place)
+
+
+def _checkpoint(place: Cursor) -> _GraphCheckpoint:
+    raw = place.get("checkpoint")
+    has_values = raw is not None and raw.get("channel_values") is not None
+    values = raw.need("channel_values") if raw is not None and has_values else place.need("values")
+    configurable = place.need("config").need("configurable") if place.get("config") is not None else None
+    where = configurable or place.need("checkpoint")
+    thread = where.need("thread_id").name()
+    namespace = where.text_of("checkpoint_ns")
+    parent = place.get("parent_config", "parent_checkpoint")
+    parent = parent and (parent.get("configurable") or parent)
+    return _GraphCheckpoint(
+        where.need("checkpoint_id").name(),
+        None if parent is None else parent.need("checkpoint_id").name(),
+        f"{thread}|{namespace}" if namespace else thread,
+        (raw.time_of("ts") if raw is not None else None) or place.need("created_at").time(),
+        list(values.list_of("messages")),
+    )
+
+
+def _thread(thread: str, checkpoints: Mapping[str, _GraphCheckpoint]) -> Iterator[JsonObject]:
+    newest_first = sorted(checkpoints.values(), key=lambda one: (one.time, one.name), reverse=True)
+    seen: set[str] = set()
+    known: dict[str, str] = {}
+    for leaf in newest_first:
+        if leaf.name in seen:
+            continue
+        line: list[_GraphCheckpoint] = []
+        at: _GraphCheckpoint | None = leaf
+        while at is not None and at.name not in seen:
+            seen.add(at.name)
+            line.append(at)
+            at = None if at.parent is None else checkpoints.get(at.parent)
+        is_main = leaf is newest_first[0]
+        turns = list(_turns(reversed(line), known))
+        if not turns and not is_main:
+            continue
+        notes: JsonObject = {} if is_main else {"branch_of": thread, "branch_after": line[-1].parent}
+        name = thread if is_main else f"{thread}#{line[-1].name}"
+        yield conversation(name, metadata={SYSTEM: notes} if notes else None)
+        yield from turns
+
+
+def _turns(line: Iterator[_GraphCheckpoint], known: dict[str, str]) -> Iterator[JsonObject]:
+    """Yield the messages of a line of checkpoints that no line before it had. `known`: their contents by id."""
+    builder = TurnBuilder(SYSTEM)
+    versions: dict[str, int] = {}
+    for checkpoint in line:
+        for index, place in enumerate(checkpoint.messages):
+            kind, data = _unpacked(place)
+            digest = _digest(data.value)
+            name = data.text_of("id") or f"{index}-{digest[:16]}"
+            if known.get(name) == digest or kind == "remove":
+                continue
+            known[name] = digest
+            number = versions[name] = versions.get(name, 0) + 1
+            older = None if number == 1 else name if number == 2 else f"{name}#{number - 1}"  # noqa: PLR2004
+            found = _turn(builder, kind, data, name if number == 1 else f"{name}#{number}", older, checkpoint.time)
+            if found is not None:
+                yield found
+
+
+def _unpacked(place: Cursor) -> tuple[str, Cursor]:
+    """Return the type and the members of a message in any of its forms."""
+    if place.get("lc") is not None:
+        classes = [part.text() for part in place.need("id").items()]
+        return classes[-1].removesuffix("Chunk").removesuffix("Message").lower() if classes else "", place.need(
+            "kwargs"
+        )
+    kind = place.need("type", "role").text()
+    data = place.get("data")
+    return kind, place if data is None else data
+
+
+def _turn(builder: TurnBuilder, kind: str, data: Cursor, name: str, older: str | None, time: str) -> JsonObject | None:
+    role = _ROLES.get(data.text_of("role") or "" if kind == "chat" else kind.removesuffix("MessageChunk").lower())
+    if role is None:
+        raise data.error("a type of message that LangChain does not have")
+    usage = data.get("usage_metadata")
+    counts = None
+    if usage is not None:
+        counts = without_null(
+            {
+                "prompt_tokens": usage.object().get("input_tokens"),
+                "completion_tokens": usage.object().get("output_tokens"),
+            }
+        )
+    about = data.get("response_metadata")
+    return builder.turn(
+        data,
+        name,
+        role,
+        _content(data),
+        actor=data.text_of("name"),
+        occurred_at=time,
+        model=None if about is None else about.text_of("model_name", "model"),
+        calls=[
+            call(place.need("id").name(), place.need("name").name(), place.object().get("args"))
+            for place in data.list_of("tool_calls")
+        ],
+        answers=data.text_of("tool_call_id"),
+        supersedes=older,
+        usage=counts or None,
+        notes={key: data.object().get(key) or None for key in _KEPT},
+    )
+
+
+def _content(data: Cursor) -> JsonValue:
+    content = data.get("content")
+    if content is None or isinstance(content.value, str):
+        return None if content is None else content.value
+    return [
+        {"type": "text", "text": part.value} if isinstance(part.value, str) else {"type": "part", **part.object()}
+        for part in content.items()
+    ]
+
+
+def _item(place: Cursor) -> JsonObject:
+    namespace = [part.name() for part in place.need("namespace").items()]
+    key = place.need("key").name()
+    value = place.need("value")
+    text = value.text_of("content", "text", "memory") if isinstance(value.value, dict) else None
+    about: JsonObject = {
+        "namespace": [*namespace], "key": key, "updated_at": place.object().get("updated_at"),
+        "value": value.value if text is not None and len(value.object()) > 1 else None,
+    }  # fmt: skip
+    return memory(
+        "/".join([*namespace, key]),
+        text or json.dumps(value.value, ensure_ascii=False),
+        agent_id=None,
+        owner=None,
+        metadata={SYSTEM: without_null(about)},
+        created_at=place.time_of("created_at"),
+    )
+
+
+def _digest(value: JsonValue) -> str:
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

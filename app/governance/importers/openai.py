@@ -1,0 +1,66 @@
+"""OpenAI Conversations: the conversation object and the list of its items.
+
+Source: https://platform.openai.com/docs/api-reference/conversations (`GET /v1/conversations/{id}` and `GET
+/v1/conversations/{id}/items?order=asc`). OpenAI has no export of them, so the document is made of these answers:
+`{"id": "conv_…", "created_at": …, "metadata": {…}, "items": [… or the list object]}`, or a list of such objects.
+
+Items are stored without loss in the format `openai_responses`, so that `/openai/v1` gives them back as they were. They
+have no times of their own: all have that of the conversation.
+"""
+
+from collections.abc import Iterator
+from typing import Final, cast
+
+from app.core.errors import Invalid
+from app.formats import service as formats
+from app.formats.schemas import Format, JsonObject
+from app.governance.importers.building import conversation
+from app.governance.importers.cursor import Cursor
+
+SYSTEM: Final = "openai"
+
+
+def records(document: Cursor) -> Iterator[JsonObject]:
+    """Yield the records of one conversation, or of a list of conversations."""
+    for place in document.items() if isinstance(document.value, list) else [document]:
+        yield from _conversation(place)
+
+
+def _conversation(place: Cursor) -> Iterator[JsonObject]:
+    name = place.need("id").name()
+    about = place.get("metadata")
+    created_at = place.time_of("created_at")
+    metadata: JsonObject = {**(about.object() if about is not None else {}), SYSTEM: {"created_at": created_at}}
+    yield conversation(name, metadata=metadata)
+    items = place.need("items")
+    calls: set[str] = set()
+    names: set[str] = set()
+    for number, item in enumerate((items.need("data") if isinstance(items.value, dict) else items).items()):
+        external_id = item.text_of("id") or f"item-{number}"
+        if external_id in names:
+            raise item.error("its id is that of an earlier item")
+        names.add(external_id)
+        for turn in _turns(item):
+            calls.update(str(one["id"]) for one in _objects(turn.get("tool_calls")))
+            answered = turn.get("tool_call_id")
+            results = [one.get("tool_call_id") for one in _objects(turn.get("tool_results"))]
+            if any(one is not None and one not in calls for one in (answered, *results)):
+                raise item.error("it answers a call that no item before it made")
+            record: JsonObject = {"type": "turn", "external_id": external_id, **turn}
+            if created_at is not None:
+                record["occurred_at"] = created_at
+            yield record
+
+
+def _turns(item: Cursor) -> list[JsonObject]:
+    item.object()
+    try:
+        parsed = formats.parse_single_message(Format.OPENAI_RESPONSES, item.object(), item.at)
+    except Invalid as error:
+        detail = error.fields[0].detail if error.fields else "an item of the Responses API is expected"
+        raise item.error(detail) from error
+    return [one.members() for one in parsed]
+
+
+def _objects(value: object) -> list[JsonObject]:
+    return cast("list[JsonObject]", value) if isinstance(value, list) else []

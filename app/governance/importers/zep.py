@@ -1,0 +1,81 @@
+"""Zep: threads with their messages, and the edges of a graph as facts.
+
+Sources: https://help.getzep.com/v4/threads and https://help.getzep.com/sdk-reference/thread/message/get (messages:
+`uuid`, `role`, `name`, `content`, `created_at`, `metadata`; in older versions `role_type`, and `role` for the name),
+and https://help.getzep.com/sdk-reference/graph/edge/get-edge (edges: `uuid`, `name`, `fact`, `source_node_uuid`,
+`target_node_uuid`, their names, `valid_at`, `invalid_at`, `created_at`). Zep has no export file, so the document is
+made of these answers: `{"user_id": …, "threads": [{…, "messages": […]}], "nodes": […], "edges": […]}`.
+
+An edge becomes a fact: its nodes are subject and object, its name is the predicate. Its sentence (`fact`) is not kept,
+because a fact of Turnkeep is made of these three.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from app.formats.schemas import JsonObject, Role
+from app.governance.importers.building import TurnBuilder, conversation, without_null
+from app.governance.importers.cursor import Cursor
+
+SYSTEM: Final = "zep"
+_ROLES: Final = {
+    "user": Role.USER, "norole": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM, "tool": Role.TOOL,
+    "function": Role.TOOL,
+}  # fmt: skip
+
+
+def records(document: Cursor) -> Iterator[JsonObject]:
+    """Yield the records of all threads, then the facts of all edges."""
+    if isinstance(document.value, list):
+        document = Cursor({"threads": document.value})
+    owner = document.text_of("user_id")
+    for place in document.list_of("threads", "sessions"):
+        yield from _thread(place, owner)
+    names = {node.need("uuid").name(): node.need("name").text() for node in document.list_of("nodes")}
+    for place in document.list_of("edges", "facts"):
+        yield _fact(place, names, owner)
+
+
+def _thread(place: Cursor, owner: str | None) -> Iterator[JsonObject]:
+    builder = TurnBuilder(SYSTEM)
+    about = without_null({"created_at": place.object().get("created_at"), "metadata": place.object().get("metadata")})
+    name = place.need("thread_id", "session_id", "uuid").name()
+    yield conversation(name, owner=place.text_of("user_id") or owner, metadata={SYSTEM: about} if about else None)
+    for number, message in enumerate(place.list_of("messages")):
+        typed = message.get("role_type")
+        given = typed or message.need("role")
+        role = _ROLES.get(given.text())
+        if role is None:
+            raise given.error("a role that Zep does not have")
+        actor = message.text_of("name") or (message.text_of("role") if typed is not None else None)
+        found = builder.turn(
+            message,
+            message.text_of("uuid") or f"message-{number}",
+            role,
+            message.need("content").text(),
+            actor=actor,
+            occurred_at=message.time_of("reference_time", "created_at"),
+            notes={
+                "role": given.value if given.value == "norole" else None,
+                "metadata": message.object().get("metadata"),
+            },
+        )
+        if found is not None:
+            yield found
+
+
+def _fact(place: Cursor, names: Mapping[str, str], owner: str | None) -> JsonObject:
+    def node(side: str) -> str:
+        given = place.text_of(f"{side}_node_name")
+        if given is not None:
+            return given
+        identity = place.need(f"{side}_node_uuid")
+        if identity.name() not in names:
+            raise identity.error("the name of this node is neither in the edge nor in the nodes")
+        return names[identity.name()]
+
+    return without_null({
+        "type": "fact", "owner": place.text_of("user_id") or owner, "subject": node("source"),
+        "predicate": place.need("name").text(), "object": node("target"),
+        "valid_from": place.time_of("valid_at", "created_at"), "valid_to": place.time_of("invalid_at", "expired_at"),
+    })  # fmt: skip

@@ -1,11 +1,15 @@
-"""`migrate`, `doctor` and `reembed`: commands for the database of an installation."""
+"""`migrate`, `doctor`, `backup`, `restore` and `reembed`: commands for the database of an installation."""
 
 import asyncio
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.common import quiet_settings, read_settings, tenant_named
+from app.cli.common import fail, quiet_settings, read_settings, tenant_named
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 commands = typer.Typer()
 
@@ -63,6 +67,52 @@ def doctor(
         healthy = check_place(settings, as_json=as_json)
     if not healthy:
         raise SystemExit(1)
+
+
+@commands.command()
+def backup(file: Annotated[Path, typer.Argument(help="A new file, which pg_restore can read.")]) -> None:
+    """Write the embedded database into a file. The service can run meanwhile."""
+    settings = _embedded_settings("pg_dump")
+
+    from app.core.database.backups import back_up
+    from app.core.database.servers import require_data
+
+    require_data(settings.database)
+    try:
+        asyncio.run(back_up(settings.database, file))
+    except OSError as error:
+        fail(f"{file} cannot be written ({error.strerror}).")
+    typer.echo(f"turnkeep: {file} has {file.stat().st_size} bytes.", err=True)
+
+
+@commands.command("restore")
+def restore_backup(
+    file: Annotated[Path, typer.Argument(help="A file of `turnkeep backup`.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Delete the database that is there.")] = False,  # noqa: FBT002
+) -> None:
+    """Restore the embedded database from a file, while the service does not run."""
+    settings = _embedded_settings("pg_restore")
+
+    from app.core.database.backups import find_obstacle, restore
+
+    if not file.is_file():
+        fail(f"there is no file {file}.")
+
+    async def run() -> None:
+        obstacle = await find_obstacle(settings.database)
+        if obstacle is not None and not (replace and "--replace" in obstacle):
+            fail(f"{obstacle}.")
+        await restore(settings.database, file)
+
+    asyncio.run(run())
+    typer.echo("turnkeep: restored. The next start brings the schema up to date.", err=True)
+
+
+def _embedded_settings(program: str) -> "Settings":
+    settings = quiet_settings()
+    if settings.database.database_url is not None:
+        fail(f"this is for the embedded Postgres. Use {program} with your own: see docs/guides/backup.md.")
+    return settings
 
 
 @commands.command()

@@ -48,7 +48,7 @@ NOT_RUN = {
     ("docs/guides/deploying.md", "make wheels"): STARTS_MORE,
     ("docs/guides/deploying.md", "cp .env.example .env     # and set both passwords in it"): NEEDS_DOCKER,
     (
-        "docs/guides/deploying.md",
+        "docs/guides/backup.md",
         "docker compose exec postgres pg_dump -U postgres --format=custom turnkeep > turnkeep.dump",
     ): NEEDS_DOCKER,
 }

@@ -109,7 +109,7 @@ def test_its_commands_work_by_hand(services: dict[str, Any], prepared: Listening
 
 
 def test_the_guides_dump_and_restore_bring_back_what_was_there(prepared: ListeningPostgres) -> None:
-    guide = (ROOT / "docs/guides/deploying.md").read_text()
+    guide = (ROOT / "docs/guides/backup.md").read_text()
     dump, restore = re.findall(r"postgres (pg_(?:dump|restore) .*?) [<>] turnkeep.dump", guide)
     secret = prepared.psql("-d", "turnkeep", "-c", "select secret from installation").stdout
     assert secret

@@ -454,3 +454,7 @@ def test_data_of_another_version_is_refused(open_folder: Path) -> None:
     with pytest.raises(Unavailable) as refusal:
         server_at(open_folder).start()
     assert refusal.value.code == "embedded_postgres_version"
+    assert "written by PostgreSQL 15" in refusal.value.detail
+    for step in ("turnkeep backup", "move the data folder away", "turnkeep restore"):
+        assert step in refusal.value.detail, "it says the way out"
+    assert [path.name for path in data.iterdir()] == ["PG_VERSION"]

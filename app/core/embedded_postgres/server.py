@@ -110,6 +110,14 @@ class EmbeddedPostgres:
         with _system_errors_as_unavailable():
             return self._paths is not None and self._probe() == 0
 
+    def dump(self, database: str, file: Path) -> None:
+        """Write a database into a file of pg_dump's custom format. Newer versions of Postgres can restore it too."""
+        self._client("pg_dump", "--format=custom", "--file", str(file.absolute()), "--dbname", database)
+
+    def load(self, database: str, file: Path) -> None:
+        """Restore a file of `dump` into an empty database."""
+        self._client("pg_restore", "--exit-on-error", "--dbname", database, str(file.absolute()))
+
     def close(self) -> None:
         """Release the server; the last process to release it stops it, after a checkpoint. Harmless if not started."""
         if self._user_lock is None or self._paths is None:
@@ -158,8 +166,9 @@ class EmbeddedPostgres:
             if found != _MAJOR_VERSION:
                 raise Unavailable(
                     "embedded_postgres_version",
-                    f"{paths.data} was written by PostgreSQL {found}; this is {_MAJOR_VERSION}. Use pg_upgrade, "
-                    "or dump it with the old version.",
+                    f"{paths.data} was written by PostgreSQL {found}; this release has {_MAJOR_VERSION}. Nothing was "
+                    "changed. Start the release that wrote it, run `turnkeep backup turnkeep.dump` there, "
+                    "move the data folder away, and run `turnkeep restore turnkeep.dump` with this release.",
                 )
             return
         if paths.data.exists() and any(paths.data.iterdir()):
@@ -273,6 +282,26 @@ class EmbeddedPostgres:
             return 2
         where = ["-h", str(self._paths.run), "-p", str(PORT)]
         return self._run("pg_isready", ["-q", "-U", SUPERUSER, *where, "-t", "5"], as_server=False)
+
+    def _client(self, tool: str, *arguments: str) -> None:
+        """Run a client program as the current user, as long as it takes."""
+        if self._paths is None:
+            raise RuntimeError("start() comes first")
+        where = ["--host", str(self._paths.run), "--port", str(PORT), "--username", SUPERUSER, "--no-password"]
+        with _system_errors_as_unavailable():
+            done = subprocess.run(  # noqa: S603 - our own binary, no shell
+                [str(self._tool(tool)), *where, *arguments],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                env=_environment(),
+            )
+        if done.returncode != 0:
+            # the lines after the first may quote rows
+            first, _, _ = done.stderr.decode("utf-8", "replace").partition("\n")
+            raise Unavailable("embedded_postgres_failed", f"{tool} failed: {first[:300]}")
 
     def _tool(self, name: str) -> Path:
         if self._binaries is None:

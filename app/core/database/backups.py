@@ -1,0 +1,100 @@
+"""Backup and restore of the database of the embedded server, with its own `pg_dump` and `pg_restore`.
+
+Invariant: a restore fills a new database and gives it the name of the old one at its end, in one transaction after
+another that each leave one complete database. A restore that fails or is killed has changed nothing.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+
+from app.core.database import schema
+from app.core.embedded_postgres.server import SUPERUSER, EmbeddedPostgres
+from app.settings.database import DatabaseSettings
+
+_MAINTENANCE = "postgres"
+_RESTORED = f"{schema.DATABASE}_restored"
+
+
+async def back_up(settings: DatabaseSettings, file: Path) -> None:
+    """Write the database into a new file, readable by its owner only. Raises FileExistsError, Unavailable."""
+    os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        async with _opened(settings) as server:
+            await asyncio.to_thread(server.dump, schema.DATABASE, file)
+    except BaseException:
+        await asyncio.to_thread(file.unlink, missing_ok=True)
+        raise
+
+
+async def find_obstacle(settings: DatabaseSettings) -> str | None:
+    """Return why a restore would lose something now: the database has a schema, or sessions. None if nothing."""
+    async with _opened(settings) as server:
+        connection = await asyncpg.connect(server.url(SUPERUSER, schema.DATABASE))
+        try:
+            others = await connection.fetchval(
+                "select count(*) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()", schema.DATABASE
+            )
+            if others:
+                return f"{others} sessions are open: stop the service first"
+            has_schema = await connection.fetchval("select to_regclass('public.conversations') is not null")
+            return "the data folder has a database: --replace deletes it" if has_schema else None
+        finally:
+            await connection.close()
+
+
+async def restore(settings: DatabaseSettings, file: Path) -> None:
+    """Replace the database by the one in the file. Raises Unavailable; the old database is then unchanged."""
+    async with _opened(settings) as server:
+        maintenance = server.url(SUPERUSER, _MAINTENANCE)
+        await _drop(maintenance, _RESTORED)
+        await schema.prepare_server(maintenance, database=_RESTORED)
+        try:
+            await asyncio.to_thread(server.load, _RESTORED, file)
+        except BaseException:
+            await _drop(maintenance, _RESTORED)
+            raise
+        connection = await asyncpg.connect(maintenance)
+        try:
+            await connection.execute(f"drop database {schema.DATABASE} with (force)")
+            await connection.execute(f"alter database {_RESTORED} rename to {schema.DATABASE}")
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def _opened(settings: DatabaseSettings) -> AsyncGenerator[EmbeddedPostgres]:
+    """Use the embedded server, with the roles and the database of Turnkeep."""
+    root = settings.data_dir.absolute() / "postgres"
+    server = EmbeddedPostgres(root, shared_buffers_mb=settings.embedded_shared_buffers_mb)
+    await asyncio.to_thread(server.start)
+    try:
+        maintenance = server.url(SUPERUSER, _MAINTENANCE)
+        await _finish_renaming(maintenance)
+        await schema.prepare_server(maintenance)
+        yield server
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+async def _finish_renaming(url: str) -> None:
+    """Give a restored database its name, if the process was killed between the two last statements of a restore."""
+    connection = await asyncpg.connect(url)
+    try:
+        names = {row["datname"] for row in await connection.fetch("select datname from pg_database")}
+        if _RESTORED in names and schema.DATABASE not in names:
+            await connection.execute(f"alter database {_RESTORED} rename to {schema.DATABASE}")
+    finally:
+        await connection.close()
+
+
+async def _drop(url: str, database: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"drop database if exists {database} with (force)")
+    finally:
+        await connection.close()

@@ -1,7 +1,7 @@
 """A key without the scope `read` is answered without content, whatever it calls: REST, MCP and WebSocket."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, get_args
 
 import httpx
@@ -18,10 +18,12 @@ from tests.support.marked import (
     CONVERSATION,
     EXTERNAL_ID,
     FACT,
+    FRAMES,
     ITEM,
     MARKER,
     MEMORY,
     REQUESTS,
+    TOOL_ARGUMENTS,
     TURN,
     Marked,
     marked_tenant,
@@ -156,26 +158,6 @@ async def test_no_repeated_request_gives_content_to_a_key_without_read(
             assert again.headers["Idempotent-Replayed"] == "true"
 
 
-ARGUMENTS: Mapping[str, Callable[[Marked], dict[str, Any]]] = {
-    "recall_memory": lambda _: {"query": MARKER},
-    "store_memory": lambda _: MEMORY,
-    "recall": lambda _: {"query": MARKER},
-    "build_context": lambda marked: {"conversation_id": marked.conversation_id, "token_budget": 1000},
-    "append_turns": lambda marked: {"conversation_id": marked.conversation_id, "turns": [TURN]},
-    "get_history": lambda marked: {"conversation_id": marked.conversation_id},
-    "memory_before_turn": lambda _: REQUESTS["before_turn"](_).json,
-    "memory_after_turn": lambda _: REQUESTS["after_turn"](_).json,
-    "memory_run_turn": lambda _: REQUESTS["run_turn"](_).json,
-    "memory_run_maintenance": lambda _: {"session_id": EXTERNAL_ID},
-    "memory_list_dir_with_abstract": lambda _: {"session_id": EXTERNAL_ID},
-    "create_conversation": lambda _: {"external_id": EXTERNAL_ID},
-    "find_conversations": lambda _: {},
-    "summarize": lambda marked: {"conversation_id": marked.conversation_id},
-    "list_facts": lambda _: {},
-    "assert_fact": lambda _: {"subject": "Mia", "predicate": "lives_in", "object": "Rome"},
-    "ask_agent": lambda marked: {"conversation_id": marked.conversation_id, "query": "What is the secret?"},
-}
-"""For each tool arguments that reach stored content, if anything does."""
 TOOLS_THAT_WRITE = {
     "store_memory", "append_turns", "memory_after_turn", "memory_run_maintenance", "create_conversation", "summarize",
     "assert_fact",
@@ -183,10 +165,10 @@ TOOLS_THAT_WRITE = {
 
 
 def test_every_tool_has_arguments_here() -> None:
-    assert set(ARGUMENTS) == {tool.name for tool in all_tools()}
+    assert set(TOOL_ARGUMENTS) == {tool.name for tool in all_tools()}
 
 
-@pytest.mark.parametrize("tool", sorted(ARGUMENTS))
+@pytest.mark.parametrize("tool", sorted(TOOL_ARGUMENTS))
 async def test_no_tool_gives_content_to_a_key_without_read(
     tool: str, service: Service, unchanged: tuple[Client, Marked], port: int
 ) -> None:
@@ -194,7 +176,7 @@ async def test_no_tool_gives_content_to_a_key_without_read(
     async with httpx.AsyncClient(timeout=60) as http:
         for called, scopes in WITHOUT_READ.items():
             key = await key_with(service, client, scopes)
-            answer = await post(http, port, key, call(tool, ARGUMENTS[tool](marked)))
+            answer = await post(http, port, key, call(tool, TOOL_ARGUMENTS[tool](marked)))
             require_blank(tool, answer)
             if called == "write":
                 assert answer.json().get("result", {}).get("isError", True) is (tool not in TOOLS_THAT_WRITE)
@@ -217,20 +199,6 @@ async def test_no_resource_gives_content_to_a_key_without_read(
                 answer = await post(http, port, key, message(method, params))
                 assert "error" in answer.json(), answer.text
                 assert MARKER not in answer.text
-
-
-FRAMES: Mapping[str, Callable[[Marked], dict[str, Any]]] = {
-    "append": lambda _: {"turns": [TURN], "idempotency_key": "once"},
-    "resume": lambda marked: {"turn_id": marked.open_turn, "writer": "w"},
-    "chunk": lambda marked: {"turn_id": marked.open_turn, "offset": 0, "delta": "s"},
-    "commit": lambda marked: {"turn_id": marked.open_turn},
-    "open": lambda marked: {"turn": {"role": "assistant", "supersedes": marked.turn_id}},
-    "abort": lambda marked: {"turn_id": marked.open_turn},
-    "subscribe": lambda _: {"after_rev": 0},
-    "ping": lambda _: {},
-    "auth": lambda _: {},
-}
-"""The frames that a client may send, in the order in which one connection sends them here."""
 
 
 def test_every_frame_of_a_client_is_sent_here() -> None:

@@ -223,3 +223,36 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "get_metrics": lambda _: Sent(),
 }
 """For each operation a request that reaches stored content, if anything of it does."""
+
+TOOL_ARGUMENTS: Mapping[str, Callable[[Marked], dict[str, Any]]] = {
+    "recall_memory": lambda _: {"query": MARKER},
+    "store_memory": lambda _: MEMORY,
+    "recall": lambda _: {"query": MARKER},
+    "build_context": lambda marked: {"conversation_id": marked.conversation_id, "token_budget": 1000},
+    "append_turns": lambda marked: {"conversation_id": marked.conversation_id, "turns": [TURN]},
+    "get_history": lambda marked: {"conversation_id": marked.conversation_id},
+    "memory_before_turn": lambda _: REQUESTS["before_turn"](_).json,
+    "memory_after_turn": lambda _: REQUESTS["after_turn"](_).json,
+    "memory_run_turn": lambda _: REQUESTS["run_turn"](_).json,
+    "memory_run_maintenance": lambda _: {"session_id": EXTERNAL_ID},
+    "memory_list_dir_with_abstract": lambda _: {"session_id": EXTERNAL_ID},
+    "create_conversation": lambda _: {"external_id": EXTERNAL_ID},
+    "find_conversations": lambda _: {},
+    "summarize": lambda marked: {"conversation_id": marked.conversation_id},
+    "list_facts": lambda _: {},
+    "assert_fact": lambda _: {"subject": "Mia", "predicate": "lives_in", "object": "Rome"},
+    "ask_agent": lambda marked: {"conversation_id": marked.conversation_id, "query": "What is the secret?"},
+}
+"""For each tool arguments that reach stored content, if anything does."""
+FRAMES: Mapping[str, Callable[[Marked], dict[str, Any]]] = {
+    "append": lambda _: {"turns": [TURN], "idempotency_key": "once"},
+    "resume": lambda marked: {"turn_id": marked.open_turn, "writer": "w"},
+    "chunk": lambda marked: {"turn_id": marked.open_turn, "offset": 0, "delta": "s"},
+    "commit": lambda marked: {"turn_id": marked.open_turn},
+    "open": lambda marked: {"turn": {"role": "assistant", "supersedes": marked.turn_id}},
+    "abort": lambda marked: {"turn_id": marked.open_turn},
+    "subscribe": lambda _: {"after_rev": 0},
+    "ping": lambda _: {},
+    "auth": lambda _: {},
+}
+"""The frames that a client may send, in the order in which one connection sends them here."""

@@ -16,6 +16,9 @@ CACHES := .pytest_cache .ruff_cache .hypothesis .import_linter_cache .schemathes
 export UV_PROJECT_ENVIRONMENT := .venv
 export UV_PYTHON := .venv/bin/python
 export UV_PYTHON_DOWNLOADS := never
+# compile packages once, when they are installed, instead of in every process where Python may write no bytecode
+export UV_COMPILE_BYTECODE := 1
+unexport PYTHONDONTWRITEBYTECODE
 export UV_NO_PROGRESS ?= $(if $(CI),1,)
 ifeq ($(UV_NO_PROGRESS),)
 unexport UV_NO_PROGRESS

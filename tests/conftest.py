@@ -24,7 +24,7 @@ from tests.support.postgres import (
     make_template,
     start_container,
 )
-from tests.support.runs import pytest_terminal_summary, share_bytecode
+from tests.support.runs import pytest_terminal_summary, write_bytecode
 from tests.support.shared import share
 
 __all__ = ["pytest_terminal_summary"]
@@ -44,13 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Not below pytest's own folder, which is closed to other users: as root, Postgres runs as one of those.
     """
+    write_bytecode()
     share()
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return
     folder = tempfile.mkdtemp(prefix="turnkeep-test-", dir="/tmp")
     Path(folder).chmod(0o711)
     os.environ["TURNKEEP_TEST_FOLDER"] = folder
-    share_bytecode(Path(folder))
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if os.environ.get(VARIABLE) == CONTAINER:
         try:

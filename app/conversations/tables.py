@@ -4,6 +4,8 @@ The head has every counter of a conversation and no index, so that its many upda
 `json`, not `jsonb`, so that values are returned exactly as the caller gave them, key order included.
 """
 
+from typing import Final
+
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -103,7 +105,19 @@ conversation_heads = Table(
     Column("active_at", _TIME),
     _conversation(),
 )
-_LIVE = "status = 'committed' and superseded_by is null"
+LIVE_TURN: Final = "t.status = 'committed' and t.superseded_by is null"
+"""Condition on a live turn `t`, for literal SQL."""
+ERASED_COLUMNS: Final = (
+    "content",
+    "tool_calls",
+    "tool_call_id",
+    "tool_results",
+    "usage",
+    "model",
+    "adapter",
+    "metadata",
+)
+"""Columns of a turn that erasure and retention empty, besides the salt."""
 turns = Table(
     "turns",
     METADATA,
@@ -142,7 +156,13 @@ turns = Table(
     CheckConstraint("status in ('pending', 'committed', 'aborted')", name="status"),
     CheckConstraint("index_state in ('indexed', 'pending', 'none')", name="index_state"),
     CheckConstraint("status <> 'committed' or (seq is not null and position is not null)", name="committed"),
-    Index("turns_live_idx", "tenant_id", "conversation_id", "position", postgresql_where=text(_LIVE)),
+    Index(
+        "turns_live_idx",
+        "tenant_id",
+        "conversation_id",
+        "position",
+        postgresql_where=text("status = 'committed' and superseded_by is null"),
+    ),
     Index(
         "turns_tool_calls_idx",
         "tenant_id",

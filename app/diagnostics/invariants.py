@@ -13,6 +13,7 @@ from uuid import UUID
 from app.conversations.drafts import plain_text
 from app.conversations.hash_chain import GENESIS, chain_hash
 from app.conversations.schemas.participants import MAX_PARTICIPANTS
+from app.conversations.tables import ERASED_COLUMNS
 from app.conversations.turns.verify import content_holds
 from app.conversations.views import turn_view
 from app.diagnostics.schemas import Fault
@@ -97,11 +98,10 @@ class ConversationCheck:
 
     def _remains(self, turn: CheckedTurn) -> Iterator[Fault]:
         row = turn.row
-        said = (row.content, row.tool_calls, row.tool_call_id, row.tool_results, row.usage, row.metadata)
         # retention may leave the salt of turns that a truncation has superseded since
         may_prove = (turn.row.position or 0) <= self._erased_position or turn.row.superseded_by is not None
         has_salt = turn.row.salt is not None and not (may_prove and turn.row.status == "committed")
-        if has_salt or any(part is not None for part in said):
+        if has_salt or any(getattr(row, column) is not None for column in ERASED_COLUMNS):
             yield self._fault("erased_remains", "an erased turn still has content or its salt", turn.row.id)
         if turn.entry or turn.has_vectors:
             yield self._fault("erased_remains", "an erased turn is still in the index", turn.row.id)

@@ -1,9 +1,11 @@
 """Long operations: start, run in bounded steps, cancel, list.
 
-A request starts an operation in its own transaction and answers 202. A job runs it, so it continues after the death of
-a worker. Invariants: a step and its progress are stored in one transaction, or neither. Of two runs of one operation
-only the later one can write, so no step is stored twice. When an operation ends, its parameters and its state are
-removed in the same transaction.
+A request starts an operation in its own transaction and answers 202. A job runs it, so another worker continues it if a
+worker is killed.
+
+Invariants: a step and its progress are stored in one transaction, or neither. Of two runs of one operation only the
+later one can write, so no step is stored twice. When an operation ends, its parameters and its state are removed in the
+same transaction.
 """
 
 import time
@@ -230,7 +232,7 @@ class Operations:
         row = await store.find(tx, caller.tenant_id, operation_id, locked=locked)
         key_id = _reach(caller)
         if row is None or key_id not in {None, row.key_id}:
-            raise NotFound("not_found", "There is no such operation, or it ended more than a day ago.")
+            raise NotFound("not_found", "There is no such operation. Ended operations are deleted after a time.")
         return row
 
     # by jobs

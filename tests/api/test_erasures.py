@@ -161,6 +161,19 @@ async def test_an_actor_in_many_conversations_is_erased_in_short_steps(
     assert await rows(service, client, "turns", "actor = 'bob' and content is not null") == 25
 
 
+async def test_removing_a_name_from_the_participants_is_a_new_revision(service: Service, client: Client) -> None:
+    conversation = await client.conversation(participants=["ann", "bob"])
+    await client.append(conversation, {"role": "user", "actor": "bob", "content": "Hello."})
+    before = await client.get(f"/v1/conversations/{conversation}")
+    await erase(service, client, actor="ann")
+    after = await client.get(f"/v1/conversations/{conversation}")
+    assert [one["actor"] for one in after.json()["participants"]] == ["bob"]
+    assert after.json()["rev"] == before.json()["rev"] + 1
+    assert after.headers["ETag"] != before.headers["ETag"]
+    tag = {"If-Match": before.headers["ETag"]}
+    problem(await client.patch(f"/v1/conversations/{conversation}", json={}, headers=tag), 412, "revision_changed")
+
+
 async def test_erasing_a_tenant_leaves_its_id_and_the_receipt(service: Service, client: Client, other: Client) -> None:
     await own(client, "ann")
     await own(other, "ann")

@@ -159,3 +159,11 @@ def test_decisions_are_numbered_one_by_one_and_titled_by_their_number() -> None:
         assert text.startswith(f"# {page.name[:4]} "), page.name
         for heading in ("Context", "Decision", "Consequences", "Alternatives"):
             assert f"\n## {heading}\n" in text, f"{page.name} has no {heading}"
+
+
+def test_the_index_lists_every_decision_and_guide() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    linked = set(re.findall(r"\]\((?:\./)?((?:decisions|guides|reference)/[\w.-]+\.md)", index))
+    pages = {f"{folder}/{path.name}" for folder in ("decisions", "guides", "reference")
+             for path in (ROOT / "docs" / folder).glob("*.md")}  # fmt: skip
+    assert pages - linked == set()

@@ -1,6 +1,6 @@
 """Random conversations against the promises of a context.
 
-Six hundred of them, shared out over the formats; `TURNKEEP_PROPERTY_EXAMPLES=20000` is the long form.
+Two hundred of them, shared out over the formats; `TURNKEEP_PROPERTY_EXAMPLES=20000` is the long form.
 """
 
 import json
@@ -34,7 +34,7 @@ from app.providers.tokens import EncodingName, TiktokenCounter
 from app.recall.schemas import RecalledTurn
 from app.settings.memory import ContextSettings
 
-EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "600"))
+EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "200"))
 START = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 MARGIN = 1.35
 SETTINGS = ContextSettings(context_margin=MARGIN)

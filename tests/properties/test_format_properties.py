@@ -26,14 +26,14 @@ from app.formats.units import group_turns
 from app.settings.conversations import LimitSettings
 from tests.support.message_rules import check, repair
 
-EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "600"))
+EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "200"))
 CHAT = TypeAdapter[Any](ChatCompletionMessageParam)
 ITEM = TypeAdapter[Any](ResponseInputItemParam)
 LIMITS = LimitSettings(max_turns_per_append=10_000)
 SECRET = "thought-aloud"
 
 common = settings(
-    max_examples=max(30, EXAMPLES // 40), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=max(20, EXAMPLES // 40), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 
 chars = st.characters(blacklist_categories=("Cs",), blacklist_characters="\x00")

@@ -1,21 +1,21 @@
-"""A run of the suite as a whole: the bytecode that its processes share, and the summary of the skipped tests."""
+"""A run of the suite as a whole: the bytecode of its processes, and the summary of the skipped tests."""
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 
-def share_bytecode(folder: Path) -> None:
-    """Where Python may write no bytecode, let the processes of this run write it into a folder that goes with the run.
+def write_bytecode() -> None:
+    """Let the processes of this run write bytecode, also where the environment tells Python to write none.
 
-    The tests start about a hundred processes. Without bytecode each of them compiles every module that it imports,
-    which is half of the time that `turnkeep serve` needs to start.
+    A run starts about a hundred processes. Without bytecode each of them compiles every module that it imports, which
+    is half of the time that `turnkeep serve` needs to start, and the workers compile every test.
     """
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder / "bytecode"))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

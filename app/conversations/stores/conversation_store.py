@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from app.conversations.schemas.titles import DerivedTitle
-from app.conversations.tables import conversations, turns
+from app.conversations.tables import LIVE_TURN, conversations, turns
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.formats.schemas import JsonObject
@@ -148,7 +148,6 @@ OF_NOT_DELETING = """(
 ACTIVITY_GRAIN = timedelta(minutes=1)
 """Maximum time by which the indexed `conversations.active_at` is older than `conversation_heads.active_at`."""
 _MAX_SAFE_INTEGER = 2**53 - 1
-_LIVE = "t.status = 'committed' and t.superseded_by is null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +434,7 @@ async def list_turns(
     `actors` and `role` filter. `with_erased=False` leaves out tombstones, `erased_through` those after that position.
     """
     args: list[object] = [tenant_id, conversation_id]
-    conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and {NOT_DELETING}"]
+    conditions = [f"t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and {NOT_DELETING}"]
     if not with_erased:
         conditions.append("t.erased_at is null")
     if erased_through is not None:
@@ -476,7 +475,7 @@ async def list_answers(
     """Return live tool turns that answer these calls, between two positions (both exclusive), newest first."""
     turns = f"""
         select {_TURN_COLUMNS_T} from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.role = 'tool'
+        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.role = 'tool'
           and t.position > $4 and t.position < $5
           and (t.tool_call_id = any($3::text[]) or exists (
               select 1 from json_array_elements(t.tool_results) r (item)

@@ -134,16 +134,21 @@ async def list_turns_of(
     return [row["id"] for row in rows]
 
 
-async def rename_turns(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, turn_ids: Sequence[UUID]
-) -> int:
-    """Replace the actor of tombstones in a locked conversation. Return the new rev."""
+async def advance_rev(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> int:
+    """Count one more change of a locked conversation. Return the new rev."""
     row = await tx.fetchrow(
         "update conversation_heads set rev = rev + 1 where tenant_id = $1 and conversation_id = $2 returning rev",
         tenant_id,
         conversation_id,
     )
-    rev = 0 if row is None else int(row["rev"])
+    return 0 if row is None else int(row["rev"])
+
+
+async def rename_turns(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, turn_ids: Sequence[UUID]
+) -> int:
+    """Replace the actor of tombstones in a locked conversation. Return the new rev."""
+    rev = await advance_rev(tx, tenant_id, conversation_id)
     await tx.execute(
         "update turns set actor = $3, rev = $4 where tenant_id = $1 and id = any($2::uuid[])",
         tenant_id,

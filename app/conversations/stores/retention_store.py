@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import ClauseElement, bindparam, func, literal, not_, null, or_, select, union_all, update
 
-from app.conversations.tables import conversation_heads, conversations, turns
+from app.conversations.tables import ERASED_COLUMNS, conversation_heads, conversations, turns
 from app.core.database.queries import Query, arguments, columns, compiled, equals, is_any
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
@@ -27,7 +27,7 @@ class DueTurn:
 
 _T, _H = turns.c, conversation_heads.c
 _COMMITTED = (*equals(turns, "tenant_id", "conversation_id"), _T.status == "committed")
-_LIVE = _T.superseded_by.is_(None)
+_NOT_SUPERSEDED = _T.superseded_by.is_(None)
 _RETENTION = Query(select(conversations.c.retention).where(*equals(conversations, "tenant_id", "id")))
 _SALTED = Query(select(_T.id).where(*_COMMITTED, _T.position <= bindparam("through"), _T.salt.is_not(None)).limit(1))
 _MARK = Query(
@@ -52,7 +52,7 @@ def _list_due(*, with_salted: bool) -> ClauseElement:
             select(_T.id, _T.position, literal(live).label("live"), _T.content_tokens.label("tokens"), _T.seq)
             .where(
                 *_COMMITTED,
-                _LIVE if live else not_(_LIVE),
+                _NOT_SUPERSEDED if live else not_(_NOT_SUPERSEDED),
                 _T.position > bindparam("after"),
                 _T.position <= bindparam("through"),
                 due,
@@ -70,12 +70,11 @@ def _list_due(*, with_salted: bool) -> ClauseElement:
 
 @compiled
 def _empty(*, keep_salt: bool) -> ClauseElement:
-    emptied = ("content", "tool_calls", "tool_call_id", "tool_results", "usage", "model", "adapter", "metadata")
     now = func.date_trunc("milliseconds", func.clock_timestamp(), type_=_T.erased_at.type)
     return (
         update(turns)
         .values(
-            **dict.fromkeys(emptied if keep_salt else (*emptied, "salt"), null()),
+            **dict.fromkeys(ERASED_COLUMNS if keep_salt else (*ERASED_COLUMNS, "salt"), null()),
             content_tokens=0,
             index_state="none",
             erased_at=func.coalesce(_T.erased_at, now),

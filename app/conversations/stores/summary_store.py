@@ -12,12 +12,10 @@ from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
 
 from app.conversations.schemas.summaries import HighlightLine, SummaryDraft
-from app.conversations.tables import conversation_heads, conversations, summaries, turns
+from app.conversations.tables import LIVE_TURN, conversation_heads, conversations, summaries, turns
 from app.core.database.queries import Query, after_key, arguments, columns, compiled, equals, is_any, page
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
-
-_LIVE = "t.status = 'committed' and t.superseded_by is null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +272,7 @@ async def measure_through(
 
     Tombstones after the position are counted too, because they need no summary.
     """
-    some = f"from turns t where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}"
+    some = f"from turns t where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN}"
     row = await tx.fetchrow(
         f"""
         select m.turns + (select count(*) {some} and t.position > $3 and t.erased_at is not null) as turns, m.tokens,

@@ -20,11 +20,12 @@ from app.conversations.stores.conversation_store import (
     limit_bytes,
     turn_rows,
 )
+from app.conversations.tables import ERASED_COLUMNS, LIVE_TURN
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
 _COLUMNS = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
-_LIVE = "t.status = 'committed' and t.superseded_by is null"
+_EMPTIED = ", ".join(f"{column} = null" for column in (*ERASED_COLUMNS, "salt"))
 _SUPERSEDED = "t.status = 'committed' and t.superseded_by is not null"
 
 
@@ -50,7 +51,7 @@ async def supersede(
     rows = await tx.fetch(
         f"""
         update turns t set superseded_by = $4, rev = $5
-        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position {">=" if and_after else "="} $3
+        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position {">=" if and_after else "="} $3
         returning t.id, t.content_tokens, t.erased_at is not null as erased
         """,  # noqa: S608
         tenant_id,
@@ -101,7 +102,7 @@ async def count_live_before(
     row = await tx.fetchrow(
         f"""
         select count(*) as count from turns t
-        where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position < $3
+        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position < $3
         """,  # noqa: S608
         tenant_id,
         conversation_id,
@@ -146,7 +147,7 @@ async def list_versions(
     ordered = f"order by {order} limit ${len(args) - 1}"
     sides = " union all ".join(
         f"(select {_COLUMNS} from turns t where {' and '.join(conditions)} and {some} {ordered})"  # noqa: S608
-        for some in (_LIVE, _SUPERSEDED)
+        for some in (LIVE_TURN, _SUPERSEDED)
     )
     turns = f"select {_COLUMNS} from ({sides}) t {ordered}"  # noqa: S608
     return turn_rows(await tx.fetch(limit_bytes(turns, order=order, max_bytes=f"${len(args)}"), *args))
@@ -193,7 +194,7 @@ async def list_wordings(
         select t.id, t.supersedes, t.seq from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and {some} and t.position = any($3::bigint[])
         """  # noqa: S608
-        for some in (_LIVE, _SUPERSEDED)
+        for some in (LIVE_TURN, _SUPERSEDED)
     )
     rows = await tx.fetch(
         f"""
@@ -220,7 +221,7 @@ async def list_neighbours(
     sides = " union all ".join(
         f"""(
             select {_COLUMNS} from turns t
-            where t.tenant_id = $1 and t.conversation_id = p.conversation_id and {_LIVE} and t.erased_at is null
+            where t.tenant_id = $1 and t.conversation_id = p.conversation_id and {LIVE_TURN} and t.erased_at is null
               and t.position {beyond} p.position
             order by t.position {direction} limit $4
         )"""  # noqa: S608
@@ -279,14 +280,13 @@ async def find_by_seq(
 async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], *, rev: int) -> int:
     """Replace turns by tombstones, and abort open ones. Without the salt, the hash does not reveal the text."""
     return await tx.execute(
-        """
-        update turns set content = null, tool_calls = null, tool_call_id = null, tool_results = null, usage = null,
-            model = null, adapter = null, metadata = null, salt = null, content_tokens = 0, index_state = 'none',
+        f"""
+        update turns set {_EMPTIED}, content_tokens = 0, index_state = 'none',
             erased_at = coalesce(erased_at, date_trunc('milliseconds', clock_timestamp())), rev = $3,
             superseded_by = case status when 'pending' then id else superseded_by end,
             status = case status when 'pending' then 'aborted' else status end
         where tenant_id = $1 and id = any($2::uuid[])
-        """,
+        """,  # noqa: S608
         tenant_id,
         turn_ids,
         rev,
@@ -330,7 +330,7 @@ async def lock_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
     rows = await tx.fetch(
         f"""
         select t.id, t.content_hash from turns t
-        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {_LIVE} and t.erased_at is null
+        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {LIVE_TURN} and t.erased_at is null
         order by t.id for share
         """,  # noqa: S608
         tenant_id,
@@ -386,14 +386,14 @@ async def find_calls(
         with made as (
             select called.item ->> 'id' as call_id, max(t.position) as position
             from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
-            where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {LIVE_TURN}
               and ($4::bigint is null or t.position < $4)
               and called.item ->> 'id' = any($3::text[])
             group by 1
         )
         select m.call_id, exists (
             select from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE} and t.position > m.position
+            where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position > m.position
               and ($4::bigint is null or t.position < $4)
               and (t.tool_call_id = m.call_id or exists (
                 select from json_array_elements(t.tool_results) as answered (item)
@@ -424,7 +424,7 @@ async def first_call(
         f"""
         select min(t.position) as position
         from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
-        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {_LIVE}
+        where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {LIVE_TURN}
           and t.position > $4 and t.position < $5 and called.item ->> 'id' = any($3::text[])
         """,  # noqa: S608
         tenant_id,
@@ -447,7 +447,7 @@ async def count_in_ranges(
                max(t.position) filter (where t.erased_at is null) as last,
                count(*) filter (where t.erased_at is not null) as erased
         from unnest($3::bigint[], $4::bigint[]) as r (first, last)
-        join turns t on t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE}
+        join turns t on t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN}
             and t.position between r.first and r.last
         where {NOT_DELETING}
         """,  # noqa: S608
@@ -464,7 +464,7 @@ async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
     rows = await tx.fetch(
         f"""
         select t.id, t.conversation_id, t.actor, t.occurred_at, t.content_hash from turns t
-        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {_LIVE} and t.erased_at is null
+        where t.tenant_id = $1 and t.id = any($2::uuid[]) and {LIVE_TURN} and t.erased_at is null
         order by t.id for share
         """,  # noqa: S608
         tenant_id,

@@ -1,9 +1,9 @@
 """Write the text of open turns to the database, a debounce after it was taken, and renew their leases.
 
-Invariants: each turn has at most one write per debounce; all turns of a tenant are written in one transaction. A lock
-on the streams of one tenant does not delay the writes and leases of other tenants. Text leaves memory only when it is
-durable or another process has taken over its turn. After a write with an unknown result, the durable lengths are read
-before anything is written again.
+Invariants: each turn has at most one write per debounce; the turns of a tenant are written in transactions of up to 500
+turns. A lock on the streams of one tenant does not delay the writes and leases of other tenants. Text leaves memory
+only when it is durable or another process has taken over its turn. After a write with an unknown result, the durable
+lengths are read before anything is written again.
 """
 
 import asyncio

@@ -71,5 +71,9 @@ class ActorEraser:
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
         if len(turn_ids) == limit:
             return ActorStep(turn_ids, emptied, has_more=True)
-        emptied.update(await erasure_store.remove_name(tx, caller.tenant_id, conversation_id, actor=actor))
+        removed = await erasure_store.remove_name(tx, caller.tenant_id, conversation_id, actor=actor)
+        if any(removed.values()):
+            rev = await erasure_store.advance_rev(tx, caller.tenant_id, conversation_id)
+            self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
+        emptied.update(removed)
         return ActorStep(turn_ids, +emptied, has_more=False)

@@ -1,4 +1,4 @@
-"""How many calls of each tenant a process works on at once; more of them wait.
+"""Limits the calls of each tenant that a process works on at the same time; further calls wait.
 
 All calls share one event loop, so a call takes as long as those that run beside it. While a tenant calls alone, it has
 many slots. While several call, each has a few: the calls of a tenant wait for each other, and never for those of
@@ -24,7 +24,8 @@ _RETRY_AFTER_S: Final = 1
 class TenantSlots:
     """The calls that run and wait, by tenant.
 
-    Invariant: a call waits only while its tenant has as many slots as it may have.
+    Invariant: a call waits only if its tenant had all its slots when the call came. Waiting calls are admitted when one
+    of the same tenant ends, as many as the tenant may then have.
     """
 
     def __init__(self, settings: RateSettings) -> None:

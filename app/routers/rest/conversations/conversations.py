@@ -109,7 +109,8 @@ async def update_conversation(
     """Change title, metadata, participants, ttl or policies. Omitted fields stay; null clears title and ttl_s.
 
     `metadata` is merged into the conversation's metadata, and null removes a member (RFC 7396). With `If-Match`, a
-    conversation with another `rev` is not changed: 412 `revision_changed`. Each change increases `rev`.
+    conversation with another `rev` is not changed: 412 `revision_changed`. Each PATCH increases `rev`; a
+    title that a model writes does not.
 
     `participants` replaces the list, but actors that wrote turns stay in it. Their turns decide whether they are
     speakers or tools; `role` decides for the others.

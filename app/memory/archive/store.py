@@ -14,13 +14,16 @@ from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.memory.facts.store import FactKey
 
-_IN_SCOPE = """(
-    $2::uuid is null and $3::text is null or exists (
-        select from fact_evidence e
-        where e.tenant_id = $1 and e.fact_id = {fact}.id
-          and ($2::uuid is null or e.conversation_id = $2) and ($3::text is null or e.project = $3)
-    )
-)"""
+
+def _in_scope(fact: str) -> str:
+    """Return the condition on a fact with this alias: it has evidence of conversation $2 or project $3, if given."""
+    return f"""(
+        $2::uuid is null and $3::text is null or exists (
+            select from fact_evidence e
+            where e.tenant_id = $1 and e.fact_id = {fact}.id
+              and ($2::uuid is null or e.conversation_id = $2) and ($3::text is null or e.project = $3)
+        )
+    )"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,11 @@ async def list_keys(
     rows = await tx.fetch(
         f"""
         select f.id, f.owner, f.subject_key, f.predicate from facts f
-        where f.tenant_id = $1 and ($4::uuid is null or f.id > $4) and {_IN_SCOPE.format(fact="f")}
+        where f.tenant_id = $1 and ($4::uuid is null or f.id > $4) and {_in_scope("f")}
           and not exists (
               select from facts g
               where g.tenant_id = $1 and g.subject_key = f.subject_key and g.predicate = f.predicate
-                and g.owner is not distinct from f.owner and g.id < f.id and {_IN_SCOPE.format(fact="g")}
+                and g.owner is not distinct from f.owner and g.id < f.id and {_in_scope("g")}
           )
           and (f.conversation_id is null or not exists (
               select from conversation_heads h

@@ -23,7 +23,7 @@ def _in_scope(fact: str) -> str:
             where e.tenant_id = $1 and e.fact_id = {fact}.id
               and ($2::uuid is null or e.conversation_id = $2) and ($3::text is null or e.project = $3)
         )
-    )"""  # noqa: S608
+    )"""
 
 
 @dataclass(frozen=True, slots=True)

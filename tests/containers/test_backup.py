@@ -54,6 +54,7 @@ ACCESS = (
 )
 
 
+@pytest.mark.soak
 def test_a_backup_restores_into_an_empty_folder_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
     first, second, dump = tmp_path / "first", tmp_path / "second", tmp_path / "turnkeep.dump"
     tmp_path.chmod(0o755)
@@ -77,13 +78,14 @@ def test_a_backup_restores_into_an_empty_folder_and_a_bad_one_changes_nothing(tm
         failed = turnkeep(second, "restore", damaged, "--replace")
         assert (failed.returncode, "pg_restore failed" in failed.stderr) == (1, True)
         assert query("select one from public.mine") == [(1,)], "the old database is unchanged"
-        # as if a restore had been killed between its two last statements
-        query("alter database turnkeep rename to turnkeep_restored", "postgres")
+        for leftover in ("turnkeep_restored", "turnkeep_replaced"):  # of a restore that was killed
+            query(f"create database {leftover}", "postgres")
         again = turnkeep(second, "backup", dump)
         assert (again.returncode, "File exists" in again.stderr) == (1, True)
         assert turnkeep(second, "restore", dump, "--replace").returncode == 0
         assert query("select to_regclass('public.mine')") == [(None,)]
         assert query(CONTENT) == kept
+        assert query("select datname from pg_database where datname like 'turnkeep%'", "postgres") == [("turnkeep",)]
 
 
 def test_commands_for_the_embedded_server_name_the_way_for_an_own_one(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Backup and restore of the database of the embedded server, with its own `pg_dump` and `pg_restore`.
 
-Invariant: a restore fills a new database and gives it the name of the old one at its end, in one transaction after
-another that each leave one complete database. A restore that fails or is killed has changed nothing.
+Invariant: a restore fills a new database, and then exchanges the names of both in one transaction. A restore that fails
+or is killed leaves the old database or the complete new one, never a part.
 """
 
 import asyncio
@@ -14,10 +14,12 @@ import asyncpg
 
 from app.core.database import schema
 from app.core.embedded_postgres.server import SUPERUSER, EmbeddedPostgres
+from app.core.errors import Unavailable
 from app.settings.database import DatabaseSettings
 
 _MAINTENANCE = "postgres"
 _RESTORED = f"{schema.DATABASE}_restored"
+_REPLACED = f"{schema.DATABASE}_replaced"
 
 
 async def back_up(settings: DatabaseSettings, file: Path) -> None:
@@ -37,10 +39,12 @@ async def find_obstacle(settings: DatabaseSettings) -> str | None:
         connection = await asyncpg.connect(server.url(SUPERUSER, schema.DATABASE))
         try:
             others = await connection.fetchval(
-                "select count(*) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()", schema.DATABASE
+                "select count(*) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()"
+                " and backend_type = 'client backend'",
+                schema.DATABASE,
             )
             if others:
-                return f"{others} sessions are open: stop the service first"
+                return "the database is in use: stop the service first"
             has_schema = await connection.fetchval("select to_regclass('public.conversations') is not null")
             return "the data folder has a database: --replace deletes it" if has_schema else None
         finally:
@@ -51,7 +55,8 @@ async def restore(settings: DatabaseSettings, file: Path) -> None:
     """Replace the database by the one in the file. Raises Unavailable; the old database is then unchanged."""
     async with _opened(settings) as server:
         maintenance = server.url(SUPERUSER, _MAINTENANCE)
-        await _drop(maintenance, _RESTORED)
+        for leftover in (_RESTORED, _REPLACED):
+            await _drop(maintenance, leftover)
         await schema.prepare_server(maintenance, database=_RESTORED)
         try:
             await asyncio.to_thread(server.load, _RESTORED, file)
@@ -60,10 +65,16 @@ async def restore(settings: DatabaseSettings, file: Path) -> None:
             raise
         connection = await asyncpg.connect(maintenance)
         try:
-            await connection.execute(f"drop database {schema.DATABASE} with (force)")
-            await connection.execute(f"alter database {_RESTORED} rename to {schema.DATABASE}")
+            async with connection.transaction():
+                await connection.execute(f"alter database {schema.DATABASE} rename to {_REPLACED}")
+                await connection.execute(f"alter database {_RESTORED} rename to {schema.DATABASE}")
+        except asyncpg.ObjectInUseError as error:
+            raise Unavailable(
+                "embedded_postgres_busy", "The database is in use: stop the service. Nothing was changed."
+            ) from error
         finally:
             await connection.close()
+        await _drop(maintenance, _REPLACED)
 
 
 @asynccontextmanager
@@ -73,23 +84,10 @@ async def _opened(settings: DatabaseSettings) -> AsyncGenerator[EmbeddedPostgres
     server = EmbeddedPostgres(root, shared_buffers_mb=settings.embedded_shared_buffers_mb)
     await asyncio.to_thread(server.start)
     try:
-        maintenance = server.url(SUPERUSER, _MAINTENANCE)
-        await _finish_renaming(maintenance)
-        await schema.prepare_server(maintenance)
+        await schema.prepare_server(server.url(SUPERUSER, _MAINTENANCE))
         yield server
     finally:
         await asyncio.to_thread(server.close)
-
-
-async def _finish_renaming(url: str) -> None:
-    """Give a restored database its name, if the process was killed between the two last statements of a restore."""
-    connection = await asyncpg.connect(url)
-    try:
-        names = {row["datname"] for row in await connection.fetch("select datname from pg_database")}
-        if _RESTORED in names and schema.DATABASE not in names:
-            await connection.execute(f"alter database {_RESTORED} rename to {schema.DATABASE}")
-    finally:
-        await connection.close()
 
 
 async def _drop(url: str, database: str) -> None:

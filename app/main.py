@@ -9,15 +9,18 @@ from typing import cast
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
+from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.routing import Route
+from starlette.types import Scope
 
 from app.container import Container, open_container
 from app.core.bus.messages import Bus
 from app.core.database.pool import PoolUse
 from app.core.errors import AppError
+from app.core.tracing.export import exported_telemetry
 from app.dashboard import pages
 from app.diagnostics.service import Monitor, ProcessFigures
 from app.mcp.endpoint import McpEndpoint
@@ -73,6 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(exported_telemetry(version=app.version, names=door.names))
             # takes about a second: done while Postgres starts, and before the first request
             members = asyncio.get_running_loop().run_in_executor(None, declared_members, app)
             try:
@@ -100,8 +104,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # the log exporter would write the messages of exceptions, and with them content
-        telemetry={"logs": False},
+        telemetry=_telemetry(),
     )
     app.state.settings = settings
     app.state.body_guard = require_caller
@@ -122,6 +125,16 @@ def create_app(settings: Settings) -> FastAPI:
     install_middleware(app, settings, registry, monitor)
     app.openapi = lambda: openapi_document(app)
     return app
+
+
+def _telemetry() -> TelemetryConfig:
+    """Return the settings of FastAPI's spans and metrics, which it makes only while traces are exported."""
+    # the log exporter would write the messages of exceptions, and with them content
+    return {"logs": False, "operation_spans": False, "auto_configure": False, "exclude": _is_probe}
+
+
+def _is_probe(scope: Scope) -> bool:
+    return scope["path"] in {"/healthz", "/readyz", "/metrics"}
 
 
 def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Monitor) -> None:

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from contextlib import ExitStack, suppress
+from importlib.metadata import version
 from typing import cast
 
 import typer
@@ -18,6 +19,7 @@ from app.core.errors import AppError, Unavailable
 from app.core.malloc import keep_large_blocks_apart, return_free_memory
 from app.core.telemetry import configure_logging, get_logger
 from app.core.threads import bound_threads
+from app.core.tracing.export import exported_telemetry
 from app.main import create_app
 from app.routers.http.uvicorn_protocols import protocols
 from app.settings import Settings
@@ -162,7 +164,10 @@ async def run_worker(settings: Settings) -> None:
     keep_large_blocks_apart()
     bound_threads()
     configure_logging(settings.telemetry)
-    async with open_container(settings, migrate=settings.database.migrate_on_start) as container:
+    async with (
+        exported_telemetry(version=version("turnkeep")),
+        open_container(settings, migrate=settings.database.migrate_on_start) as container,
+    ):
         working = make_worker(container)
         loop = asyncio.get_running_loop()
         for sign in (signal.SIGTERM, signal.SIGINT):

@@ -176,7 +176,7 @@ class ContextBuilder:
         )
         # In a thread: counting and rendering megabytes takes seconds, and the event loop must answer other requests.
         most = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
-        with MeasuredStage(Stage.ASSEMBLE):
+        with MeasuredStage(Stage.ASSEMBLE, token_budget=request.token_budget):
             return work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
 
     async def _query(

@@ -24,7 +24,7 @@ from app.settings.server import TelemetrySettings
 LOG_FIELDS: Final = frozenset(
     {
         "event", "level", "timestamp",
-        "request_id", "tenant_id", "key_id", "conversation_id", "turn_id", "entry_id", "job_id",
+        "request_id", "trace_id", "tenant_id", "key_id", "conversation_id", "turn_id", "entry_id", "job_id",
         "project", "session_id",
         "method", "route", "status", "tool", "duration_ms", "code", "kind", "scope",
         "space", "space_id", "count", "attempt", "limit", "bytes", "tokens", "vectors", "seq", "retry_after_s",

@@ -24,6 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.container import Container
 from app.core.errors import AppError, Forbidden, Invalid
 from app.core.ids import format_id
+from app.core.tracing.spans import describe_current_span
 from app.core.validation.invalid import cut_fields
 from app.core.validation.json_text import parse_json
 from app.mcp.outcomes import OutcomeFilter
@@ -50,6 +51,11 @@ class McpEndpoint:
         self._server = McpServer(settings, self._request_log)
         self._known = self._server.known | _ENVELOPE
         self._manager: StreamableHTTPSessionManager | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of all methods and offered tools."""
+        return self._server.names
 
     @asynccontextmanager
     async def open(self, services: Container) -> AsyncGenerator[None]:
@@ -160,6 +166,7 @@ async def _authenticate(request: Request, record: RequestRecord, services: Conta
     request.state.tenant = caller.key_tenant_id
     request.state.tenant_id = record.tenant_id = format_id(caller.key_tenant_id)
     request.state.key_id = record.key_id = format_id(caller.key_id)
+    describe_current_span({"turnkeep.tenant_id": request.state.tenant_id, "turnkeep.key_id": request.state.key_id})
     named = request.headers.get("x-agent-id")
     return caller if named is None else caller.acting_as(agent_name(named))
 

@@ -88,6 +88,11 @@ class McpServer:
         )
         """All member names that arguments may have."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of all methods and offered tools."""
+        return frozenset(self._tools) | frozenset(_METHODS)
+
     def rate_class(self, method: str, name: JsonValue) -> RateClass:
         """Return the class in which a message is counted."""
         tool = self._tools.get(name) if method == CALL_TOOL and isinstance(name, str) else None

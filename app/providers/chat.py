@@ -156,7 +156,9 @@ class OpenAIChat:
 
     async def _accounted(self, call: _Call, work: Callable[[], Awaitable[Result]]) -> ModelAnswer[Result]:
         self._guard()
-        with MeasuredStage(Stage.MODEL):
+        # callers choose other models by any name
+        known = self.model if call.model == self.model else "other"
+        with MeasuredStage(Stage.MODEL, purpose=call.purpose.value, model=known):
             async with self._wait_for_slot(call.purpose):
                 value = await self._answered(call, work)
         return ModelAnswer(value, call.model, call.usage)

@@ -53,7 +53,7 @@ class EmbedMeter:
         labels = (space.provider, space.model, str(space.dimensions), purpose)
         status, started = "cancelled", perf_counter()
         try:
-            with MeasuredStage(Stage.EMBED):
+            with MeasuredStage(Stage.EMBED, provider=space.provider, model=space.model, purpose=purpose, texts=texts):
                 yield
             status = "ok"
         except AppError as error:

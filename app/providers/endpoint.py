@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
+from app.core.tracing.export import trace_http_client
 from app.formats.schemas import JsonObject
 from app.providers.schemas import ChatModel
 from app.settings.models import Endpoint
@@ -132,7 +133,10 @@ def client_of(endpoint: Endpoint, *, timeout_s: float) -> "openai.AsyncOpenAI":
     """Return a client of an endpoint, which does not repeat requests by itself."""
     import openai  # noqa: PLC0415 - the client takes 15 MB: imported where an endpoint is configured
 
+    http_client = openai.DefaultAsyncHttpxClient()
+    trace_http_client(http_client)
     return openai.AsyncOpenAI(
+        http_client=http_client,
         # an endpoint without keys ignores it, and the client requires one
         api_key=endpoint.api_key or "none",
         base_url=endpoint.base_url,

@@ -14,6 +14,7 @@ import numpy as np
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
+from app.core.tracing.export import trace_http_client
 from app.providers.embed_meter import EmbedMeter
 from app.providers.endpoint import EndpointErrors, delay
 from app.providers.pieces import split_by_estimate
@@ -79,7 +80,10 @@ class OpenAIEmbedder:
         }
         self._waiting: dict[Purpose, int] = dict.fromkeys(purposes, 0)
         self._log = get_logger()
+        http_client = openai.DefaultAsyncHttpxClient()
+        trace_http_client(http_client)
         self._client = openai.AsyncOpenAI(
+            http_client=http_client,
             # an endpoint without keys ignores it, and the client requires one
             api_key=endpoint.api_key or "none",
             base_url=endpoint.base_url,

@@ -169,7 +169,7 @@ class Upstream:
     @asynccontextmanager
     async def _accounted(self, tenant_id: TenantId, body: JsonObject, deadline: float) -> AsyncGenerator[_Spent]:
         self._guard()
-        with MeasuredStage(Stage.MODEL):
+        with MeasuredStage(Stage.MODEL, is_parent=False, purpose=ModelPurpose.GENERATION.value):
             async with self._in_slot(tenant_id, body, deadline) as spent:
                 yield spent
 

@@ -375,7 +375,7 @@ class RecallService:
         )
 
     async def _rank(self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope) -> _Ranked:
-        with MeasuredStage(Stage.SEARCH):
+        with MeasuredStage(Stage.SEARCH, k=query.k):
             return await self._search_and_rank(caller, tx, query, scope)
 
     async def _search_and_rank(

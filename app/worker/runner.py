@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
+from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
@@ -20,6 +21,7 @@ from app.core.errors import AppError
 from app.core.ids import format_id, new_uuid
 from app.core.jobs import INSTALLATION, Job, JobKey, JobQueue
 from app.core.telemetry import error_type, get_logger
+from app.core.tracing.spans import root_span
 from app.settings.database import JobSettings
 
 _RENEWALS_PER_LEASE = 3
@@ -142,11 +144,19 @@ class Worker:
     def _tasks(self) -> list["asyncio.Task[None]"]:
         return [task for _, task in self._running.values()]
 
+    async def _run_handler(self, handler: JobHandler, job: Job) -> None:
+        named: dict[str, str | int] = {
+            "turnkeep.job_kind": job.kind, "turnkeep.job_id": format_id(job.id), "turnkeep.attempt": job.attempts,
+            "turnkeep.tenant_id": format_id(job.tenant_id),
+        }  # fmt: skip
+        with root_span(f"job {job.kind}", named, kind=SpanKind.CONSUMER):
+            async with asyncio.timeout(self._settings.job_timeout_s):
+                await handler.run(job)
+
     async def _run_one(self, job: Job) -> None:
         handler = self._handlings[job.kind]
         try:
-            async with asyncio.timeout(self._settings.job_timeout_s):
-                await handler.run(job)
+            await self._run_handler(handler, job)
         except AppError as error:
             await self._end_attempt(job, handler, error.code, not_before_s=error.retry_after_s or 0.0)
         except TimeoutError:

@@ -67,3 +67,4 @@ def test_a_server_leaves_out_what_only_some_installations_need(tmp_path: Path) -
     assert imported.isdisjoint({"alembic", "nats", "openai", "pygments"})
     # a hidden module is listed too, but none below it
     assert not re.search(r"(rich|watchfiles)\.\w", done.stderr)
+    assert not re.search(r"opentelemetry\.(sdk|exporter|instrumentation)", done.stderr)

@@ -18,8 +18,9 @@ from app.conversations.stores.stream_store import NewChunk, OpenStream
 from app.conversations.streams.buffer import OpenTurnBuffer, StreamKey, fenced_error
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
-from app.core.ids import TenantId
+from app.core.ids import TenantId, format_id
 from app.core.telemetry import error_type, get_logger
+from app.core.tracing.spans import root_span
 from app.settings.conversations import StreamSettings
 
 _MAX_TURNS_PER_WRITE = 500
@@ -205,6 +206,11 @@ class Flusher:
                 written.set_result(None)
 
     async def _write(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
+        named: dict[str, str | int] = {"turnkeep.tenant_id": format_id(tenant_id), "turnkeep.turns": len(turns)}
+        with root_span("flush", named):
+            await self._write_turns(tenant_id, turns)
+
+    async def _write_turns(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
         sent: list[tuple[OpenTurnBuffer, NewChunk, int]] = []
         async with self._database.transaction(tenant_id) as tx:
             ours = await stream_store.lock_streams(

@@ -13,6 +13,7 @@ from app.container import Container
 from app.conversations.schemas.conversations import IdOf
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
+from app.core.tracing.spans import describe_current_span
 from app.routers.http.rates import take_rate
 from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Scope
 
@@ -56,6 +57,7 @@ class CallerSecurity(SecurityBase):
         request.state.tenant = caller.key_tenant_id
         request.state.tenant_id = format_id(caller.key_tenant_id)
         request.state.key_id = format_id(caller.key_id)
+        describe_current_span({"turnkeep.tenant_id": request.state.tenant_id, "turnkeep.key_id": request.state.key_id})
         if known is None:  # each request is counted once
             take_rate(request, tenancy, caller)
         return caller

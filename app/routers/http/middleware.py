@@ -35,6 +35,7 @@ from app.core.errors import AppError, Forbidden, NotFound
 from app.core.ids import TenantId, format_id, new_unordered_uuid
 from app.core.telemetry import get_logger
 from app.core.tracing.call_record import CallRecord, recorded_call
+from app.core.tracing.spans import current_trace
 from app.diagnostics.service import FinishedCall, Monitor
 from app.routers.http.body_reader import Body, too_large
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
@@ -97,8 +98,10 @@ class HttpMetrics:
             buckets=_DURATION_BUCKETS_S,
         )
 
-    def observe(self, *, method: str, route: str, status: int, duration_s: float) -> None:
-        """Count one finished request."""
+    def observe(
+        self, *, method: str, route: str, status: int, duration_s: float, exemplar: dict[str, str] | None = None
+    ) -> None:
+        """Count one finished request. `exemplar` has the ids of its trace."""
         # every label has a bounded set of values: a model's endpoint may return any status
         known = status if status in _KNOWN_STATUSES else 0
         key = (method, route, known)
@@ -110,7 +113,7 @@ class HttpMetrics:
                 self._duration.labels(method, route),
             )
         children[0].inc()
-        children[1].observe(duration_s)
+        children[1].observe(duration_s, exemplar)
 
 
 def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry, monitor: Monitor) -> None:
@@ -254,13 +257,15 @@ class RequestMiddleware:
         method = scope["method"] if scope["method"] in _KNOWN_METHODS else OTHER
         route = route_template(scope, app)
         status, duration_s = ended.status, ended.duration_s
-        self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s)
+        traced = current_trace()
+        exemplar = None if traced is None else {"trace_id": traced[0], "span_id": traced[1]}
+        self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s, exemplar=exemplar)
         state = cast("Mapping[str, object]", scope.get("state", {}))
         cast("Monitor", app.state.monitor).observe(
             FinishedCall(
                 tenant_id=cast("TenantId | None", state.get("tenant")),
                 request_id=request_id_of(scope),
-                trace_id=None,
+                trace_id=None if traced is None else traced[0],
                 method=method,
                 route=route,
                 route_class=route_class(scope, ended.path),
@@ -270,6 +275,8 @@ class RequestMiddleware:
             )
         )
         who = {name: state[name] for name in ("tenant_id", "key_id") if name in state}
+        if traced is not None:
+            who["trace_id"] = traced[0]
         get_logger().info(
             "request.finished",
             method=method,

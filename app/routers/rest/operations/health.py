@@ -4,7 +4,8 @@ import hmac
 from typing import Final, Literal, cast
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel
 
 from app.core.errors import Unauthenticated
@@ -16,7 +17,7 @@ router = APIRouter(tags=["operations"])
 
 
 _METRICS_RESPONSES: Final[dict[int | str, dict[str, object]]] = {
-    200: {"content": {"text/plain": {}}},
+    200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}},
     **problem_responses(401, 404),
 }
 
@@ -60,14 +61,15 @@ def _headers_of(health: Health) -> Response:
 
 @router.get("/metrics", response_class=Response, responses=_METRICS_RESPONSES)
 async def get_metrics(request: Request) -> Response:
-    """Return metrics in the Prometheus text format.
+    """Return metrics in the text format of Prometheus, or in that of OpenMetrics, with exemplars, if `Accept` asks so.
 
     401 without the key of the setting `TURNKEEP_METRICS_KEY`, if set; 404 if `TURNKEEP_METRICS_PORT` names another
     port.
     """
     _require_metrics_key(request)
     registry = cast("CollectorRegistry", request.app.state.metrics)
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(registry), media_type=content_type)
 
 
 def _require_metrics_key(request: Request) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from app.core.database.servers import Server, require_data
 from app.core.database.transactions import Database, Transaction
+from app.core.errors import NotFound
 from app.core.ids import ConversationId, TenantId
 from app.settings import Settings
-from app.tenancy.schemas import TokenEpochs
+from app.tenancy.schemas import Caller, TokenEpochs
 from app.tenancy.service import Tenancy, installation_secret
 
 
@@ -23,7 +24,11 @@ async def _not_moved(_tx: Transaction, _tenant_id: TenantId, _conversation_id: C
     return False
 
 
-WITHOUT_CONVERSATIONS = TokenEpochs(current=_no_epoch, move=_not_moved)
+async def _not_reachable(_caller: Caller, _tx: Transaction, _conversation_id: ConversationId) -> None:
+    raise NotFound("not_found", "There is no such conversation.")
+
+
+WITHOUT_CONVERSATIONS = TokenEpochs(current=_no_epoch, move=_not_moved, require_reachable=_not_reachable)
 """For commands about keys: no conversation token is valid."""
 
 

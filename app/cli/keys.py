@@ -11,6 +11,7 @@ from app.cli.common import fail, quiet_settings, tenant_named
 from app.tenancy.scopes import Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
     from app.foundation import Foundation
@@ -42,7 +43,7 @@ def generate() -> None:
 
 
 @commands.command("create")
-def create(
+def create(  # noqa: PLR0917 - each option of a command is a parameter
     name: Annotated[str, typer.Option(help="Name of the key.")] = "key",
     scope: Annotated[list[Scope] | None, typer.Option(help="A scope; may be repeated. Default: read, write.")] = None,
     tenant: Annotated[str | None, typer.Option(help="The tenant's id; default: that of the admin key.")] = None,
@@ -50,9 +51,13 @@ def create(
     expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Days until the key expires.")] = None,
     agent: Annotated[str | None, typer.Option(help="Agent of the key; default: the one named in X-Agent-Id.")] = None,
     long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,  # noqa: FBT002
+    project: Annotated[list[str] | None, typer.Option(help="Restrict to this project; may be repeated.")] = None,
+    owner: Annotated[list[str] | None, typer.Option(help="Restrict to this owner; may be repeated.")] = None,
 ) -> None:
     """Create a key and print it, once."""
     settings = quiet_settings()
+
+    from app.tenancy.restriction import restriction_of
 
     expires_at = None if expires_days is None else datetime.now(UTC) + timedelta(days=expires_days)
 
@@ -69,6 +74,7 @@ def create(
                 expires_at=expires_at,
                 agent_id=agent,
                 long_term_enabled=long_term,
+                restriction=restriction_of(project, owner),
             )
             return str(made)
 
@@ -90,7 +96,7 @@ def list_keys(
     from app.core.times import format_time
 
     async def run() -> Table:
-        table = Table("name", "scopes", "created", "last used", "expires", "state")
+        table = Table("name", "scopes", "restricted to", "created", "last used", "expires", "state")
         # never cut, whatever the width: `keys revoke` takes this value
         table.add_column("tenant/key", no_wrap=True, min_width=_KEY_COLUMN)
         async with _open(settings) as base:
@@ -100,6 +106,7 @@ def list_keys(
                 table.add_row(
                     key.name,
                     " ".join(key.scopes),
+                    _restriction(key.projects, key.owners),
                     format_time(key.created_at),
                     format_time(key.last_used_at) if key.last_used_at else "never",
                     format_time(key.expires_at) if key.expires_at else "never",
@@ -110,6 +117,11 @@ def list_keys(
 
     # a pipe has no width: print wide lines
     Console(width=None if sys.stdout.isatty() else _WIDE).print(asyncio.run(run()))
+
+
+def _restriction(projects: "Sequence[str] | None", owners: "Sequence[str] | None") -> str:
+    parts = (("projects", projects), ("owners", owners))
+    return "; ".join(f"{name}: {', '.join(given)}" for name, given in parts if given is not None) or "-"
 
 
 @commands.command("revoke")

@@ -36,6 +36,7 @@ from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn, Role
+from app.memory.longterm.schemas import MemoryFilters
 from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import FactService
@@ -139,7 +140,7 @@ class ContextBuilder:
         query = await self._query(caller, conversation_id, request, recent)
         (recalled, facts, degraded), (memories, forgetful) = await asyncio.gather(
             self._by_question(caller, conversation_id, request, recent, query),
-            self._or_degraded(self._memories(caller, request, query), []),
+            self._or_degraded(self._memories(caller, request, recent, query), []),
         )
         return ContextParts(
             system=request.system,
@@ -227,7 +228,7 @@ class ContextBuilder:
         return await self._recall_service.question(query, participants=recent.participants), []
 
     async def _memories(
-        self, caller: Caller, request: ContextRequest, query: str
+        self, caller: Caller, request: ContextRequest, recent: ContextTurns, query: str
     ) -> tuple[list[BackgroundPart], list[str]]:
         if not request.include_memories or not query:
             return [], []
@@ -236,6 +237,7 @@ class ContextBuilder:
             agent_id=request.agent_id,
             query=query,
             k=self._settings.search_limit,
+            filters=MemoryFilters(owner=recent.owner) if _is_of_owners(caller) else None,
             min_relevance=request.min_relevance,
         )
         return [BackgroundPart(entry.id, entry.content, entry.score) for entry in entries], degraded
@@ -251,7 +253,7 @@ class ContextBuilder:
         wanted = request.semantic_recall
         if wanted is None or question is None or conversation_id is None:
             return [], []
-        project, owner = _recall_scope(wanted.scope, recent)
+        project, owner = _recall_scope(wanted.scope, recent, is_of_owners=_is_of_owners(caller))
         recalled, degraded = await self._recall_service.recall_turns(
             caller,
             conversation_id,
@@ -334,10 +336,16 @@ def _fact_part(fact: Fact, score: float | None) -> BackgroundPart:
     )
 
 
-def _recall_scope(scope: RecallScope, recent: ContextTurns) -> tuple[str | None, str | None]:
+def _is_of_owners(caller: Caller) -> bool:
+    """Return whether the caller is restricted to owners. What it recalls is then of the conversation's owner."""
+    return caller.restriction is not None and caller.restriction.owners is not None
+
+
+def _recall_scope(scope: RecallScope, recent: ContextTurns, *, is_of_owners: bool) -> tuple[str | None, str | None]:
     """Return the project and the owner whose turns are recalled; None and None for the conversation alone.
 
     Without an owner, the scope `owner` is the conversation alone: its owner's other conversations are not known.
+    `is_of_owners`: the caller is restricted to owners.
     """
     match scope:
         case RecallScope.CONVERSATION:
@@ -345,7 +353,7 @@ def _recall_scope(scope: RecallScope, recent: ContextTurns) -> tuple[str | None,
         case RecallScope.OWNER:
             return (None, None) if recent.owner is None else (recent.project, recent.owner)
         case RecallScope.PROJECT:
-            return recent.project, None
+            return recent.project, recent.owner if is_of_owners else None
     assert_never(scope)
 
 

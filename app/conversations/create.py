@@ -2,7 +2,7 @@
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
-from app.conversations.find import refuse_trashed
+from app.conversations.find import find_by_external_id, refuse_trashed
 from app.conversations.hash_chain import GENESIS
 from app.conversations.policies import compaction_policy, facts_policy, require_small
 from app.conversations.schemas.conversations import ConversationCreate
@@ -10,7 +10,7 @@ from app.conversations.stores import conversation_store
 from app.conversations.stores.conversation_store import ConversationRow
 from app.conversations.views import participants_column
 from app.core.database.transactions import Transaction
-from app.core.errors import Busy, Conflict, FieldError
+from app.core.errors import Busy, Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, new_uuid
 from app.settings import Settings
 from app.tenancy.schemas import Caller, RequestResult
@@ -22,9 +22,11 @@ async def get_or_create(
     """Create a conversation, or return the one with this id or external id.
 
     Of two concurrent calls, the second waits for the first. Raises Invalid, Conflict `conversation_conflict`,
-    `conversation_trashed`, Busy.
+    `conversation_trashed`, Busy; Forbidden `key_restricted` for a project or owner outside of the caller's restriction,
+    and NotFound if the conversation exists outside of it.
     """
     require_small(body.metadata, maximum=settings.limits.max_metadata_bytes)
+    owner = caller.owner_of_new(body.project, body.owner)
     defaults = settings.conversations
     created = await conversation_store.insert_conversation(
         tx,
@@ -32,7 +34,7 @@ async def get_or_create(
         conversation_id := ConversationId(body.id or new_uuid()),
         project=body.project,
         external_id=body.external_id,
-        owner=body.owner,
+        owner=owner,
         title=body.title,
         participants=participants_column(one for one in body.participants if one.role is None),
         tools=participants_column(one for one in body.participants if one.role is not None),
@@ -63,8 +65,10 @@ async def get_or_create(
     row = None
     if created or body.id is not None:
         row = await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id)
+        if row is not None and not caller.reaches(row.project, row.owner):
+            raise NotFound("not_found", "There is no such conversation.")
     if row is None and body.external_id is not None:
-        row = await conversation_store.find_by_external_id(tx, caller.tenant_id, body.project, body.external_id)
+        row = await find_by_external_id(caller, tx, body.project, body.external_id)
     if row is None:
         await refuse_trashed(caller, tx, conversation_id=body.id, project=body.project, external_id=body.external_id)
         raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)

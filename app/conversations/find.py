@@ -1,4 +1,8 @@
-"""Find conversations and turns, or raise NotFound. Row security hides other tenants' rows, as if absent."""
+"""Find conversations and turns, or raise NotFound. Row security hides other tenants' rows, as if absent.
+
+Each function also raises NotFound for a conversation outside of the caller's restriction. A read that uses none of them
+calls `require_reachable` first. Queries across conversations take `caller.reach()` as a filter.
+"""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +23,12 @@ _TRASHED = "The conversation is in the trash. Restore it (`POST …/restore`), o
 
 async def conversation_missing(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> NotFound:
     """Return the error for a conversation that was not found: it does not exist, or is in the trash."""
-    if await expiry_store.list_trashed(tx, caller.tenant_id, [conversation_id]):
+    if caller.restriction is not None:
+        row = await list_store.find_trashed(tx, caller.tenant_id, conversation_id=conversation_id)
+        is_trashed = row is not None and caller.reaches(row.project, row.owner)
+    else:
+        is_trashed = bool(await expiry_store.list_trashed(tx, caller.tenant_id, [conversation_id]))
+    if is_trashed:
         return NotFound("conversation_trashed", _TRASHED)
     return NotFound("not_found", _NO_CONVERSATION)
 
@@ -32,14 +41,65 @@ async def refuse_trashed(
         tx, caller.tenant_id, conversation_id=conversation_id, project=project, external_id=external_id
     )
     if found is not None:
+        _require_inside(caller, found)
         raise Conflict("conversation_trashed", _TRASHED, extra={"conversation_id": format_id(found.id)})
+
+
+async def find_trashed(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow | None:
+    """Return a conversation in the trash, or None. Raises NotFound for one outside of the restriction."""
+    row = await list_store.find_trashed(tx, caller.tenant_id, conversation_id=conversation_id)
+    if row is not None:
+        _require_inside(caller, row)
+    return row
 
 
 async def get_conversation(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
     """Return a conversation. Raises NotFound."""
     row = await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id)
+    return await _reachable(caller, tx, conversation_id, row)
+
+
+async def _reachable(
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, row: ConversationRow | None
+) -> ConversationRow:
     if row is None:
         raise await conversation_missing(caller, tx, conversation_id)
+    _require_inside(caller, row)
+    return row
+
+
+def _require_inside(caller: Caller, row: ConversationRow) -> None:
+    """Raise NotFound for a conversation outside of the caller's restriction."""
+    if not caller.reaches(row.project, row.owner):
+        raise NotFound("not_found", _NO_CONVERSATION)
+
+
+async def require_reachable(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> None:
+    """Raise NotFound for a conversation outside of the caller's restriction. Reads nothing if there is no restriction.
+
+    A conversation that does not exist passes without a restriction: the statement that follows finds nothing.
+    """
+    if caller.restriction is not None:
+        await get_conversation(caller, tx, conversation_id)
+
+
+async def find_by_external_id(
+    caller: Caller, tx: Transaction, project: str, external_id: str
+) -> ConversationRow | None:
+    """Return a conversation by its external id, or None. Raises NotFound for one outside of the restriction."""
+    row = await conversation_store.find_by_external_id(tx, caller.tenant_id, project, external_id)
+    if row is not None:
+        _require_inside(caller, row)
+    return row
+
+
+async def lock_by_external_id(
+    caller: Caller, tx: Transaction, project: str, external_id: str
+) -> ConversationRow | None:
+    """Return a conversation as `find_by_external_id`, locked until the transaction ends."""
+    row = await conversation_store.lock_by_external_id(tx, caller.tenant_id, project, external_id)
+    if row is not None:
+        _require_inside(caller, row)
     return row
 
 
@@ -50,6 +110,8 @@ async def get_first_conversation(caller: Caller, tx: Transaction, ids: Sequence[
 
 async def get_rev(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> int:
     """Return the rev of a conversation. Raises NotFound."""
+    if caller.restriction is not None:
+        return (await get_conversation(caller, tx, conversation_id)).rev
     rev = await conversation_store.find_rev(tx, caller.tenant_id, conversation_id)
     if rev is None:
         raise await conversation_missing(caller, tx, conversation_id)
@@ -59,13 +121,12 @@ async def get_rev(caller: Caller, tx: Transaction, conversation_id: Conversation
 async def lock_conversation(caller: Caller, tx: Transaction, conversation_id: ConversationId) -> ConversationRow:
     """Return a conversation, locked until the transaction ends. Raises NotFound."""
     row = await conversation_store.lock_conversation(tx, caller.tenant_id, conversation_id)
-    if row is None:
-        raise await conversation_missing(caller, tx, conversation_id)
-    return row
+    return await _reachable(caller, tx, conversation_id, row)
 
 
 async def get_turn(caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId) -> TurnRow:
     """Return a turn of a conversation. Raises NotFound."""
+    await require_reachable(caller, tx, conversation_id)
     row = await conversation_store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
     if row is None:
         raise turn_missing()
@@ -81,6 +142,7 @@ class LiveTurn(NamedTuple):
 
 async def get_live_turn(caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_id: TurnId) -> LiveTurn:
     """Return a live turn. Raises NotFound for an unknown turn, Conflict for a superseded one."""
+    await require_reachable(caller, tx, conversation_id)
     row = await conversation_store.find_turn(tx, caller.tenant_id, conversation_id, turn_id)
     if row is None or row.status != "committed" or row.seq is None or row.position is None:
         raise turn_missing()

@@ -14,7 +14,14 @@ from app.conversations.change import ChangeConditions, change_conversation
 from app.conversations.create import get_or_create
 from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, get_first_conversation, get_partial_turn, lock_conversation
+from app.conversations.find import (
+    find_by_external_id,
+    get_conversation,
+    get_first_conversation,
+    get_partial_turn,
+    lock_conversation,
+    require_reachable,
+)
 from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
 from app.conversations.queries.context_turns import (
     ContextTurns,
@@ -99,7 +106,9 @@ __all__ = [
     "Order",
 ]  # fmt: skip
 
-TOKEN_EPOCHS = TokenEpochs(current=token_store.find_token_epoch, move=token_store.move_token_epoch)
+TOKEN_EPOCHS = TokenEpochs(
+    current=token_store.find_token_epoch, move=token_store.move_token_epoch, require_reachable=require_reachable
+)
 
 
 class Conversations:
@@ -188,7 +197,7 @@ class Conversations:
                 raise NotFound("not_found", "There is no such conversation.")
             return caller.bound.conversation_id
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await conversation_store.find_by_external_id(tx, caller.tenant_id, project, external_id)
+            row = await find_by_external_id(caller, tx, project, external_id)
         if row is None:
             raise NotFound("not_found", "There is no such conversation.")
         return ConversationId(row.id)
@@ -210,7 +219,8 @@ class Conversations:
         after = self._cursors.read_time(scope, cursor)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await list_store.list_conversations(
-                tx, caller.tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1,
+                tx, caller.tenant_id, where=where, reach=caller.reach(project=where.project, owner=where.owner),
+                newest_first=order == "desc", after=after, limit=limit + 1,
                 max_bytes=self._settings.limits.max_answer_bytes,
             )  # fmt: skip
         page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=found.cut)
@@ -374,6 +384,7 @@ class Conversations:
     ) -> OmittedTurns:
         """Count the live turns in these ranges of positions, both ends included."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await require_reachable(caller, tx, conversation_id)
             return await count_omitted(caller, tx, conversation_id, ranges=ranges)
 
     async def display_names(
@@ -389,6 +400,7 @@ class Conversations:
     ) -> CanonicalTurn | None:
         """Return the newest live turn with this role that still has content, by one of `actors` if they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await require_reachable(caller, tx, conversation_id)
             found = await conversation_store.list_turns(
                 tx,
                 caller.tenant_id,
@@ -420,8 +432,7 @@ class Conversations:
                 tx,
                 caller.tenant_id,
                 conversation_ids=conversation_ids,
-                project=project,
-                owner=owner,
+                reach=caller.reach(project=project, owner=owner),
                 limit=limit,
                 max_people=max_people,
             )

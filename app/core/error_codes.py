@@ -59,6 +59,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "json_too_deep": "The body is nested too deeply.",
         "key_expired": "The API key has expired.",
         "key_not_valid": "The key has been revoked or has expired.",
+        "key_restricted": "The key is restricted to other projects or owners.",
         "key_revoked": "The API key has been revoked.",
         "last_admin_key": "The key is the last one that administers its tenant.",
         "length_mismatch": "The text of the open turn has another length than the writer sent.",

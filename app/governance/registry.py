@@ -172,7 +172,9 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, OtherTable]] = MappingProxyType(
         "audit_days": OtherTable("ends of the hash chains of days: numbers and hashes", "kept"),
         "erasures": OtherTable("receipts of erasures: counts, and a keyed hash of the subject", "kept"),
         "api_keys": OtherTable(
-            "who may ask; the erasure of a tenant deletes them, and renames the key that it was asked with", "kept"
+            "who may ask; the erasure of an owner removes the name from restrictions, that of a tenant deletes them and"
+            " renames the key that it was asked with",
+            "kept",
         ),
         "tenants": OtherTable("the tenant itself; its erasure leaves its id, without its name", "kept"),
         "tenant_limits": OtherTable("what an operator lets a tenant use, no content", "kept"),

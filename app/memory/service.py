@@ -12,14 +12,14 @@ from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import AppError, Conflict, NotFound
+from app.core.errors import AppError, Conflict, Forbidden, NotFound
 from app.core.ids import ConversationId, TenantId
 from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex, VectorBackfill
 from app.memory.archive.export import MemoryExporter
 from app.memory.extraction.service import Extractor
-from app.memory.facts import decision_store, erasure_store, store
+from app.memory.facts import decision_store, erasure_store, store, sweep_store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
 from app.memory.facts.fact_timeline import FactTimeline, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
@@ -102,6 +102,8 @@ class FactService:
             as_of=where.as_of,
             known_at=where.known_at,
             include_retracted=where.include_retracted,
+            projects=(reach := caller.reach()).projects,
+            owners=reach.owners,
         )
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await self._list_visible(
@@ -138,7 +140,7 @@ class FactService:
             return fact_view(await self._row(caller, tx, fact_id))
 
     async def _row(self, caller: Caller, tx: Transaction, fact_id: UUID) -> FactRow:
-        row = (await store.find(tx, caller.tenant_id, [fact_id])).get(fact_id)
+        row = (await store.find(tx, caller.tenant_id, [fact_id], reach=caller.reach())).get(fact_id)
         if row is None or await self._hidden(caller, tx, [row]):
             raise _missing()
         return row
@@ -158,7 +160,9 @@ class FactService:
         actors: Sequence[str] | None = None,
     ) -> dict[UUID, Fact]:
         """Return the facts that are valid now and known in the project; with `actors`, from no other actor's turns."""
-        rows = await store.find(tx, caller.tenant_id, fact_ids, current=True, project=project, actors=actors)
+        rows = await store.find(
+            tx, caller.tenant_id, fact_ids, current=True, project=project, actors=actors, reach=caller.reach()
+        )
         hidden = await self._hidden(caller, tx, rows.values())
         return {fact_id: fact_view(row) for fact_id, row in rows.items() if row.conversation_id not in hidden}
 
@@ -173,7 +177,11 @@ class FactService:
         limit: int,
     ) -> list[Fact]:
         """Return the facts that are valid now and were recorded last; with `project`, those known in it."""
-        where = Where(owner=owner, project=project, conversation_id=conversation_id, actors=actors, current=True)
+        reach = caller.reach()
+        where = Where(
+            owner=owner, project=project, conversation_id=conversation_id, actors=actors, current=True,
+            projects=reach.projects, owners=reach.owners,
+        )  # fmt: skip
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await self._list_visible(caller, tx, where, newest_first=True, after=None, limit=limit)
         return [fact_view(row) for row in rows]
@@ -245,7 +253,16 @@ class FactService:
         return await self._result(caller, Asserted(fact.id, _asserted(decision).changed))
 
     async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, TimelineFact]:
-        """Lock the key of a fact until the transaction ends. Return its timeline and the fact. Raises NotFound."""
+        """Lock the key of a fact until the transaction ends. Return its timeline and the fact.
+
+        Raises NotFound, and Forbidden `key_restricted` for a fact that other projects know too.
+        """
+        limits = caller.restriction
+        if limits is not None:
+            row = await self._row(caller, tx, fact_id)
+            if limits.projects is not None and row.project not in limits.projects:
+                detail = "This fact is known outside of the projects that this key is restricted to."
+                raise Forbidden("key_restricted", detail)
         key = await store.find_key(tx, caller.tenant_id, fact_id)
         if key is None:
             raise _missing()
@@ -257,7 +274,7 @@ class FactService:
 
     async def _result(self, caller: Caller, done: Asserted) -> FactResult:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.find(tx, caller.tenant_id, [done.fact_id, *done.changed])
+            rows = await store.find(tx, caller.tenant_id, [done.fact_id, *done.changed], reach=caller.reach())
         views = {fact_id: fact_view_for(caller, row) for fact_id, row in rows.items()}
         others = [views[one] for one in done.changed if one in views and one != done.fact_id]
         return FactResult(fact=views.get(done.fact_id), changed=others)
@@ -380,7 +397,7 @@ class FactService:
         swept = 0
         for _ in range(_SWEEPS):
             async with self._ops.across_tenants() as tx:
-                due = await store.list_due(tx, limit=_SWEPT_AT_ONCE)
+                due = await sweep_store.list_due(tx, limit=_SWEPT_AT_ONCE)
             by_tenant = {tenant_id: [key for other, key in due if other == tenant_id] for tenant_id, _ in due}
             for tenant_id, keys in by_tenant.items():
                 caller = job_caller(tenant_id)
@@ -397,7 +414,7 @@ class FactService:
         deleted = 0
         for _ in range(_SWEEPS):
             async with self._database.transaction(caller.tenant_id) as tx:
-                keys = await store.list_due_of(
+                keys = await sweep_store.list_due_of(
                     tx, caller.tenant_id, owner=owner, conversation_id=conversation_id, limit=_SWEPT_AT_ONCE
                 )
                 timelines = await self._writer.open(caller, tx, keys=keys)

@@ -46,7 +46,7 @@ from app.recall.schemas import (
     SpaceComparisonResult,
 )
 from app.recall.scoring import CALIBRATED_SPACES, RankingWeights
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Caller, Reach
 from app.tenancy.schemas import Scope as KeyScope
 
 # names come from the participants of this many of the most recently active conversations in scope
@@ -155,6 +155,10 @@ class RecallService:
         runtime, configuration = self._chosen(caller, evaluation or RecallEvaluation())
         if EntryKind.MEMORY in request.kinds:
             require_reach(caller, request.agent_id)
+        if conversation_ids is None:
+            reach = caller.reach(project=project, owner=owner)
+            project, owner = reach.single()
+            conversation_ids = [] if reach.is_empty else None
         scope = _scope(request, conversation_ids, project, owner)
         # a memory is about the named person, so the name counts; a turn with the name is addressed to that person
         memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
@@ -219,9 +223,12 @@ class RecallService:
         than the caller's.
         """
         given = filters or MemoryFilters()
+        reach = Reach(None, caller.reach(owner=given.owner).owners)
+        _, owner = reach.single()
         scope = SearchScope(
             kinds=[EntryKind.MEMORY],
-            owner=given.owner,
+            conversation_ids=[] if reach.is_empty else None,
+            owner=owner,
             agent_id=require_reach(caller, agent_id),
             occurred_after=given.created_after,
             occurred_before=given.created_before,

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 
 from app.settings.group import SettingsGroup
-from app.settings.kinds import Positive, TokenTime
+from app.settings.kinds import NotNegative, Positive, TokenTime
 
 
 class DatabaseSettings(SettingsGroup):
@@ -61,6 +61,9 @@ class TenancySettings(SettingsGroup):
     )
     key_cache_s: Annotated[float, Field(ge=0, le=60)] = Field(
         default=0.5, description="Time that a checked API key is cached before it is looked up again."
+    )
+    key_expiry_warning_days: NotNegative = Field(
+        default=7, description="Days before its expiry from which the use of a key is logged as a warning."
     )
     key_cache_entries: Positive = Field(default=10_000, description="Maximum number of cached API keys.")
     idempotency_ttl_h: Positive = Field(default=24, description="Time that an Idempotency-Key is valid.")

@@ -20,6 +20,7 @@ from app.core.paging import Cursors, Page, make_page
 from app.core.paging import Key as SortKey
 from app.tenancy import store
 from app.tenancy.key_text import KeyText, generate_key
+from app.tenancy.restriction import require_scopes
 from app.tenancy.schemas import (
     Caller,
     IdempotencyKey,
@@ -69,6 +70,7 @@ class Administration:
         """
         caller.require(Scope.ADMIN)
         _require_within(caller, body.scopes)
+        require_scopes(body.restriction, body.scopes)
         if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
             raise Invalid(
                 "invalid_request",
@@ -137,6 +139,7 @@ class Administration:
             agent_id=body.agent_id,
             long_term_enabled=body.long_term_enabled,
             expires_at=body.expires_at,
+            restriction=body.restriction,
         )
         key = await store.lock_key(tx, text.tenant_id, text.key_id)
         if key is None:

@@ -17,6 +17,7 @@ from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
 from app.formats.schemas import Role
+from app.tenancy.restriction import MAX_RESTRICTED, Reach, Restriction, reach_of, restriction_of
 from app.tenancy.scopes import Scope
 
 DEFAULT_AGENT: Final = "default"
@@ -106,6 +107,8 @@ class Caller:
     """Whether a conversation token was given, also after `require_conversation`."""
     rates: Mapping[RateClass, float] | None = field(default=None, compare=False)
     """Calls per second of each class, 0 for no limit; None for the defaults."""
+    restriction: Restriction | None = None
+    """Projects and owners outside of which the caller finds nothing; None for no restriction."""
 
     @property
     def tenant_id(self) -> TenantId:
@@ -133,6 +136,29 @@ class Caller:
         self._refuse_bound()
         if scope not in self.scopes:
             raise Forbidden("forbidden", f"This key does not have the scope {scope.value}.")
+
+    def reaches(self, project: str, owner: str | None) -> bool:
+        """Return whether the caller's restriction includes an object of this project and owner."""
+        return self.restriction is None or self.restriction.includes(project, owner)
+
+    def reaches_owner(self, owner: str | None) -> bool:
+        """Return whether the caller's restriction includes an object of this owner that belongs to no project."""
+        return self.restriction is None or self.restriction.includes_owner(owner)
+
+    def reach(self, *, project: str | None = None, owner: str | None = None) -> Reach:
+        """Return what a query across conversations may find: within the given filters and the restriction."""
+        return reach_of(self.restriction, project=project, owner=owner)
+
+    def owner_of_new(self, project: str, owner: str | None) -> str | None:
+        """Return the owner of a new object: the given one, else the only one that the key is restricted to.
+
+        Raises Forbidden `key_restricted` for an object that would be outside of the restriction.
+        """
+        return owner if self.restriction is None else self.restriction.owner_of_new(project, owner)
+
+    def owner_of_new_memory(self, owner: str | None) -> str | None:
+        """Return the owner of a new memory, which belongs to no project, as `owner_of_new`."""
+        return owner if self.restriction is None else replace(self.restriction, projects=None).owner_of_new("", owner)
 
     def require_conversation(self, scope: Scope, conversation_id: ConversationId) -> "Caller":
         """Return the caller for one conversation, which a conversation token may open.
@@ -172,11 +198,13 @@ class TokenEpochs:
     """Validity of tokens, read from the conversations, inside the given transaction of its tenant.
 
     `current` returns the epoch that a token of the conversation must have, None for an unknown conversation. `move`
-    changes it, so that no earlier token is valid; false for an unknown conversation.
+    changes it, so that no earlier token is valid; false for an unknown conversation. `require_reachable` raises
+    NotFound for a conversation outside of the caller's restriction.
     """
 
     current: Callable[[Transaction, TenantId, ConversationId], Awaitable[str | None]]
     move: Callable[[Transaction, TenantId, ConversationId], Awaitable[bool]]
+    require_reachable: Callable[[Caller, Transaction, ConversationId], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +219,8 @@ class ApiKey:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    projects: Sequence[str] | None
+    owners: Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,14 +272,29 @@ class RequestResult(Generic[_T]):
 _Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
+_ProjectName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+
+
 class KeyCreate(Strict):
-    """A key to create. Its scopes must be among the caller's own."""
+    """A key to create. Its scopes must be among the caller's own.
+
+    With `projects` or `owners`, the key finds nothing outside of them: neither conversations of other projects or
+    owners, nor their facts and memories. Such a key has only the scopes `read` and `write`, and long-term memory only
+    with an `agent_id`.
+    """
 
     name: _Name
     scopes: list[Scope] = Field(default=[Scope.READ, Scope.WRITE], min_length=1, max_length=4)
     expires_at: TimeIn | None = None
     agent_id: _Name | None = None
     long_term_enabled: StrictBool = True
+    projects: Annotated[list[_ProjectName], Field(min_length=1, max_length=MAX_RESTRICTED)] | None = None
+    owners: Annotated[list[_Name], Field(min_length=1, max_length=MAX_RESTRICTED)] | None = None
+
+    @property
+    def restriction(self) -> Restriction | None:
+        """The restriction of the key; None if there is none."""
+        return restriction_of(self.projects, self.owners)
 
 
 class KeyRotate(Strict):
@@ -259,7 +304,10 @@ class KeyRotate(Strict):
 
 
 class Key(BaseModel):
-    """A key, without its secret. `previous_expires_at`: end of validity of the secret before the last rotation."""
+    """A key, without its secret. `previous_expires_at`: end of validity of the secret before the last rotation.
+
+    `last_used_at` is up to a minute old. `projects` and `owners`: what the key is restricted to, null for all.
+    """
 
     id: str
     name: str
@@ -272,6 +320,8 @@ class Key(BaseModel):
     revoked_at: TimeOut | None
     previous_expires_at: TimeOut | None
     last_used_at: TimeOut | None
+    projects: list[str] | None
+    owners: list[str] | None
 
 
 class KeyMade(Key):

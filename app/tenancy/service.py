@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from time import monotonic
 
 from app.audit.schemas import Action, Command, ObjectKind
@@ -29,12 +29,14 @@ from app.tenancy.limits.rates import CallRates, default_rates
 from app.tenancy.limits.schemas import Quotas, Rates, merged_rates
 from app.tenancy.limits.slots import TenantSlots
 from app.tenancy.limits.store import Usage
+from app.tenancy.restriction import require_scopes
 from app.tenancy.schemas import (
     Access,
     ApiKey,
     Binding,
     Caller,
     RateClass,
+    Restriction,
     Scope,
     TokenCreate,
     TokenEpochs,
@@ -91,6 +93,7 @@ class Tenancy:
         self._forgotten = 0
         self._log = get_logger()
         self._used: dict[tuple[TenantId, KeyId], datetime] = {}
+        self._warned: dict[tuple[TenantId, KeyId], date] = {}
 
     def secret_for(self, purpose: str) -> bytes:
         """Return the installation's secret for one purpose (32 bytes), so that no two purposes share one."""
@@ -156,17 +159,32 @@ class Tenancy:
             raise Unauthenticated("key_revoked", "This API key has been revoked.")
         if row.expired:
             raise Unauthenticated("key_expired", "This API key has expired.")
+        self._warn_of_expiry(key, row.expires_at)
         caller = Caller(
             key_tenant_id=key.tenant_id,
             key_id=key.key_id,
             scopes=frozenset(Scope(scope) for scope in row.scopes),
             agent_id=row.agent_id,
-            long_term_enabled=row.long_term_enabled,
+            long_term_enabled=row.has_long_term,
             digest=digest,
             rates=self._observe_limits(key.tenant_id, row),
+            restriction=row.restriction,
         )
         self._cache_caller(digest, caller, for_s=self._settings.key_cache_s, asked_at=asked_at)
         return caller
+
+    def _warn_of_expiry(self, key: KeyText, expires_at: datetime | None) -> None:
+        """Log once a day that a key which is in use expires soon."""
+        now = datetime.now(UTC)
+        if expires_at is None or expires_at - now > timedelta(days=self._settings.key_expiry_warning_days):
+            return
+        name = (key.tenant_id, key.key_id)
+        if self._warned.pop(name, None) != now.date():
+            days = (expires_at - now).days
+            self._log.warning("key.expires_soon", tenant_id=key.tenant_id, key_id=key.key_id, count=days)
+        while len(self._warned) >= self._settings.key_cache_entries:
+            del self._warned[next(iter(self._warned))]
+        self._warned[name] = now.date()
 
     def _observe_limits(self, tenant_id: TenantId, row: store.KeyRow) -> Mapping[RateClass, float] | None:
         """Keep the quotas and the usage of the key's tenant, and return the rates of the key."""
@@ -195,6 +213,7 @@ class Tenancy:
         if wrong:
             raise Invalid("invalid_request", "The request breaks a rule; no token was made.", fields=wrong)
         async with self._database.transaction(caller.tenant_id) as tx:
+            await self._epochs.require_reachable(caller, tx, conversation_id)
             epoch = await self._epochs.current(tx, caller.tenant_id, conversation_id)
             if epoch is None:
                 raise NotFound("not_found", "There is no such conversation.")
@@ -224,6 +243,7 @@ class Tenancy:
         """Revoke all tokens of a conversation: at once in this process, within `key_cache_s` on every other replica."""
         caller.require(Scope.WRITE)
         async with self._database.transaction(caller.tenant_id) as tx:
+            await self._epochs.require_reachable(caller, tx, conversation_id)
             if not await self._epochs.move(tx, caller.tenant_id, conversation_id):
                 raise NotFound("not_found", "There is no such conversation.")
             record(tx, caller, Action.TOKEN_REVOKE, ObjectKind.CONVERSATION, conversation_id)
@@ -267,6 +287,7 @@ class Tenancy:
             digest=digest,
             via_token=True,
             rates=self._observe_limits(claims.tenant_id, key),
+            restriction=key.restriction,
         )
         self._cache_caller(digest, caller, for_s=min(self._settings.key_cache_s, left_s), asked_at=asked_at)
         return caller
@@ -318,8 +339,13 @@ class Tenancy:
         expires_at: datetime | None = None,
         agent_id: str | None = None,
         long_term_enabled: bool = True,
+        restriction: Restriction | None = None,
     ) -> KeyText:
-        """Create a key of an existing tenant; only this result contains its secret."""
+        """Create a key of an existing tenant; only this result contains its secret.
+
+        Raises Invalid for a restricted key with another scope than `read` and `write`.
+        """
+        require_scopes(restriction, scopes)
         key = generate_key(tenant_id)
         async with self._ops.across_tenants() as tx:
             if not await store.tenant_exists(tx, tenant_id):
@@ -334,6 +360,7 @@ class Tenancy:
                 agent_id=agent_id,
                 long_term_enabled=long_term_enabled,
                 expires_at=expires_at,
+                restriction=restriction,
             )
             record(tx, Command(tenant_id), Action.KEY_CREATE, ObjectKind.KEY, key.key_id, counts={"keys": 1})
         return key

@@ -39,7 +39,7 @@ from app.core.database.queries import (
 )
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import KeyId, TenantId, format_id
-from app.tenancy.schemas import ApiKey, Key, Scope, Tenant
+from app.tenancy.schemas import ApiKey, Key, Restriction, Scope, Tenant, restriction_of
 from app.tenancy.tables import api_keys, installation, tenant_limits, tenant_usage, tenants
 
 _K = api_keys.c
@@ -60,6 +60,9 @@ class KeyRow:
     long_term_enabled: bool
     expired: bool
     revoked: bool
+    expires_at: datetime | None
+    projects: Sequence[str] | None
+    owners: Sequence[str] | None
     rates: str | None
     tenant_rates: str | None
     quotas: str | None
@@ -67,6 +70,16 @@ class KeyRow:
     turns: int | None
     bytes: int | None
     vectors: int | None
+
+    @property
+    def restriction(self) -> Restriction | None:
+        """The projects and owners that the key is restricted to."""
+        return restriction_of(self.projects, self.owners)
+
+    @property
+    def has_long_term(self) -> bool:
+        """Whether the key has long-term memory: not if it is restricted and has no agent, since it may name any."""
+        return self.long_term_enabled and (self.restriction is None or self.agent_id is not None)
 
 
 _SECRET = Query(select(installation.c.secret))
@@ -79,6 +92,9 @@ _FIND_KEY = Query(
         _K.long_term_enabled,
         _EXPIRED,
         _K.revoked_at.is_not(None).label("revoked"),
+        _K.expires_at,
+        _K.projects,
+        _K.owners,
         _K.rates,
         tenant_limits.c.rates.label("tenant_rates"),
         tenant_limits.c.quotas,
@@ -100,7 +116,8 @@ _ADD_KEY = Query(
     insert(api_keys)
     .values(
         arguments(
-            "tenant_id", "id", "name", "secret_hmac", "scopes", "agent_id", "expires_at", "long_term_enabled"
+            "tenant_id", "id", "name", "secret_hmac", "scopes", "agent_id", "expires_at", "long_term_enabled",
+            "projects", "owners",
         )
     )
     .on_conflict_do_nothing()
@@ -108,7 +125,8 @@ _ADD_KEY = Query(
 _REVOKE_KEY = Query(update(api_keys).values(revoked_at=func.coalesce(_K.revoked_at, func.now())).where(*_THIS_KEY))
 _KEY = (
     _K.id, _K.name, _K.scopes, _K.agent_id, _K.long_term_enabled, _K.created_at, _K.expires_at, _K.revoked_at,
-    _K.last_used_at, case((_IN_GRACE, _K.previous_expires_at)).label("previous_expires_at"), _EXPIRED,
+    _K.last_used_at, case((_IN_GRACE, _K.previous_expires_at)).label("previous_expires_at"), _EXPIRED, _K.projects,
+    _K.owners,
 )  # fmt: skip
 _LOCK_TENANT = Query(select(tenants.c.tenant_id).where(*equals(tenants, "tenant_id")).with_for_update())
 _READ_KEY = Query(select(*_KEY).where(*_THIS_KEY))
@@ -144,6 +162,14 @@ _FIND_TENANT = Query(select(tenants).where(*equals(tenants, "tenant_id")))
 _RENAME_TENANT = Query(
     update(tenants).values(arguments("name")).where(*equals(tenants, "tenant_id")).returning(*tenants.c)
 )
+
+
+def _columns_of(restriction: Restriction | None) -> dict[str, list[str] | None]:
+    projects, owners = (None, None) if restriction is None else (restriction.projects, restriction.owners)
+    return {
+        "projects": None if projects is None else sorted(projects),
+        "owners": None if owners is None else sorted(owners),
+    }
 
 
 async def installation_secret(tx: Transaction) -> bytes:
@@ -186,6 +212,7 @@ async def add_key(
     agent_id: str | None = None,
     long_term_enabled: bool = True,
     expires_at: datetime | None = None,
+    restriction: Restriction | None = None,
 ) -> bool:
     """Create a key unless its id exists; return whether it was created (ops role)."""
     added = await _ADD_KEY.execute(
@@ -198,6 +225,7 @@ async def add_key(
         agent_id=agent_id,
         expires_at=expires_at,
         long_term_enabled=long_term_enabled,
+        **_columns_of(restriction),
     )
     return added == 1
 

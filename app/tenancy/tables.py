@@ -68,6 +68,8 @@ api_keys = Table(
     Column("previous_hmac", LargeBinary),
     Column("previous_expires_at", DateTime(timezone=True)),
     Column("rates", JSONB),
+    Column("projects", ARRAY(Text)),
+    Column("owners", ARRAY(Text)),
 )
 idempotency_records = Table(
     "idempotency_records",

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
@@ -22,6 +21,7 @@ from app.settings import Settings
 from app.tenancy.key_text import generate_key, parse_key
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
+from tests.support.rows import row_digests
 
 MARK = "quokkamarker"
 NUL, LONE_HIGH, LONE_LOW = "\0", "\ud800", "\udc00"
@@ -81,30 +81,11 @@ SCHEMAS = {
 }
 
 
-# what was done (also by these tests, with keys that they make) and how much of it, without content
-BESIDE = ("audit_unsealed", "audit_entries", "audit_days", "tenant_usage")
-
-
 @pytest.fixture(scope="module")
 async def superuser(service: Service) -> AsyncIterator[Callable[[Client], Any]]:
     """Gives a digest of every row that a tenant has."""
-    connection = await asyncpg.connect(service.database.superuser)
-    tables = await connection.fetch(
-        """
-        select c.relname as name from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id'
-        where c.relkind in ('r', 'p') and c.relnamespace = 'public'::regnamespace
-          and c.relname <> all($1::text[])
-        """,
-        ["tenants", "api_keys", *BESIDE],
-    )
-    rows = "select md5(string_agg(t::text, '|' order by t::text)) from {} t where tenant_id = $1"
-    statement = "select concat_ws(':', " + ", ".join(f"({rows.format(table['name'])})" for table in tables) + ")"
-
-    async def digest(client: Client) -> str:
-        return await connection.fetchval(statement, client.tenant_id)
-
-    yield digest
-    await connection.close()
+    async with row_digests(service) as digest:
+        yield digest
 
 
 @dataclass

@@ -15,6 +15,7 @@ from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
 from tests.support.live import serving, socket_on
 from tests.support.marked import (
+    ARGUMENTS,
     CONVERSATION,
     EXTERNAL_ID,
     FACT,
@@ -273,5 +274,5 @@ async def test_a_key_without_read_deletes_a_conversation_in_openais_shape(
 def test_the_marker_is_in_every_member_that_is_content() -> None:
     """Else the tests above would pass over a member that is shown."""
     for stored in (TURN, FACT, MEMORY, ITEM, CONVERSATION):
-        plain = {"role", "type", "predicate", "usage", "metadata", "participants", "tool_calls"}
+        plain = {"role", "type", "predicate", "project", "usage", "metadata", "participants", "tool_calls"}
         assert all(MARKER in str(value) for name, value in stored.items() if name not in plain)

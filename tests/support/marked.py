@@ -16,7 +16,10 @@ TURN = {
 }  # fmt: skip
 RESULT = {"role": "tool", "actor": f"tool-{MARKER}", "tool_call_id": f"call-{MARKER}", "content": f"result {MARKER}"}
 ITEM = {"type": "message", "role": "user", "content": f"an item with {MARKER}"}
-FACT = {"subject": f"Ann {MARKER}", "predicate": "lives in", "object": f"Berlin {MARKER}", "owner": f"owner-{MARKER}"}
+FACT = {
+    "subject": f"Ann {MARKER}", "predicate": "lives in", "object": f"Berlin {MARKER}", "owner": f"owner-{MARKER}",
+    "project": "default",
+}  # fmt: skip
 MEMORY = {"content": f"a memory of {MARKER}", "metadata": {"a": MARKER}}
 CONVERSATION = {
     "owner": f"owner-{MARKER}", "title": f"title {MARKER}", "metadata": {f"key-{MARKER}": MARKER},

@@ -8,8 +8,8 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -31,6 +31,7 @@ _MAX_CHANGED: Final = 1000
 _MAX_EVENT_CHARACTERS: Final = 65_536
 """Size above which subscribers get `reread` for a conversation (many names, or much metadata)."""
 _PAUSE_S: Final = 1.0
+_DELETED: Final = "conversation.deleted"
 _EVICT_AFTER_S: Final = 60.0
 
 
@@ -54,25 +55,34 @@ class RelistFrame(BaseModel):
     type: Literal["reread"]
 
 
+class Place(NamedTuple):
+    """The project and the owner of a conversation."""
+
+    project: str
+    owner: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationListEvent:
-    """An event of a list as JSON, with the id to resume after."""
+    """An event of a list as JSON, with the id to resume after. `place`: None for all subscribers."""
 
     type: str
     text: str
     id: str
-    project: str | None
+    place: Place | None
 
 
 class ListSubscription:
     """One subscriber: call `next_events` until it returns an empty list."""
 
     def __init__(
-        self, subscriptions: "ListSubscriptions", tenant_list: "_TenantList", project: str | None, max_events: int
-    ) -> None:
+        self, subscriptions: "ListSubscriptions", tenant_list: "_TenantList", caller: Caller, project: str | None, *,
+        max_events: int,
+    ) -> None:  # fmt: skip
         self._ended = False
         self._subscriptions = subscriptions
         self._tenant_list = tenant_list
+        self._caller = caller
         self._project = project
         self._max_events = max_events
         self._queue: deque[ConversationListEvent] = deque()
@@ -89,9 +99,17 @@ class ListSubscription:
         return events
 
     def push(self, events: Sequence[ConversationListEvent]) -> None:
-        """Queue the events of this subscriber's project; replace a full queue by one `reread`."""
+        """Queue the events of this subscriber's project; replace a full queue by one `reread`.
+
+        The place of a deleted conversation is not known: with a restriction the caller gets `reread` instead.
+        """
         for event in events:
-            if event.project is None or self._project is None or event.project == self._project:
+            if event.place is not None:
+                if self._project in {None, event.place.project} and self._caller.reaches(*event.place):
+                    self._queue.append(event)
+            elif event.type == _DELETED and self._caller.restriction is not None:
+                self._queue.append(replace(self._tenant_list.relist(), id=event.id))
+            else:
                 self._queue.append(event)
         if len(self._queue) > self._max_events:
             self._queue.clear()
@@ -123,9 +141,9 @@ class _TenantList:
         self._recent_events: dict[UUID | None, ConversationListEvent] = {}
         self._last_evicted = 0
 
-    def publish(self, kind: str, text: str, *, conversation_id: UUID | None, project: str | None) -> None:
+    def publish(self, kind: str, text: str, *, conversation_id: UUID | None, place: Place | None) -> None:
         self._count += 1
-        event = ConversationListEvent(kind, text, f"{self._name}.{self._count}", project)
+        event = ConversationListEvent(kind, text, f"{self._name}.{self._count}", place)
         self._recent_events.pop(conversation_id, None)
         self._recent_events[conversation_id] = event
         if len(self._recent_events) > _MAX_RECENT_EVENTS:
@@ -135,7 +153,7 @@ class _TenantList:
 
     def publish_relist(self) -> None:
         frame = RelistFrame(type="reread")
-        self.publish(frame.type, frame.model_dump_json(), conversation_id=None, project=None)
+        self.publish(frame.type, frame.model_dump_json(), conversation_id=None, place=None)
 
     def relist(self) -> ConversationListEvent:
         frame = RelistFrame(type="reread")
@@ -161,7 +179,8 @@ def _publish_found(tenant_list: _TenantList, found: ListedRows) -> None:
         if len(text) > _MAX_EVENT_CHARACTERS:
             relists = True
         else:
-            tenant_list.publish(frame.type, text, conversation_id=conversation.id, project=conversation.project)
+            place = Place(conversation.project, conversation.owner)
+            tenant_list.publish(frame.type, text, conversation_id=conversation.id, place=place)
     if relists:
         tenant_list.publish_relist()
 
@@ -186,7 +205,7 @@ class ListSubscriptions:
         return sum(len(tenant_list.subscriptions) for tenant_list in self._tenant_lists.values())
 
     def subscribe(self, caller: Caller, *, project: str | None, last_event_id: str | None) -> ListSubscription:
-        """Subscribe to a project's conversations, or all of the tenant's, after the event `last_event_id`.
+        """Subscribe to a project's conversations, or all that the caller reaches, after the event `last_event_id`.
 
         Raises Forbidden, and Unavailable while the process stops.
         """
@@ -199,7 +218,9 @@ class ListSubscriptions:
         if tenant_list.eviction is not None:
             tenant_list.eviction.cancel()
             tenant_list.eviction = None
-        subscription = ListSubscription(self, tenant_list, project, self._settings.live.live_queue_frames)
+        subscription = ListSubscription(
+            self, tenant_list, caller, project, max_events=self._settings.live.live_queue_frames
+        )
         tenant_list.subscriptions.add(subscription)
         if last_event_id is not None:
             subscription.push(tenant_list.events_after(last_event_id))
@@ -219,9 +240,9 @@ class ListSubscriptions:
             return
         if event.kind == "deleted":
             tenant_list.changed.pop(event.conversation_id, None)
-            frame = ConversationDeletedFrame(type="conversation.deleted", id=format_id(event.conversation_id))
+            frame = ConversationDeletedFrame(type=_DELETED, id=format_id(event.conversation_id))
             text = frame.model_dump_json()
-            tenant_list.publish(frame.type, text, conversation_id=event.conversation_id, project=None)
+            tenant_list.publish(frame.type, text, conversation_id=event.conversation_id, place=None)
         elif event.kind == "changed":
             tenant_list.changed[event.conversation_id] = None
             if tenant_list.task is None:

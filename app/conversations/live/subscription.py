@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
 from app.conversations.events import BusEvent
+from app.conversations.find import require_reachable
 from app.conversations.live.projection import (
     LAST_SEQ,
     ConversationProjection,
@@ -222,8 +223,10 @@ class ConversationSubscriptions:
 
     async def require_access(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Raise Forbidden or NotFound unless the conversation exists and the caller may read it or write to it."""
-        tenant_id = require_reader_or_writer(caller, conversation_id).tenant_id
+        caller = require_reader_or_writer(caller, conversation_id)
+        tenant_id = caller.tenant_id
         async with self._database.transaction(tenant_id, read_only=True) as tx:
+            await require_reachable(caller, tx, conversation_id)
             if await subscription_store.find_head(tx, tenant_id, conversation_id) is None:
                 raise NotFound("not_found", "There is no such conversation.")
 
@@ -236,6 +239,9 @@ class ConversationSubscriptions:
         caller = require_reader(caller, conversation_id)
         if self._closing:
             raise Unavailable("not_ready", "This server is being stopped; connect again.", retry_after_s=1)
+        if caller.restriction is not None:
+            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                await require_reachable(caller, tx, conversation_id)
         key = (caller.tenant_id, conversation_id)
         conversation = self._conversations.get(key)
         if conversation is None:

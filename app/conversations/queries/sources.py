@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, get_live_turn
+from app.conversations.find import get_conversation, get_live_turn, require_reachable
 from app.conversations.policies import facts_job
 from app.conversations.schemas.conversations import Facts
 from app.conversations.schemas.participants import Participant
@@ -73,13 +73,16 @@ class Sources:
     async def lock(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]
     ) -> dict[UUID, LockedConversation]:
-        """Lock those conversations that exist until the transaction ends; always before their turns."""
+        """Lock those conversations that exist until the transaction ends; always before their turns.
+
+        Conversations outside of the caller's restriction are left out.
+        """
         heads: dict[UUID, LockedConversation] = {}
         for conversation_id in sorted(set(conversation_ids)):
             await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
             # a new statement: the one that waited for the lock sees the owner from before the wait
             head = await conversation_store.find_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
-            if head is not None:
+            if head is not None and caller.reaches(head.project, head.owner):
                 heads[conversation_id] = LockedConversation(
                     head.owner, head.project, _participants(head), head.rev, head.facts_seq
                 )
@@ -121,6 +124,7 @@ class Sources:
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Enqueue the job that continues the fact extraction of a conversation."""
         async with self._database.transaction(caller.tenant_id) as tx:
+            await require_reachable(caller, tx, conversation_id)
             await self._jobs.enqueue(tx, caller.tenant_id, [facts_job(conversation_id)])
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, lock_conversation
+from app.conversations.find import find_trashed, get_conversation, lock_conversation
 from app.conversations.policies import facts_job
 from app.conversations.schemas.conversations import Conversation, Facts, Retention
 from app.conversations.stores import expiry_store, list_store
@@ -62,7 +62,7 @@ class ConversationTrash:
         try:
             await lock_conversation(caller, tx, conversation_id)
         except NotFound:
-            row = await list_store.find_trashed(tx, caller.tenant_id, conversation_id=conversation_id)
+            row = await find_trashed(caller, tx, conversation_id)
             if row is None:
                 raise
             return RequestResult(conversation_view_for(caller, row), is_new=False)
@@ -79,6 +79,7 @@ class ConversationTrash:
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId
     ) -> RequestResult[Conversation]:
         """Take a conversation out of the trash. One that is not in the trash stays as it is. Raises NotFound."""
+        await find_trashed(caller, tx, conversation_id)
         if not await expiry_store.lock_trashed(tx, caller.tenant_id, [conversation_id]):
             row = await get_conversation(caller, tx, conversation_id)
             return RequestResult(conversation_view_for(caller, row), is_new=False)
@@ -91,6 +92,7 @@ class ConversationTrash:
 
     async def end(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> bool:
         """Make a conversation in the trash one that is being deleted. Return False if it is not in the trash."""
+        await find_trashed(caller, tx, conversation_id)
         if not await expiry_store.lock_trashed(tx, caller.tenant_id, [conversation_id]):
             return False
         await expiry_store.end_trash(tx, caller.tenant_id, [conversation_id], only_due=False)

@@ -29,6 +29,7 @@ from app.conversations.stores.title_store import HAS_TEXT, MESSAGE_TEXT
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.formats.schemas import JsonObject
+from app.tenancy.schemas import Reach
 
 _PREVIEW_TURNS: Final = 50
 """Number of live turns at each end of a conversation that are searched for its first and last message."""
@@ -139,14 +140,24 @@ def _literal(text: str) -> str:
     return re.sub(r"([\\%_])", r"\\\1", text)
 
 
-def _conditions(where: ConversationFilter, args: list[object]) -> list[str]:
+def _within(table: str, reach: Reach) -> list[tuple[str, object]]:
+    """Return the SQL conditions that limit `conversations` to projects and owners, each with its value."""
+    found: list[tuple[str, object]] = []
+    for column, names in (("project", reach.projects), ("owner", reach.owners)):
+        if names is not None and len(names) == 1:  # only then an index also gives the order
+            found.append((f"{table}.{column} = ${{}}", names[0]))
+        elif names is not None:
+            found.append((f"{table}.{column} = any(${{}}::text[])", names))
+    return found
+
+
+def _conditions(where: ConversationFilter, reach: Reach, args: list[object]) -> list[str]:
     """Return the SQL conditions of a filter, and append its values to `args`, which starts with the tenant."""
     conditions = ["c.tenant_id = $1"]
     participant = None if where.participant is None else json.dumps([{"actor": where.participant}])
     for condition, value in (
-        ("c.project = ${}", where.project),
+        *_within("c", reach),
         ("c.external_id = ${}", where.external_id),
-        ("c.owner = ${}", where.owner),
         ("(c.participants @> ${0}::jsonb or c.tools @> ${0}::jsonb)", participant),
         ("c.metadata @> ${}::jsonb", where.metadata),
         ("coalesce(c.title, c.derived_title) ilike ${}", None if where.title is None else f"%{_literal(where.title)}%"),
@@ -171,14 +182,18 @@ async def list_conversations(
     tenant_id: TenantId,
     *,
     where: ConversationFilter,
+    reach: Reach,
     newest_first: bool,
     after: tuple[datetime, UUID] | None,
     limit: int,
     max_bytes: int,
 ) -> ListedRows:
-    """Return conversations by latest activity; `after` is the sort key of the last row of the previous page."""
+    """Return conversations by latest activity; `after` is the sort key of the last row of the previous page.
+
+    `reach` has the projects and owners of `where`, within the restriction of the caller.
+    """
     args: list[object] = [tenant_id]
-    conditions = _conditions(where, args)
+    conditions = _conditions(where, reach, args)
     direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
     if after is not None:
         args.extend(after)
@@ -186,7 +201,7 @@ async def list_conversations(
         conditions.append(f"({_ACTIVE_AT}, c.id) {beyond} ({moment}, {last_id})")
         conditions.append(f"c.active_at <= {moment}" if newest_first else f"c.active_at > {moment} - {_GRAIN}")
     edge = "(select listed_at from edge)"
-    reach = f"> {edge} - {_GRAIN}" if newest_first else f"< {edge} + {_GRAIN}"
+    near_edge = f"> {edge} - {_GRAIN}" if newest_first else f"< {edge} + {_GRAIN}"
     args.extend((limit, max_bytes))
     size = f"${len(args) - 1}"
     matching = f"""
@@ -210,7 +225,7 @@ async def list_conversations(
                 union all
                 {matching}
                   and (c.active_at, c.id) {beyond} ({edge}, (select id from edge))
-                  and c.active_at {reach}
+                  and c.active_at {near_edge}
             ) candidates order by active_at {direction}, id {direction} limit {size}
         )
         {_cut(listed, order=f"l.active_at {direction}, l.id {direction}", max_bytes=f"${len(args)}")}
@@ -258,8 +273,7 @@ async def list_participants(
     tenant_id: TenantId,
     *,
     conversation_ids: Sequence[UUID] | None,
-    project: str | None,
-    owner: str | None,
+    reach: Reach,
     limit: int,
     max_people: int,
 ) -> list[tuple[UUID, list[JsonObject]]]:
@@ -273,8 +287,7 @@ async def list_participants(
     conditions = ["c.tenant_id = $1", f"({head}) is null"]
     for condition, value in (
         ("id = any(${}::uuid[])", conversation_ids),
-        ("project = ${}", project),
-        ("owner = ${}", owner),
+        *_within("c", reach),
     ):
         if value is not None:
             args.append(value)

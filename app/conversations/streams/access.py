@@ -2,15 +2,18 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
+from app.conversations.find import require_reachable
 from app.conversations.stores.stream_store import StreamRow
-from app.conversations.streams.buffer import StreamKey, fenced_error
-from app.core.database.transactions import Transaction
+from app.conversations.streams.buffer import OpenTurnBuffer, StreamKey, fenced_error
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.tenancy.schemas import Binding, Caller, Scope
+
+_MAX_RESTRICTIONS: Final = 4
 
 StreamReader: TypeAlias = Callable[[Transaction, TenantId, TurnId], Awaitable[StreamRow | None]]
 """Reads the stream of an open turn, with or without a lock."""
@@ -40,6 +43,16 @@ def require_writer(caller: Caller, *, key_id: UUID, current: int, epoch: int | N
         raise Conflict("writer_mismatch", "Another key writes this turn; resume it as its writer, or give the epoch.")
     if epoch is not None and epoch != current:
         raise fenced_error()
+
+
+async def require_buffer_reachable(database: Database, call: StreamCall, buffer: OpenTurnBuffer) -> None:
+    """Raise NotFound for an open turn outside of the caller's restriction. Reads once for each restriction and turn."""
+    restriction = call.caller.restriction
+    if restriction is None or restriction in buffer.reached_by:
+        return
+    async with database.transaction(call.key.tenant_id, read_only=True) as tx:
+        await require_reachable(call.caller, tx, call.key.conversation_id)
+    buffer.reached_by = (restriction, *buffer.reached_by[: _MAX_RESTRICTIONS - 1])
 
 
 def contention_error() -> Busy:

@@ -12,6 +12,7 @@ from app.conversations.schemas.frames import CONTENT, Offset
 from app.core.errors import AppError, Conflict, FieldError, TooLarge
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId
 from app.formats.schemas import Kind, Role
+from app.tenancy.schemas import Restriction
 
 
 class StreamKey(NamedTuple):
@@ -113,6 +114,8 @@ class OpenTurnBuffer:
     is_dropped: bool = False
     acknowledged: dict[str, int] = field(default_factory=dict[str, int])
     unconfirmed_parts: set[str] = field(default_factory=set[str])
+    reached_by: tuple[Restriction, ...] = ()
+    """Restrictions of callers that include the conversation, of those that were checked last."""
 
     @property
     def tenant_id(self) -> TenantId:

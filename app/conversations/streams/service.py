@@ -30,6 +30,7 @@ from app.conversations.schemas.frames import (
 from app.conversations.stores import stream_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.stream_store import StreamRow
+from app.conversations.streams import access
 from app.conversations.streams.access import StreamCall, StreamReader, contention_error, require_writer
 from app.conversations.streams.buffer import OpenPartBuffer, OpenTurnBuffer, StreamKey, StreamListener, fenced_error
 from app.conversations.streams.chunk_merge import new_turn
@@ -471,6 +472,7 @@ class Streams:
             buffer.key_id == call.caller.key_id if call.epoch is None else buffer.epoch == call.epoch
         ):
             require_may_continue(call.bound, buffer.author)
+            await access.require_buffer_reachable(self._database, call, buffer)
             return buffer
         # the buffer may be outdated: the rows decide who writes
         return await self._take_over(call)

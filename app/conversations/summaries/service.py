@@ -12,7 +12,7 @@ from uuid import UUID
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, get_live_turn, lock_conversation
+from app.conversations.find import get_conversation, get_live_turn, lock_conversation, require_reachable
 from app.conversations.schemas.conversations import Compaction, Retention
 from app.conversations.schemas.summaries import (
     Discarded,
@@ -96,6 +96,7 @@ class Summaries:
             position, last = self._cursors.read(scope, cursor)
             after = (int(position), UUID(str(last)))
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await require_reachable(caller, tx, conversation_id)
             rows = await summary_store.list_page(
                 tx,
                 caller.tenant_id,
@@ -124,6 +125,7 @@ class Summaries:
         """
         caller = caller.require_conversation(Scope.READ, conversation_id)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await require_reachable(caller, tx, conversation_id)
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id])).get(summary_id)
         if row is None or row.conversation_id != conversation_id:
             raise NotFound("not_found", "There is no such summary.")
@@ -172,6 +174,7 @@ class Summaries:
     ) -> LimitedList[SourceTurn]:
         """Return the live turns between two positions (both exclusive), the oldest first."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await require_reachable(caller, tx, conversation_id)
             found = await conversation_store.list_turns(
                 tx,
                 caller.tenant_id,
@@ -191,6 +194,7 @@ class Summaries:
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Enqueue a job that makes the summaries that are due in a conversation."""
         async with self._database.transaction(caller.tenant_id) as tx:
+            await require_reachable(caller, tx, conversation_id)
             await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
 
     async def enqueue_highlighted(self, *, model: str) -> int:

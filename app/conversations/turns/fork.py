@@ -19,7 +19,13 @@ from app.audit.service import record
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.drafts import plain_text
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_conversation, get_first_conversation, lock_conversation, refuse_trashed
+from app.conversations.find import (
+    find_by_external_id,
+    get_conversation,
+    get_first_conversation,
+    lock_conversation,
+    refuse_trashed,
+)
 from app.conversations.hash_chain import canonical_form, chain_hash, content_hash, new_salt
 from app.conversations.schemas.conversations import Conversation, ForkRequest
 from app.conversations.stores import conversation_store, summary_store, turn_store
@@ -115,7 +121,7 @@ class Forker:
             fork_id,
             project=parent.project,
             external_id=body.external_id,
-            owner=body.owner if "owner" in body.model_fields_set else parent.owner,
+            owner=caller.owner_of_new(parent.project, body.owner if "owner" in body.model_fields_set else parent.owner),
             title=body.title if "title" in body.model_fields_set else parent.title,
             participants=list(parent.participants),
             tools=list(parent.tools),
@@ -168,8 +174,10 @@ class Forker:
         row: ConversationRow | None = None
         if body.id is not None:
             row = await conversation_store.find_conversation(tx, caller.tenant_id, ConversationId(body.id))
+            if row is not None and not caller.reaches(row.project, row.owner):
+                raise NotFound("not_found", "There is no such conversation.")
         if row is None and body.external_id is not None:
-            row = await conversation_store.find_by_external_id(tx, caller.tenant_id, parent.project, body.external_id)
+            row = await find_by_external_id(caller, tx, parent.project, body.external_id)
         if row is None:
             await refuse_trashed(
                 caller, tx, conversation_id=body.id, project=parent.project, external_id=body.external_id

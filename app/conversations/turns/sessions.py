@@ -15,7 +15,7 @@ from app.audit.schemas import Action
 from app.conversations.create import get_or_create
 from app.conversations.drafts import Draft, is_much, make_draft
 from app.conversations.events import EventPublisher
-from app.conversations.find import lock_conversation
+from app.conversations.find import lock_by_external_id, lock_conversation, require_reachable
 from app.conversations.schemas.conversations import ConversationCreate
 from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Session, SessionDay, SessionName, Stored
 from app.conversations.stores import conversation_store, session_store
@@ -53,18 +53,25 @@ class Sessions:
         self._lock_wait_ms = settings.conversations.session_lock_wait_ms
 
     async def find(self, caller: Caller, *, name: SessionName, turn_ids: Sequence[UUID] = ()) -> Session | None:
-        """Return a session, or None if it does not exist. Raises Conflict `session_owner_mismatch`."""
+        """Return a session, or None if it does not exist.
+
+        Raises Conflict `session_owner_mismatch`; NotFound for a session outside of the caller's restriction, and
+        Forbidden `key_restricted` if the caller could not create it.
+        """
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await session_store.find_session(tx, caller.tenant_id, name.project, name.external_id, turn_ids)
         if found is None:
+            caller.owner_of_new(name.project, name.owner)
             return None
+        if not caller.reaches(name.project, found.owner):
+            raise _missing()
         _require_owner(name, found.owner)
         return found
 
     async def wait_until_idle(self, caller: Caller, *, name: SessionName) -> Session:
         """Return a session when no transaction writes to it. Raises NotFound, and Busy after a short wait."""
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
-            row = await conversation_store.lock_by_external_id(tx, caller.tenant_id, name.project, name.external_id)
+            row = await lock_by_external_id(caller, tx, name.project, name.external_id)
         if row is None:
             raise _missing()
         return Session(ConversationId(row.id), row.owner, None, row.turn_count - row.summarized_turns)
@@ -106,7 +113,7 @@ class Sessions:
 
     async def _locked(self, caller: Caller, tx: Transaction, name: SessionName, *, create: bool) -> ConversationRow:
         """Lock the session until the transaction ends; create it at its first use."""
-        row = await conversation_store.lock_by_external_id(tx, caller.tenant_id, name.project, name.external_id)
+        row = await lock_by_external_id(caller, tx, name.project, name.external_id)
         if row is None:
             if not create:
                 raise _missing()
@@ -126,6 +133,7 @@ class Sessions:
     ) -> list[SessionDay]:
         """Return the days with turns, the latest first, with `words` characters of each day's first question."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await require_reachable(caller, tx, conversation_id)
             return await session_store.list_days(tx, caller.tenant_id, conversation_id, limit=limit, words=words)
 
     async def day(
@@ -133,6 +141,7 @@ class Sessions:
     ) -> LimitedList[CanonicalTurn]:
         """Return the turns of one day, in order."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await require_reachable(caller, tx, conversation_id)
             found = await session_store.list_day(
                 tx, caller.tenant_id, conversation_id, day=day, limit=limit + 1, max_bytes=_DAY_BYTES
             )
@@ -144,6 +153,7 @@ class Sessions:
     ) -> TurnId | None:
         """Return the last live turn stored before a moment, leaving out the `but_newest` newest turns."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            await require_reachable(caller, tx, conversation_id)
             found = await session_store.newest_before(
                 tx, caller.tenant_id, conversation_id, moment=moment, but_newest=but_newest
             )

@@ -168,6 +168,7 @@ class ErasureRunner:
         """Run steps until the erasure is complete or a pause is due."""
         subject = ErasureSubject.of(run.parameters)
         tenant_id = TenantId(UUID(subject.name)) if subject.kind is SubjectKind.TENANT else run.tenant_id
+        await self._forget_owner_of_keys(run, subject)
         while not run.has_ended:
             began = time.monotonic()
             # read again for each step, because a step that was rolled back has changed it
@@ -177,6 +178,12 @@ class ErasureRunner:
             if run.pause_is_due and not run.has_ended:
                 return
             await pause(began)
+
+    async def _forget_owner_of_keys(self, run: OperationRun, subject: ErasureSubject) -> None:
+        """Remove the name of an owner from keys, as the ops role: the application may not write keys. Not counted."""
+        if subject.kind is SubjectKind.OWNER and subject.project is None:
+            async with self._ops.across_tenants() as tx:
+                await store.forget_owner_of_keys(tx, run.tenant_id, subject.name)
 
     def _transaction(self, erasing: _Erasing) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction. That of a tenant's erasure reaches the data of this tenant and the operation's."""

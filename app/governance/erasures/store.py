@@ -203,3 +203,19 @@ async def close_tenant(tx: Transaction, tenant_id: TenantId, *, kept_key: KeyId 
         "update tenants set name = $2 where tenant_id = $1 and name <> $2", tenant_id, ERASED_NAME
     )
     return {"api_keys": (keys, renamed), "tenants": (0, tenants)}
+
+
+async def forget_owner_of_keys(tx: Transaction, tenant_id: TenantId, owner: str) -> int:
+    """Remove an owner from the restrictions of keys (ops role), and revoke keys that reach nothing then.
+
+    Return the number of changed keys.
+    """
+    return await tx.execute(
+        """
+        update api_keys set owners = array_remove(owners, $2),
+            revoked_at = case when owners <@ array[$2] then coalesce(revoked_at, now()) else revoked_at end
+        where tenant_id = $1 and $2 = any(owners)
+        """,
+        tenant_id,
+        owner,
+    )

@@ -1,7 +1,7 @@
 """Checks facts that callers assert or correct, finds their conversation, and merges them in one transaction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -75,6 +75,7 @@ class Asserter:
                 return before
             places = await self._sources.places_of(caller, tx, turn_ids=body.source_turn_ids)
         place = await self._place(caller, body, places)
+        place = replace(place, owner=caller.owner_of_new(place.project, place.owner))
         key, statement = _stated(body, place)
         text = fact_text(_display_subject(body, key), key.predicate, statement.object)
         prepared = await self._writer.prepare(caller, [text])

@@ -7,7 +7,7 @@ Reading and writing many keys at once through `unnest` is literal SQL.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Text,
     all_,
     and_,
+    any_,
     bindparam,
     delete,
     exists,
@@ -37,6 +38,7 @@ from app.memory.facts.merge import TimelineFact
 from app.memory.facts.tables import fact_evidence, facts
 from app.memory.facts.validity import Evidence
 from app.memory.schemas import Tier
+from app.tenancy.schemas import Reach
 
 NO_PROJECT: Final = ""
 """Project of facts that are known in all projects, and of a row whose evidence has several projects."""
@@ -119,6 +121,7 @@ class Where:
     """Filters of a list of facts; None does not filter. Names are keys already.
 
     `project`: facts that evidence of this project, or of none, supports. `actors`: facts that no other actor supports.
+    `projects` and `owners` are those of the caller's restriction.
     """
 
     subject: str | None = None
@@ -132,13 +135,15 @@ class Where:
     include_retracted: bool = False
     current: bool = False
     actors: Sequence[str] | None = None
+    projects: Sequence[str] | None = None
+    owners: Sequence[str] | None = None
 
     def filters(self) -> dict[str, object]:
         """Return the filters that are given, by the names of their arguments."""
         return given(
             subject_key=self.subject, predicate=self.predicate, owner=self.owner, project=self.project,
             conversation_id=self.conversation_id, tier=self.tier, as_of=self.as_of, known_at=self.known_at,
-            actors=self.actors,
+            actors=self.actors, projects=self.projects, owners=self.owners,
         )  # fmt: skip
 
     def shape(self) -> frozenset[str]:
@@ -174,9 +179,6 @@ _RECORDED = Query(
 _KEY = (_F.owner, _F.subject_key, _F.predicate)
 _LOCK = Query(select(_F.id).where(*_OF_TENANT, is_any(_F.id, "ids")).order_by(_F.id).with_for_update(read=True))
 _LISTED = Query(_SHOWN.where(is_any(_F.id, "ids"), _F.listed))
-_IS_DUE = _F.due_at <= func.now()
-_DUE = select(_F.tenant_id, *_KEY).where(_IS_DUE).order_by(_F.due_at).limit(bindparam("limit")).subquery("due")
-_LIST_DUE = Query(select(_DUE).distinct())
 _FIND_KEY = Query(select(*_KEY).where(*equals(facts, "tenant_id", "id"), _KEPT))
 _DELETE_EVIDENCE = Query(delete(fact_evidence).where(*equals(fact_evidence, "tenant_id"), is_any(_E.fact_id, "ids")))
 _DELETE_FACTS = Query(delete(facts).where(*_OF_TENANT, is_any(_F.id, "ids")))
@@ -432,6 +434,11 @@ def _narrowed(shape: frozenset[str]) -> list[ColumnElement[bool]]:
     if "project" in shape:
         of_project = or_(_E.project == bindparam("project"), _E.project == NO_PROJECT)
         found.append(exists().where(*_OF_FACT, not_(_E.denies), of_project))
+    if "projects" in shape:
+        in_projects = or_(_E.project == any_(bindparam("projects", type_=ARRAY(Text))), _E.project == NO_PROJECT)
+        found.append(exists().where(*_OF_FACT, not_(_E.denies), in_projects))
+    if "owners" in shape:
+        found.append(is_any(_F.owner, "owners"))
     if "actors" in shape:
         others = _E.actor != all_(bindparam("actors", type_=ARRAY(Text)))
         found.append(not_(exists().where(*_OF_FACT, not_(_E.denies), others)))
@@ -456,9 +463,15 @@ async def find(
     current: bool = False,
     project: str | None = None,
     actors: Sequence[str] | None = None,
+    reach: Reach | None = None,
 ) -> dict[UUID, FactRow]:
-    """Return facts by id. `current`: only those valid now. `project` and `actors`: as in `Where`."""
+    """Return facts by id. `current`: only those valid now. `project` and `actors`: as in `Where`.
+
+    `reach`: the projects and owners that the caller reaches.
+    """
     where = Where(current=current, project=project, actors=actors, include_retracted=True)
+    if reach is not None:
+        where = replace(where, projects=reach.projects, owners=reach.owners)
     rows = await _find(where.shape()).fetch(tx, tenant_id=tenant_id, ids=list(fact_ids), **where.filters())
     return {row["id"]: _shown(row) for row in rows}
 
@@ -478,21 +491,3 @@ async def lock_indexed(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[
     await _LOCK.execute(tx, tenant_id=tenant_id, ids=list(fact_ids))
     rows = await _LISTED.fetch(tx, tenant_id=tenant_id, ids=list(fact_ids))
     return {row["id"]: _shown(row) for row in rows}
-
-
-@compiled
-def _list_due_of(key: frozenset[str]) -> ClauseElement:
-    return select(*_KEY).distinct().where(*equals(facts, *sorted(key)), _IS_DUE).limit(bindparam("limit"))
-
-
-async def list_due(tx: Transaction, *, limit: int) -> list[tuple[TenantId, FactKey]]:
-    """Return keys of facts that have ended or expired (ops role)."""
-    return [(TenantId(row["tenant_id"]), _key(row)) for row in await _LIST_DUE.fetch(tx, limit=limit)]
-
-
-async def list_due_of(
-    tx: Transaction, tenant_id: TenantId, *, owner: str | None, conversation_id: UUID, limit: int
-) -> list[FactKey]:
-    """Return keys of facts that have ended or expired: of the owner, or of the conversation if `owner` is None."""
-    key = given(tenant_id=tenant_id, owner=owner, conversation_id=conversation_id if owner is None else None)
-    return [_key(row) for row in await _list_due_of(frozenset(key)).fetch(tx, limit=limit, **key)]

@@ -57,6 +57,7 @@ class Memories:
         caller.require(Scope.WRITE)
         caller.require_long_term()
         self._require_small(body)
+        body = body.model_copy(update={"owner": caller.owner_of_new_memory(body.owner)})
         if idempotency_key is not None:
             idempotency_key = idempotency_key.for_agent(caller.agent)
         before = await self._idempotency.find_before(caller, idempotency_key, read=_read)
@@ -144,7 +145,7 @@ class Memories:
                 tx,
                 caller.tenant_id,
                 agent_id=agent_id,
-                owner=owner,
+                owners=caller.reach(owner=owner).owners,
                 newest_first=newest_first,
                 after=after,
                 limit=limit + 1,
@@ -171,6 +172,8 @@ class Memories:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             row = (await memory_store.find(tx, caller.tenant_id, [memory_id])).get(memory_id)
         if row is None or (Scope.ADMIN not in caller.scopes and row.agent_id != caller.agent):
+            raise NotFound("not_found", "There is no such memory.")
+        if not caller.reaches_owner(row.owner):
             raise NotFound("not_found", "There is no such memory.")
         return _view(row)
 

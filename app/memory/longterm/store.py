@@ -142,7 +142,9 @@ async def find(tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID])
 
 @compiled
 def _page(filters: frozenset[str], *, newest_first: bool, after: bool) -> ClauseElement:
-    statement = _MEMORIES.where(*equals(memories, *sorted(filters)))
+    statement = _MEMORIES.where(*equals(memories, *sorted(filters - {"owners"})))
+    if "owners" in filters:
+        statement = statement.where(is_any(_M.owner, "owners"))
     return page(statement, (_M.created_at, _M.id), newest_first=newest_first, after=after)
 
 
@@ -151,13 +153,13 @@ async def list_page(
     tenant_id: TenantId,
     *,
     agent_id: str | None,
-    owner: str | None,
+    owners: Sequence[str] | None,
     newest_first: bool,
     after: tuple[datetime, UUID] | None,
     limit: int,
 ) -> list[MemoryRow]:
     """Memories by the time they were made; `after` is the sort key of the last row of the page before."""
-    filters = given(agent_id=agent_id, owner=owner)
+    filters = given(agent_id=agent_id, owners=owners)
     query = _page(frozenset(filters), newest_first=newest_first, after=after is not None)
     rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **filters, **after_key(after))
     return [_row(row) for row in rows]

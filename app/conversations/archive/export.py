@@ -12,12 +12,13 @@ from uuid import UUID
 
 from app.conversations.archive import store
 from app.conversations.archive.store import ExportedConversation, ExportedSummary, ExportedTurn
+from app.conversations.find import get_conversation
 from app.conversations.schemas.records import ConversationPlace, RecordPage
 from app.core.database.transactions import Transaction
-from app.core.errors import NotFound
 from app.core.ids import ConversationId, TenantId, format_id
 from app.core.times import format_time
 from app.formats.schemas import JsonObject
+from app.tenancy.schemas import Caller
 
 _TURNS = 500
 _SUMMARIES = 200
@@ -37,13 +38,9 @@ class ConversationExporter:
         )
         return [(_conversation(row), ConversationPlace(row.id, row.last_seq, row.rev)) for row in rows]
 
-    async def require(self, tx: Transaction, tenant_id: TenantId, conversation_id: UUID) -> None:
-        """Raise NotFound unless the conversation exists."""
-        found = await store.list_conversations(
-            tx, tenant_id, conversation_id=conversation_id, project=None, after=None, limit=1
-        )
-        if not found:
-            raise NotFound("not_found", "There is no such conversation.")
+    async def require(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> None:
+        """Raise NotFound unless the conversation exists and the caller reaches it."""
+        await get_conversation(caller, tx, conversation_id)
 
     async def read(self, tx: Transaction, tenant_id: TenantId, place: ConversationPlace) -> RecordPage:
         """Return the next page of turns or summaries."""

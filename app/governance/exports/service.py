@@ -87,7 +87,7 @@ class Exports:
         """Return the lines of one conversation. Raises NotFound; Invalid `cursor_invalid`."""
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            await self._conversations.require(tx, caller.tenant_id, conversation_id)
+            await self._conversations.require(caller, tx, conversation_id)
         subject = _Subject(ScopeKind.CONVERSATION, caller.tenant_id, conversation_id=conversation_id)
         return self._start(caller, subject, options)
 

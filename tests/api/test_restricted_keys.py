@@ -189,6 +189,27 @@ async def test_an_epoch_does_not_let_a_restricted_key_write_to_an_open_turn_outs
         assert ended.json()["content"] == "x"
 
 
+async def test_a_conversation_outside_is_not_found_in_the_trash_either(service: Service, client: Client) -> None:
+    conversation = await client.conversation(external_id="a", owner="ann")
+    assert (await client.post(f"/v1/conversations/{conversation}/trash")).status_code == 200
+    restriction = Restriction(frozenset({"default"}), frozenset({"eve"}))
+    async with service.client(await restricted(service, client, restriction=restriction)) as intruder:
+        path = f"/v1/conversations/{conversation}"
+        for method, suffix in (
+            ("GET", ""),
+            ("POST", "/trash"),
+            ("POST", "/restore"),
+            ("DELETE", ""),
+            ("GET", "/turns"),
+        ):
+            problem(await intruder.request(method, path + suffix), 404, "not_found")
+        for body in ({"id": conversation}, {"external_id": "a"}):
+            problem(await intruder.post("/v1/conversations", json=body), 404, "not_found")
+        listed = await intruder.get("/v1/conversations", params={"trashed": "true"})
+        assert listed.json()["data"] == []
+    assert (await client.post(f"{path}/restore")).status_code == 200
+
+
 async def test_the_events_of_a_list_are_those_inside(service: Service, client: Client, port: int) -> None:
     inside = await client.conversation(project="here", owner="ann")
     outside = await client.conversation(project="here", owner=f"ann {MARKER}")

@@ -1,12 +1,12 @@
 """Projects and owners that a key is restricted to.
 
-Revises: 0028
+Revises: 0029
 """
 
 from alembic import op
 
-revision = "0029"
-down_revision = "0028"
+revision = "0030"
+down_revision = "0029"
 branch_labels = None
 depends_on = None
 

@@ -57,7 +57,7 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
     """Create a key and print it, once."""
     settings = quiet_settings()
 
-    from app.tenancy.restriction import restriction_of
+    from app.tenancy.schemas import restriction_of
 
     expires_at = None if expires_days is None else datetime.now(UTC) + timedelta(days=expires_days)
 

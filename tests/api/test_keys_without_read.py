@@ -15,7 +15,6 @@ from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
 from tests.support.live import serving, socket_on
 from tests.support.marked import (
-    ARGUMENTS,
     CONVERSATION,
     EXTERNAL_ID,
     FACT,

@@ -19,13 +19,13 @@ from app.tenancy.schemas import Restriction, Scope
 from tests.support.api import Client, Service, problem
 from tests.support.live import events_on, serving, socket_on
 from tests.support.marked import (
-    ARGUMENTS,
     CONVERSATION,
     EXTERNAL_ID,
     FRAMES,
     MARKER,
     MEMORY,
     REQUESTS,
+    TOOL_ARGUMENTS,
     Marked,
     marked_tenant,
 )
@@ -143,7 +143,7 @@ async def test_no_tool_or_resource_finds_an_object_outside(
         f"memory://default/{EXTERNAL_ID}/context/summary",
     ]
     async with httpx.AsyncClient(timeout=60) as http:
-        for tool, arguments in ARGUMENTS.items():
+        for tool, arguments in TOOL_ARGUMENTS.items():
             given = OWN.get(tool, arguments(marked))
             answer = await post(http, port, key, call(tool, given))
             require_nothing_of_it(tool, answer.text)

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
 
 from app.agents.ask.service import AskService
 from app.agents.generation.openai_conversations import OpenAIConversations
@@ -44,6 +46,7 @@ from app.memory.service import FactService
 from app.operations.service import Operations
 from app.providers.chat import OpenAIChat
 from app.providers.embed_meter import EmbedMeter
+from app.providers.receivers.webhook_sender import WebhookSender
 from app.providers.schemas import ChatModel, Embedder
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream
@@ -61,10 +64,26 @@ from app.tenancy.limit_admin import LimitAdministration
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 from app.tenancy.spending.service import Spending
+from app.webhooks.dispatch import Dispatcher
+from app.webhooks.outbox import WebhookOutbox
+from app.webhooks.rendering import EventRenderer
+from app.webhooks.service import SECRET_PURPOSE, Webhooks
 
 _JOBS_MESSAGE: Message = {"k": "jobs"}
 _SPACES_MESSAGE: Message = {"k": "spaces"}
+_WEBHOOKS_MESSAGE: Message = {"k": "webhooks"}
+_DELIVERIES_MESSAGE: Message = {"k": "deliveries"}
 _ANNOUNCE_EVERY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookServices:
+    """The parts of webhooks: the API, the outbox that changes are recorded in, and what sends."""
+
+    api: Webhooks
+    outbox: WebhookOutbox
+    dispatcher: Dispatcher
+    sender: WebhookSender
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +127,7 @@ class Container:
     spaces: SpaceAdministration
     ask_service: AskService
     tools: ToolServices
+    webhooks: WebhookServices
     embed_meter: EmbedMeter = field(default_factory=EmbedMeter)
     first_tenant_id: TenantId | None = None
     """The tenant that this start created, if it is the first start and no setting gave the key."""
@@ -157,6 +177,9 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         container = replace(built, first_tenant_id=first_tenant_id, embed_meter=meter)
         for runtime in container.index.spaces.runtimes.values():
             stack.push_async_callback(_end, asyncio.create_task(runtime.ann.run_forever()))
+        await container.webhooks.outbox.refresh()
+        stack.push_async_callback(_end, asyncio.create_task(container.webhooks.outbox.follow_forever()))
+        stack.push_async_callback(container.webhooks.sender.close)
         auditing = asyncio.create_task(container.audit.run_forever())
         stack.push_async_callback(_end_audit, auditing, container.audit)
         await container.index.spaces.follow()
@@ -219,11 +242,16 @@ def _listener(container: Container, live: Listener) -> Listener:
             container.index.spaces.wake()
         elif message.get("k") == REMOVALS:
             container.index.forget(message)
+        elif message.get("k") == _WEBHOOKS_MESSAGE["k"]:
+            container.webhooks.outbox.refresh_soon()
+        elif message.get("k") == _DELIVERIES_MESSAGE["k"]:
+            container.webhooks.dispatcher.wake()
         else:
             live.on_message(message)
 
     def on_loss() -> None:
         container.index.forget_all()
+        container.webhooks.outbox.forget()
         live.on_loss()
 
     return Listener(on_message, on_loss)
@@ -239,14 +267,10 @@ def _models(settings: ChatSettings, base: Foundation, spending: Spending) -> tup
     endpoint = settings.endpoint
     if endpoint is None:
         return None, None
-
-    def refuse_in_transaction() -> None:
-        base.database.refuse_in_transaction()
-        base.ops.refuse_in_transaction()
-
+    guard = partial(_refuse_in_transaction, base)
     return (
-        OpenAIChat(endpoint, settings=settings, ledger=spending, guard=refuse_in_transaction),
-        Upstream(endpoint, settings=settings, ledger=spending, guard=refuse_in_transaction),
+        OpenAIChat(endpoint, settings=settings, ledger=spending, guard=guard),
+        Upstream(endpoint, settings=settings, ledger=spending, guard=guard),
     )
 
 
@@ -306,22 +330,19 @@ def build_container(
     cursors = Cursors(tenancy.secret_for("cursors"))
     spaces = _spaces(settings.index, base, runtimes, queue)
     index = SearchIndex(spaces, ops, jobs=queue, settings=settings.index, publish=bus.publish, tenancy=tenancy)
+    outbox = _outbox(settings, ops, bus)
     conversations = Conversations(
         database, tenancy=tenancy, index=index, counter=counter, cursors=cursors, settings=settings, ops=ops, bus=bus,
-        jobs=queue,
+        outbox=outbox, jobs=queue,
     )  # fmt: skip
     spending = Spending(database, ops, cursors=cursors, settings=settings.chat)
     chat, upstream = _models(settings.chat, base, spending)
     facts = FactService(
-        database, ops, tenancy=tenancy, conversations=conversations, index=index, chat=chat, cursors=cursors,
-        settings=settings.facts,
+        database, ops, tenancy=tenancy, conversations=conversations, index=index, outbox=outbox, chat=chat,
+        cursors=cursors, settings=settings.facts,
     )  # fmt: skip
     memories = Memories(database, tenancy=tenancy, index=index, cursors=cursors, settings=settings.limits)
-    recall_service = RecallService(
-        database, conversations=conversations, facts=facts, memories=memories, index=index,
-        # searches are the longest statements; leave connections for others
-        concurrent_searches=max(1, settings.database.database_pool_size // 2),
-    )  # fmt: skip
+    recall_service = _recall(settings, database, conversations, facts, memories, index)
     contexts = ContextBuilder(
         conversations=conversations, facts=facts, recall_service=recall_service, counters=counters,
         settings=settings.context,
@@ -355,7 +376,63 @@ def build_container(
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
         tools=replace(tools, lifecycle=lifecycle, agent=ask_service), generation=generation, ask_service=ask_service,
+        webhooks=_webhooks(
+            settings, base, queue, cursors, bus, outbox=outbox, operations=operations, read=(conversations, facts)
+        ),
     )  # fmt: skip
+
+
+def _recall(
+    settings: Settings,
+    database: Database,
+    conversations: Conversations,
+    facts: FactService,
+    memories: Memories,
+    index: SearchIndex,
+) -> RecallService:
+    # searches are the longest statements; leave connections for others
+    searches = max(1, settings.database.database_pool_size // 2)
+    return RecallService(
+        database, conversations=conversations, facts=facts, memories=memories, index=index, concurrent_searches=searches
+    )
+
+
+def _outbox(settings: Settings, ops: Database, bus: Bus) -> WebhookOutbox:
+    notify = ThrottledCall(lambda: bus.publish(_DELIVERIES_MESSAGE), interval_s=_ANNOUNCE_EVERY_S)
+    return WebhookOutbox(ops, settings=settings.webhooks, notify=notify)
+
+
+def _webhooks(
+    settings: Settings,
+    base: Foundation,
+    queue: JobQueue,
+    cursors: Cursors,
+    bus: Bus,
+    *,
+    outbox: WebhookOutbox,
+    operations: Operations,
+    read: tuple[Conversations, FactService],
+) -> WebhookServices:
+    """Return the API of webhooks, and what sends their deliveries. `read`: the services that events are read from."""
+    conversations, facts = read
+    max_bytes = settings.webhooks.webhook_max_payload_bytes
+    renderer = EventRenderer(conversations=conversations, facts=facts, max_bytes=max_bytes)
+    sender = WebhookSender(settings.webhooks, guard=partial(_refuse_in_transaction, base))
+    api = Webhooks(
+        base.database, base.ops, tenancy=base.tenancy, operations=operations, jobs=queue, cursors=cursors,
+        outbox=outbox, announce=lambda: bus.publish(_WEBHOOKS_MESSAGE), settings=settings.webhooks,
+    )  # fmt: skip
+    dispatcher = Dispatcher(
+        base.database, base.ops, renderer=renderer, sender=sender, secret=base.tenancy.secret_for(SECRET_PURPOSE),
+        settings=settings.webhooks, user_agent=f"Turnkeep/{version('turnkeep')}",
+        grace_s=settings.server.graceful_shutdown_s,
+    )  # fmt: skip
+    return WebhookServices(api, outbox, dispatcher, sender)
+
+
+def _refuse_in_transaction(base: Foundation) -> None:
+    base.database.refuse_in_transaction()
+    base.ops.refuse_in_transaction()
 
 
 def _counters() -> tuple[dict[str, TiktokenCounter], TiktokenCounter]:

@@ -50,8 +50,10 @@ from app.routers.rest.operations import (
     jobs,
     monitoring,
     operations,
+    webhooks,
 )
 from app.settings import Settings
+from app.webhooks.dispatch import add_webhook_metrics, dispatching
 from app.worker.handlers import make_worker
 from app.worker.runner import Worker, add_job_metrics, add_sweep_metrics, working
 
@@ -60,7 +62,7 @@ _ROUTERS = tuple(
     for module in (
         docs_pages, pages, conversations, streams, turns, summaries, tokens, websocket, sse, context, recall, facts,
         memories, lifecycle, generation, chat_completions, openai_conversations, ask, erasures, exports, operations,
-        admin, jobs, audit, embedding_spaces, monitoring, health,
+        admin, jobs, audit, embedding_spaces, monitoring, webhooks, health,
     )
 )  # fmt: skip
 
@@ -90,8 +92,7 @@ def create_app(settings: Settings) -> FastAPI:
             _add_metrics(registry, app.state.container, monitor)
             worker = make_worker(app.state.container) if settings.jobs.worker_in_process else None
             if worker is not None:
-                add_job_metrics(registry, worker)
-                await stack.enter_async_context(working(worker))
+                await stack.enter_async_context(_working(worker, app.state.container, registry))
             monitor.figures = _figures(app, worker)
             await stack.enter_async_context(_sampling(monitor))
             await members
@@ -202,6 +203,16 @@ async def _sampling(monitor: Monitor) -> AsyncGenerator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _working(worker: Worker, container: Container, registry: CollectorRegistry) -> AsyncGenerator[None]:
+    """Run jobs and send deliveries during the block."""
+    dispatcher = container.webhooks.dispatcher
+    add_job_metrics(registry, worker)
+    add_webhook_metrics(registry, dispatcher)
+    async with working(worker), dispatching(dispatcher):
+        yield
 
 
 def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:

@@ -67,6 +67,14 @@ class Action(StrEnum):
     IMPORT_END = "imports.end"
     OWNER_READ = "owners.read"
     OPERATION_CANCEL = "operations.cancel"
+    WEBHOOK_CREATE = "webhooks.create"
+    WEBHOOK_UPDATE = "webhooks.update"
+    WEBHOOK_ROTATE = "webhooks.rotate"
+    WEBHOOK_TEST = "webhooks.test"
+    WEBHOOK_REPLAY = "webhooks.replay"
+    WEBHOOK_DISABLE = "webhooks.disable"
+    WEBHOOK_DELETE = "webhooks.delete"
+    WEBHOOK_LIST = "webhooks.list"
     JOB_LIST = "jobs.list"
     JOB_READ = "jobs.read"
     JOB_RETRY = "jobs.retry"
@@ -97,6 +105,7 @@ class ObjectKind(StrEnum):
     OPERATION = "operation"
     ERASURE = "erasure"
     IMPORT = "import"
+    WEBHOOK = "webhook"
 
 
 class ActorKind(StrEnum):

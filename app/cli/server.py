@@ -23,6 +23,7 @@ from app.core.tracing.export import exported_telemetry
 from app.main import create_app
 from app.routers.http.uvicorn_protocols import protocols
 from app.settings import Settings
+from app.webhooks.dispatch import dispatching
 from app.worker.handlers import make_worker
 
 _POLL_S = 0.02
@@ -173,4 +174,5 @@ async def run_worker(settings: Settings) -> None:
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sign, working.stop)
         typer.echo("turnkeep: working.", err=True)
-        await working.run()
+        async with dispatching(container.webhooks.dispatcher):
+            await working.run()

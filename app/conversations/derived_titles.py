@@ -23,6 +23,7 @@ from app.conversations.views import json_column
 from app.core.database.transactions import Database, Transaction
 from app.core.ids import ConversationId
 from app.core.jobs import JobQueue, NewJob
+from app.core.outbox import EventType
 from app.formats.schemas import Kind
 from app.tenancy.schemas import Caller
 
@@ -160,6 +161,7 @@ class Titles:
                 model=model,
             )  # fmt: skip
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=head.rev)
+            self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_UPDATED, conversation_id)
         return True
 
     async def decline(

@@ -1,6 +1,7 @@
 """Events of conversations for other processes: changed rows, and text of an open turn before it is stored.
 
-Every event names its tenant and conversation. A lost event delays a subscriber, but never causes wrong data.
+Every event names its tenant and conversation. A lost event delays a subscriber, but never causes wrong data. Events for
+webhooks, which are not lost, are recorded in the outbox.
 """
 
 import json
@@ -12,6 +13,7 @@ from uuid import UUID
 from app.core.bus.messages import MAX_MESSAGE_BYTES, Bus, Message
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId, TurnId
+from app.core.outbox import EventOutbox, EventType
 
 _MAX_TEXT_BYTES: Final = MAX_MESSAGE_BYTES - 1000
 
@@ -40,8 +42,10 @@ class BusEvent:
 class EventPublisher:
     """Publishes events of conversations on the bus."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, outbox: EventOutbox) -> None:
         self._bus = bus
+        self.outbox = outbox
+        """Events for webhooks, recorded in the transaction of a change."""
 
     def publish_changed(
         self, tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, rev: int
@@ -52,6 +56,20 @@ class EventPublisher:
     def publish_deleted(self, tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> None:
         """Publish, after `tx` commits, that the conversation is deleted."""
         self._publish_after_commit(tx, BusEvent("deleted", tenant_id, conversation_id))
+
+    def record_conversation(
+        self,
+        tx: Transaction,
+        tenant_id: TenantId,
+        event_type: EventType,
+        conversation_id: UUID,
+        *,
+        project: str | None = None,
+    ) -> None:
+        """Record an event of a whole conversation for webhooks. `project`: as in `EventOutbox.record`."""
+        self.outbox.record(
+            tx, tenant_id, event_type, [conversation_id], conversation_id=conversation_id, project=project
+        )
 
     def publish_turn(
         self,

@@ -81,8 +81,9 @@ from app.conversations.views import (
 from app.core.bus.messages import Bus
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
-from app.core.ids import ConversationId, TurnId, format_id
+from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.jobs import JobQueue
+from app.core.outbox import EventOutbox, EventType
 from app.core.paging import Cursors, LimitedList, Page, make_page
 from app.formats.schemas import CanonicalTurn, Role
 from app.index.service import SearchIndex
@@ -116,7 +117,7 @@ class Conversations:
 
     def __init__(
         self, database: Database, *, tenancy: Tenancy, index: SearchIndex, counter: TokenCounter, cursors: Cursors,
-        settings: Settings, ops: Database, bus: Bus, jobs: JobQueue,
+        settings: Settings, ops: Database, bus: Bus, outbox: EventOutbox, jobs: JobQueue,
     ) -> None:  # fmt: skip
         self._database = database
         self._idempotency = tenancy.idempotency
@@ -128,7 +129,7 @@ class Conversations:
         """Indexing jobs that run after the append."""
         limits, options = settings.limits, settings.conversations
         self._history = History(database, cursors=cursors, max_bytes=limits.max_answer_bytes)
-        self._publisher = publisher = EventPublisher(bus)
+        self._publisher = publisher = EventPublisher(bus, outbox)
         self._titles = titles = DerivedTitles(jobs, model=settings.chat.title_model)
         self.titles = Titles(database, publisher=publisher)
         """Titles that the chat model writes."""
@@ -137,7 +138,8 @@ class Conversations:
             session_gap_s=options.session_gap_s, publisher=publisher, titles=titles,
         )  # fmt: skip
         self._reviser = Reviser(
-            database, tenancy=tenancy, index=index, appender=self._appender, limits=limits, jobs=jobs, titles=titles,
+            database, tenancy=tenancy, index=index, appender=self._appender, limits=limits, jobs=jobs, outbox=outbox,
+            titles=titles,
         )  # fmt: skip
         self._forker = Forker(database, tenancy=tenancy, index=index, publisher=publisher, titles=titles)
         self.streams = Streams(
@@ -179,8 +181,11 @@ class Conversations:
                 caller, tx, idempotency_key, run=lambda: get_or_create(caller, tx, body, self._settings),
                 result_ids=lambda row: [row.id], read=get_first_conversation,
             )  # fmt: skip
+            row = made.value
             if not made.is_replay:
-                self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(made.value.id), rev=made.value.rev)
+                self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
+                if made.is_new:
+                    self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_CREATED, row.id)
         return made.with_value(conversation_view_for(caller, made.value, external_id=body.external_id))
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
@@ -251,16 +256,25 @@ class Conversations:
             conditions=ChangeConditions(max_bytes, replaces_metadata=replaces_metadata, tags=tags),
         )  # fmt: skip
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
+        self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_UPDATED, row.id)
         return UpdatedConversation(conversation_view_for(caller, row), has_new_owner)
 
-    async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
+    async def erase(
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, project: str
+    ) -> dict[str, int]:
         """Delete a conversation and its turns, in the caller's transaction."""
         self._publisher.publish_deleted(tx, caller.tenant_id, conversation_id)
+        self._publisher.record_conversation(
+            tx, caller.tenant_id, EventType.CONVERSATION_DELETED, conversation_id, project=project
+        )
         return await stream_store.delete_conversation(tx, caller.tenant_id, conversation_id)
 
-    async def lock(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
-        """Lock a conversation until the transaction ends, so that nothing is appended. Raises NotFound."""
-        await lock_conversation(caller, tx, conversation_id)
+    async def lock(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> str:
+        """Lock a conversation until the transaction ends, so that nothing is appended; return its project.
+
+        Raises NotFound.
+        """
+        return (await lock_conversation(caller, tx, conversation_id)).project
 
     async def fork(
         self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest,
@@ -312,6 +326,10 @@ class Conversations:
             titles=self._titles,
         )  # fmt: skip
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=erasure.result.rev)
+        self._publisher.outbox.record(
+            tx, caller.tenant_id, EventType.TURN_ERASED, map(parse_id, erasure.result.erased),
+            conversation_id=conversation_id,
+        )  # fmt: skip
         return erasure
 
     async def _erase_only_these(

@@ -166,6 +166,13 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, OtherTable]] = MappingProxyType(
             " counts and ids",
             "delete",
         ),
+        "webhooks": OtherTable("where a tenant wants its events sent, no content", "delete"),
+        "webhook_deliveries": OtherTable(
+            "ids of what happened and whether a receiver got it, no content: what is sent is read when it is sent, so"
+            " nothing erased is sent later; deleted after some days",
+            "delete",
+        ),
+        "webhook_lanes": OtherTable("ids of conversations with pending deliveries, no content", "delete"),
         "index_removals": OtherTable("ids of index entries deleted lately, no content; deleted after an hour", "kept"),
         "audit_unsealed": OtherTable("what was done to which ids, no content; it stays when they are deleted", "kept"),
         "audit_entries": OtherTable("the same, in hash chains; deleted by the retention of the audit only", "kept"),

@@ -108,10 +108,11 @@ class Governance:
         steps, as is one in the trash.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
-            if not await self._end_trash(caller, tx, conversation_id):
+            project = await self._lock_or_end_trash(caller, tx, conversation_id)
+            if project is not None:
                 size = await self._conversations.expiry.size(caller, tx, conversation_id=conversation_id)
                 if size <= _AT_ONCE:
-                    return await self._delete(caller, tx, conversation_id)
+                    return await self._delete(caller, tx, conversation_id, project)
                 await self._conversations.expiry.hide(caller, tx, conversation_id=conversation_id)
             record(
                 tx,
@@ -124,28 +125,32 @@ class Governance:
         # The conversation is hidden by now. If this call is interrupted, the next sweep deletes the rest.
         return await self.purger.purge(caller, [conversation_id], waiting=True)
 
-    async def _end_trash(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> bool:
-        """Lock a conversation to delete it. Return whether it was in the trash, and is hidden already."""
+    async def _lock_or_end_trash(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> str | None:
+        """Lock a conversation to delete it, and return its project; None if it was in the trash: it is hidden already.
+
+        Raises NotFound.
+        """
         try:
-            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+            return await self._conversations.lock(caller, tx, conversation_id=conversation_id)
         except NotFound:
             if await self._conversations.trash.end(caller, tx, conversation_id=conversation_id):
-                return True
+                return None
             # it was restored meanwhile, or does not exist
-            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
-        return False
+            return await self._conversations.lock(caller, tx, conversation_id=conversation_id)
 
     async def delete_unused(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Delete a conversation if it has no turns, neither stored nor open."""
         async with self._database.transaction(caller.tenant_id) as tx:
-            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+            project = await self._conversations.lock(caller, tx, conversation_id=conversation_id)
             if not await self._conversations.expiry.has_turns(caller, tx, conversation_id=conversation_id):
-                await self._delete(caller, tx, conversation_id)
+                await self._delete(caller, tx, conversation_id, project)
 
-    async def _delete(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> dict[str, int]:
+    async def _delete(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, project: str
+    ) -> dict[str, int]:
         counts = await self._facts.erase(caller, tx, conversation_id=conversation_id)
         counts |= await self._index.erase(caller, tx, conversation_id=conversation_id)
-        counts |= await self._conversations.erase(caller, tx, conversation_id=conversation_id)
+        counts |= await self._conversations.erase(caller, tx, conversation_id=conversation_id, project=project)
         record(tx, caller, Action.CONVERSATION_DELETE, ObjectKind.CONVERSATION, conversation_id, counts=counts)
         return counts
 

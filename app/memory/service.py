@@ -14,6 +14,7 @@ from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, Forbidden, NotFound
 from app.core.ids import ConversationId, TenantId
+from app.core.outbox import EventOutbox
 from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex, VectorBackfill
@@ -66,6 +67,7 @@ class FactService:
         tenancy: Tenancy,
         conversations: Conversations,
         index: SearchIndex,
+        outbox: EventOutbox,
         chat: ChatModel | None,
         cursors: Cursors,
         settings: FactSettings,
@@ -77,7 +79,7 @@ class FactService:
         self._cursors = cursors
         index.makers.append(self._make_vectors)
         index.readers[EntryKind.FACT] = self._read_texts
-        self._writer = FactWriter(index=index, settings=settings)
+        self._writer = FactWriter(index=index, settings=settings, outbox=outbox)
         self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._writer)
         self.exporter = MemoryExporter()
         """Reads facts and memories as records of an export."""

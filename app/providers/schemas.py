@@ -1,9 +1,9 @@
-"""Protocols of external models: embedder, chat model, ledger and token counter.
+"""Protocols of external models and receivers: embedder, chat model, ledger, token counter, event sender.
 
 Nothing here depends on one model. The container creates the providers and passes them to the capabilities.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
@@ -217,4 +217,37 @@ class TokenCounter(Protocol):
 
     def count(self, text: str) -> int:
         """Count tokens. Names of special tokens in the text count as plain text."""
+        ...
+
+
+class DeliveryError(StrEnum):
+    """Why an attempt to deliver an event failed. The text of a receiver is never kept."""
+
+    STATUS = "status"
+    REDIRECT = "redirect"
+    TIMEOUT = "timeout"
+    NAME = "name"
+    ADDRESS = "address"
+    CONNECTION = "connection"
+    TLS = "tls"
+    PROTOCOL = "protocol"
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """The result of one attempt. `error` is None for a status of 200 to 299.
+
+    `retry_after_s`: the delay that the receiver asked for.
+    """
+
+    status: int | None
+    error: DeliveryError | None
+    retry_after_s: int | None = None
+
+
+class EventSender(Protocol):
+    """Sender of events to receivers that tenants choose."""
+
+    async def send(self, url: str, *, headers: Mapping[str, str], body: bytes) -> SendResult:
+        """Send one POST. Never raises for what a receiver does, and never runs while a transaction is open."""
         ...

@@ -20,6 +20,7 @@ from app.settings.memory import ContextSettings, FactSettings, IndexSettings, Li
 from app.settings.models import ChatSettings, EmbeddingSettings, ToolSettings
 from app.settings.rates import RateSettings
 from app.settings.server import BrowserSettings, BusSettings, RequestSettings, ServerSettings, TelemetrySettings
+from app.settings.webhooks import WebhookSettings
 
 __all__ = ["Settings", "api_root", "setting_fields"]
 
@@ -50,6 +51,7 @@ class Settings(BaseModel):
     tools: ToolSettings
     telemetry: TelemetrySettings
     audit: AuditSettings
+    webhooks: WebhookSettings
 
     def __init__(self, **values: object) -> None:
         """Read every group from the environment. `values` are single settings by name, which take precedence."""

@@ -16,6 +16,7 @@ from app.memory.service import FACTS_JOB, WITHDRAW_JOB
 from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
 from app.operations.schemas import JOB_PREFIX
 from app.tenancy.schemas import Caller, job_caller
+from app.webhooks.service import PURGE_JOB
 from app.worker.runner import JobHandler, Worker
 
 SWEEP_JOB = "installation.sweep"
@@ -26,6 +27,7 @@ FACTS_SWEEP_JOB = "facts.sweep"
 AUDIT_JOB = "audit.seal"
 REFRESH_JOB = "summaries.refresh"
 OPERATIONS_SWEEP_JOB = "operations.sweep"
+WEBHOOKS_SWEEP_JOB = "webhooks.sweep"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
 
@@ -68,6 +70,10 @@ def _housekeeping(container: Container) -> dict[str, JobHandler]:
         OPERATIONS_SWEEP_JOB: JobHandler(
             lambda _: container.operations.sweep(), every_s=settings.jobs.sweep_interval_s
         ),
+        WEBHOOKS_SWEEP_JOB: JobHandler(
+            lambda _: container.webhooks.api.sweep(), every_s=settings.jobs.sweep_interval_s
+        ),
+        PURGE_JOB: JobHandler(container.webhooks.api.purge),
     }
 
 

@@ -34,7 +34,7 @@ OPERATIONS = {
 }
 # their answers end only with the connection: tests of their own follow them
 ENDLESS = {"follow_conversation", "follow_conversations"}
-SECRETS = {"key": "tk_…", "token": "tkc_…", "operation_token": "ot_…"}
+SECRETS = {"key": "tk_…", "token": "tkc_…", "operation_token": "ot_…", "secret": "whsec_…"}
 DIMENSIONS = 8
 # names that readers know, for those of the fake
 NAMES = {CHAT_MODEL: "gpt-5.2", MODEL: "text-embedding-3-small"}

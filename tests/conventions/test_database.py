@@ -202,6 +202,8 @@ SAMPLED = {
     "jobs.last_error", "jobs.state", "model_usage.purpose", "operations.error", "operations.kind",
     "operations.status", "turn_chunks.part", "turns.chain_hash",
     "turns.content_hash", "turns.index_state", "turns.kind", "turns.role", "turns.status",
+    "webhook_deliveries.event_type", "webhook_deliveries.last_error", "webhook_deliveries.status",
+    "webhooks.disabled_reason", "webhooks.event_types",
 }  # fmt: skip
 
 

@@ -75,6 +75,10 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.governance.erasures.run.ErasureRunner._steps": (Why.NO_TENANT_DATA, "the steps of erasures by name"),
     "app.governance.erasures.store.left_sql": (Why.NO_TENANT_DATA, "statements by kind of subject"),
     "app.operations.service.Operations.handlers": (Why.NO_TENANT_DATA, "handlers by kind of operation"),
+    # webhooks
+    "app.webhooks.dispatch.Dispatcher._running": (Why.TENANT, "lanes that this process sends"),
+    "app.webhooks.dispatch.Dispatcher.counts": (Why.NO_TENANT_DATA, "attempts by outcome"),
+    "app.webhooks.dispatch._Attempts._counts": (Why.NO_TENANT_DATA, "the same counts"),
     # the index, and embedders
     "app.index.search.ann_maintenance.AnnMaintenance._known": (Why.TENANT, "how many entries tenants have"),
     "app.index.search.ann_maintenance.AnnMaintenance._due": (Why.TENANT, "tenants whose vectors are to be moved"),
@@ -142,6 +146,8 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.governance.importers.building.TurnBuilder": "one conversation of one file that is converted",
     "app.governance.importers.chatgpt._ChatBranch": "one conversation of one file that is converted",
     "app.operations.service.OperationRun": "one run of one operation",
+    "app.webhooks.outbox._Events": "one transaction of one tenant",
+    "app.webhooks.dispatch._Shares": "one look for due deliveries",
     # one connection, or one follower
     "app.routers.live.epochs.Epochs": "one WebSocket, in one conversation",
     "app.routers.live.outbox.Outbox": "one WebSocket, in one conversation",

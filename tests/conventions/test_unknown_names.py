@@ -93,7 +93,7 @@ async def port(service: Service) -> AsyncIterator[int]:
 
 def filled(path: str) -> str:
     names = ("conversation_id", "turn_id", "key_id", "job_id", "fact_id", "memory_id", "summary_id", "tenant_id",
-             "operation_id", "erasure_id")  # fmt: skip
+             "operation_id", "erasure_id", "webhook_id", "delivery_id")  # fmt: skip
     return path.format(**dict.fromkeys(names, ID), space_id=1)
 
 

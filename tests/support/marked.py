@@ -110,6 +110,11 @@ _RECEIPT = {
     "signature": "0" * 64,
 }  # fmt: skip
 
+
+def _webhook(marked: Marked) -> dict[str, str]:
+    return {"webhook_id": marked.turn_id}
+
+
 REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "create_conversation": lambda _: Sent({"external_id": EXTERNAL_ID}),
     "list_conversations": lambda _: Sent(),
@@ -211,6 +216,17 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "verify_erasure": lambda marked: Sent({"receipt": _RECEIPT | {"id": marked.turn_id}}),
     "look_up_owner": lambda _: Sent({"owner": CONVERSATION["owner"]}),
     "list_operations": lambda _: Sent(),
+    "create_webhook": lambda _: Sent({"url": "https://example.com/hook", "description": MARKER}),
+    "list_webhooks": lambda _: Sent(),
+    "get_webhook": lambda marked: Sent(path=_webhook(marked)),
+    "update_webhook": lambda marked: Sent({"description": MARKER}, path=_webhook(marked)),
+    "delete_webhook": lambda marked: Sent(path=_webhook(marked)),
+    "rotate_webhook_secret": lambda marked: Sent({}, path=_webhook(marked)),
+    "send_test_event": lambda marked: Sent(path=_webhook(marked)),
+    "list_deliveries": lambda marked: Sent(path=_webhook(marked)),
+    "get_delivery": lambda marked: Sent(path=_webhook(marked) | {"delivery_id": marked.turn_id}),
+    "replay_delivery": lambda marked: Sent(path=_webhook(marked) | {"delivery_id": marked.turn_id}),
+    "replay_deliveries": lambda marked: Sent({"since": "2026-01-01T00:00:00Z"}, path=_webhook(marked)),
     "get_operation": lambda marked: Sent(path={"operation_id": marked.turn_id}),
     "cancel_operation": lambda marked: Sent(path={"operation_id": marked.turn_id}),
     "list_spaces": lambda _: Sent(),

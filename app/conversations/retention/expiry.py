@@ -5,7 +5,7 @@ update and it has no open turn. From that commit on it is not found and nothing 
 be repeated, and can run concurrently: each step skips the conversations that another one has locked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from app.conversations.events import EventPublisher
@@ -13,6 +13,7 @@ from app.conversations.stores import erasure_store, expiry_store
 from app.conversations.stores.expiry_store import ExpiryCandidate
 from app.core.database.transactions import Database, Transaction
 from app.core.ids import ConversationId
+from app.core.outbox import EventType
 from app.tenancy.schemas import Caller
 
 
@@ -38,7 +39,10 @@ class ConversationExpiry:
         Update the expiry time of the others.
         """
         locked = await expiry_store.lock_heads(tx, caller.tenant_id, conversation_ids)
-        ended = await expiry_store.end_trash(tx, caller.tenant_id, locked, only_due=True)
+        trashed = await expiry_store.list_trashed(tx, caller.tenant_id, locked)
+        ended = await expiry_store.end_trash(tx, caller.tenant_id, locked, only_due=True) if trashed else 0
+        if ended:
+            self._record_deleted(caller, tx, trashed - await expiry_store.list_trashed(tx, caller.tenant_id, locked))
         expired = await expiry_store.list_expired(tx, caller.tenant_id, locked)
         if expired:
             await self._hide(caller, tx, expired)
@@ -53,6 +57,7 @@ class ConversationExpiry:
         """
         trashed = await expiry_store.lock_trashed(tx, caller.tenant_id, conversation_ids)
         await expiry_store.end_trash(tx, caller.tenant_id, trashed, only_due=False)
+        self._record_deleted(caller, tx, trashed)
         visible = await expiry_store.lock_visible(tx, caller.tenant_id, conversation_ids)
         return await self._hide(caller, tx, visible) if visible else {}
 
@@ -95,7 +100,12 @@ class ConversationExpiry:
         deleted = await expiry_store.hide(tx, caller.tenant_id, conversation_ids)
         for conversation_id in conversation_ids:
             self._publisher.publish_deleted(tx, caller.tenant_id, ConversationId(conversation_id))
+        self._record_deleted(caller, tx, conversation_ids)
         return deleted
+
+    def _record_deleted(self, caller: Caller, tx: Transaction, conversation_ids: Iterable[UUID]) -> None:
+        for conversation_id in sorted(conversation_ids):
+            self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_DELETED, conversation_id)
 
     async def lock(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], waiting: bool = False

@@ -23,6 +23,7 @@ from app.conversations.stores.summary_store import SummaryRow
 from app.conversations.summaries.invalidation import covered_through
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId
+from app.core.outbox import EventType
 from app.tenancy.schemas import Caller
 
 
@@ -167,6 +168,9 @@ class RetentionEraser:
         left = replace(head, erased_position=through)
         await self._titles.invalidate(caller, tx, left, removed_ids=erased_ids, sources=[TitleSource.QUESTION])
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
+        self._publisher.outbox.record(
+            tx, caller.tenant_id, EventType.TURN_ERASED, erased_ids, conversation_id=conversation_id
+        )
 
     async def _drop_lines(
         self,

@@ -22,6 +22,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import JobQueue, NewJob
+from app.core.outbox import EventType
 from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, RequestResult
 
@@ -70,6 +71,7 @@ class ConversationTrash:
         await expiry_store.put_in_trash(tx, caller.tenant_id, conversation_id, kept=self._kept)
         await self._change_entries(caller, tx, conversation_id, hide=True)
         self._publisher.publish_deleted(tx, caller.tenant_id, conversation_id)
+        self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_TRASHED, conversation_id)
         row = await list_store.find_trashed(tx, caller.tenant_id, conversation_id=conversation_id)
         if row is None:
             raise RuntimeError("a conversation is not in the trash in the transaction that put it there")
@@ -89,6 +91,7 @@ class ConversationTrash:
         row = await get_conversation(caller, tx, conversation_id)
         await self._jobs.enqueue(tx, caller.tenant_id, _jobs_of(row))
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=row.rev)
+        self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_RESTORED, conversation_id)
         return RequestResult(conversation_view_for(caller, row), is_new=True)
 
     async def end(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> bool:
@@ -98,6 +101,7 @@ class ConversationTrash:
         if not await expiry_store.lock_trashed(tx, caller.tenant_id, [conversation_id]):
             return False
         await expiry_store.end_trash(tx, caller.tenant_id, [conversation_id], only_due=False)
+        self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_DELETED, conversation_id)
         return True
 
     async def show_here(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> bool:

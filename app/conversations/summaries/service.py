@@ -38,6 +38,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
 from app.core.jobs import JobQueue
+from app.core.outbox import EventType
 from app.core.paging import Cursors, LimitedList, Page, make_page
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex
@@ -241,6 +242,9 @@ class Summaries:
                 counts={"summaries": 1},
             )  # fmt: skip
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
+            self._publisher.outbox.record(
+                tx, caller.tenant_id, EventType.SUMMARY_CREATED, [summary_id], conversation_id=conversation_id
+            )
         return summary_view_for(caller, row)
 
     async def _shorten(self, caller: Caller, tx: Transaction, draft: SummaryDraft) -> None:

@@ -29,6 +29,7 @@ from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, format_id
+from app.core.outbox import EventType
 from app.core.threads import map_in_threads
 from app.index.schemas import IndexDocument
 from app.index.service import SearchIndex
@@ -195,6 +196,9 @@ class Appender:
                 title=title,
             )
         self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=placed.rev)
+        self._publisher.outbox.record(
+            tx, caller.tenant_id, EventType.TURN_COMMITTED, turn_ids(placed.rows), conversation_id=conversation_id
+        )
         size = sum(draft.stored_bytes for draft in drafts)
         self._quotas.count(tx, caller.tenant_id, turns=len(placed.rows), size=size)
 

@@ -36,6 +36,7 @@ from app.conversations.views import conversation_view_for, turn_view
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
+from app.core.outbox import EventType
 from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
@@ -105,6 +106,7 @@ class Forker:
                 tx, caller, Action.CONVERSATION_FORK, ObjectKind.CONVERSATION, fork_id,
                 head_hash=row.chain_hash, counts={"turns": row.turn_count},
             )  # fmt: skip
+            self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_CREATED, fork_id)
         self._publisher.publish_changed(tx, caller.tenant_id, fork_id, rev=row.rev)
         return RequestResult(row, is_new)
 

@@ -33,6 +33,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
+from app.core.outbox import EventOutbox, EventType
 from app.formats.schemas import Kind, Role
 from app.index.schemas import IndexPosition
 from app.index.service import SearchIndex
@@ -64,8 +65,10 @@ class Reviser:
         appender: Appender,
         limits: LimitSettings,
         jobs: JobQueue,
+        outbox: EventOutbox,
         titles: DerivedTitles,
     ) -> None:
+        self._outbox = outbox
         self._database = database
         self._idempotency = tenancy.idempotency
         self._index = index
@@ -165,6 +168,9 @@ class Reviser:
             head = replace(head, summarized_turns=head.summarized_turns - tombstones)
         superseded_ids = [turn.id for turn in superseded]
         placed = place_revision(head, item, turn_id=new_id, spot=spot)
+        self._outbox.record(
+            tx, caller.tenant_id, EventType.TURN_SUPERSEDED, superseded_ids, conversation_id=conversation_id
+        )
         await self._index.retire(caller, tx, entry_ids=superseded_ids)
         await self._appender.write(caller, tx, head, placed, [item.draft])
         changed = [(one, position) for one in superseded_ids]

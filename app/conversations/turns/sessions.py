@@ -26,6 +26,7 @@ from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId
+from app.core.outbox import EventType
 from app.core.paging import LimitedList
 from app.formats.schemas import CanonicalTurn
 from app.settings import Settings
@@ -123,6 +124,9 @@ class Sessions:
             row = await lock_conversation(caller, tx, conversation_id)
             if made.is_new:
                 self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=made.value.rev)
+                self._publisher.record_conversation(
+                    tx, caller.tenant_id, EventType.CONVERSATION_CREATED, conversation_id
+                )
         _require_owner(name, row.owner)
         return row
 

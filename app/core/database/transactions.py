@@ -71,10 +71,10 @@ class Transaction:
 
         Not called after a rollback.
         """
-        self.at_commit: list[str] = []
+        self.at_commit: list[str | Callable[[], str]] = []
         """Statements without arguments that are sent in one message with the commit, and fail it if they fail.
 
-        They take no round trip of their own.
+        They take no round trip of their own. A function is called for its statement when the transaction commits.
         """
 
     async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
@@ -198,7 +198,8 @@ class _OpenTransaction:
         connection = self._pooled.connection
         try:
             if is_good:
-                await connection.execute("; ".join((*self._transaction.at_commit, "commit")))
+                last = [one if isinstance(one, str) else one() for one in self._transaction.at_commit]
+                await connection.execute("; ".join((*last, "commit")))
             elif not connection.is_closed():
                 await connection.execute("rollback")
         except asyncpg.PostgresError:

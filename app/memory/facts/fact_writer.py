@@ -13,6 +13,7 @@ from uuid import UUID
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, new_uuid
 from app.core.jobs import NewJob
+from app.core.outbox import EventOutbox, EventType
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex
 from app.memory.facts import decision_store, store
@@ -34,8 +35,9 @@ _FACTS_PER_JOB = 50
 class FactWriter:
     """Reader and writer of the facts of keys."""
 
-    def __init__(self, *, index: SearchIndex, settings: FactSettings) -> None:
+    def __init__(self, *, index: SearchIndex, settings: FactSettings, outbox: EventOutbox) -> None:
         self._index = index
+        self._outbox = outbox
         self._settings = settings
         self.counts: Counter[str] = Counter()
         """Number of facts that this process has written, by tier."""
@@ -84,6 +86,7 @@ class FactWriter:
         moved = {one.fact.id for _, one in written}
         unindexed = [fact_id for fact_id in deleted if fact_id not in moved]
         await self._write_entries(caller, tx, before, unindexed, [one for _, one in written], prepared)
+        self._record_events(caller, tx, before, unindexed, [one for _, one in written])
         for timeline in timelines:
             if timeline.expired:
                 await decision_store.delete_of_facts(tx, caller.tenant_id, timeline.key, timeline.expired)
@@ -91,6 +94,23 @@ class FactWriter:
         if decisions:
             await decision_store.insert(tx, caller.tenant_id, decisions)
         return deleted_count
+
+    def _record_events(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        before: Mapping[UUID, StoredFact],
+        deleted: Sequence[UUID],
+        written: Sequence[StoredFact],
+    ) -> None:
+        """Record the changes for webhooks."""
+        changes = [(EventType.FACT_DELETED, before[fact_id]) for fact_id in deleted if fact_id in before]
+        changes += [(_event_of(before.get(one.fact.id), one), one) for one in written]
+        for event_type, one in changes:
+            self._outbox.record(
+                tx, caller.tenant_id, event_type, [one.fact.id], conversation_id=one.conversation_id,
+                project=one.project,
+            )  # fmt: skip
 
     async def _write_entries(
         self,
@@ -123,6 +143,14 @@ class FactWriter:
             for start in range(0, len(due), _FACTS_PER_JOB)
         ]
         await self._index.write(caller, tx, entries=entries, also=jobs)
+
+
+def _event_of(before: StoredFact | None, after: StoredFact) -> EventType:
+    """Return the event of a written fact."""
+    was_retracted = before is not None and before.fact.retracted
+    if after.fact.retracted and not was_retracted:
+        return EventType.FACT_RETRACTED
+    return EventType.FACT_RECORDED if before is None else EventType.FACT_UPDATED
 
 
 def _text(one: StoredFact) -> str:

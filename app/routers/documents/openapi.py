@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from app.routers.documents.webhook_events import complete_events, event_routes
 from app.routers.http.problems import add_head_problem, add_problem_schemas, add_rate_problem
 
 EXAMPLES_PATH: Final = Path(__file__).parent / "examples.json"
@@ -49,6 +50,7 @@ _TAGS: Final = {
     "openai": "The OpenAI API: chat completions, embeddings, models and conversations.",
     "agent": "Ask the internal agent a question about stored conversations.",
     "governance": "Erase data with a receipt, see what is stored under an owner, and follow long operations.",
+    "webhooks": "Send events to receivers of your own, see what they answered, and send events again.",
     "administration": "Manage API keys, tenants, jobs, usage and embedding spaces.",
     "operations": "Health, readiness and metrics.",
 }
@@ -66,10 +68,11 @@ def openapi_document(app: FastAPI) -> dict[str, object]:
             servers=[dict(server) for server in _SERVERS],
             tags=[{"name": name, "description": description} for name, description in _TAGS.items()],
             routes=app.routes,
+            webhooks=event_routes(),
             separate_input_output_schemas=False,
         )
         app.openapi_schema = _add_examples(
-            add_rate_problem(_add_security(add_head_problem(add_problem_schemas(document))))
+            add_rate_problem(_add_security(add_head_problem(add_problem_schemas(complete_events(document)))))
         )
     return app.openapi_schema
 

@@ -15,18 +15,18 @@ import pytest
 
 from app.core.ids import format_id, parse_id
 from app.core.telemetry import configure_logging
-from app.main import create_app, openapi_document
 from app.routers.http.problems import internal_error_response
 from app.settings import Settings
 from app.tenancy.key_text import generate_key, parse_key
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
 from tests.support.rows import row_digests
+from tests.support.shared import api_document
 
 MARK = "quokkamarker"
 NUL, LONE_HIGH, LONE_LOW = "\0", "\ud800", "\udc00"
 JSON = {"Content-Type": "application/json"}
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 CALL = {"role": "assistant", "tool_calls": [{"id": "call-1", "name": "look", "arguments": "{}"}]}
 
 ITEM = {"role": "user", "content": "fine"}

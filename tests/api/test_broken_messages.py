@@ -16,12 +16,12 @@ from jsonschema import Draft202012Validator
 from websockets.frames import Frame, Opcode
 
 from app.core.telemetry import configure_logging
-from app.main import create_app, openapi_document
 from app.settings import Settings
 from tests.support.api import Client, Service
 from tests.support.live import serving, socket_on
+from tests.support.shared import api_document
 
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 OPERATIONS = [
     (method.upper(), path.replace("{", "").replace("}", ""), operation)
     for path, operations in DOCUMENT["paths"].items()

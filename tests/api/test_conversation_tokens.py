@@ -21,15 +21,14 @@ from app.conversations.streams.permissions import require_may_write
 from app.core.errors import Forbidden, NotFound
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, new_uuid, parse_id
 from app.formats.schemas import Kind, Role
-from app.main import create_app, openapi_document
 from app.recall.schemas import Recall
-from app.settings import Settings
 from app.tenancy.key_text import parse_key
 from app.tenancy.schemas import Access, Binding, Caller, Scope, TokenCreate
 from app.tenancy.token_text import TokenClaims, read_token, sign_token
 from tests.support.api import Client, Service, open_service, problem
+from tests.support.shared import api_document
 
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 OPERATIONS: dict[str, tuple[str, str]] = {
     operation["operationId"]: (method.upper(), path)
     for path, item in DOCUMENT["paths"].items()

@@ -15,16 +15,15 @@ from jsonschema import Draft202012Validator
 
 from app.core.ids import format_id, new_uuid
 from app.index.spaces import administration
-from app.main import create_app, openapi_document
 from app.routers.documents.openapi import EXAMPLES_PATH
-from app.settings import Settings
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
 from tests.support.fake_openai import MODEL
 from tests.support.postgres import Servers, clone_template, drop_database, make_template
+from tests.support.shared import api_document
 
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 EXAMPLES: dict[str, dict[str, Any]] = json.loads(EXAMPLES_PATH.read_text())
 RECORDING = os.environ.get("TURNKEEP_RECORD_EXAMPLES") == "1"
 OPERATIONS = {

@@ -26,14 +26,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from app.main import create_app, openapi_document
-from app.settings import Settings
+from app.main import create_app
 from tests.support.api import Client, Service, settings_for
+from tests.support.shared import api_document
 
 MARK = "quokkamarker"
 BUDGET_S = 14.0
 NOT_HTTP = b"Invalid HTTP request received."
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 SCHEMA = schemathesis.openapi.from_dict(copy.deepcopy(DOCUMENT))
 # answers that end only with the connection have tests of their own
 ENDLESS = {"follow_conversation", "follow_conversations"}

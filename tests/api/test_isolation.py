@@ -16,20 +16,19 @@ from app.core.database.transactions import Database
 from app.core.ids import format_id, new_uuid, parse_id
 from app.core.tracing.call_record import CallRecord
 from app.diagnostics.service import FinishedCall, Monitor
-from app.main import create_app, openapi_document
 from app.operations.service import OperationHandler, OperationRun, Operations
 from app.providers.schemas import ModelPurpose, ModelUsage
-from app.settings import Settings
 from app.tenancy.key_text import parse_key
 from app.tenancy.limits.schemas import TenantLimits
 from app.tenancy.schemas import Scope as KeyScope
 from app.tenancy.service import Tenancy
 from app.tenancy.spending.service import Spending
 from tests.support.api import Client, Service, problem
+from tests.support.shared import api_document
 
 Connection = asyncpg.Connection
 SECRET = "quokkasecret"
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 OPERATIONS: dict[str, tuple[str, str]] = {
     operation["operationId"]: (method.upper(), path)
     for path, item in DOCUMENT["paths"].items()

@@ -9,8 +9,6 @@ import pytest
 
 from app.agents.tools.registry import all_tools
 from app.conversations.schemas.frames import ClientFrame
-from app.main import create_app, openapi_document
-from app.settings import Settings
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
 from tests.support.live import serving, socket_on
@@ -29,8 +27,9 @@ from tests.support.marked import (
     marked_tenant,
 )
 from tests.support.mcp import call, message, post
+from tests.support.shared import api_document
 
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 OPERATIONS: dict[str, tuple[str, str, bool]] = {
     operation["operationId"]: (
         method,

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from app.main import create_app, openapi_document
-from app.settings import Settings
 from tests.support.api import Client, problem
+from tests.support.shared import api_document
 
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 NAMES = {
     "owner",
     "actor",

@@ -12,13 +12,12 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from app.conversations.schemas.conversations import ConversationCreate, ConversationUpdate
-from app.main import create_app, openapi_document
-from app.settings import Settings
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.live import events_on, serving
 from tests.support.postgres import TestDatabase
+from tests.support.shared import api_document
 
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 BODIES = {"ConversationCreate": ConversationCreate, "ConversationUpdate": ConversationUpdate}
 ANSWER_BYTES = 100_000

@@ -13,8 +13,6 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from app.main import create_app, openapi_document
-from app.settings import Settings
 from app.tenancy.schemas import Restriction, Scope
 from tests.support.api import Client, Service, problem
 from tests.support.live import events_on, serving, socket_on
@@ -31,9 +29,10 @@ from tests.support.marked import (
 )
 from tests.support.mcp import call, message, post
 from tests.support.rows import row_digests
+from tests.support.shared import api_document
 from tests.support.statements import counted_statements, first_words
 
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 OPERATIONS: dict[str, tuple[str, str, bool]] = {
     operation["operationId"]: (
         method,

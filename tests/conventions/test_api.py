@@ -9,14 +9,14 @@ import pytest
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from app.core.error_codes import ERROR_CODES
-from app.main import create_app, openapi_document
+from app.main import create_app
 from app.routers.http.dependencies import get_caller
 from app.settings import Settings
 from app.tenancy.schemas import Caller
-from tests.support.shared import make_document
+from tests.support.shared import api_document, make_document
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = openapi_document(create_app(Settings()))
+DOCUMENT = api_document()
 OPERATIONS = [
     (f"{method.upper()} {path}", operation)
     for path, operations in DOCUMENT["paths"].items()  # type: ignore[attr-defined]

@@ -9,8 +9,7 @@ import pytest
 from app.agents.tools.registry import all_tools
 from app.agents.tools.tool import Tool
 from app.core.validation.json_text import MAX_SAFE_INTEGER
-from app.main import create_app, openapi_document
-from app.settings import Settings
+from tests.support.shared import api_document
 
 TOOLS = [pytest.param(tool, id=tool.name) for tool in all_tools()]
 
@@ -37,7 +36,7 @@ def test_no_schema_of_a_tool_has_a_number_that_readers_disagree_about(tool: Tool
 
 
 def test_no_number_of_the_openapi_document_is_beyond_what_json_readers_agree_on() -> None:
-    document: dict[str, Any] = openapi_document(create_app(Settings()))
+    document: dict[str, Any] = api_document()
     for value in parts(document):
         assert not isinstance(value, int | float) or abs(value) <= MAX_SAFE_INTEGER
 

@@ -12,17 +12,16 @@ from app.agents.tools.tool import error_text
 from app.conversations.schemas.frames import ClientFrame
 from app.core.errors import Invalid
 from app.core.validation.strict import SPELLINGS
-from app.main import create_app, openapi_document
-from app.settings import Settings
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
 from tests.support.live import serving, socket_on
 from tests.support.mcp import call, post
+from tests.support.shared import api_document
 
 NAME = "frobnicate"
 DETAIL = f"Unknown field `{NAME}`."
 ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
-DOCUMENT: dict[str, Any] = openapi_document(create_app(Settings()))
+DOCUMENT: dict[str, Any] = api_document()
 FRAMES: dict[str, Any] = TypeAdapter(ClientFrame).json_schema()
 TOOLS = {tool.name: tool for tool in all_tools()}
 Path = tuple[str | int, ...]

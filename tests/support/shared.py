@@ -5,11 +5,13 @@ bundled model. A process of the product has one app, and nothing of this.
 """
 
 from functools import cache
+from typing import Any
 
 from fastapi import FastAPI
 
 from app import container, main
 from app.providers import local
+from app.settings import Settings
 
 make_document = main.openapi_document
 
@@ -27,3 +29,9 @@ def share() -> None:
     main.openapi_document = shared
     container.TiktokenCounter = cache(container.TiktokenCounter)
     local.MiniLM = cache(local.MiniLM)
+
+
+@cache
+def api_document() -> dict[str, Any]:
+    """Return the OpenAPI document with the default settings. It is for reading only: many tests share it."""
+    return make_document(main.create_app(Settings()))

@@ -30,7 +30,7 @@ from app.core.paging import Cursors
 from app.diagnostics.service import Statistics
 from app.embedding import base_url, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
-from app.governance.service import Erasures, Exports, Governance
+from app.governance.service import Erasures, Exports, Governance, ImportRunner, Imports
 from app.index.backfill.analysis_backfill import AnalysisBackfill
 from app.index.service import (
     REMOVALS,
@@ -461,9 +461,19 @@ def _governance(
     governance = Governance(
         base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index,
         erasures=erasures,
+        imports=_imports(base, settings, operations, conversations=conversations, facts=facts),
         exports=Exports(base.database, conversations=conversations, facts=facts, audit=audit, cursors=cursors),
     )  # fmt: skip
     return governance, operations
+
+
+def _imports(
+    base: Foundation, settings: Settings, operations: Operations, *, conversations: Conversations, facts: FactService
+) -> Imports:
+    """Return what imports, with the runner of its operations."""
+    imports = Imports(base.database, base.ops, tenancy=base.tenancy, operations=operations, settings=settings.requests)
+    imports.run_with(ImportRunner(base.database, conversations=conversations, facts=facts, settings=settings))
+    return imports
 
 
 def _compaction(

@@ -47,6 +47,7 @@ from app.routers.rest.operations import (
     erasures,
     exports,
     health,
+    imports,
     jobs,
     monitoring,
     operations,
@@ -61,8 +62,8 @@ _ROUTERS = tuple(
     module.router
     for module in (
         docs_pages, pages, conversations, streams, turns, summaries, tokens, websocket, sse, context, recall, facts,
-        memories, lifecycle, generation, chat_completions, openai_conversations, ask, erasures, exports, operations,
-        admin, jobs, audit, embedding_spaces, monitoring, webhooks, health,
+        memories, lifecycle, generation, chat_completions, openai_conversations, ask, erasures, exports, imports,
+        operations, admin, jobs, audit, embedding_spaces, monitoring, webhooks, health,
     )
 )  # fmt: skip
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
 from app.conversations.archive.export import ConversationExporter
+from app.conversations.archive.rebuild import ConversationRebuilder
+from app.conversations.archive.restore import ConversationRestorer, NotExactError
 from app.conversations.change import ChangeConditions, change_conversation
 from app.conversations.create import get_or_create
 from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
@@ -103,6 +105,7 @@ __all__ = [
     "ContextTurns",
     "ContextTurnsQuery",
     "Conversations",
+    "NotExactError",
     "OmittedTurns",
     "Order",
 ]  # fmt: skip
@@ -131,6 +134,10 @@ class Conversations:
         self._history = History(database, cursors=cursors, max_bytes=limits.max_answer_bytes)
         self._publisher = publisher = EventPublisher(bus, outbox)
         self._titles = titles = DerivedTitles(jobs, model=settings.chat.title_model)
+        self.restorer = restorer = ConversationRestorer(
+            tenancy=tenancy, index=index, publisher=publisher, session_gap_s=options.session_gap_s
+        )
+        self.rebuilder = ConversationRebuilder(restorer, index=index, counter=counter, limits=limits, options=options)
         self.titles = Titles(database, publisher=publisher)
         """Titles that the chat model writes."""
         self._appender = Appender(

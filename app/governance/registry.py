@@ -173,6 +173,10 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, OtherTable]] = MappingProxyType(
             "delete",
         ),
         "webhook_lanes": OtherTable("ids of conversations with pending deliveries, no content", "delete"),
+        "import_chunks": OtherTable(
+            "uploaded lines of imports; deleted when the import ends, or a day after an upload that was broken off",
+            "delete",
+        ),
         "index_removals": OtherTable("ids of index entries deleted lately, no content; deleted after an hour", "kept"),
         "audit_unsealed": OtherTable("what was done to which ids, no content; it stays when they are deleted", "kept"),
         "audit_entries": OtherTable("the same, in hash chains; deleted by the retention of the audit only", "kept"),

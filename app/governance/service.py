@@ -17,6 +17,8 @@ from app.core.telemetry import get_logger
 from app.governance.erasures.run import ErasureRunner
 from app.governance.erasures.service import Erasures
 from app.governance.exports.service import Exports
+from app.governance.imports.run import ImportRunner
+from app.governance.imports.service import Imports
 from app.governance.owners import OwnerViews
 from app.governance.purge import Purger
 from app.governance.schemas import OwnerLookup, OwnerView
@@ -26,7 +28,7 @@ from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, Scope
 
-__all__ = ["Erasures", "Exports", "Governance"]
+__all__ = ["Erasures", "Exports", "Governance", "ImportRunner", "Imports"]
 
 _SWEPT_AT_ONCE = 1_000
 _MAX_SWEEPS = 100
@@ -52,6 +54,7 @@ class Governance:
         index: SearchIndex,
         erasures: Erasures,
         exports: Exports,
+        imports: Imports,
     ) -> None:
         self._database = database
         self._ops = ops
@@ -63,6 +66,8 @@ class Governance:
         """Deletes expired conversations, and large ones, in steps."""
         self.exports = exports
         """Exports a conversation, a project or the tenant as lines."""
+        self.imports = imports
+        """Imports lines of an export, or of another system."""
         self.erasures = erasures
         """Erases all data of a conversation, an owner, an actor or a tenant, with a receipt."""
         erasures.run_with(

@@ -1,6 +1,22 @@
-"""Table of the receipts of erasures. A receipt has no personal data: of the subject, it has a keyed hash."""
+"""Tables of the receipts of erasures and of the uploaded lines of imports.
 
-from sqlalchemy import CheckConstraint, Column, DateTime, ForeignKey, LargeBinary, Table, Text, Uuid
+A receipt has no personal data: of the subject, it has a keyed hash. `data` of a chunk is whole lines,
+compressed by zlib.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+)
 from sqlalchemy import text as sql
 from sqlalchemy.dialects.postgresql import JSONB
 
@@ -26,4 +42,15 @@ erasures = Table(
         "(status = 'open') = (signature is null) and (status = 'open') = (ended_at is null)",
         name="signed",
     ),
+)
+import_chunks = Table(
+    "import_chunks",
+    METADATA,
+    Column("tenant_id", Uuid, ForeignKey("tenants.tenant_id", ondelete="CASCADE"), primary_key=True),
+    Column("import_id", Uuid, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("first_line", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("created_at", _TIME, nullable=False, server_default=sql("clock_timestamp()")),
+    Index("import_chunks_created_idx", "created_at"),
 )

@@ -298,6 +298,16 @@ class FactDecisionRecord(Strict):
     sources: list[DecisionSource] = Field(default=[], max_length=100_000, fail_fast=True)
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredMemory:
+    """How many facts, decisions and memories were stored, and how many were left out or were there already."""
+
+    facts: int = 0
+    decisions: int = 0
+    memories: int = 0
+    left_out: int = 0
+
+
 def fact_text(subject: str, predicate: str, value: str) -> str:
     """Return a fact as one line, for search and display: "ana lives in Berlin"."""
     return f"{subject} {predicate.replace('_', ' ')} {value}"

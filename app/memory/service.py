@@ -19,6 +19,7 @@ from app.core.paging import Cursors, Page, make_page
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex, VectorBackfill
 from app.memory.archive.export import MemoryExporter
+from app.memory.archive.restore import MemoryRestorer, key_of
 from app.memory.extraction.service import Extractor
 from app.memory.facts import decision_store, erasure_store, store, sweep_store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
@@ -45,7 +46,7 @@ from app.settings.memory import FactSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller
 from app.tenancy.service import Tenancy
 
-__all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "FactService"]
+__all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "FactService", "key_of"]
 
 _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
@@ -80,6 +81,8 @@ class FactService:
         index.makers.append(self._make_vectors)
         index.readers[EntryKind.FACT] = self._read_texts
         self._writer = FactWriter(index=index, settings=settings, outbox=outbox)
+        self.restorer = MemoryRestorer(writer=self._writer, index=index, tenancy=tenancy)
+        """Stores records of facts and memories of an import."""
         self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._writer)
         self.exporter = MemoryExporter()
         """Reads facts and memories as records of an export."""

@@ -55,6 +55,8 @@ class RequestSettings(SettingsGroup):
     body_timeout_s: Annotated[float, Field(ge=1, le=3600)] = Field(
         default=60.0, description="Time after its head within which a request body must be complete."
     )
+    import_max_bytes: Positive = Field(default=2**30, description="Largest upload of an import, after decompression.")
+    import_max_line_bytes: Positive = Field(default=16 * 2**20, description="Longest line of an import.")
     max_json_depth: Positive = Field(default=32, description="Deepest nesting of a JSON body.")
 
 

@@ -14,6 +14,7 @@ from app.audit.schemas import Action, Command
 from app.audit.service import AuditTrail
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid, parse_id
+from app.governance.exports.records import write_foreign
 from app.main import openapi_document
 from app.settings.audit import AuditSettings
 from app.tenancy.schemas import Scope
@@ -56,6 +57,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "set_key_limits": ("keys.limit",),
     "revoke_key": ("keys.revoke",),
     "create_erasure": ("erasures.start",),
+    "import_data": ("imports.start",),
     "cancel_operation": ("operations.cancel",),
     "create_openai_conversation": ("conversations.create",),
     "update_openai_conversation": ("conversations.update",),
@@ -189,6 +191,8 @@ async def walk_rest(walk: Walk) -> None:
     await walk.do("set_key_limits", "put", f"/v1/admin/keys/{key}/limits", json={"write": 1})
     await walk.do("revoke_key", "delete", f"/v1/admin/keys/{key}")
     erasure = (await walk.do("create_erasure", "post", "/v1/erasures", json={"owner": SECRET}))["id"]
+    lines = b"".join(write_foreign("x", [], created_at="2026-01-01T00:00:00Z"))
+    await walk.do("import_data", "post", "/v1/import", content=lines)
     await walk.do("cancel_operation", "post", f"/v1/operations/{erasure}/cancel")
     made = await walk.do("create_openai_conversation", "post", "/openai/v1/conversations", json={})
     path = f"/openai/v1/conversations/{made['id']}"

@@ -380,6 +380,19 @@ async def exports_only_its_own(two: Two, _name: str) -> None:
     assert await two.owners_view() == before
 
 
+async def imports_into_its_own_tenant_only(two: Two, _name: str) -> None:
+    """The whole export of another tenant, imported: it is a copy, and nothing of the other tenant changes."""
+    lines = (await two.owner.post("/v1/export", json={})).content
+    before = await two.owners_view()
+    started = await two.intruder.post("/v1/import", content=lines)
+    assert started.status_code == 202, started.text
+    problem(await two.owner.get(f"/v1/operations/{started.json()['id']}"), 404, "not_found")
+    await two.run_jobs()
+    assert (await two.intruder.get(f"/v1/conversations/{two.conversation}")).status_code == 200
+    assert (await two.intruder.delete(f"/v1/conversations/{two.conversation}")).is_success
+    assert await two.owners_view() == before
+
+
 async def reaches_only_its_own_operations(two: Two, name: str) -> None:
     """The same id in both tenants: each reads and cancels its own; an id that only the owner has is unknown."""
     method, path = OPERATIONS[name]
@@ -717,6 +730,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "cancel_job": reaches_only_its_own_jobs,
     "export_conversation": exports_only_its_own,
     "export_data": exports_only_its_own,
+    "import_data": imports_into_its_own_tenant_only,
     "create_erasure": erases_and_sees_only_its_own_owners,
     "list_erasures": erases_and_sees_only_its_own_owners,
     "get_erasure": erases_and_sees_only_its_own_owners,

@@ -57,7 +57,7 @@ READS = {
     "export_conversation", "export_data",
 }  # fmt: skip
 """Operations that are refused to every key without the scope `read`."""
-ADMINISTERS = {"delete_memory", "create_erasure", "list_erasures", "get_erasure", "verify_erasure"} | {
+ADMINISTERS = {"import_data", "delete_memory", "create_erasure", "list_erasures", "get_erasure", "verify_erasure"} | {
     name for name, (_, path, _) in OPERATIONS.items() if path.startswith("/v1/admin/")
 }
 NEEDS_A_MODEL = {"create_embedding"}

@@ -210,6 +210,7 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "cancel_job": lambda marked: Sent(path={"job_id": marked.turn_id}),
     "export_conversation": lambda _: Sent(),
     "export_data": lambda _: Sent({}),
+    "import_data": lambda _: Sent(),
     "create_erasure": lambda _: Sent({"owner": CONVERSATION["owner"]}),
     "list_erasures": lambda _: Sent(),
     "get_erasure": lambda marked: Sent(path={"erasure_id": marked.turn_id}),

@@ -125,6 +125,8 @@ def _conversation(row: ExportedConversation) -> JsonObject:
         "active_at": format_time(row.active_at),
         "forked_from": _id(row.forked_from),
         "chain_start": _hex(row.chain_start),
+        "archived": row.archived or None,
+        "pinned": row.pinned or None,
         "token_epoch": row.token_epoch,
         "last_seq": row.last_seq,
         "head_hash": row.chain_hash.hex(),

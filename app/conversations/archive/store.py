@@ -46,6 +46,8 @@ class ExportedConversation:
     active_at: datetime
     forked_from: UUID | None
     chain_start: bytes | None
+    archived: bool
+    pinned: bool
     token_epoch: int
     last_seq: int
     chain_hash: bytes
@@ -106,7 +108,7 @@ def _column(name: str) -> str:
 
 
 _CONVERSATION = ", ".join(f"{_column(field.name)} as {field.name}" for field in fields(ExportedConversation))
-_SUMMARY = ", ".join(f"s.{field.name}" for field in fields(ExportedSummary))
+SUMMARY_COLUMNS = ", ".join(f"s.{field.name}" for field in fields(ExportedSummary))
 _SUPERSEDER = "select n.id, n.seq from turns n where n.tenant_id = $1 and n.id = any($2::uuid[])"
 
 
@@ -202,7 +204,7 @@ async def list_summaries(
     position, last_id = after if after is not None else (None, None)
     rows = await tx.fetch(
         f"""
-        select {_SUMMARY} from summaries s
+        select {SUMMARY_COLUMNS} from summaries s
         where s.tenant_id = $1 and s.conversation_id = $2 and s.rev <= $3
           and ($4::bigint is null or (s.to_position, s.id) > ($4, $5::uuid))
         order by s.to_position, s.id limit $6
@@ -214,10 +216,11 @@ async def list_summaries(
         last_id,
         limit,
     )
-    return [_summary(row) for row in rows]
+    return [summary_row(row) for row in rows]
 
 
-def _summary(row: asyncpg.Record) -> ExportedSummary:
+def summary_row(row: asyncpg.Record) -> ExportedSummary:
+    """Return a summary with its JSON parsed."""
     values = dict(row)
     values["actors"] = json.loads(values["actors"])
     values["lines"] = json.loads(values["lines"] or "[]")

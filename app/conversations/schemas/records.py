@@ -6,6 +6,7 @@ leaves out what that system does not know: ids, hashes, `seq`, `rev`, policies. 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from app.conversations.schemas.conversations import (
 )
 from app.conversations.schemas.participants import MAX_PARTICIPANTS, ParticipantName
 from app.conversations.schemas.summaries import SummaryKind
+from app.core.errors import FieldError
 from app.core.times import TimeIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
@@ -89,6 +91,8 @@ class ConversationRecord(Strict):
     active_at: TimeIn | None = None
     forked_from: IdIn | None = None
     chain_start: Sha256 | None = None
+    archived: StrictBool = False
+    pinned: StrictBool = False
     token_epoch: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)] = 0
     last_seq: Counter | None = None
     head_hash: Sha256 | None = None
@@ -182,3 +186,38 @@ class RecordPage:
     records: Sequence[JsonObject]
     place: ConversationPlace | None
     size: int
+
+
+# writing
+
+
+class ConversationOutcome(StrEnum):
+    """What an import did with a conversation.
+
+    `restored`: stored with its ids and hashes. `existing`: it was there already. `remapped`: stored under new ids.
+    `extended`: new turns were added to a conversation that was there, or nothing if it had them all.
+    """
+
+    RESTORED = "restored"
+    EXISTING = "existing"
+    REMAPPED = "remapped"
+    EXTENDED = "extended"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredConversation:
+    """The outcome of one conversation, its id, and how many turns and summaries were stored."""
+
+    outcome: ConversationOutcome
+    conversation_id: UUID
+    turns: int
+    summaries: int
+
+
+class RecordRefusedError(Exception):
+    """A record of an import breaks a rule. `fields` are its wrong members: nothing of their text."""
+
+    def __init__(self, line: int, fields: Sequence[FieldError]) -> None:
+        super().__init__()
+        self.line = line
+        self.fields = tuple(fields)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId, new_uuid
@@ -63,6 +63,15 @@ def _read(text: str) -> Decision:
     form = _FORM.validate_json(text)
     changes = tuple(Change(fact, None if is_deleted else fact) for fact, is_deleted in form.before)
     return Decision(form.outcome, changes, fact_id=form.fact_id, added=form.added, retracted=form.retracted)
+
+
+def is_decision(text: str) -> bool:
+    """Return whether JSON text has the form of a stored decision."""
+    try:
+        _FORM.validate_json(text)
+    except ValidationError:
+        return False
+    return True
 
 
 def _touched(decision: Decision) -> list[UUID]:

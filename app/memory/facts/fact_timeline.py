@@ -145,6 +145,13 @@ class FactTimeline:
         self.facts = merge.join(others, self.facts, self._clock)
         self._origins.update({one: origin for one, origin in released.origins.items() if one not in before})
 
+    def restore(self, facts: Sequence[TimelineFact], origins: Mapping[Evidence, Origin]) -> None:
+        """Set the facts of a key that has none, exactly as they were recorded."""
+        if self.facts:
+            raise RuntimeError("the key has facts")
+        self.facts = list(facts)
+        self._origins.update(origins)
+
     def _subject(self, fact: TimelineFact) -> str:
         if self.facts:
             return self.facts[0].subject

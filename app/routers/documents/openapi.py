@@ -99,7 +99,7 @@ def _add_examples(document: dict[str, object]) -> dict[str, object]:
             if parameter["name"] in example.get("parameters", {}):
                 parameter["example"] = example["parameters"][parameter["name"]]
         if "request" in example:
-            operation["requestBody"]["content"]["application/json"]["example"] = example["request"]
+            next(iter(operation["requestBody"]["content"].values()))["example"] = example["request"]
         if "response" in example:
             content = operation["responses"][str(example["status"])]["content"]
             next(iter(content.values()))["example"] = example["response"]

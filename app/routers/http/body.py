@@ -40,6 +40,7 @@ class StrictJsonRoute(APIRoute):
     """
 
     refuses_unknown_parameters: ClassVar[bool] = True
+    takes_slot: ClassVar[bool] = True
 
     def passes(self, _member: str) -> bool:
         """Return whether a member of the body is only passed on to the model (`parse_json`)."""
@@ -57,7 +58,7 @@ class StrictJsonRoute(APIRoute):
             if wrong is not None:
                 raise wrong
             body = await request.body() if takes_json else b""
-            slot = _slot_of(request)
+            slot = _slot_of(request) if self.takes_slot else None
             if slot is not None:
                 await slot.acquire()
             try:
@@ -76,6 +77,12 @@ class StrictJsonRoute(APIRoute):
             parse = partial(parse_json, body, max_depth=settings.requests.max_json_depth, passes=self.passes)
             parsed = parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
         return _ParsedRequest(request, body, parsed)
+
+
+class UploadRoute(StrictJsonRoute):
+    """A route whose body is read while it arrives: it holds no slot meanwhile."""
+
+    takes_slot = False
 
 
 class PassThroughRoute(StrictJsonRoute):

@@ -10,6 +10,8 @@ from app.core.errors import AppError, RateLimited, TooLarge
 from app.core.ids import TenantId
 from app.routers.http.bytes_in_flight import NO_TENANT, SMALL_BODY_BYTES, BodyReservation
 
+UPLOAD_PATH: Final = "/v1/import"
+"""Path of the only request whose body is worked on while it arrives."""
 _FIRST_BYTES_S: Final = 5.0
 _AWAITED_BYTES_PER_S: Final = 64 * 2**10
 _LOOK_AGAIN_S: Final = 1.0
@@ -99,3 +101,26 @@ class Body:
         # the request is authenticated before its body is read
         state = cast("Mapping[str, TenantId]", self._scope.get("state", {}))
         return state.get("tenant", NO_TENANT)
+
+
+class StreamedBody(Body):
+    """A body that is worked on while it arrives, so that only one part of it is in memory.
+
+    It counts as one small body among the bytes in flight. Each part has the time of a whole body.
+    """
+
+    async def _receive_part(self) -> Message:
+        if not self.is_read:
+            await self._reservation.make(SMALL_BODY_BYTES, self._tenant())
+        self.is_read = True
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                message = await self._receive()
+        except TimeoutError:
+            detail = f"A part of an upload has {self._timeout_s:g} seconds to arrive."
+            raise RateLimited("body_too_slow", detail) from None
+        self._received += len(message.get("body", b""))
+        if self._received > self._max_bytes:
+            raise too_large(self._max_bytes)
+        self._is_whole = not message.get("more_body", False)
+        return message

@@ -37,7 +37,7 @@ from app.core.telemetry import get_logger
 from app.core.tracing.call_record import CallRecord, recorded_call
 from app.core.tracing.spans import current_trace
 from app.diagnostics.service import FinishedCall, Monitor
-from app.routers.http.body_reader import Body, too_large
+from app.routers.http.body_reader import UPLOAD_PATH, Body, StreamedBody, too_large
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
 from app.routers.http.idempotency import REPLAY_HEADER
 from app.routers.http.problems import internal_error_response, problem_response, request_id_of
@@ -129,6 +129,7 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
     app.add_middleware(
         BodyLimitMiddleware,
         max_bytes=settings.requests.max_request_bytes,
+        max_upload_bytes=settings.requests.import_max_bytes,
         timeout_s=settings.requests.body_timeout_s,
         bytes_in_flight=bytes_in_flight,
     )
@@ -340,9 +341,12 @@ class BodyLimitMiddleware:
     answer.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float, bytes_in_flight: BytesInFlight) -> None:
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, max_upload_bytes: int, timeout_s: float, bytes_in_flight: BytesInFlight
+    ) -> None:
         self.app = app
         self._max_bytes = max_bytes
+        self._max_upload_bytes = max_upload_bytes
         self._timeout_s = timeout_s
         self._bytes_in_flight = bytes_in_flight
 
@@ -353,10 +357,18 @@ class BodyLimitMiddleware:
             return
         reservation = BodyReservation(self._bytes_in_flight)
         declared = _declared_length(scope)
-        body = Body(scope, receive, declared, reservation, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
+        max_bytes = self._max_bytes
+        if scope["method"] == "POST" and _path(scope) == UPLOAD_PATH:
+            # read and released part by part: neither its size nor its duration is limited here
+            body: Body = StreamedBody(
+                scope, receive, declared, reservation, max_bytes=self._max_upload_bytes, timeout_s=self._timeout_s
+            )
+            max_bytes = self._max_upload_bytes
+        else:
+            body = Body(scope, receive, declared, reservation, max_bytes=max_bytes, timeout_s=self._timeout_s)
         answer = _Answer(send, body, reservation)
         try:
-            await self._pass_on(scope, body, answer, declared=declared)
+            await self._pass_on(scope, body, answer, declared=declared, max_bytes=max_bytes)
             if body.refusal is not None and not answer.has_begun:
                 answer.has_begun = True
                 is_sending = body.is_read or not _expects_continue(scope)
@@ -371,10 +383,10 @@ class BodyLimitMiddleware:
         finally:
             reservation.release()
 
-    async def _pass_on(self, scope: Scope, body: Body, answer: "_Answer", *, declared: int) -> None:
+    async def _pass_on(self, scope: Scope, body: Body, answer: "_Answer", *, declared: int, max_bytes: int) -> None:
         """Pass a request on. If its body is refused, the error is in `body.refusal`."""
-        if declared > self._max_bytes:
-            body.refusal = too_large(self._max_bytes)
+        if declared > max_bytes:
+            body.refusal = too_large(max_bytes)
             return
         try:
             await self.app(scope, body.receive, answer.send)

@@ -1,0 +1,345 @@
+"""Stores records of a conversation under new ids, in the transaction of an import.
+
+For files of other systems, and for records whose ids are taken or whose chain does not verify. The new ids are derived
+from the tenant and the ids of the records, so a repeated import finds what it stored and adds only what is new. Turns
+get new salts and hashes; `origin_turn_id` names the recorded turn.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from uuid import UUID, uuid5
+
+from app.conversations.archive import restore_store as store
+from app.conversations.archive.restore import Children, ConversationRestorer, batches, conversation_row, turn_row
+from app.conversations.archive.store import ExportedConversation, ExportedSummary
+from app.conversations.drafts import make_draft
+from app.conversations.hash_chain import GENESIS, canonical_form, chain_hash, content_hash, new_salt
+from app.conversations.policies import compaction_policy, facts_policy
+from app.conversations.schemas.conversations import TurnContent, TurnInput
+from app.conversations.schemas.participants import MAX_PARTICIPANTS
+from app.conversations.schemas.records import (
+    ConversationOutcome,
+    ConversationRecord,
+    RecordRefusedError,
+    RestoredConversation,
+    SummaryRecord,
+    TurnRecord,
+)
+from app.conversations.stores import conversation_store
+from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.turns.verify import row_fields
+from app.core.database.transactions import Transaction
+from app.core.errors import AppError, Busy, FieldError
+from app.core.ids import ConversationId, format_id, new_uuid
+from app.formats.schemas import JsonObject, Role
+from app.index.service import SearchIndex
+from app.providers.schemas import TokenCounter
+from app.settings.conversations import ConversationSettings, LimitSettings
+from app.tenancy.schemas import Caller
+
+_NAMESPACE = UUID("6f1d1b0e-2f0c-5c39-9c5c-1f0a3c8f4f11")
+_HASH_BYTES = 32
+
+
+@dataclass(slots=True)
+class _Growth:
+    """A conversation that grows by records: the end of its chain, and what was added so far.
+
+    `is_shifted`: a turn has another seq than its record, so that summaries of positions do not fit.
+    """
+
+    conversation: ExportedConversation
+    seq: int
+    chain: bytes
+    rev: int
+    is_foreign: bool
+    turns: int = 0
+    summaries: int = 0
+    is_shifted: bool = False
+    actors: dict[str, Role] = field(default_factory=dict[str, Role])
+    retired: list[UUID] = field(default_factory=list[UUID])
+
+    def turn_id(self, key: str) -> UUID:
+        """Return the id of the turn of a record."""
+        return uuid5(_NAMESPACE, f"turn|{self.conversation.id}|{key}")
+
+
+class ConversationRebuilder:
+    """Writer of records under new ids."""
+
+    def __init__(
+        self, restorer: ConversationRestorer, *, index: SearchIndex, counter: TokenCounter, limits: LimitSettings,
+        options: ConversationSettings,
+    ) -> None:  # fmt: skip
+        self._restorer = restorer
+        self._index = index
+        self._counter = counter
+        self._limits = limits
+        self._options = options
+
+    async def rebuild(
+        self, caller: Caller, tx: Transaction, record: ConversationRecord, line: int, children: Children, *,
+        is_foreign: bool,
+    ) -> RestoredConversation:  # fmt: skip
+        """Store a conversation under new ids, or add what is new to it. Raises RecordRefusedError; Busy."""
+        growth, is_new = await self._target(caller, tx, record, line, is_foreign=is_foreign)
+        before = growth.seq
+        async for batch in batches(children):
+            await self._add(caller, tx, growth, [(at, one) for at, one in batch if isinstance(one, TurnRecord)])
+            made = [one for _, one in batch if isinstance(one, SummaryRecord)]
+            if made and is_new and not growth.is_shifted:
+                rows = [_summary(growth, one) for one in made]
+                if await store.insert_summaries(tx, caller.tenant_id, ConversationId(growth.conversation.id), rows):
+                    growth.summaries += len(rows)
+        conversation_id = ConversationId(growth.conversation.id)
+        if growth.turns or is_new:
+            await store.advance_head(
+                tx, caller.tenant_id, conversation_id, last_seq=growth.seq, rev=growth.rev, chain_hash=growth.chain
+            )
+            await self._name_speakers(caller, tx, growth)
+            if growth.retired and not is_new:
+                await self._index.retire(caller, tx, entry_ids=growth.retired)
+            await self._restorer.finish(caller, tx, growth.conversation, line=line, after_seq=before)
+        outcome = ConversationOutcome.EXTENDED
+        if is_new:
+            outcome = ConversationOutcome.REMAPPED
+        return RestoredConversation(outcome, conversation_id, growth.turns, growth.summaries)
+
+    async def _target(
+        self, caller: Caller, tx: Transaction, record: ConversationRecord, line: int, *, is_foreign: bool
+    ) -> tuple[_Growth, bool]:
+        """Return the conversation to add to, with its head locked, and whether it is new."""
+        key = str(record.id) if record.external_id is None or not is_foreign else record.external_id
+        if record.id is None and record.external_id is None:
+            raise RecordRefusedError(line, [FieldError("/external_id", "give an id or an external_id")])
+        wanted = uuid5(_NAMESPACE, f"{caller.tenant_id}|{record.project}|{key}|{record.head_hash or ''}")
+        found = None
+        if is_foreign and record.external_id is not None:
+            found = await conversation_store.lock_by_external_id(
+                tx, caller.tenant_id, record.project, record.external_id
+            )
+        else:
+            found = await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(wanted))
+        if found is not None:
+            return _growth(found, is_foreign=is_foreign), False
+        conversation = self._new(record, new_uuid() if is_foreign else wanted, is_foreign=is_foreign)
+        inserted = await store.insert_conversation(tx, caller.tenant_id, ConversationId(conversation.id), conversation)
+        if not inserted and not is_foreign and conversation.external_id is not None:
+            conversation = replace(conversation, external_id=None)
+            inserted = await store.insert_conversation(
+                tx, caller.tenant_id, ConversationId(conversation.id), conversation
+            )
+        if not inserted:
+            raise Busy("resource_busy", "A conversation of the file is being deleted right now.", retry_after_s=1)
+        growth = _Growth(conversation, 0, GENESIS, max(1, conversation.rev), is_foreign)
+        return growth, True
+
+    def _new(self, record: ConversationRecord, conversation_id: UUID, *, is_foreign: bool) -> ExportedConversation:
+        row = conversation_row(record)
+        defaults = self._options
+        compaction: JsonObject = {
+            "strategy": "rolling",
+            "trigger_turns": defaults.compaction_trigger_turns,
+            "trigger_tokens": defaults.compaction_trigger_tokens,
+            "summarizer_model": None,
+        }
+        metadata = dict(record.metadata)
+        if not is_foreign and record.id is not None:
+            metadata.setdefault("origin_conversation_id", format_id(record.id))
+        through = row.summarized_through
+        growth = _Growth(replace(row, id=conversation_id), 0, GENESIS, 0, is_foreign)
+        return replace(
+            row,
+            id=conversation_id,
+            metadata=metadata,
+            compaction=compaction_policy(record.compaction, compaction),
+            facts=facts_policy(record.facts, {"enabled": defaults.fact_extraction_enabled, "redact": True}),
+            chain_start=None,
+            chain_hash=GENESIS,
+            last_seq=0,
+            rev=max(1, row.rev),
+            derived_title_turn_ids=[growth.turn_id(str(one)) for one in row.derived_title_turn_ids or ()] or None,
+            summarized_through=None if through is None else growth.turn_id(str(through)),
+            facts_seq=0,
+            facts_rev=0,
+            facts_held=False,
+            expires_at=row.expires_at,
+        )
+
+    async def _name_speakers(self, caller: Caller, tx: Transaction, growth: _Growth) -> None:
+        """Add the actors of new turns to the participants of the conversation, as an append does."""
+        conversation = await conversation_store.find_conversation(
+            tx, caller.tenant_id, ConversationId(growth.conversation.id)
+        )
+        if conversation is None:
+            return
+        listed = {str(one["actor"]) for one in (*conversation.participants, *conversation.tools)}
+        fresh = [actor for actor in growth.actors if actor not in listed][: max(0, MAX_PARTICIPANTS - len(listed))]
+        added: dict[bool, list[JsonObject]] = {True: [], False: []}
+        for actor in fresh:
+            added[growth.actors[actor] is Role.TOOL].append({"actor": actor, "name": None, "aliases": []})
+        if fresh:
+            await conversation_store.update_activity(
+                tx, caller.tenant_id, ConversationId(conversation.id), active_at=conversation.listed_at,
+                participants=added[False], tools=added[True], title=None,
+            )  # fmt: skip
+
+    async def _add(
+        self, caller: Caller, tx: Transaction, growth: _Growth, records: Sequence[tuple[int, TurnRecord]]
+    ) -> None:
+        keyed = [(line, record, growth.turn_id(_key(record, line))) for line, record in records]
+        known = await store.filter_known(tx, caller.tenant_id, [turn_id for _, _, turn_id in keyed])
+        fresh: dict[UUID, tuple[int, TurnRecord]] = {}
+        for line, record, turn_id in keyed:
+            if turn_id in fresh:
+                raise RecordRefusedError(line, [FieldError("/id", "this id stands twice in its conversation")])
+            if turn_id not in known:
+                fresh[turn_id] = (line, record)
+        if not fresh:
+            return
+        replaced = {
+            turn_id: growth.turn_id(record.supersedes_external_id)
+            for turn_id, (_, record) in fresh.items()
+            if record.supersedes_external_id is not None
+        }
+        conversation_id = ConversationId(growth.conversation.id)
+        positions = await store.find_positions(tx, caller.tenant_id, conversation_id, list(replaced.values()))
+        rows = await asyncio.to_thread(self._rows, growth, fresh, replaced, positions)
+        await self._restorer.insert(caller, tx, rows)
+        for row in rows:
+            growth.actors.setdefault(row.actor, Role(row.role))
+        pairs = [(old, new) for new, old in replaced.items()]
+        if pairs:
+            await store.supersede(tx, caller.tenant_id, conversation_id, pairs, rev=growth.rev)
+            growth.retired += [old for old, _ in pairs]
+        growth.turns += len(rows)
+
+    def _rows(
+        self,
+        growth: _Growth,
+        fresh: dict[UUID, tuple[int, TurnRecord]],
+        replaced: dict[UUID, UUID],
+        positions: dict[UUID, int],
+    ) -> list[TurnRow]:
+        rows: dict[UUID, TurnRow] = {}
+        for turn_id, (line, record) in fresh.items():
+            row = self._row(growth, turn_id, line, record)
+            old = replaced.get(turn_id)
+            if old is not None:
+                if old in rows:
+                    position = rows[old].position
+                    rows[old] = replace(rows[old], superseded_by=turn_id, index_state="none")
+                else:
+                    position = positions.get(old)
+                if position is None:
+                    wrong = FieldError("/supersedes_external_id", "names no live turn before it in its conversation")
+                    raise RecordRefusedError(line, [wrong])
+                row = replace(row, position=position)
+            rows[turn_id] = row
+        return list(rows.values())
+
+    def _row(self, growth: _Growth, turn_id: UUID, line: int, record: TurnRecord) -> TurnRow:
+        """Return the row of a record at the end of the chain."""
+        conversation = growth.conversation
+        row = replace(
+            turn_row(conversation, record, has_vectors=self._restorer.has_vectors),
+            id=turn_id,
+            rev=growth.rev if growth.is_foreign else max(1, min(record.rev or 1, growth.rev)),
+            superseded_by=None if record.superseded_by is None else growth.turn_id(str(record.superseded_by)),
+            supersedes=_replaced(growth, record),
+            origin_turn_id=record.origin_turn_id if growth.is_foreign else record.id,
+        )
+        if record.status != "committed":
+            return replace(row, seq=None, position=None, salt=None, content_hash=None, chain_hash=None)
+        growth.seq += 1
+        now = datetime.now(UTC).replace(microsecond=0)
+        created_at = row.created_at if record.created_at is not None else now
+        seq = growth.seq
+        growth.is_shifted |= record.seq != seq
+        row = replace(
+            row,
+            seq=growth.seq,
+            position=growth.seq if growth.is_foreign or growth.is_shifted else min(record.position or seq, seq),
+            created_at=created_at,
+            occurred_at=row.occurred_at if record.occurred_at is not None else created_at,
+            committed_at=row.committed_at or now,
+        )  # fmt: skip
+        if record.erased_at is None:
+            row = self._hashed(row, line, record)
+        else:
+            given = row.content_hash
+            row = replace(row, salt=None, content_hash=given if given is not None else secrets.token_bytes(_HASH_BYTES))
+        growth.chain = chain_hash(
+            growth.chain, turn_id=turn_id, seq=growth.seq, role=row.role, kind=row.kind, created_at=row.created_at,
+            content=row.content_hash or b"",
+        )  # fmt: skip
+        return replace(row, chain_hash=growth.chain)
+
+    def _hashed(self, row: TurnRow, line: int, record: TurnRecord) -> TurnRow:
+        """Return a row with its tokens and a new hash, after the checks of an append."""
+        turn = TurnInput.model_construct(
+            None, **{name: getattr(record, name) for name in TurnContent.model_fields}, role=record.role
+        )
+        try:
+            draft = make_draft(turn, limits=self._limits, now=datetime.now(UTC))
+        except AppError as error:
+            raise RecordRefusedError(line, error.fields) from None
+        salt = new_salt()
+        hashed = content_hash(salt, canonical_form(row_fields(row)))
+        return replace(row, salt=salt, content_hash=hashed, content_tokens=self._counter.count(draft.text))
+
+
+def _growth(found: ConversationRow, *, is_foreign: bool) -> _Growth:
+    row = ExportedConversation(
+        id=found.id, project=found.project, external_id=found.external_id, owner=found.owner, title=found.title,
+        derived_title=None, derived_title_source=None, derived_title_turn_ids=None, derived_title_model=None,
+        participants=found.participants, tools=found.tools, metadata=found.metadata, retention=found.retention,
+        compaction=found.compaction, facts=found.facts, ttl_s=found.ttl_s, expires_at=None,
+        created_at=found.created_at, updated_at=found.updated_at, active_at=found.active_at,
+        forked_from=found.forked_from, chain_start=found.chain_start, archived=False, pinned=False,
+        token_epoch=0, last_seq=found.last_seq,
+        chain_hash=found.chain_hash, rev=found.rev + 1, summarized_through=None, summarized_position=0,
+        summarized_turns=0, summarized_tokens=0, erased_position=found.erased_position, facts_seq=found.facts_seq,
+        facts_rev=0, facts_held=found.facts_held,
+    )  # fmt: skip
+    return _Growth(row, found.last_seq, found.chain_hash, found.rev + 1, is_foreign)
+
+
+def _key(record: TurnRecord, line: int) -> str:
+    if record.external_id is not None:
+        return record.external_id
+    if record.id is None:
+        raise RecordRefusedError(line, [FieldError("/external_id", "give an id or an external_id")])
+    return str(record.id)
+
+
+def _replaced(growth: _Growth, record: TurnRecord) -> UUID | None:
+    if record.supersedes_external_id is not None:
+        return growth.turn_id(record.supersedes_external_id)
+    return None if record.supersedes is None else growth.turn_id(str(record.supersedes))
+
+
+def _summary(growth: _Growth, record: SummaryRecord) -> ExportedSummary:
+    def derived(summary_id: UUID) -> UUID:
+        return uuid5(_NAMESPACE, f"summary|{growth.conversation.id}|{summary_id}")
+
+    return ExportedSummary(
+        id=derived(record.id),
+        kind=record.kind.value,
+        level=record.level,
+        from_position=record.from_position,
+        to_position=max(record.to_position, record.from_position),
+        actors=record.actors,
+        text=record.text,
+        abstract=record.abstract,
+        lines=[[str(growth.turn_id(str(line.turn_id))), line.text, line.tokens] for line in record.lines],
+        tokens=record.tokens,
+        model=record.model,
+        prompt_version=record.prompt_version,
+        replaced_by=None if record.replaced_by is None else derived(record.replaced_by),
+        rev=max(1, min(record.rev, growth.rev)),
+        created_at=record.created_at,
+    )

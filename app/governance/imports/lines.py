@@ -1,0 +1,112 @@
+"""Reads staged lines from a place on, as records, within the transaction of a step."""
+
+import re
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from pydantic import JsonValue, ValidationError
+
+from app.conversations.schemas.records import ConversationRecord, RecordRefusedError, SummaryRecord, TurnRecord
+from app.core.database.transactions import Transaction
+from app.core.errors import AppError, FieldError
+from app.core.ids import TenantId
+from app.core.validation.json_text import parse_json
+from app.governance.exports.records import RECORD_LINE, Record
+from app.governance.imports import store
+from app.governance.imports.upload import read_problem
+
+_TYPE: Final = re.compile(rb'\{"type":"([a-z_]{1,20})"[,}]')
+"""The start of a line as exports write it: its type is known before it is parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlace:
+    """The place of a line: its chunk, and its index in the chunk."""
+
+    chunk: int = 0
+    index: int = 0
+
+
+class StagedLines:
+    """The lines of one import from a place on. One chunk is in memory at a time."""
+
+    def __init__(self, tx: Transaction, tenant_id: TenantId, import_id: UUID, place: LinePlace, *, depth: int) -> None:
+        self.place = place
+        self.taken = 0
+        """Number of the lines that were taken so far."""
+        self._tx = tx
+        self._tenant_id = tenant_id
+        self._import_id = import_id
+        self._depth = depth
+        self._loaded: int | None = None
+        self._lines: list[bytes] = []
+        self._first_line = 0
+
+    async def peek(self) -> tuple[int, bytes] | None:
+        """Return the number and the text of the next line, or None at the end."""
+        while True:
+            if self._loaded != self.place.chunk:
+                found = await store.read_chunk(self._tx, self._tenant_id, self._import_id, self.place.chunk)
+                if found is None:
+                    return None
+                self._first_line, self._lines = found[0], zlib.decompress(found[1]).split(b"\n")
+                self._loaded = self.place.chunk
+            if self.place.index >= len(self._lines):
+                self.place = LinePlace(self.place.chunk + 1)
+            elif not self._lines[self.place.index]:  # an empty line, or a checkpoint
+                self.place = LinePlace(self.place.chunk, self.place.index + 1)
+            else:
+                return self._first_line + self.place.index, self._lines[self.place.index]
+
+    def skip(self) -> None:
+        """Go to the line after the next."""
+        self.taken += 1
+        self.place = LinePlace(self.place.chunk, self.place.index + 1)
+
+    def read(self, number: int, line: bytes) -> Record:
+        """Return a line as a record. Raises RecordRefusedError."""
+        try:
+            value = parse_json(line, max_depth=self._depth)
+        except AppError as error:
+            fields = error.fields or [FieldError("", error.code)]
+            raise RecordRefusedError(number, fields) from None
+        try:
+            return RECORD_LINE.validate_python(value)
+        except ValidationError as error:
+            raise RecordRefusedError(number, read_problem(error, value)) from None
+
+    def type_of(self, line: bytes) -> str:
+        """Return the type of a line; an empty text for one that cannot be read."""
+        found = _TYPE.match(line)
+        if found is not None:
+            return found[1].decode()
+        try:
+            value: JsonValue = parse_json(line, max_depth=self._depth)
+        except AppError:
+            return ""
+        kind = value.get("type") if isinstance(value, dict) else None
+        return kind if isinstance(kind, str) else ""
+
+    async def children(
+        self, conversation: ConversationRecord
+    ) -> AsyncIterator[tuple[int, TurnRecord | SummaryRecord, int]]:
+        """Yield the turns and summaries up to the next object. Raises RecordRefusedError."""
+        while (found := await self.peek()) is not None:
+            number, line = found
+            if self.type_of(line) not in {"turn", "summary", ""}:
+                return
+            record = self.read(number, line)
+            if not isinstance(record, TurnRecord | SummaryRecord):
+                return
+            if record.conversation_id not in {None, conversation.id}:
+                raise RecordRefusedError(number, [FieldError("/conversation_id", "not the conversation before it")])
+            self.skip()
+            yield number, record, len(line)
+
+    async def skip_children(self) -> None:
+        """Go to the next object."""
+        while (found := await self.peek()) is not None and self.type_of(found[1]) in {"turn", "summary", ""}:
+            self.skip()

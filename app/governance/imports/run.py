@@ -1,0 +1,315 @@
+"""Runs imports as operations: each object (a conversation, the facts of a key, some memories) in its own transaction.
+
+Invariants: an object, its counts and the place after it are stored in one transaction, so an import that is killed
+continues after the last object, and nothing is half-written. A dry run does the same and rolls each object back.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record as record_audit
+from app.conversations.schemas.records import (
+    ConversationOutcome,
+    ConversationRecord,
+    RecordRefusedError,
+    RestoredConversation,
+    SummaryRecord,
+    TurnRecord,
+)
+from app.conversations.service import Conversations, NotExactError
+from app.core.database.transactions import Database, Transaction
+from app.core.errors import FieldError
+from app.core.ids import format_id
+from app.formats.schemas import JsonObject
+from app.governance.exports.records import RECORD_TYPES
+from app.governance.imports import store
+from app.governance.imports.lines import LinePlace, StagedLines
+from app.governance.purge import pause
+from app.memory.longterm.schemas import MemoryRecord
+from app.memory.schemas import FactDecisionRecord, FactRecord, RestoredMemory
+from app.memory.service import FactService, key_of
+from app.operations.schemas import OperationStatus
+from app.operations.service import OperationRun
+from app.settings import Settings
+from app.tenancy.schemas import job_caller
+
+_MEMORIES: Final = 100
+_LISTED: Final = 100
+_FIELDS: Final = 5
+_COUNTED: Final = ("restored", "existing", "remapped", "extended", "refused")
+
+
+@dataclass(slots=True)
+class ImportState:
+    """The place of an import, and what it has counted. Stored as JSON with each object.
+
+    `records`: stored records by type. `conversations`: by outcome. `skipped`: records that were not stored. `mapping`
+    has up to 100 conversations with a new id; `problems` the first 100 refused records.
+    """
+
+    chunk: int = 0
+    index: int = 0
+    done: int = 0
+    records: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RECORD_TYPES, 0))
+    conversations: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTED, 0))
+    skipped: int = 0
+    problem_count: int = 0
+    mapping: list[JsonObject] = field(default_factory=list[JsonObject])
+    problems: list[JsonObject] = field(default_factory=list[JsonObject])
+
+    def written(self) -> JsonObject:
+        """Return the state as JSON."""
+        return {
+            "chunk": self.chunk,
+            "index": self.index,
+            "done": self.done,
+            **self.result(),
+        }
+
+    def result(self) -> JsonObject:
+        """Return the result of the operation."""
+        return {
+            "records": dict(self.records),
+            "conversations": dict(self.conversations),
+            "skipped_records": self.skipped,
+            "problem_count": self.problem_count,
+            "problems": list(self.problems),
+            "mapping": list(self.mapping),
+        }
+
+    @classmethod
+    def read(cls, written: JsonObject | None) -> "ImportState":
+        """Return the state of its JSON; a new one for None."""
+        if written is None:
+            return cls()
+        return cls(
+            chunk=int(str(written["chunk"])),
+            index=int(str(written["index"])),
+            done=int(str(written["done"])),
+            records=cast("dict[str, int]", written["records"]),
+            conversations=cast("dict[str, int]", written["conversations"]),
+            skipped=int(str(written["skipped_records"])),
+            problem_count=int(str(written["problem_count"])),
+            mapping=cast("list[JsonObject]", written["mapping"]),
+            problems=cast("list[JsonObject]", written["problems"]),
+        )
+
+    def refuse(self, refused: RecordRefusedError) -> None:
+        """Note a refused record: its line and its wrong members."""
+        self.problem_count += 1
+        if len(self.problems) < _LISTED:
+            errors: list[JsonObject] = [
+                {"pointer": one.pointer, "detail": one.detail} for one in refused.fields[:_FIELDS]
+            ]
+            self.problems.append({"line": refused.line, "errors": cast("JsonObject", errors)})
+
+
+class _DryRunError(Exception):
+    """Raised at the end of an object of a dry run, so that its transaction is rolled back."""
+
+    def __init__(self, place: LinePlace) -> None:
+        super().__init__()
+        self.place = place
+
+
+def _require_wet(run: OperationRun, lines: StagedLines) -> None:
+    if run.parameters.get("dry_run"):
+        raise _DryRunError(lines.place)
+
+
+class ImportRunner:
+    """Runs imports."""
+
+    def __init__(
+        self, database: Database, *, conversations: Conversations, facts: FactService, settings: Settings
+    ) -> None:
+        self._database = database
+        self._restorer = conversations.restorer
+        self._rebuilder = conversations.rebuilder
+        self._memory = facts.restorer
+        self._settings = settings
+
+    async def run(self, run: OperationRun) -> None:
+        """Store objects until the import is complete or a pause is due."""
+        while not run.has_ended:
+            began = time.monotonic()
+            if not await self._attempt(run, self._exactly):
+                await self._attempt(run, self._under_new_ids)
+            if run.pause_is_due and not run.has_ended:
+                return
+            await pause(began)
+
+    async def stop(self, run: OperationRun, tx: Transaction, status: OperationStatus) -> JsonObject:
+        """Delete the lines of an import that failed or was cancelled; return its counts so far."""
+        del status
+        return await self._end(run, tx, ImportState.read(run.state))
+
+    async def _attempt(self, run: OperationRun, store_conversation: "_StoreConversation") -> bool:
+        """Store the next object. Return false if the conversation cannot keep its ids; then nothing is changed."""
+        state = ImportState.read(run.state)
+        try:
+            async with self._database.transaction(run.tenant_id) as tx:
+                lines = self._lines(run, tx, state)
+                if await lines.peek() is None:
+                    await run.succeed(tx, result=await self._end(run, tx, state))
+                    return True
+                await self._store_next(run, tx, lines, state, store_conversation)
+                state.done += lines.taken
+                _require_wet(run, lines)
+                await self._checkpoint(run, tx, lines.place, state)
+        except NotExactError:
+            return False
+        except RecordRefusedError as refused:
+            await self._skip(run, refused)
+        except _DryRunError as dry:
+            async with self._database.transaction(run.tenant_id) as tx:
+                await self._checkpoint(run, tx, dry.place, state)
+        return True
+
+    def _lines(self, run: OperationRun, tx: Transaction, state: ImportState) -> StagedLines:
+        place = LinePlace(state.chunk, state.index)
+        return StagedLines(tx, run.tenant_id, run.id, place, depth=self._settings.requests.max_json_depth)
+
+    async def _checkpoint(self, run: OperationRun, tx: Transaction, place: LinePlace, state: ImportState) -> None:
+        state.chunk, state.index = place.chunk, place.index
+        total = int(str(run.parameters.get("records") or 0))
+        await run.checkpoint(tx, done=state.done, total=total, state=state.written())
+
+    async def _skip(self, run: OperationRun, refused: RecordRefusedError) -> None:
+        """Leave out the object that has the refused record, with all its records."""
+        state = ImportState.read(run.state)
+        async with self._database.transaction(run.tenant_id) as tx:
+            lines = self._lines(run, tx, state)
+            first = await lines.peek()
+            kind = "" if first is None else lines.type_of(first[1])
+            lines.skip()
+            if kind == "conversation":
+                await lines.skip_children()
+                state.conversations["refused"] += 1
+            else:
+                while (found := await lines.peek()) is not None and found[0] <= refused.line:
+                    lines.skip()
+            state.refuse(refused)
+            state.skipped += lines.taken
+            state.done += lines.taken
+            await self._checkpoint(run, tx, lines.place, state)
+
+    async def _store_next(
+        self, run: OperationRun, tx: Transaction, lines: StagedLines, state: ImportState,
+        store_conversation: "_StoreConversation",
+    ) -> None:  # fmt: skip
+        found = await lines.peek()
+        if found is None:
+            return
+        number, line = found
+        record = lines.read(number, line)
+        match record:
+            case ConversationRecord():
+                lines.skip()
+                restored = await store_conversation(run, tx, record, number, lines)
+                await self._count_conversation(lines, state, record, restored)
+            case FactRecord() | FactDecisionRecord():
+                await self._store_facts(run, tx, lines, state, record)
+            case MemoryRecord():
+                await self._store_memories(run, tx, lines, state)
+            case TurnRecord() | SummaryRecord():
+                raise RecordRefusedError(number, [FieldError("/type", "no conversation is before it")])
+
+    async def _exactly(
+        self, run: OperationRun, tx: Transaction, record: ConversationRecord, number: int, lines: StagedLines
+    ) -> RestoredConversation:
+        if run.parameters.get("is_foreign"):
+            raise NotExactError
+        return await self._restorer.restore(job_caller(run.tenant_id), tx, record, number, lines.children(record))
+
+    async def _under_new_ids(
+        self, run: OperationRun, tx: Transaction, record: ConversationRecord, number: int, lines: StagedLines
+    ) -> RestoredConversation:
+        return await self._rebuilder.rebuild(
+            job_caller(run.tenant_id), tx, record, number, lines.children(record),
+            is_foreign=bool(run.parameters.get("is_foreign")),
+        )  # fmt: skip
+
+    async def _count_conversation(
+        self, lines: StagedLines, state: ImportState, record: ConversationRecord, restored: RestoredConversation
+    ) -> None:
+        await lines.skip_children()
+        state.conversations[restored.outcome.value] += 1
+        is_new = restored.outcome in {ConversationOutcome.RESTORED, ConversationOutcome.REMAPPED}
+        state.records["conversation"] += is_new
+        state.records["turn"] += restored.turns
+        state.records["summary"] += restored.summaries
+        state.skipped += lines.taken - restored.turns - restored.summaries - is_new
+        if restored.conversation_id != record.id and len(state.mapping) < _LISTED:
+            state.mapping.append(
+                {
+                    "id": None if record.id is None else format_id(record.id),
+                    "stored_id": format_id(restored.conversation_id),
+                }
+            )
+
+    async def _store_facts(
+        self, run: OperationRun, tx: Transaction, lines: StagedLines, state: ImportState,
+        first: FactRecord | FactDecisionRecord,
+    ) -> None:  # fmt: skip
+        key = key_of(first)
+        group: list[tuple[int, FactRecord | FactDecisionRecord]] = []
+        while (found := await lines.peek()) is not None:
+            number, line = found
+            if lines.type_of(line) not in {"fact", "fact_decision"}:
+                break
+            try:
+                record = lines.read(number, line)
+            except RecordRefusedError:
+                if group:
+                    break
+                raise
+            if not isinstance(record, FactRecord | FactDecisionRecord) or key_of(record) != key:
+                break
+            lines.skip()
+            group.append((number, record))
+            if len(group) > self._settings.limits.max_turns_per_append * 10:
+                raise RecordRefusedError(number, [FieldError("", "a key has too many facts")])
+        stored = await self._memory.restore_facts(job_caller(run.tenant_id), tx, group)
+        self._count(state, stored)
+
+    async def _store_memories(self, run: OperationRun, tx: Transaction, lines: StagedLines, state: ImportState) -> None:
+        group: list[tuple[int, MemoryRecord]] = []
+        while len(group) < _MEMORIES and (found := await lines.peek()) is not None:
+            number, line = found
+            if lines.type_of(line) != "memory":
+                break
+            try:
+                record = lines.read(number, line)
+            except RecordRefusedError:
+                if group:
+                    break
+                raise
+            lines.skip()
+            if isinstance(record, MemoryRecord):
+                group.append((number, record))
+        stored = await self._memory.restore_memories(
+            job_caller(run.tenant_id), tx, group, max_bytes=self._settings.limits.max_memory_bytes
+        )
+        self._count(state, stored)
+
+    @staticmethod
+    def _count(state: ImportState, stored: RestoredMemory) -> None:
+        state.records["fact"] += stored.facts
+        state.records["fact_decision"] += stored.decisions
+        state.records["memory"] += stored.memories
+        state.skipped += stored.left_out
+
+    async def _end(self, run: OperationRun, tx: Transaction, state: ImportState) -> JsonObject:
+        await store.delete_chunks(tx, run.tenant_id, run.id)
+        counts = {kind: count for kind, count in state.records.items() if count}
+        record_audit(tx, job_caller(run.tenant_id), Action.IMPORT_END, ObjectKind.IMPORT, run.id, counts=counts)
+        return {"dry_run": bool(run.parameters.get("dry_run"))} | state.result()
+
+
+_StoreConversation = Callable[
+    [OperationRun, Transaction, ConversationRecord, int, StagedLines], Awaitable[RestoredConversation]
+]

@@ -1,0 +1,87 @@
+"""Imports: receive the lines of an export, and start the operation that stores them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from uuid import UUID
+
+from app.audit.schemas import Action, ObjectKind
+from app.audit.service import record
+from app.core.database.transactions import Database
+from app.core.ids import new_uuid
+from app.governance.exports.records import ScopeKind
+from app.governance.imports import store
+from app.governance.imports.run import ImportRunner
+from app.governance.imports.upload import UploadedChunk, UploadReader
+from app.operations.schemas import Operation
+from app.operations.service import OperationHandler, Operations
+from app.settings.server import RequestSettings
+from app.tenancy.schemas import Caller, Scope
+from app.tenancy.service import Tenancy
+
+IMPORT: str = "import"
+"""Kind of the operations."""
+_SWEPT_AT_ONCE = 1_000
+
+
+class Imports:
+    """Public API of imports. Needs the scope `admin`."""
+
+    def __init__(
+        self, database: Database, ops: Database, *, tenancy: Tenancy, operations: Operations, settings: RequestSettings
+    ) -> None:
+        self._database = database
+        self._ops = ops
+        self._quotas = tenancy.quotas
+        self._operations = operations
+        self._settings = settings
+
+    def run_with(self, runner: ImportRunner) -> None:
+        """Register the runner of imports."""
+        self._operations.handlers[IMPORT] = OperationHandler(runner.run, runner.stop)
+
+    async def start(self, caller: Caller, *, body: AsyncIterator[bytes], dry_run: bool) -> Operation:
+        """Receive an upload and start its import. Raises Forbidden, Invalid, TooLarge, RateLimited.
+
+        The lines are stored in chunks while they arrive. An upload that is broken off leaves chunks that nothing reads;
+        the sweep deletes them after a day.
+        """
+        caller.require(Scope.ADMIN)
+        self._quotas.require(caller)
+        import_id, settings = new_uuid(), self._settings
+        reader = UploadReader(
+            max_bytes=settings.import_max_bytes, max_line_bytes=settings.import_max_line_bytes,
+            max_depth=settings.max_json_depth,
+        )  # fmt: skip
+        try:
+            async for part in body:
+                # in a thread: a part of gzip can be a thousand times as long
+                await self._store(caller, import_id, await asyncio.to_thread(_listed, reader.chunks_of(part)))
+            await self._store(caller, import_id, await asyncio.to_thread(_listed, reader.end()))
+        except Exception:
+            async with self._database.transaction(caller.tenant_id) as tx:
+                await store.delete_chunks(tx, caller.tenant_id, import_id)
+            raise
+        is_foreign = reader.header is not None and reader.header.scope.kind is ScopeKind.FOREIGN
+        async with self._database.transaction(caller.tenant_id) as tx:
+            operation = await self._operations.start(
+                caller, tx, kind=IMPORT, operation_id=import_id,
+                parameters={"dry_run": dry_run, "is_foreign": is_foreign, "records": reader.records},
+            )  # fmt: skip
+            record(tx, caller, Action.IMPORT_START, ObjectKind.IMPORT, import_id, counts={"records": reader.records})
+        return operation
+
+    async def _store(self, caller: Caller, import_id: UUID, chunks: Iterable[UploadedChunk]) -> None:
+        for chunk in chunks:
+            async with self._database.transaction(caller.tenant_id) as tx:
+                await store.insert_chunk(
+                    tx, caller.tenant_id, import_id, number=chunk.number, first_line=chunk.first_line, data=chunk.data
+                )
+
+    async def sweep(self) -> int:
+        """Delete the chunks of uploads that were broken off more than a day ago; return their number. Run by a job."""
+        async with self._ops.across_tenants() as tx:
+            return await store.delete_old_chunks(tx, limit=_SWEPT_AT_ONCE)
+
+
+def _listed(chunks: Iterable[UploadedChunk]) -> list[UploadedChunk]:
+    return list(chunks)

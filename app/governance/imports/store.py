@@ -1,0 +1,44 @@
+"""Queries of the uploaded lines of imports. Each takes the open transaction first and names the tenant."""
+
+from datetime import timedelta
+from typing import cast
+from uuid import UUID
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from app.core.database.queries import Query, arguments, delete_some, equals
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId
+from app.governance.tables import import_chunks
+
+_C = import_chunks.c
+_KEPT = timedelta(days=1)
+_OF_IMPORT = equals(import_chunks, "tenant_id", "import_id")
+_INSERT = Query(insert(import_chunks).values(**arguments("tenant_id", "import_id", "number", "first_line", "data")))
+_READ = Query(select(_C.first_line, _C.data).where(*_OF_IMPORT, *equals(import_chunks, "number")))
+_DELETE = Query(delete(import_chunks).where(*_OF_IMPORT))
+_DELETE_OLD = Query(delete_some(import_chunks, _C.created_at < func.now() - _KEPT, skip_locked=True))
+
+
+async def insert_chunk(
+    tx: Transaction, tenant_id: TenantId, import_id: UUID, *, number: int, first_line: int, data: bytes
+) -> None:
+    """Store a chunk of lines."""
+    await _INSERT.execute(tx, tenant_id=tenant_id, import_id=import_id, number=number, first_line=first_line, data=data)
+
+
+async def read_chunk(tx: Transaction, tenant_id: TenantId, import_id: UUID, number: int) -> tuple[int, bytes] | None:
+    """Return the first line number and the data of a chunk, or None."""
+    row = await _READ.fetchrow(tx, tenant_id=tenant_id, import_id=import_id, number=number)
+    return None if row is None else (cast("int", row["first_line"]), cast("bytes", row["data"]))
+
+
+async def delete_chunks(tx: Transaction, tenant_id: TenantId, import_id: UUID) -> None:
+    """Delete all chunks of an import."""
+    await _DELETE.execute(tx, tenant_id=tenant_id, import_id=import_id)
+
+
+async def delete_old_chunks(tx: Transaction, *, limit: int) -> int:
+    """Delete chunks of all tenants that are older than a day (ops role); return their number."""
+    return await _DELETE_OLD.execute(tx, limit=limit)

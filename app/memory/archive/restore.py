@@ -1,0 +1,228 @@
+"""Stores records of facts and memories, in the transaction of an import.
+
+Invariants: evidence of a turn is stored only if the turn exists with the recorded content hash, so a fact is deleted
+with its sources. The facts of a key that has none are stored as they were recorded. Otherwise their evidence is merged
+with that of the stored facts.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import UUID, uuid5
+
+from app.conversations.schemas.records import RecordRefusedError
+from app.core.database.transactions import Transaction
+from app.core.errors import FieldError
+from app.core.ids import TenantId, new_uuid
+from app.core.times import truncate_ms
+from app.index.schemas import EntryKind, IndexDocument, IndexEntry
+from app.index.service import SearchIndex
+from app.memory.archive import restore_store as store
+from app.memory.facts.decision_store import is_decision
+from app.memory.facts.fact_timeline import MAX_FACTS_OF_A_KEY, Released
+from app.memory.facts.fact_writer import FactWriter
+from app.memory.facts.merge import TimelineFact
+from app.memory.facts.spelling import name_key, predicate_key, resolve_subject
+from app.memory.facts.store import FactKey, Origin
+from app.memory.facts.validity import Evidence
+from app.memory.longterm.schemas import MemoryRecord
+from app.memory.schemas import EvidenceRecord, FactDecisionRecord, FactRecord, RestoredMemory, Statement
+from app.tenancy.schemas import Caller
+from app.tenancy.service import Tenancy
+
+_NAMESPACE = UUID("0b7b7f0c-44f5-5b0e-8d6a-1d8ad1f0a6c2")
+FactRecords = Sequence[tuple[int, FactRecord | FactDecisionRecord]]
+
+
+def key_of(record: FactRecord | FactDecisionRecord) -> FactKey:
+    """Return the key of a record."""
+    if isinstance(record, FactDecisionRecord):
+        return FactKey(record.owner or "", record.subject_key, record.predicate)
+    if record.subject_key is not None:
+        return FactKey(record.owner or "", record.subject_key, record.predicate)
+    subject = resolve_subject(record.subject, speaker=None, owner=record.owner)
+    return FactKey(record.owner or "", name_key(subject), predicate_key(record.predicate))
+
+
+class MemoryRestorer:
+    """Writer of records of facts and memories."""
+
+    def __init__(self, *, writer: FactWriter, index: SearchIndex, tenancy: Tenancy) -> None:
+        self._writer = writer
+        self._index = index
+        self._quotas = tenancy.quotas
+
+    async def restore_facts(self, caller: Caller, tx: Transaction, records: FactRecords) -> RestoredMemory:
+        """Store the facts of one key, with its decisions. Raises RecordRefusedError."""
+        facts = [(line, one) for line, one in records if isinstance(one, FactRecord)]
+        decisions = [(line, one) for line, one in records if isinstance(one, FactDecisionRecord)]
+        if len(facts) > MAX_FACTS_OF_A_KEY:
+            raise RecordRefusedError(facts[0][0], [FieldError("", f"A key has at most {MAX_FACTS_OF_A_KEY} facts.")])
+        key = key_of(records[0][1])
+        timeline = (await self._writer.open(caller, tx, keys=[key]))[key]
+        recorded = [(line, one) for line, one in facts if one.evidence]
+        said = [one for _, one in facts if not one.evidence]
+        sources = await self._sources(tx, caller.tenant_id, [one for _, one in recorded])
+        restored, origins, is_whole = _timeline_facts(recorded, sources)
+        taken = await store.filter_facts(tx, caller.tenant_id, [fact.id for fact in restored])
+        left = [fact for fact in restored if fact.id not in taken]
+        if not timeline.facts and not taken and is_whole and not said and restored:
+            timeline.restore(restored, origins)
+            await self._writer.write(caller, tx, timelines=[timeline], prepared={})
+            stored = await self._restore_decisions(tx, caller.tenant_id, decisions)
+            return RestoredMemory(facts=len(restored), decisions=stored, left_out=len(decisions) - stored)
+        if left and len(timeline.facts) + len(left) <= MAX_FACTS_OF_A_KEY:
+            timeline.take(Released(left, origins))
+        for one in said:
+            timeline.merge(_statement(one), {None: Origin(None, one.project)})
+        await self._writer.write(caller, tx, timelines=[timeline], prepared={})
+        added = len(left) + len(said)
+        return RestoredMemory(facts=added, left_out=len(facts) - added + len(decisions))
+
+    async def _sources(self, tx: Transaction, tenant_id: TenantId, facts: Sequence[FactRecord]) -> "_Sources":
+        evidence = [one for fact in facts for one in fact.evidence]
+        turns = await store.find_sources(tx, tenant_id, [one.turn_id for one in evidence if one.turn_id is not None])
+        conversations = {one.conversation_id for one in evidence if one.conversation_id is not None}
+        return _Sources(turns, await store.filter_conversations(tx, tenant_id, sorted(conversations)))
+
+    async def _restore_decisions(
+        self, tx: Transaction, tenant_id: TenantId, decisions: Sequence[tuple[int, FactDecisionRecord]]
+    ) -> int:
+        stored = 0
+        for line, one in decisions:
+            form = json.dumps(one.decision, ensure_ascii=False, separators=(",", ":"))
+            if not is_decision(form):
+                raise RecordRefusedError(line, [FieldError("/decision", "not the form of a decision")])
+            sources = [(source.turn_id, source.conversation_id) for source in one.sources]
+            stored += await store.insert_decision(
+                tx, tenant_id, one.id, key=key_of(one), fact_ids=one.fact_ids, decision=form, sources=sources
+            )
+        return stored
+
+    async def restore_memories(
+        self, caller: Caller, tx: Transaction, records: Sequence[tuple[int, MemoryRecord]], *, max_bytes: int
+    ) -> RestoredMemory:
+        """Store memories; those whose id exists are left as they are. Raises RecordRefusedError."""
+        for line, one in records:
+            if len(one.content.encode()) > max_bytes:
+                raise RecordRefusedError(line, [FieldError("/content", f"over {max_bytes} bytes in UTF-8")])
+        rows = {_memory_id(caller.tenant_id, one): one for _, one in records}
+        stored = await store.insert_memories(tx, caller.tenant_id, rows)
+        fresh = [(memory_id, one) for memory_id, one in rows.items() if memory_id in stored]
+        documents = [IndexDocument(one.content, "", _created_at(one)) for _, one in fresh]
+        prepared = await self._index.prepare(caller, documents, deferred=True) if documents else []
+        entries = [
+            IndexEntry(
+                entry_id=memory_id, kind=EntryKind.MEMORY, conversation_id=None, project="", owner=one.owner,
+                agent_id=one.agent_id, actor=None, role=None, position=None, session=None, occurred_at=_created_at(one),
+                metadata=json.dumps(one.metadata, ensure_ascii=False), expires_at=one.expires_at,
+                # the backfill makes the vectors: the job for vectors reads only turns
+                prepared=replace(analysed, vectors_due=False, dates_due=False),
+            )
+            for (memory_id, one), analysed in zip(fresh, prepared, strict=True)
+        ]  # fmt: skip
+        await self._index.write(caller, tx, entries=entries)
+        self._quotas.count(tx, caller.tenant_id, size=sum(len(one.content.encode()) for _, one in fresh))
+        return RestoredMemory(memories=len(fresh), left_out=len(records) - len(fresh))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The turns, with their conversations and content hashes, and the conversations that exist."""
+
+    turns: Mapping[UUID, tuple[UUID, bytes | None]]
+    conversations: frozenset[UUID]
+
+    def have(self, one: EvidenceRecord) -> bool:
+        """Return whether the source of evidence exists, unchanged."""
+        if one.conversation_id is not None and one.conversation_id not in self.conversations:
+            return False
+        if one.turn_id is None:
+            return True
+        hashed = None if one.content_hash is None else bytes.fromhex(one.content_hash)
+        return self.turns.get(one.turn_id) == (one.conversation_id, hashed)
+
+
+def _timeline_facts(
+    records: Sequence[tuple[int, FactRecord]], sources: _Sources
+) -> tuple[list[TimelineFact], dict[Evidence, Origin], bool]:
+    """Return the facts with the evidence whose sources exist, its origins, and whether nothing was left out."""
+    facts: list[TimelineFact] = []
+    origins: dict[Evidence, Origin] = {}
+    is_whole = True
+    for line, record in records:
+        is_whole &= not record.is_partial
+        evidence: list[Evidence] = []
+        for said in record.evidence:
+            if not sources.have(said):
+                is_whole = False
+                continue
+            one = _evidence(said)
+            hashed = None if said.content_hash is None else bytes.fromhex(said.content_hash)
+            origins[one] = Origin(said.conversation_id, said.project, said.actor, hashed, said.rev)
+            evidence.append(one)
+        if evidence:
+            facts.append(_fact(line, record, tuple(evidence)))
+    if len({fact.id for fact in facts}) < len(facts):
+        raise RecordRefusedError(records[0][0], [FieldError("/id", "this id stands twice")])
+    return facts, origins, is_whole
+
+
+def _evidence(said: EvidenceRecord) -> Evidence:
+    return Evidence(
+        source=said.turn_id,
+        object_key=said.object_key,
+        object=said.object,
+        at=truncate_ms(said.at),
+        ends_at=None if said.ends_at is None else truncate_ms(said.ends_at),
+        position=said.position,
+        confidence=said.confidence,
+        tier=said.tier,
+        denies=said.denies,
+        replaces=said.replaces,
+    )
+
+
+def _fact(line: int, record: FactRecord, evidence: tuple[Evidence, ...]) -> TimelineFact:
+    if record.valid_from is None or record.recorded_at is None:
+        wrong = [FieldError(f"/{name}", "This is required.") for name in ("valid_from", "recorded_at")]
+        raise RecordRefusedError(line, wrong)
+    return TimelineFact(
+        id=record.id or new_uuid(),
+        subject=record.subject,
+        predicate=record.predicate,
+        object=record.object,
+        evidence=evidence,
+        confidence=record.confidence,
+        tier=record.tier,
+        valid_from=truncate_ms(record.valid_from),
+        valid_to=None if record.valid_to is None else truncate_ms(record.valid_to),
+        recorded_at=truncate_ms(record.recorded_at),
+        invalidated_at=None if record.invalidated_at is None else truncate_ms(record.invalidated_at),
+        invalidated_by=record.invalidated_by,
+        retracted=record.retracted,
+    )
+
+
+def _statement(record: FactRecord) -> Statement:
+    return Statement(
+        subject=record.subject,
+        predicate=predicate_key(record.predicate),
+        object=record.object,
+        valid_from=truncate_ms(record.valid_from or record.recorded_at or datetime.now(UTC)),
+        valid_to=record.valid_to,
+        confidence=record.confidence,
+        tier=record.tier,
+    )
+
+
+def _created_at(record: MemoryRecord) -> datetime:
+    return truncate_ms(record.created_at or datetime.now(UTC))
+
+
+def _memory_id(tenant_id: TenantId, record: MemoryRecord) -> UUID:
+    if record.id is not None:
+        return record.id
+    key = record.external_id or json.dumps([record.content, record.owner, record.metadata], sort_keys=True)
+    return uuid5(_NAMESPACE, f"{tenant_id}|{record.agent_id}|{key}")

@@ -1,0 +1,114 @@
+"""Queries of imports of facts and memories. Each takes the open transaction first and names the tenant.
+
+Literal SQL: rows are inserted through `unnest`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId
+from app.core.times import truncate_ms
+from app.memory.facts.store import FactKey
+from app.memory.longterm.schemas import MemoryRecord
+
+
+async def find_sources(
+    tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]
+) -> dict[UUID, tuple[UUID, bytes | None]]:
+    """Return the conversation and the content hash of turns that are not erased, and lock them."""
+    rows = await tx.fetch(
+        "select t.id, t.conversation_id, t.content_hash from turns t"
+        " where t.tenant_id = $1 and t.id = any($2::uuid[]) and t.erased_at is null order by t.id for share",
+        tenant_id,
+        turn_ids,
+    )
+    return {row["id"]: (row["conversation_id"], row["content_hash"]) for row in rows}
+
+
+async def filter_conversations(
+    tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]
+) -> frozenset[UUID]:
+    """Return those of the conversations that exist and are not being deleted."""
+    rows = await tx.fetch(
+        "select h.conversation_id from conversation_heads h"
+        " where h.tenant_id = $1 and h.conversation_id = any($2::uuid[]) and h.deleting_at is null",
+        tenant_id,
+        conversation_ids,
+    )
+    return frozenset(row["conversation_id"] for row in rows)
+
+
+async def filter_facts(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of the facts that exist."""
+    rows = await tx.fetch(
+        "select f.id from facts f where f.tenant_id = $1 and f.id = any($2::uuid[])", tenant_id, fact_ids
+    )
+    return {row["id"] for row in rows}
+
+
+async def insert_decision(
+    tx: Transaction,
+    tenant_id: TenantId,
+    decision_id: UUID,
+    *,
+    key: FactKey,
+    fact_ids: Sequence[UUID],
+    decision: str,
+    sources: Sequence[tuple[UUID | None, UUID | None]],
+) -> int:
+    """Insert a decision with its sources; return 0 if its id is already used, else 1."""
+    inserted = await tx.execute(
+        """
+        insert into fact_decisions (tenant_id, id, owner, subject_key, predicate, fact_ids, decision)
+        values ($1, $2, nullif($3, ''), $4, $5, $6::uuid[], $7::json) on conflict do nothing
+        """,
+        tenant_id,
+        decision_id,
+        key.owner,
+        key.subject,
+        key.predicate,
+        fact_ids,
+        decision,
+    )
+    if inserted:
+        await tx.execute(
+            """
+            insert into fact_decision_sources (tenant_id, decision_id, place, turn_id, conversation_id)
+            select $1, $2, * from unnest($3::integer[], $4::uuid[], $5::uuid[])
+            """,
+            tenant_id,
+            decision_id,
+            list(range(len(sources))),
+            [turn_id for turn_id, _ in sources],
+            [conversation_id for _, conversation_id in sources],
+        )
+    return inserted
+
+
+async def insert_memories(tx: Transaction, tenant_id: TenantId, rows: Mapping[UUID, MemoryRecord]) -> set[UUID]:
+    """Insert memories; return the ids of those that did not exist."""
+    inserted: set[UUID] = set()
+    for memory_id, one in rows.items():
+        created_at = truncate_ms(one.created_at or datetime.now(UTC))
+        row = await tx.fetchrow(
+            """
+            insert into memories (tenant_id, id, agent_id, owner, content, metadata, created_at, expires_at,
+                                  repeated_at)
+            values ($1, $2, $3, $4, $5, $6::json, $7, $8, $9::timestamptz[]) on conflict do nothing returning id
+            """,
+            tenant_id,
+            memory_id,
+            one.agent_id,
+            one.owner,
+            one.content,
+            json.dumps(one.metadata, ensure_ascii=False),
+            created_at,
+            one.expires_at,
+            [truncate_ms(time) for time in one.repeated_at],
+        )
+        if row is not None:
+            inserted.add(memory_id)
+    return inserted

@@ -1,0 +1,47 @@
+"""Imports over REST: an upload of lines."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.operations.schemas import Operation
+from app.routers.http.body import UploadRoute
+from app.routers.http.dependencies import Admin, Services
+from app.routers.http.problems import problem_responses
+
+LINES_MEDIA_TYPE: Final = "application/x-ndjson"
+
+router = APIRouter(prefix="/v1", tags=["governance"], route_class=UploadRoute)
+
+
+@router.post(
+    "/import",
+    status_code=202,
+    responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 429, 503),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                media_type: {"schema": {"type": "string", "format": "binary"}}
+                for media_type in (LINES_MEDIA_TYPE, "application/gzip", "application/octet-stream")
+            },
+        }
+    },
+)
+async def import_data(
+    request: Request,
+    caller: Admin,
+    services: Services,
+    response: Response,
+    dry_run: Annotated[  # noqa: FBT002 - FastAPI calls it
+        bool, Query(description="Check all records, and say what would be stored; nothing is stored.")
+    ] = False,
+) -> Operation:
+    """Import lines of an export, plain or in gzip. Needs the scope `admin`. Answers with an operation, at `Location`.
+
+    Conversations keep their ids, seq and hashes where the ids are free and the chain verifies; otherwise they get new
+    ids, and `origin_turn_id` names the turns. What exists already is not stored again, so a file can be sent again.
+    """
+    operation = await services.governance.imports.start(caller, body=request.stream(), dry_run=dry_run)
+    response.headers["Location"] = f"/v1/operations/{operation.id}"
+    return operation

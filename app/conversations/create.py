@@ -62,16 +62,7 @@ async def get_or_create(
             conversation_id,
             counts={"conversations": 1},
         )
-    row = None
-    if created or body.id is not None:
-        row = await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id)
-        if row is not None and not caller.reaches(row.project, row.owner):
-            raise NotFound("not_found", "There is no such conversation.")
-    if row is None and body.external_id is not None:
-        row = await find_by_external_id(caller, tx, body.project, body.external_id)
-    if row is None:
-        await refuse_trashed(caller, tx, conversation_id=body.id, project=body.project, external_id=body.external_id)
-        raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)
+    row = await _find(caller, tx, body, conversation_id if created or body.id is not None else None)
     project = body.project if "project" in body.model_fields_set else row.project
     if (body.id or row.id, body.external_id or row.external_id, project) != (row.id, row.external_id, row.project):
         raise Conflict(
@@ -80,3 +71,20 @@ async def get_or_create(
             fields=[FieldError("/id", "belongs to a conversation of another external_id or project")],
         )
     return RequestResult(row, is_new=created)
+
+
+async def _find(
+    caller: Caller, tx: Transaction, body: ConversationCreate, conversation_id: ConversationId | None
+) -> ConversationRow:
+    """Return the conversation of an id, else of the external id. Raises NotFound, Conflict, Busy."""
+    row = None
+    if conversation_id is not None:
+        row = await conversation_store.find_conversation(tx, caller.tenant_id, conversation_id)
+        if row is not None and not caller.reaches(row.project, row.owner):
+            raise NotFound("not_found", "There is no such conversation.")
+    if row is None and body.external_id is not None:
+        row = await find_by_external_id(caller, tx, body.project, body.external_id)
+    if row is None:
+        await refuse_trashed(caller, tx, conversation_id=body.id, project=body.project, external_id=body.external_id)
+        raise Busy("resource_busy", "This conversation is being deleted right now; send it again.", retry_after_s=1)
+    return row

@@ -55,7 +55,7 @@ class RelistFrame(BaseModel):
     type: Literal["reread"]
 
 
-class Place(NamedTuple):
+class ListedPlace(NamedTuple):
     """The project and the owner of a conversation."""
 
     project: str
@@ -69,7 +69,7 @@ class ConversationListEvent:
     type: str
     text: str
     id: str
-    place: Place | None
+    place: ListedPlace | None
 
 
 class ListSubscription:
@@ -141,7 +141,7 @@ class _TenantList:
         self._recent_events: dict[UUID | None, ConversationListEvent] = {}
         self._last_evicted = 0
 
-    def publish(self, kind: str, text: str, *, conversation_id: UUID | None, place: Place | None) -> None:
+    def publish(self, kind: str, text: str, *, conversation_id: UUID | None, place: ListedPlace | None) -> None:
         self._count += 1
         event = ConversationListEvent(kind, text, f"{self._name}.{self._count}", place)
         self._recent_events.pop(conversation_id, None)
@@ -179,7 +179,7 @@ def _publish_found(tenant_list: _TenantList, found: ListedRows) -> None:
         if len(text) > _MAX_EVENT_CHARACTERS:
             relists = True
         else:
-            place = Place(conversation.project, conversation.owner)
+            place = ListedPlace(conversation.project, conversation.owner)
             tenant_list.publish(frame.type, text, conversation_id=conversation.id, place=place)
     if relists:
         tenant_list.publish_relist()

@@ -50,4 +50,7 @@ def complete_events(document: dict[str, object]) -> dict[str, object]:
                 {"name": name, "in": "header", "required": True, "description": about, "schema": {"type": "string"}}
                 for name, about in _HEADERS
             ]
+    schemas = cast("dict[str, dict[str, dict[str, object]]]", document["components"])["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):  # of the replaced responses
+        schemas.pop(name, None)
     return document

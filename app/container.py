@@ -472,7 +472,9 @@ def _imports(
 ) -> Imports:
     """Return what imports, with the runner of its operations."""
     imports = Imports(base.database, base.ops, tenancy=base.tenancy, operations=operations, settings=settings.requests)
-    imports.run_with(ImportRunner(base.database, conversations=conversations, facts=facts, settings=settings))
+    imports.run_with(
+        ImportRunner(base.database, tenancy=base.tenancy, conversations=conversations, facts=facts, settings=settings)
+    )
     return imports
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from uuid import UUID
 
 from pydantic import JsonValue
@@ -177,6 +178,14 @@ def _first_error(turn: TurnInput, at: str, limits: LimitSettings, now: datetime)
     return None
 
 
+def content_errors(turn: TurnInput, *, limits: LimitSettings) -> list[FieldError]:
+    """Return the first wrong field of the content of a stored turn, or nothing: form and sizes."""
+    try:
+        return list(islice(_member_errors(turn, "", limits), 1))
+    except TooLarge as error:
+        return list(error.fields)
+
+
 def _errors(turn: TurnInput, at: str, limits: LimitSettings) -> Iterator[FieldError]:
     if turn.tool_calls and turn.role is not Role.ASSISTANT:
         yield FieldError(f"{at}/tool_calls", "only an assistant turn calls tools")
@@ -191,6 +200,10 @@ def _errors(turn: TurnInput, at: str, limits: LimitSettings) -> Iterator[FieldEr
         yield FieldError(f"{at}/tool_results", "give tool_call_id with content, or tool_results, not both")
     if turn.content is None and not turn.tool_calls and not turn.tool_results:
         yield FieldError(f"{at}/content", "a turn has content, tool_calls or tool_results")
+    yield from _member_errors(turn, at, limits)
+
+
+def _member_errors(turn: TurnInput, at: str, limits: LimitSettings) -> Iterator[FieldError]:
     yield from _content_errors(turn.content, f"{at}/content", limits)
     yield from _call_errors(turn.tool_calls, f"{at}/tool_calls", limits)
     yield from _result_errors(turn.tool_results, f"{at}/tool_results", limits)

@@ -135,7 +135,7 @@ class Conversations:
         self._publisher = publisher = EventPublisher(bus, outbox)
         self._titles = titles = DerivedTitles(jobs, model=settings.chat.title_model)
         self.restorer = restorer = ConversationRestorer(
-            tenancy=tenancy, index=index, publisher=publisher, session_gap_s=options.session_gap_s
+            tenancy=tenancy, index=index, publisher=publisher, limits=limits, session_gap_s=options.session_gap_s
         )
         self.rebuilder = ConversationRebuilder(restorer, index=index, counter=counter, limits=limits, options=options)
         self.titles = Titles(database, publisher=publisher)

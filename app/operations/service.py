@@ -182,6 +182,11 @@ class Operations:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             return self._view(await self._row(caller, tx, operation_id))
 
+    async def is_open(self, tx: Transaction, tenant_id: TenantId, operation_id: UUID) -> bool:
+        """Return whether an operation exists and has not ended."""
+        row = await store.find(tx, tenant_id, operation_id, locked=False)
+        return row is not None and row.ended_at is None
+
     async def list_page(
         self,
         caller: Caller,

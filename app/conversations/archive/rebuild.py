@@ -13,7 +13,14 @@ from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
 from app.conversations.archive import restore_store as store
-from app.conversations.archive.restore import Children, ConversationRestorer, batches, conversation_row, turn_row
+from app.conversations.archive.restore import (
+    Children,
+    ConversationRestorer,
+    batches,
+    conversation_row,
+    require_content,
+    turn_row,
+)
 from app.conversations.archive.store import ExportedConversation, ExportedSummary
 from app.conversations.drafts import make_draft
 from app.conversations.hash_chain import GENESIS, canonical_form, chain_hash, content_hash, new_salt
@@ -125,7 +132,9 @@ class ConversationRebuilder:
             found = await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(wanted))
         if found is not None:
             return _growth(found, is_foreign=is_foreign), False
-        conversation = self._new(record, new_uuid() if is_foreign else wanted, is_foreign=is_foreign)
+        # with an external id, one of another system is found by it; its earlier id may be that of a deleted one
+        new_id = new_uuid() if is_foreign and record.external_id is not None else wanted
+        conversation = self._new(record, new_id, is_foreign=is_foreign)
         inserted = await store.insert_conversation(tx, caller.tenant_id, ConversationId(conversation.id), conversation)
         if not inserted and not is_foreign and conversation.external_id is not None:
             conversation = replace(conversation, external_id=None)
@@ -133,6 +142,10 @@ class ConversationRebuilder:
                 tx, caller.tenant_id, ConversationId(conversation.id), conversation
             )
         if not inserted:
+            external_id = record.external_id if is_foreign else None
+            if await store.is_trashed(tx, caller.tenant_id, conversation.id, conversation.project, external_id):
+                wrong = FieldError("", "Its conversation is in the trash: restore it, or delete it.")
+                raise RecordRefusedError(line, [wrong])
             raise Busy("resource_busy", "A conversation of the file is being deleted right now.", retry_after_s=1)
         growth = _Growth(conversation, 0, GENESIS, max(1, conversation.rev), is_foreign)
         return growth, True
@@ -243,6 +256,7 @@ class ConversationRebuilder:
 
     def _row(self, growth: _Growth, turn_id: UUID, line: int, record: TurnRecord) -> TurnRow:
         """Return the row of a record at the end of the chain."""
+        require_content(record, line, self._limits)
         conversation = growth.conversation
         row = replace(
             turn_row(conversation, record, has_vectors=self._restorer.has_vectors),

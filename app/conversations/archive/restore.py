@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from app.conversations.archive import restore_store as store
 from app.conversations.archive.restore_store import HeadCounters
 from app.conversations.archive.store import ExportedConversation, ExportedSummary
-from app.conversations.drafts import plain_text
+from app.conversations.drafts import content_errors, plain_text
 from app.conversations.events import EventPublisher
 from app.conversations.hash_chain import GENESIS, chain_hash
 from app.conversations.policies import facts_job
@@ -39,6 +39,7 @@ from app.core.times import truncate_ms
 from app.formats.schemas import JsonObject, Kind, kind_of
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry
 from app.index.service import SearchIndex
+from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 
@@ -50,6 +51,7 @@ _NEEDED = (
     "id", "seq", "position", "rev", "kind", "actor", "content_tokens", "created_at", "occurred_at", "content_hash",
     "chain_hash",
 )  # fmt: skip
+_CONTENT = ("content", "tool_calls", "tool_results", "usage", "metadata")
 
 Children = AsyncIterator[tuple[int, TurnRecord | SummaryRecord, int]]
 """The records of a conversation: the number of the line, the record, the size of the line in bytes."""
@@ -62,8 +64,12 @@ class NotExactError(Exception):
 class ConversationRestorer:
     """Writer of records of conversations."""
 
-    def __init__(self, *, tenancy: Tenancy, index: SearchIndex, publisher: EventPublisher, session_gap_s: int) -> None:
+    def __init__(
+        self, *, tenancy: Tenancy, index: SearchIndex, publisher: EventPublisher, limits: LimitSettings,
+        session_gap_s: int,
+    ) -> None:  # fmt: skip
         self._quotas = tenancy.quotas
+        self._limits = limits
         self._index = index
         self._publisher = publisher
         self._gap = timedelta(seconds=session_gap_s)
@@ -79,16 +85,15 @@ class ConversationRestorer:
         """Store a conversation exactly. Raises NotExactError; RecordRefusedError."""
         conversation = _exact(record, line)
         conversation_id = ConversationId(conversation.id)
-        if await store.is_deleting(tx, caller.tenant_id, conversation_id):
-            raise NotExactError
-        exists, stored = await store.find_hash_at(tx, caller.tenant_id, conversation_id, seq=conversation.last_seq)
-        if exists:
-            if stored != conversation.chain_hash:
-                raise NotExactError
-            return RestoredConversation(ConversationOutcome.EXISTING, conversation_id, 0, 0)
+        existing = RestoredConversation(ConversationOutcome.EXISTING, conversation_id, 0, 0)
+        if await self._exists(caller, tx, conversation):
+            return existing
         if not await store.insert_conversation(tx, caller.tenant_id, conversation_id, conversation):
+            # another import may have stored it since: the insert waited for that
+            if await self._exists(caller, tx, conversation):
+                return existing
             raise NotExactError
-        walk = _ChainWalk(conversation.chain_start or GENESIS)
+        walk = _ChainWalk(conversation.chain_start or GENESIS, self._limits)
         turns = summaries = 0
         async for batch in batches(children):
             added = [(at, one) for at, one in batch if isinstance(one, TurnRecord)]
@@ -104,6 +109,16 @@ class ConversationRestorer:
             raise NotExactError
         await self.finish(caller, tx, conversation, line=line, after_seq=0)
         return RestoredConversation(ConversationOutcome.RESTORED, conversation_id, turns, summaries)
+
+    async def _exists(self, caller: Caller, tx: Transaction, conversation: ExportedConversation) -> bool:
+        """Return whether the conversation is stored with this chain. Raises NotExactError if its id is taken."""
+        conversation_id = ConversationId(conversation.id)
+        if await store.is_deleting(tx, caller.tenant_id, conversation_id):
+            raise NotExactError
+        exists, stored = await store.find_hash_at(tx, caller.tenant_id, conversation_id, seq=conversation.last_seq)
+        if exists and stored != conversation.chain_hash:
+            raise NotExactError
+        return exists
 
     async def insert(self, caller: Caller, tx: Transaction, rows: Sequence[TurnRow]) -> None:
         """Insert turns. Raises NotExactError if an id is taken."""
@@ -202,9 +217,10 @@ class ConversationRestorer:
 class _ChainWalk:
     """The hash chain of the records of a conversation, followed from its start."""
 
-    def __init__(self, start: bytes) -> None:
+    def __init__(self, start: bytes, limits: LimitSettings) -> None:
         self.chain = start
         self.seq = 0
+        self._limits = limits
 
     def rows(
         self, conversation: ExportedConversation, records: Sequence[tuple[int, TurnRecord]], *, has_vectors: bool
@@ -213,6 +229,7 @@ class _ChainWalk:
         rows: list[TurnRow] = []
         for line, record in records:
             _require(record, line)
+            require_content(record, line, self._limits)
             row = turn_row(conversation, record, has_vectors=has_vectors)
             if row.status == "committed":
                 self._follow(row)
@@ -244,6 +261,17 @@ async def batches(children: Children) -> AsyncIterator[list[tuple[int, TurnRecor
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def require_content(record: TurnRecord, line: int, limits: LimitSettings) -> None:
+    """Refuse a turn that is larger than an append stores, and content of an erased turn: no hash covers it."""
+    if record.erased_at is not None:
+        kept = [name for name in _CONTENT if getattr(record, name)]
+        wrong = [FieldError(f"/{name}", "an erased turn has no content") for name in kept]
+    else:
+        wrong = content_errors(record, limits=limits)
+    if wrong:
+        raise RecordRefusedError(line, wrong)
 
 
 def _require(record: TurnRecord, line: int) -> None:

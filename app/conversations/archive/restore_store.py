@@ -84,6 +84,21 @@ async def is_deleting(tx: Transaction, tenant_id: TenantId, conversation_id: Con
     return row is not None and row["deleting_at"] is not None
 
 
+async def is_trashed(
+    tx: Transaction, tenant_id: TenantId, conversation_id: UUID, project: str, external_id: str | None
+) -> bool:
+    """Return whether the conversation with this id, or with this external id, is in the trash."""
+    row = await tx.fetchrow(
+        "select exists (select from conversations c where c.tenant_id = $1 and c.trashed_at is not null"
+        " and (c.id = $2 or c.project = $3 and c.external_id = $4)) as trashed",
+        tenant_id,
+        conversation_id,
+        project,
+        external_id,
+    )
+    return row is not None and bool(row["trashed"])
+
+
 async def filter_known(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, UUID]:
     """Return those of the turns that exist, in any conversation of the tenant, each with its conversation."""
     rows = await tx.fetch(

@@ -195,6 +195,7 @@ class ErasureRunner:
         run, state, kind = erasing.run, erasing.state, erasing.subject.kind
         total = run.total
         if total is None:
+            await self._delete_uploads(erasing, tx)
             total = await self._count(erasing, tx)
             state.began = await store.read_clock(tx)
         phases = _PHASES[kind]
@@ -202,6 +203,7 @@ class ErasureRunner:
             if not await self._steps[phases[state.phase]](erasing, tx):
                 state.phase += 1
         else:
+            await self._delete_uploads(erasing, tx)
             ended_at = await store.read_clock(tx)
             if not await self._left(erasing, tx):
                 await run.checkpoint(tx, done=max(total, state.done(kind)), state=state.written())
@@ -281,6 +283,14 @@ class ErasureRunner:
         counts, more = await self._memories.erase_of(erasing.caller, tx, owner=erasing.owner, limit=_MEMORIES)
         erasing.state.add_deleted(counts)
         return more
+
+    async def _delete_uploads(self, erasing: _Erasing, tx: Transaction) -> None:
+        """Delete the lines of imports that have not ended: they may have data of the subject. Not counted.
+
+        These imports fail. The deletion waits for the object that an import is storing.
+        """
+        if erasing.subject.kind is not SubjectKind.TENANT:  # that of a tenant deletes all its rows
+            await store.delete_uploads(tx, erasing.run.tenant_id)
 
     async def _erase_actor(self, erasing: _Erasing, tx: Transaction) -> bool:
         state, subject, caller = erasing.state, erasing.subject, erasing.caller

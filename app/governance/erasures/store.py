@@ -9,7 +9,7 @@ from typing import Final, cast
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import ClauseElement, DateTime, Uuid, any_, bindparam, func, not_, select, update
+from sqlalchemy import ClauseElement, DateTime, Uuid, any_, bindparam, delete, func, not_, select, update
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
@@ -19,7 +19,7 @@ from app.core.database.transactions import Transaction
 from app.core.ids import KeyId, TenantId
 from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
 from app.governance.schemas import SubjectKind
-from app.governance.tables import erasures
+from app.governance.tables import erasures, import_chunks
 
 ERASED_NAME: Final = "erased"
 """Name of an erased tenant, and of the key that erased it."""
@@ -55,6 +55,7 @@ _END = Query(
 _NOW = Query(
     select(func.date_trunc("milliseconds", func.clock_timestamp(), type_=DateTime(timezone=True)).label("now"))
 )
+_DELETE_UPLOADS = Query(delete(import_chunks).where(*equals(import_chunks, "tenant_id")))
 _OF_TENANT: Final = (
     *("turn_chunks", "turn_streams", "vectors", "index_entries", "fact_decision_sources", "fact_decisions"),
     *("fact_evidence", "facts", "summaries", "turns", "conversation_heads", "conversations"),
@@ -186,6 +187,11 @@ async def delete_of_tenant(tx: Transaction, tenant_id: TenantId, table: str, *, 
     """Delete up to `limit` rows of a tenant, but not the operation `kept` and its jobs; return their number."""
     values = {"kept": kept} if table in {"operations", "jobs"} else {}
     return await _delete_of_tenant(frozenset({table})).execute(tx, tenant_id=tenant_id, limit=limit, **values)
+
+
+async def delete_uploads(tx: Transaction, tenant_id: TenantId) -> None:
+    """Delete the uploaded lines of all imports of a tenant."""
+    await _DELETE_UPLOADS.execute(tx, tenant_id=tenant_id)
 
 
 async def close_tenant(tx: Transaction, tenant_id: TenantId, *, kept_key: KeyId | None) -> dict[str, tuple[int, int]]:

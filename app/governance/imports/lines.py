@@ -11,7 +11,7 @@ from pydantic import JsonValue, ValidationError
 
 from app.conversations.schemas.records import ConversationRecord, RecordRefusedError, SummaryRecord, TurnRecord
 from app.core.database.transactions import Transaction
-from app.core.errors import AppError, FieldError
+from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import TenantId
 from app.core.validation.json_text import parse_json
 from app.governance.exports.records import RECORD_LINE, Record
@@ -33,23 +33,31 @@ class LinePlace:
 class StagedLines:
     """The lines of one import from a place on. One chunk is in memory at a time."""
 
-    def __init__(self, tx: Transaction, tenant_id: TenantId, import_id: UUID, place: LinePlace, *, depth: int) -> None:
+    def __init__(
+        self, tx: Transaction, tenant_id: TenantId, import_id: UUID, place: LinePlace, *, left: int, depth: int
+    ) -> None:
         self.place = place
         self.taken = 0
         """Number of the lines that were taken so far."""
         self._tx = tx
         self._tenant_id = tenant_id
         self._import_id = import_id
+        self._left = left
         self._depth = depth
         self._loaded: int | None = None
         self._lines: list[bytes] = []
         self._first_line = 0
 
     async def peek(self) -> tuple[int, bytes] | None:
-        """Return the number and the text of the next line, or None at the end."""
+        """Return the number and the text of the next line, or None at the end.
+
+        Raises Invalid if lines are missing: an erasure deletes those of imports that have not ended.
+        """
         while True:
             if self._loaded != self.place.chunk:
                 found = await store.read_chunk(self._tx, self._tenant_id, self._import_id, self.place.chunk)
+                if found is None and self.taken < self._left:
+                    raise Invalid("import_incomplete", "Lines of the import were deleted before they were stored.")
                 if found is None:
                     return None
                 self._first_line, self._lines = found[0], zlib.decompress(found[1]).split(b"\n")

@@ -35,6 +35,7 @@ from app.operations.schemas import OperationStatus
 from app.operations.service import OperationRun
 from app.settings import Settings
 from app.tenancy.schemas import job_caller
+from app.tenancy.service import Tenancy
 
 _MEMORIES: Final = 100
 _LISTED: Final = 100
@@ -124,18 +125,22 @@ class ImportRunner:
     """Runs imports."""
 
     def __init__(
-        self, database: Database, *, conversations: Conversations, facts: FactService, settings: Settings
-    ) -> None:
+        self, database: Database, *, tenancy: Tenancy, conversations: Conversations, facts: FactService,
+        settings: Settings,
+    ) -> None:  # fmt: skip
         self._database = database
+        self._quotas = tenancy.quotas
         self._restorer = conversations.restorer
         self._rebuilder = conversations.rebuilder
         self._memory = facts.restorer
         self._settings = settings
 
     async def run(self, run: OperationRun) -> None:
-        """Store objects until the import is complete or a pause is due."""
+        """Store objects until the import is complete or a pause is due. Raises RateLimited, which ends the attempt."""
         while not run.has_ended:
             began = time.monotonic()
+            if not run.parameters.get("dry_run"):
+                self._quotas.require(run.caller)
             if not await self._attempt(run, self._exactly):
                 await self._attempt(run, self._under_new_ids)
             if run.pause_is_due and not run.has_ended:
@@ -171,7 +176,8 @@ class ImportRunner:
 
     def _lines(self, run: OperationRun, tx: Transaction, state: ImportState) -> StagedLines:
         place = LinePlace(state.chunk, state.index)
-        return StagedLines(tx, run.tenant_id, run.id, place, depth=self._settings.requests.max_json_depth)
+        left = int(str(run.parameters["records"])) - state.done
+        return StagedLines(tx, run.tenant_id, run.id, place, left=left, depth=self._settings.requests.max_json_depth)
 
     async def _checkpoint(self, run: OperationRun, tx: Transaction, place: LinePlace, state: ImportState) -> None:
         state.chunk, state.index = place.chunk, place.index

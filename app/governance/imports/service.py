@@ -78,9 +78,16 @@ class Imports:
                 )
 
     async def sweep(self) -> int:
-        """Delete the chunks of uploads that were broken off more than a day ago; return their number. Run by a job."""
+        """Delete the chunks of uploads that were broken off more than a day ago; return their number. Run by a job.
+
+        An import that waits or runs for longer keeps its chunks.
+        """
+        deleted = 0
         async with self._ops.across_tenants() as tx:
-            return await store.delete_old_chunks(tx, limit=_SWEPT_AT_ONCE)
+            for tenant_id, import_id in await store.list_old(tx, limit=_SWEPT_AT_ONCE):
+                if not await self._operations.is_open(tx, tenant_id, import_id):
+                    deleted += await store.delete_chunks(tx, tenant_id, import_id)
+        return deleted
 
 
 def _listed(chunks: Iterable[UploadedChunk]) -> list[UploadedChunk]:

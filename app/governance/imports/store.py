@@ -4,21 +4,27 @@ from datetime import timedelta
 from typing import cast
 from uuid import UUID
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.queries import Query, arguments, delete_some, equals
+from app.core.database.queries import Query, arguments, equals
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.governance.tables import import_chunks
 
 _C = import_chunks.c
 _KEPT = timedelta(days=1)
+_OLD = _C.created_at < func.now() - _KEPT
 _OF_IMPORT = equals(import_chunks, "tenant_id", "import_id")
 _INSERT = Query(insert(import_chunks).values(**arguments("tenant_id", "import_id", "number", "first_line", "data")))
-_READ = Query(select(_C.first_line, _C.data).where(*_OF_IMPORT, *equals(import_chunks, "number")))
+_READ = Query(
+    select(_C.first_line, _C.data)
+    .where(*_OF_IMPORT, *equals(import_chunks, "number"))
+    # an erasure deletes the lines first, and waits here for the object that is being stored
+    .with_for_update(read=True)
+)
 _DELETE = Query(delete(import_chunks).where(*_OF_IMPORT))
-_DELETE_OLD = Query(delete_some(import_chunks, _C.created_at < func.now() - _KEPT, skip_locked=True))
+_LIST_OLD = Query(select(_C.tenant_id, _C.import_id).where(_OLD).distinct().limit(bindparam("limit")))
 
 
 async def insert_chunk(
@@ -34,11 +40,12 @@ async def read_chunk(tx: Transaction, tenant_id: TenantId, import_id: UUID, numb
     return None if row is None else (cast("int", row["first_line"]), cast("bytes", row["data"]))
 
 
-async def delete_chunks(tx: Transaction, tenant_id: TenantId, import_id: UUID) -> None:
-    """Delete all chunks of an import."""
-    await _DELETE.execute(tx, tenant_id=tenant_id, import_id=import_id)
+async def delete_chunks(tx: Transaction, tenant_id: TenantId, import_id: UUID) -> int:
+    """Delete all chunks of an import; return their number."""
+    return await _DELETE.execute(tx, tenant_id=tenant_id, import_id=import_id)
 
 
-async def delete_old_chunks(tx: Transaction, *, limit: int) -> int:
-    """Delete chunks of all tenants that are older than a day (ops role); return their number."""
-    return await _DELETE_OLD.execute(tx, limit=limit)
+async def list_old(tx: Transaction, *, limit: int) -> list[tuple[TenantId, UUID]]:
+    """Return uploads of all tenants that have chunks older than a day (ops role)."""
+    rows = await _LIST_OLD.fetch(tx, limit=limit)
+    return [(cast("TenantId", row["tenant_id"]), cast("UUID", row["import_id"])) for row in rows]

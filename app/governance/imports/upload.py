@@ -23,6 +23,8 @@ _CHUNK_BYTES: Final = 512 * 2**10
 _CHECKPOINT: Final = b'{"type":"checkpoint"'
 _HEAD_BYTES: Final = 64 * 2**10
 _MAX_EMPTY: Final = 10
+_MAX_GAP: Final = 100
+"""Lines without a record, such as checkpoints, between two records of a chunk."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -150,9 +152,11 @@ class UploadReader:
         self._digest.add("record", line)
         self.records += 1
         # a chunk has consecutive lines, so that each has a number: the empty ones between are kept
-        if not self._waiting:
-            self._first_line = number
         gap = number - self._first_line - len(self._waiting)
+        if self._waiting and gap > _MAX_GAP:
+            yield self._chunk()
+        if not self._waiting:
+            self._first_line, gap = number, 0
         self._waiting += [b""] * gap
         self._waiting.append(line)
         self._waiting_bytes += len(line)

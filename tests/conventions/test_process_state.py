@@ -145,7 +145,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.governance.exports.records.ExportDigest": "one export",
     "app.governance.importers.building.TurnBuilder": "one conversation of one file that is converted",
     "app.governance.importers.chatgpt._ChatBranch": "one conversation of one file that is converted",
-    "app.governance.exports.service._Page": "one page of one export",
+    "app.governance.exports.service._RecordPage": "one page of one export",
     "app.governance.imports.run.ImportState": "one object of one import",
     "app.governance.imports.lines.StagedLines": "one object of one import",
     "app.governance.imports.upload.UploadReader": "one upload",

@@ -93,7 +93,7 @@ class ConversationRestorer:
             if await self._exists(caller, tx, conversation):
                 return existing
             raise NotExactError
-        walk = _ChainWalk(conversation.chain_start or GENESIS, self._limits)
+        walk = _RestoredChain(conversation.chain_start or GENESIS, self._limits)
         turns = summaries = 0
         async for batch in batches(children):
             added = [(at, one) for at, one in batch if isinstance(one, TurnRecord)]
@@ -214,7 +214,7 @@ class ConversationRestorer:
             after = (rows[-1].to_position, rows[-1].id)
 
 
-class _ChainWalk:
+class _RestoredChain:
     """The hash chain of the records of a conversation, followed from its start."""
 
     def __init__(self, start: bytes, limits: LimitSettings) -> None:

@@ -33,7 +33,7 @@ _INLINE_RECORDS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class _Subject:
+class _ExportSubject:
     """The scope of one export."""
 
     kind: ScopeKind
@@ -56,7 +56,7 @@ class _Subject:
 
 
 @dataclass(slots=True)
-class _Page:
+class _RecordPage:
     """The records of one page, and the approximate size of their texts."""
 
     records: list[JsonObject] = field(default_factory=list[JsonObject])
@@ -88,7 +88,7 @@ class Exports:
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await self._conversations.require(caller, tx, conversation_id)
-        subject = _Subject(ScopeKind.CONVERSATION, caller.tenant_id, conversation_id=conversation_id)
+        subject = _ExportSubject(ScopeKind.CONVERSATION, caller.tenant_id, conversation_id=conversation_id)
         return self._start(caller, subject, options)
 
     async def export(self, caller: Caller, *, body: ExportCreate) -> AsyncIterator[bytes]:
@@ -96,16 +96,16 @@ class Exports:
         caller.require(Scope.READ)
         caller.require(Scope.ADMIN)
         kind = ScopeKind.TENANT if body.project is None else ScopeKind.PROJECT
-        return self._start(caller, _Subject(kind, caller.tenant_id, project=body.project), body)
+        return self._start(caller, _ExportSubject(kind, caller.tenant_id, project=body.project), body)
 
-    def _start(self, caller: Caller, subject: _Subject, options: ExportOptions) -> AsyncIterator[bytes]:
+    def _start(self, caller: Caller, subject: _ExportSubject, options: ExportOptions) -> AsyncIterator[bytes]:
         place = ExportPlace()
         if options.cursor is not None:
             place = ExportPlace.read(self._cursors.read(subject.name(), options.cursor))
         return self._lines(caller, subject, place, options)
 
     async def _lines(
-        self, caller: Caller, subject: _Subject, place: ExportPlace, options: ExportOptions
+        self, caller: Caller, subject: _ExportSubject, place: ExportPlace, options: ExportOptions
     ) -> AsyncIterator[bytes]:
         digest = ExportDigest(place.hash, place.counts)
         before = sum(digest.counts.values())
@@ -131,12 +131,12 @@ class Exports:
                 conversation_id=subject.conversation_id, counts=counts,
             )  # fmt: skip
 
-    def _checkpoint(self, subject: _Subject, place: ExportPlace) -> bytes:
+    def _checkpoint(self, subject: _ExportSubject, place: ExportPlace) -> bytes:
         cursor = self._cursors.write(subject.name(), place.written())
         return write_line({"type": "checkpoint", "cursor": cursor}) + b"\n"
 
     async def _page(
-        self, tx: Transaction, subject: _Subject, place: ExportPlace
+        self, tx: Transaction, subject: _ExportSubject, place: ExportPlace
     ) -> tuple[list[JsonObject], ExportPlace]:
         match place.phase:
             case "conversations":
@@ -153,10 +153,10 @@ class Exports:
                 return list(page.records), place.moved("memories", page.after) if page.after else place.moved("end")
 
     async def _conversation_page(
-        self, tx: Transaction, subject: _Subject, place: ExportPlace
+        self, tx: Transaction, subject: _ExportSubject, place: ExportPlace
     ) -> tuple[list[JsonObject], ExportPlace]:
         """Return the rest of the present conversation, and further ones while the page has room."""
-        page = _Page()
+        page = _RecordPage()
         if place.inside is not None:
             inside = await self._fill(tx, subject, place.inside, page)
             if inside is not None or page.is_full:
@@ -174,7 +174,7 @@ class Exports:
         return page.records, place if len(found) == _CONVERSATIONS else place.moved("facts")
 
     async def _fill(
-        self, tx: Transaction, subject: _Subject, inside: ConversationPlace | None, page: _Page
+        self, tx: Transaction, subject: _ExportSubject, inside: ConversationPlace | None, page: _RecordPage
     ) -> ConversationPlace | None:
         """Add records of a conversation until the page is full. Return the place after them; None at the end."""
         while inside is not None and not page.is_full:
@@ -185,7 +185,7 @@ class Exports:
         return inside
 
 
-def _header(subject: _Subject, created_at: datetime) -> JsonObject:
+def _header(subject: _ExportSubject, created_at: datetime) -> JsonObject:
     return {
         "type": "header",
         "format": FORMAT,

@@ -3,15 +3,12 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from app.cli.common import admin_key, fail, quiet_settings, read_settings
+from app.cli.common import fail, quiet_settings, read_settings, running_server
 from app.cli.documents import print_document
-
-if TYPE_CHECKING:
-    from app.settings import Settings
 
 commands = typer.Typer()
 
@@ -34,7 +31,7 @@ def tail_conversation(
         name = format_id(parse_id(conversation))
     except ValueError:
         fail("give the id of a conversation.")
-    running, key = _running_server(settings)
+    running, key = running_server(settings)
     asyncio.run(tail(TailTarget(running, key, name), after_rev=after_rev, raw=raw))
 
 
@@ -49,7 +46,7 @@ def mcp(
 
     from app.mcp.client_config import Target, client_configuration
 
-    target = Target(*_running_server(settings), agent)
+    target = Target(*running_server(settings), agent)
     if print_config:
         print_document(client_configuration(target, command=str(Path(sys.argv[0]).absolute())))
         return
@@ -57,13 +54,3 @@ def mcp(
     from app.mcp.bridge import serve_stdio
 
     asyncio.run(serve_stdio(target))
-
-
-def _running_server(settings: "Settings") -> tuple[str, str]:
-    """Return the URL of the server for client commands, and their key."""
-    key = settings.server.api_key.get_secret_value() if settings.server.api_key else admin_key(settings)
-    if key is None:
-        fail("there is no key: set TURNKEEP_API_KEY.")
-    host = "127.0.0.1" if settings.server.host in {"0.0.0.0", "::"} else settings.server.host  # noqa: S104 - compared, not bound
-    host = f"[{host}]" if ":" in host else host
-    return settings.server.url or f"http://{host}:{settings.server.port}", key

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from app.cli import audit, clients, conversion, database, documents, keys, serving
+from app.cli import archives, audit, clients, database, documents, keys, serving
 from app.cli.common import fail
 from app.core.errors import AppError
 
 cli = typer.Typer(
     help="Turnkeep: keeps conversations, builds context.", no_args_is_help=True, pretty_exceptions_enable=False
 )
-for group in (serving, database, clients, documents, conversion):
+for group in (serving, database, clients, documents, archives):
     cli.registered_commands += group.commands.registered_commands
 cli.add_typer(keys.commands, name="keys")
 cli.add_typer(audit.commands, name="audit")

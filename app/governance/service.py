@@ -17,6 +17,7 @@ from app.core.telemetry import get_logger
 from app.governance.erasures.run import ErasureRunner
 from app.governance.erasures.service import Erasures
 from app.governance.exports.service import Exports
+from app.governance.importers.service import ForeignSystem
 from app.governance.imports.run import ImportRunner
 from app.governance.imports.service import Imports
 from app.governance.owners import OwnerViews
@@ -28,7 +29,7 @@ from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, Scope
 
-__all__ = ["Erasures", "Exports", "Governance", "ImportRunner", "Imports"]
+__all__ = ["Erasures", "Exports", "ForeignSystem", "Governance", "ImportRunner", "Imports"]
 
 _SWEPT_AT_ONCE = 1_000
 _MAX_SWEEPS = 100

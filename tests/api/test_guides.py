@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 AGENTS = ROOT / "docs/guides/agents.md"
 SPACES = ROOT / "docs/guides/embedding-spaces.md"
+TRANSFERS = ROOT / "docs/guides/export-import.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = {"sh", "bash"}
@@ -235,6 +237,24 @@ def run(commands: str, folder: Path, env: dict[str, str]) -> dict[int, str]:
     return printed
 
 
+@asynccontextmanager
+async def working(service: Service) -> AsyncIterator[None]:
+    """Do the jobs that come, as a worker beside the server does."""
+
+    async def work() -> None:
+        while True:
+            await service.run_jobs()
+            await asyncio.sleep(0.1)
+
+    task = asyncio.create_task(work())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("served", "page"),
@@ -251,7 +271,8 @@ async def test_the_snippets_of_a_page_work_as_printed(served: tuple[Service, int
     (tmp_path / "data/admin-key").write_text(client.key)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     commands = script(page, tmp_path, port, client.key)
-    printed = await asyncio.to_thread(run, commands, tmp_path, environment(service, client, port))
+    async with working(service) if page == TRANSFERS else nullcontext():  # its commands wait for operations
+        printed = await asyncio.to_thread(run, commands, tmp_path, environment(service, client, port))
     await client.aclose()
     parts = runnable(page)
     for number, snippet in enumerate(parts):

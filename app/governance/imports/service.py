@@ -2,13 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
 from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.core.database.transactions import Database
+from app.core.errors import TooLarge
 from app.core.ids import new_uuid
+from app.core.times import format_time
+from app.core.validation.json_text import parse_json
 from app.governance.exports.records import ScopeKind
+from app.governance.importers.service import ForeignSystem, convert_file
 from app.governance.imports import store
 from app.governance.imports.run import ImportRunner
 from app.governance.imports.upload import UploadedChunk, UploadReader
@@ -39,8 +44,12 @@ class Imports:
         """Register the runner of imports."""
         self._operations.handlers[IMPORT] = OperationHandler(runner.run, runner.stop)
 
-    async def start(self, caller: Caller, *, body: AsyncIterator[bytes], dry_run: bool) -> Operation:
+    async def start(
+        self, caller: Caller, *, body: AsyncIterator[bytes], dry_run: bool, source: ForeignSystem | None = None
+    ) -> Operation:
         """Receive an upload and start its import. Raises Forbidden, Invalid, TooLarge, RateLimited.
+
+        With `source`, the body is a JSON document of that system, in memory while it is converted.
 
         The lines are stored in chunks while they arrive. An upload that is broken off leaves chunks that nothing reads;
         the sweep deletes them after a day.
@@ -52,8 +61,9 @@ class Imports:
             max_bytes=settings.import_max_bytes, max_line_bytes=settings.import_max_line_bytes,
             max_depth=settings.max_json_depth,
         )  # fmt: skip
+        lines = body if source is None else self._converted(source, body)
         try:
-            async for part in body:
+            async for part in lines:
                 # in a thread: a part of gzip can be a thousand times as long
                 await self._store(caller, import_id, await asyncio.to_thread(_listed, reader.chunks_of(part)))
             await self._store(caller, import_id, await asyncio.to_thread(_listed, reader.end()))
@@ -77,6 +87,16 @@ class Imports:
                     tx, caller.tenant_id, import_id, number=chunk.number, first_line=chunk.first_line, data=chunk.data
                 )
 
+    async def _converted(self, source: ForeignSystem, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the lines of a document of another system."""
+        document, max_bytes = bytearray(), self._settings.max_request_bytes
+        async for part in body:
+            document += part
+            if len(document) > max_bytes:
+                detail = f"A document of another system may have up to {max_bytes} bytes: convert it with the command."
+                raise TooLarge("import_too_large", detail)
+        yield await asyncio.to_thread(_convert, source, bytes(document), self._settings.max_json_depth)
+
     async def sweep(self) -> int:
         """Delete the chunks of uploads that were broken off more than a day ago; return their number. Run by a job.
 
@@ -88,6 +108,11 @@ class Imports:
                 if not await self._operations.is_open(tx, tenant_id, import_id):
                     deleted += await store.delete_chunks(tx, tenant_id, import_id)
         return deleted
+
+
+def _convert(source: ForeignSystem, document: bytes, max_depth: int) -> bytes:
+    created_at = format_time(datetime.now(UTC))
+    return b"".join(convert_file(source, parse_json(document, max_depth=max_depth), created_at=created_at))
 
 
 def _listed(chunks: Iterable[UploadedChunk]) -> list[UploadedChunk]:

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
+from app.governance.service import ForeignSystem
 from app.operations.schemas import Operation
 from app.routers.http.body import UploadRoute
 from app.routers.http.dependencies import Admin, Services
@@ -23,7 +24,7 @@ router = APIRouter(prefix="/v1", tags=["governance"], route_class=UploadRoute)
             "required": True,
             "content": {
                 media_type: {"schema": {"type": "string", "format": "binary"}}
-                for media_type in (LINES_MEDIA_TYPE, "application/gzip", "application/octet-stream")
+                for media_type in (LINES_MEDIA_TYPE, "application/gzip", "application/octet-stream", "application/json")
             },
         }
     },
@@ -36,12 +37,16 @@ async def import_data(
     dry_run: Annotated[  # noqa: FBT002 - FastAPI calls it
         bool, Query(description="Check all records, and say what would be stored; nothing is stored.")
     ] = False,
+    source: Annotated[
+        ForeignSystem | None,
+        Query(description="The system that the body is a JSON document of; default: the body is lines of an export."),
+    ] = None,
 ) -> Operation:
     """Import lines of an export, plain or in gzip. Needs the scope `admin`. Answers with an operation, at `Location`.
 
     Conversations keep their ids, seq and hashes where the ids are free and the chain verifies; otherwise they get new
     ids, and `origin_turn_id` names the turns. What exists already is not stored again, so a file can be sent again.
     """
-    operation = await services.governance.imports.start(caller, body=request.stream(), dry_run=dry_run)
+    operation = await services.governance.imports.start(caller, body=request.stream(), dry_run=dry_run, source=source)
     response.headers["Location"] = f"/v1/operations/{operation.id}"
     return operation

@@ -1,4 +1,4 @@
-"""`convert`: turn an export of another system into a file for an import."""
+"""Conversion of the documents of other systems: reading the document, and writing the lines."""
 
 import json
 import sys
@@ -6,37 +6,15 @@ import zipfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
-
-import typer
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from app.cli.common import fail
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-commands = typer.Typer()
-
 _MAX_BYTES = 2 * 2**30
 _ARCHIVED = "conversations"  # ChatGPT's archive: conversations.json, or conversations-000.json and so on
-
-
-@commands.command()
-def convert(
-    file: Annotated[Path, typer.Argument(help="The document of the other system: JSON, or the ZIP file of ChatGPT.")],
-    system: Annotated[
-        str, typer.Option("--from", help="chatgpt, openai, mem0, zep, letta, langgraph or honcho.", show_default=False)
-    ],
-    output: Annotated[Path | None, typer.Option(help="Write to this file; default: standard output.")] = None,
-) -> None:
-    """Convert an export of another system into a file that an import reads."""
-    lines = converted_lines(file, system)
-    count = 0
-    with _opened(output) as out:
-        for line in lines:
-            out.write(line)
-            count += 1
-    typer.echo(f"turnkeep: {count - 2} records from {file.name}.", err=True)
 
 
 def converted_lines(file: Path, system: str) -> Iterator[bytes]:
@@ -87,7 +65,7 @@ def _parsed(name: str, text: bytes) -> "JsonValue":
 
 
 @contextmanager
-def _opened(output: Path | None) -> Generator[BinaryIO]:
+def opened_output(output: Path | None) -> Generator[BinaryIO]:
     """Open the output. A file gets its name when it is complete."""
     if output is None:
         yield sys.stdout.buffer

@@ -1,0 +1,104 @@
+"""The commands `export`, `import` and `convert`: arguments and output."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.archives.conversion import converted_lines, opened_output
+from app.cli.common import fail, quiet_settings, running_server
+
+if TYPE_CHECKING:
+    from app.cli.archives.connection import Server
+
+commands = typer.Typer()
+
+_Url = Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")]
+_SYSTEMS = "chatgpt, openai, mem0, zep, letta, langgraph or honcho."
+
+
+@commands.command("export")
+def export_data(
+    file: Annotated[Path | None, typer.Argument(help="Write to this file; default: standard output.")] = None,
+    project: Annotated[str | None, typer.Option(help="Only this project.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Only the conversation with this id.")] = None,
+    created_at: Annotated[
+        str | None, typer.Option(help="Time in the header; with that of an earlier export, equal data is equal bytes.")
+    ] = None,
+    url: _Url = None,
+) -> None:
+    """Export a tenant, a project or a conversation. A file that was broken off is continued by the same command.
+
+    The key: TURNKEEP_API_KEY, or the admin key.
+    """
+    if project is not None and conversation is not None:
+        fail("give --project or --conversation, not both.")
+    if file is not None and file.is_dir():
+        fail(f"{file} is a directory: name a file.")
+    server = _server(url)
+
+    from app.cli.archives.download import ExportScope, download
+    from app.cli.archives.progress import TransferProgress
+
+    scope = ExportScope(project=project, conversation=conversation, created_at=created_at)
+    with TransferProgress("export") as progress:
+        records = download(server, scope, file, progress=progress)
+    typer.echo(f"turnkeep: {records} records{'' if file is None else f' in {file}'}.", err=True)
+
+
+@commands.command("import")
+def import_data(
+    file: Annotated[Path, typer.Argument(help="Lines of an export, plain or in gzip, or the file of another system.")],
+    system: Annotated[
+        str | None, typer.Option("--from", help=f"The other system: {_SYSTEMS}", show_default=False)
+    ] = None,
+    dry_run: Annotated[  # noqa: FBT002
+        bool, typer.Option("--dry-run", help="Check all records and say what would be stored.")
+    ] = False,
+    url: _Url = None,
+) -> None:
+    """Import a file, and wait for the end. Exits with code 1 if a record was refused.
+
+    Nothing is stored twice: send the file again after a failure. The key: TURNKEEP_API_KEY, or the admin key.
+    """
+    if not file.is_file():
+        fail(f"{file} is not a file.")
+    server = _server(url)
+
+    from app.cli.archives.progress import TransferProgress
+    from app.cli.archives.upload import file_parts, follow, show, upload
+
+    with TransferProgress("upload") as progress:
+        if system is None:
+            parts = file_parts(file, progress=progress)
+        else:
+            parts = (progress.counted(line) for line in converted_lines(file, system))
+        operation = upload(server, parts, dry_run=dry_run)
+    with TransferProgress("import") as progress:
+        ended = follow(server, operation, progress=progress)
+    if not show(ended):
+        raise SystemExit(1)
+
+
+@commands.command()
+def convert(
+    file: Annotated[Path, typer.Argument(help="The document of the other system: JSON, or the ZIP file of ChatGPT.")],
+    system: Annotated[str, typer.Option("--from", help=_SYSTEMS, show_default=False)],
+    output: Annotated[Path | None, typer.Option(help="Write to this file; default: standard output.")] = None,
+) -> None:
+    """Convert an export of another system into a file that an import reads."""
+    lines = converted_lines(file, system)
+    count = 0
+    with opened_output(output) as out:
+        for line in lines:
+            out.write(line)
+            count += 1
+    typer.echo(f"turnkeep: {count - 2} records from {file.name}.", err=True)
+
+
+def _server(url: str | None) -> "Server":
+    settings = quiet_settings(**({} if url is None else {"url": url}))
+
+    from app.cli.archives.connection import Server
+
+    return Server(*running_server(settings))

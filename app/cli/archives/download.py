@@ -1,0 +1,218 @@
+"""Downloads an export into a file, across lost connections and killed processes.
+
+Invariants: the file gets its name when its trailer has arrived. Until then `FILE.part` has the lines up to some point,
+and `FILE.part.json` the last checkpoint with the number of bytes before it; the next run continues there. Checkpoints
+are not in the file, so its bytes are those of an export without interruption.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from app.cli.archives.connection import Server, TransportError, UnavailableError, require_success
+from app.cli.archives.progress import TransferProgress
+from app.cli.common import fail
+from app.formats.schemas import JsonObject
+
+_CHECKPOINT: Final = b'{"type":"checkpoint"'
+_TRAILER: Final = b'{"type":"trailer"'
+_HEADER: Final = b'{"type":"header"'
+_MAX_WAITS: Final = 8
+_MAX_WAIT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExportScope:
+    """The data to export: of a project, of a conversation, or of the tenant."""
+
+    project: str | None = None
+    conversation: str | None = None
+    created_at: str | None = None
+
+
+@dataclass(slots=True)
+class _Place:
+    """The last checkpoint: its cursor, and the bytes and records before it."""
+
+    cursor: str | None = None
+    size: int = 0
+    records: int = 0
+
+
+class _Sink(Protocol):
+    """Destination of the lines."""
+
+    place: _Place
+
+    def write(self, line: bytes) -> None:
+        """Take one line with its end."""
+        ...
+
+    def checkpoint(self, place: _Place) -> None:
+        """Keep all lines so far, and the place after them."""
+        ...
+
+    def rewind(self) -> None:
+        """Drop the lines after the last checkpoint."""
+        ...
+
+
+def download(server: Server, scope: ExportScope, file: Path | None, *, progress: TransferProgress) -> int:
+    """Write an export to a file, or to standard output; return the number of records."""
+    sink: _Sink = _Pipe() if file is None else _PartFile(file, server, scope)
+    if sink.place.cursor is not None:
+        progress.say(f"continuing {file} after {sink.place.records} records.")
+    waits, last = 0, sink.place.cursor
+    while True:
+        try:
+            records = _receive(server, scope, sink, progress)
+        except (TransportError, UnavailableError, _BrokenOffError) as error:
+            waits = 0 if sink.place.cursor != last else waits + 1
+            last = sink.place.cursor
+            sentence = error.sentence if isinstance(error, UnavailableError) else server.unreachable()
+            if waits >= _MAX_WAITS:
+                fail(f"{sentence} Run the same command again to continue." if file else sentence)
+            wait_s = min(_MAX_WAIT_S, 0.25 * 2**waits)
+            progress.say(f"the export was broken off; trying again in {wait_s:.0f} s.")
+            time.sleep(wait_s)
+            sink.rewind()
+        else:
+            break
+    if isinstance(sink, _PartFile):
+        sink.complete()
+    return records
+
+
+class _BrokenOffError(Exception):
+    """The answer ended without a trailer."""
+
+
+def _receive(server: Server, scope: ExportScope, sink: _Sink, progress: TransferProgress) -> int:
+    """Write the lines of one answer; return the number of all records. Raises _BrokenOffError."""
+    records = sink.place.records
+    size = sink.place.size
+    for line in _lines(server, scope, sink.place.cursor):
+        if line.startswith(_CHECKPOINT):
+            sink.checkpoint(_Place(json.loads(line)["cursor"], size, records))
+            progress.records(records)
+            continue
+        sink.write(line)
+        size += len(line)
+        if line.startswith(_TRAILER):
+            return records
+        records += not line.startswith(_HEADER)
+    raise _BrokenOffError
+
+
+def _lines(server: Server, scope: ExportScope, cursor: str | None) -> Iterator[bytes]:
+    """Yield the whole lines of one answer, with their ends."""
+    given: JsonObject = {"checkpoints": True, "cursor": cursor, "created_at": scope.created_at}
+    body = {name: value for name, value in given.items() if value is not None}
+    with server.client() as client:
+        if scope.conversation is not None:
+            params = {name: "true" if value is True else str(value) for name, value in body.items()}
+            asked = client.stream("GET", f"/v1/conversations/{scope.conversation}/export", params=params)
+        else:
+            asked = client.stream(
+                "POST", "/v1/export", json=body if scope.project is None else body | {"project": scope.project}
+            )
+        with asked as answer:
+            require_success(answer)
+            rest = bytearray()
+            for part in answer.iter_bytes():
+                *whole, last = part.split(b"\n")
+                for line in whole:
+                    yield bytes(rest) + line + b"\n"
+                    rest.clear()
+                rest += last
+
+
+class _Pipe:
+    """Standard output: lines after a checkpoint are written when the next one has arrived."""
+
+    def __init__(self) -> None:
+        self.place = _Place()
+        self._waiting: list[bytes] = []
+
+    def write(self, line: bytes) -> None:
+        self._waiting.append(line)
+        if line.startswith(_TRAILER):
+            self._flush()
+
+    def checkpoint(self, place: _Place) -> None:
+        self._flush()
+        self.place = place
+
+    def rewind(self) -> None:
+        self._waiting.clear()
+
+    def _flush(self) -> None:
+        try:
+            sys.stdout.buffer.writelines(self._waiting)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # the reader has ended: a second error at exit would be printed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
+        self._waiting.clear()
+
+
+class _PartFile:
+    """`FILE.part` and its last checkpoint."""
+
+    def __init__(self, file: Path, server: Server, scope: ExportScope) -> None:
+        self._file = file
+        self._part = file.with_name(f"{file.name}.part")
+        self._note = file.with_name(f"{file.name}.part.json")
+        self._source: JsonObject = {"url": server.url} | asdict(scope)
+        try:
+            self.place = self._noted()
+            self._out = self._part.open("r+b" if self.place.cursor is not None else "wb")
+            self._out.truncate(self.place.size)
+            self._out.seek(self.place.size)
+        except OSError as error:
+            fail(f"{error.filename or self._part} cannot be written ({error.strerror}).")
+
+    def _noted(self) -> _Place:
+        """Return the place of an earlier run; the start if there is none."""
+        if not self._note.exists() or not self._part.exists():
+            return _Place()
+        try:
+            noted = json.loads(self._note.read_bytes())
+            place = _Place(str(noted["cursor"]), int(noted["size"]), int(noted["records"]))
+            source = noted["source"]
+        except (ValueError, KeyError, TypeError):
+            return _Place()
+        if source != self._source:
+            fail(f"{self._part} is of another export: continue that one, or remove the file.")
+        return place if self._part.stat().st_size >= place.size else _Place()
+
+    def write(self, line: bytes) -> None:
+        self._out.write(line)
+
+    def checkpoint(self, place: _Place) -> None:
+        # the lines are durable before the note that counts them
+        self._out.flush()
+        os.fsync(self._out.fileno())
+        self.place = place
+        fresh = self._note.with_name(f"{self._note.name}.new")
+        fresh.write_text(json.dumps(asdict(place) | {"source": self._source}))
+        fresh.replace(self._note)
+
+    def rewind(self) -> None:
+        self._out.flush()
+        self._out.truncate(self.place.size)
+        self._out.seek(self.place.size)
+
+    def complete(self) -> None:
+        """Give the file its name."""
+        self._out.flush()
+        os.fsync(self._out.fileno())
+        self._out.close()
+        self._part.replace(self._file)
+        self._note.unlink(missing_ok=True)

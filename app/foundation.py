@@ -64,5 +64,11 @@ async def open_foundation(
             await pool.require_role_without_bypass()
         given = settings.tenancy.secret_key
         secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
-        tenancy = Tenancy(database, ops, secret=secret, settings=settings.tenancy, rates=settings.rates, epochs=epochs)
-        yield Foundation(server, database, ops, tenancy)
+        tenancy = Tenancy(
+            database, ops, secret=secret, settings=settings.tenancy, rates=settings.rates, epochs=epochs,
+            oidc=settings.oidc,
+        )  # fmt: skip
+        try:
+            yield Foundation(server, database, ops, tenancy)
+        finally:
+            await tenancy.close()

@@ -84,6 +84,8 @@ def actor_kind(actor: Actor) -> ActorKind:
         return ActorKind.COMMAND
     if actor.key_id.int == 0:
         return ActorKind.JOB
+    if actor.is_person:
+        return ActorKind.PERSON
     return ActorKind.TOKEN if actor.via_token else ActorKind.KEY
 
 

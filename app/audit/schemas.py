@@ -109,9 +109,14 @@ class ObjectKind(StrEnum):
 
 
 class ActorKind(StrEnum):
-    """Who acted: an API key, a conversation token of a key, a job of the service, or a command of its operator."""
+    """Who acted.
+
+    An API key, a conversation token of a key, a person by an access token, a job of the service, or a command of its
+    operator.
+    """
 
     KEY = "key"
+    PERSON = "person"
     TOKEN = "token"  # noqa: S105 - a kind of actor
     JOB = "job"
     COMMAND = "command"
@@ -121,7 +126,7 @@ _NO_KEY = KeyId(UUID(int=0))
 
 
 class Actor(Protocol):
-    """The caller of a service, as far as an entry names it. `key_id` is 0 for a job."""
+    """The caller of a service, as far as an entry names it. `key_id` is 0 for a job, for a person a keyed hash."""
 
     @property
     def key_tenant_id(self) -> TenantId:
@@ -138,6 +143,11 @@ class Actor(Protocol):
         """Whether the caller gave a conversation token."""
         ...
 
+    @property
+    def is_person(self) -> bool:
+        """Whether the caller gave an access token of an issuer."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -146,6 +156,7 @@ class Command:
     key_tenant_id: TenantId
     key_id: KeyId = _NO_KEY
     via_token: bool = False
+    is_person: bool = False
 
 
 @dataclass(frozen=True, slots=True)

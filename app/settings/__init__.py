@@ -18,6 +18,7 @@ from app.settings.group import SettingsGroup
 from app.settings.kinds import api_root
 from app.settings.memory import ContextSettings, FactSettings, IndexSettings, LifecycleSettings
 from app.settings.models import ChatSettings, EmbeddingSettings, ToolSettings
+from app.settings.oidc import OidcSettings
 from app.settings.rates import RateSettings
 from app.settings.server import BrowserSettings, BusSettings, RequestSettings, ServerSettings, TelemetrySettings
 from app.settings.webhooks import WebhookSettings
@@ -36,6 +37,7 @@ class Settings(BaseModel):
     rates: RateSettings
     database: DatabaseSettings
     tenancy: TenancySettings
+    oidc: OidcSettings
     jobs: JobSettings
     bus: BusSettings
     limits: LimitSettings

@@ -24,6 +24,8 @@ DEFAULT_AGENT: Final = "default"
 """The agent of a caller that names none."""
 AGENT_PATTERN: Final = "^[!-~]([ -~]*[!-~])?$"
 MAX_AGENT_CHARACTERS: Final = 256
+ERASED_NAME: Final = "erased"
+"""Name of an erased tenant, and of the key that is left of it."""
 
 
 def agent_name(text: str) -> str:
@@ -105,6 +107,8 @@ class Caller:
     digest: bytes = field(default=b"", repr=False)
     via_token: bool = False
     """Whether a conversation token was given, also after `require_conversation`."""
+    is_person: bool = False
+    """Whether an access token of an issuer was given. `key_id` is then a keyed hash of issuer and subject."""
     rates: Mapping[RateClass, float] | None = field(default=None, compare=False)
     """Calls per second of each class, 0 for no limit; None for the defaults."""
     restriction: Restriction | None = None

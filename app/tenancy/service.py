@@ -15,10 +15,11 @@ from time import monotonic
 from app.audit.schemas import Action, Command, ObjectKind
 from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import AppError, FieldError, Invalid, NotFound, Unauthenticated
+from app.core.errors import AppError, FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.settings.database import TenancySettings
+from app.settings.oidc import OidcSettings
 from app.settings.rates import RateSettings
 from app.tenancy import store
 from app.tenancy.idempotency.service import IdempotentRequests
@@ -29,8 +30,10 @@ from app.tenancy.limits.rates import CallRates, default_rates
 from app.tenancy.limits.schemas import Quotas, Rates, merged_rates
 from app.tenancy.limits.slots import TenantSlots
 from app.tenancy.limits.store import Usage
+from app.tenancy.oidc.people import People
 from app.tenancy.restriction import require_scopes
 from app.tenancy.schemas import (
+    ERASED_NAME,
     Access,
     ApiKey,
     Binding,
@@ -49,6 +52,7 @@ from app.tenancy.token_text import PREFIX, TokenClaims, read_token, sign_token, 
 ALL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN, Scope.OPERATOR)
 _FLUSH_INTERVAL_S = 60.0
 _LIST_LIMIT = 1000
+KEY_PREFIX = "tk_"
 _NO_KEY = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
 _BAD_KEY = "Invalid API key."
 _BAD_JWT = "Invalid conversation token."
@@ -66,6 +70,7 @@ class Tenancy:
         settings: TenancySettings,
         rates: RateSettings,
         epochs: TokenEpochs,
+        oidc: OidcSettings | None = None,
     ) -> None:
         self._database = database
         self._ops = ops
@@ -73,6 +78,9 @@ class Tenancy:
         self._settings = settings
         self._epochs = epochs
         self._token_secret = self.secret_for("conversation-tokens")
+        self._people = None
+        if oidc is not None and oidc.oidc_issuer is not None:
+            self._people = People(oidc, oidc.oidc_issuer, secret=self.secret_for("people"))
         self.idempotency = IdempotentRequests(
             database,
             ops,
@@ -110,7 +118,7 @@ class Tenancy:
         is_token = token.startswith(PREFIX)
         digest = token_hmac(self._token_secret, token) if is_token else key_text_hmac(self._secret, token)
         caller = self._cached(digest) or await self._check_new(token, digest, address)
-        if not is_token:
+        if not is_token and not caller.is_person:
             self._used[(caller.tenant_id, caller.key_id)] = datetime.now(UTC)
         return caller
 
@@ -118,8 +126,12 @@ class Tenancy:
         """Return the caller of a key or token that is not cached, and count an invalid one for its address."""
         self._failed_keys.require_allowed(address, digest)
         try:
-            is_token = token.startswith(PREFIX)
-            caller = await (self._check_token(token, digest) if is_token else self._check_key(token, digest))
+            if token.startswith(PREFIX):
+                caller = await self._check_token(token, digest)
+            elif self._people is not None and not token.startswith(KEY_PREFIX):
+                caller = await self._check_person(self._people, token, digest)
+            else:
+                caller = await self._check_key(token, digest)
         except Unauthenticated as error:
             if error.code != "token_expired":  # a browser learns it by sending the token
                 self._failed_keys.record_failure(address, digest)
@@ -173,6 +185,33 @@ class Tenancy:
         self._cache_caller(digest, caller, for_s=self._settings.key_cache_s, asked_at=asked_at)
         return caller
 
+    async def _check_person(self, people: People, token: str, digest: bytes) -> Caller:
+        asked_at = self._forgotten
+        identity = await people.verify(token)
+        async with self._database.transaction(identity.tenant_id, read_only=True) as tx:
+            row = await store.find_tenant_limits(tx, identity.tenant_id)
+        if row is None or row.name == ERASED_NAME:
+            raise Unauthenticated("token_unusable", "The access token is valid, but its tenant does not exist here.")
+        caller = Caller(
+            key_tenant_id=identity.tenant_id,
+            key_id=people.id_of(identity),
+            scopes=identity.scopes,
+            agent_id=identity.agent_id,
+            long_term_enabled=identity.restriction is None or identity.agent_id is not None,
+            digest=digest,
+            is_person=True,
+            rates=self._observe_limits(identity.tenant_id, row),
+            restriction=identity.restriction,
+        )
+        left_s = max(0.0, people.left_s(identity))
+        self._cache_caller(digest, caller, for_s=min(self._settings.key_cache_s, left_s), asked_at=asked_at)
+        return caller
+
+    async def close(self) -> None:
+        """Stop what runs in the background."""
+        if self._people is not None:
+            await self._people.close()
+
     def _warn_of_expiry(self, key: KeyText, expires_at: datetime | None) -> None:
         """Log once a day that a key which is in use expires soon."""
         now = datetime.now(UTC)
@@ -186,7 +225,9 @@ class Tenancy:
             del self._warned[next(iter(self._warned))]
         self._warned[name] = now.date()
 
-    def _observe_limits(self, tenant_id: TenantId, row: store.KeyRow) -> Mapping[RateClass, float] | None:
+    def _observe_limits(
+        self, tenant_id: TenantId, row: store.KeyRow | store.TenantRow
+    ) -> Mapping[RateClass, float] | None:
         """Keep the quotas and the usage of the key's tenant, and return the rates of the key."""
         usage = None if row.day is None else Usage(row.day, row.turns or 0, row.bytes or 0, row.vectors or 0)
         quotas = Quotas() if row.quotas is None else Quotas.model_validate_json(row.quotas)
@@ -202,6 +243,9 @@ class Tenancy:
 
     async def create_token(self, caller: Caller, conversation_id: ConversationId, *, body: TokenCreate) -> TokenMade:
         """Create a token for a conversation. Raises NotFound, Invalid; Forbidden if it had more rights than the key."""
+        if caller.is_person:
+            detail = "Conversation tokens are made with API keys; an access token opens conversations itself."
+            raise Forbidden("forbidden", detail)
         for scope in sorted({Scope.WRITE, *scopes_of(body.access)}):
             caller.require(scope)
         ttl_s, max_s = body.ttl_s or self._settings.token_ttl_s, self._settings.token_max_ttl_s

@@ -20,6 +20,7 @@ from sqlalchemy import (
     false,
     func,
     literal,
+    null,
     or_,
     select,
     update,
@@ -82,6 +83,20 @@ class KeyRow:
         return self.long_term_enabled and (self.restriction is None or self.agent_id is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """What the authentication of a person needs of a tenant: its name and limits, and its use today."""
+
+    name: str
+    tenant_rates: str | None
+    quotas: str | None
+    day: date | None
+    turns: int | None
+    bytes: int | None
+    vectors: int | None
+    rates: None = None
+
+
 _SECRET = Query(select(installation.c.secret))
 _FIND_KEY = Query(
     select(
@@ -109,6 +124,24 @@ _FIND_KEY = Query(
         )
     )
     .where(*_THIS_KEY)
+)
+_FIND_TENANT_LIMITS = Query(
+    select(
+        tenants.c.name,
+        tenant_limits.c.rates.label("tenant_rates"),
+        tenant_limits.c.quotas,
+        tenant_usage.c.day,
+        tenant_usage.c.turns,
+        tenant_usage.c.bytes,
+        tenant_usage.c.vectors,
+        null().label("rates"),
+    )
+    .select_from(
+        tenants.outerjoin(tenant_limits, tenant_limits.c.tenant_id == tenants.c.tenant_id).outerjoin(
+            tenant_usage, and_(tenant_usage.c.tenant_id == tenants.c.tenant_id, tenant_usage.c.day == _TODAY)
+        )
+    )
+    .where(*equals(tenants, "tenant_id"))
 )
 _ANY_TENANT = Query(select(tenants.c.tenant_id).limit(1))
 _ADD_TENANT = Query(insert(tenants).values(arguments("tenant_id", "name")).on_conflict_do_nothing())
@@ -184,6 +217,12 @@ async def find_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> KeyRo
     """Return a key of this tenant, or None."""
     row = await _FIND_KEY.fetchrow(tx, tenant_id=tenant_id, id=key_id)
     return None if row is None else row_as(KeyRow, row)
+
+
+async def find_tenant_limits(tx: Transaction, tenant_id: TenantId) -> TenantRow | None:
+    """Return a tenant with its limits, or None."""
+    row = await _FIND_TENANT_LIMITS.fetchrow(tx, tenant_id=tenant_id)
+    return None if row is None else row_as(TenantRow, row)
 
 
 async def any_tenant(tx: Transaction) -> bool:

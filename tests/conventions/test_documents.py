@@ -37,8 +37,10 @@ FORBIDDEN_WORDS = re.compile(r"none of these words:\n\n((?:> .*\n)+)")
 
 def shown(default: object) -> str:
     """How the page writes a default."""
-    if default is None:
+    if default in (None, {}):
         return "empty"
+    if isinstance(default, tuple):
+        return f"`{','.join(default)}`"
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 

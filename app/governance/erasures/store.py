@@ -20,9 +20,7 @@ from app.core.ids import KeyId, TenantId
 from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
 from app.governance.schemas import SubjectKind
 from app.governance.tables import erasures, import_chunks
-
-ERASED_NAME: Final = "erased"
-"""Name of an erased tenant, and of the key that erased it."""
+from app.tenancy.schemas import ERASED_NAME
 
 
 @dataclass(frozen=True, slots=True)

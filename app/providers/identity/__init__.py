@@ -1,0 +1,1 @@
+"""Clients of identity providers: the keys of the issuer of access tokens. `tenancy` checks the tokens themselves."""

@@ -1,0 +1,190 @@
+"""The signing keys of an OpenID Connect issuer, fetched asynchronously and kept in memory.
+
+Invariants: one fetch runs at a time, and at most one begins in `oidc_refresh_interval_s`, whatever tokens name. A key
+id is only compared, never used as a path or URL. While the issuer does not answer, the keys of the last fetch are used
+for `oidc_keys_max_age_s` and `oidc_keys_max_stale_s`. Nothing of an answer is logged.
+"""
+
+import asyncio
+import contextvars
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final, TypeAlias, cast
+from urllib.parse import urlsplit
+
+import httpx2
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from pydantic import JsonValue
+
+from app.core.errors import Unavailable
+from app.core.telemetry import get_logger
+from app.formats.schemas import JsonObject
+from app.settings.oidc import OidcSettings
+
+PublicKey: TypeAlias = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
+
+_DISCOVERY: Final = "/.well-known/openid-configuration"
+_MAX_ANSWER_BYTES: Final = 256 * 1024
+_MAX_KEYS: Final = 100
+_MIN_RSA_BITS: Final = 2048
+_OK: Final = 200
+_CURVES: Final = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r1"}
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A public key of the issuer. `algorithm`: the only one that it is for, if the issuer says so."""
+
+    key: PublicKey
+    algorithm: str | None
+
+    def fits(self, algorithm: str) -> bool:
+        """Return whether a signature of this algorithm can be checked with the key."""
+        if self.algorithm is not None and self.algorithm != algorithm:
+            return False
+        if isinstance(self.key, RSAPublicKey):
+            return algorithm[:2] in {"RS", "PS"}
+        if isinstance(self.key, EllipticCurvePublicKey):
+            return _CURVES.get(algorithm) == self.key.curve.name
+        return algorithm == "EdDSA"
+
+
+class InvalidAnswerError(Exception):
+    """The issuer did not answer as it should."""
+
+
+class IssuerKeys:
+    """The keys of the issuer in the settings."""
+
+    def __init__(self, settings: OidcSettings, issuer: str) -> None:
+        self._settings = settings
+        self._issuer = issuer
+        self._keys: Mapping[str | None, SigningKey] = {}
+        self._fetched_at: float | None = None
+        self._tried_at: float | None = None
+        self._fetching: asyncio.Task[None] | None = None
+        self._log = get_logger()
+
+    async def find(self, key_id: str | None) -> SigningKey | None:
+        """Return the key of this id, or the only key for a token without one; None if the issuer has no such key.
+
+        Raises Unavailable if the keys are not known, because the issuer does not answer.
+        """
+        if self._is_older_than(self._settings.oidc_keys_max_age_s + self._settings.oidc_keys_max_stale_s):
+            await self._fetch()
+            if self._is_older_than(self._settings.oidc_keys_max_age_s + self._settings.oidc_keys_max_stale_s):
+                detail = "The issuer of access tokens does not answer; use an API key, or send the request again."
+                raise Unavailable("issuer_unavailable", detail, retry_after_s=5)
+        elif self._is_older_than(self._settings.oidc_keys_max_age_s):
+            self._begin()  # the present keys are used meanwhile
+        found = self._find(key_id)
+        if found is None and self._may_fetch():  # a new key of the issuer
+            await self._fetch()
+            found = self._find(key_id)
+        return found
+
+    async def close(self) -> None:
+        """Stop a fetch that runs."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.gather(self._fetching, return_exceptions=True)
+
+    def _find(self, key_id: str | None) -> SigningKey | None:
+        if key_id is None:
+            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+        return self._keys.get(key_id)
+
+    def _is_older_than(self, age_s: float) -> bool:
+        """Return whether the keys are older, or were never fetched."""
+        return self._fetched_at is None or monotonic() - self._fetched_at > age_s
+
+    def _may_fetch(self) -> bool:
+        if self._fetching is not None:
+            return True
+        return self._tried_at is None or monotonic() - self._tried_at >= self._settings.oidc_refresh_interval_s
+
+    def _begin(self) -> "asyncio.Task[None] | None":
+        """Return the fetch that runs, after beginning one if none does; None so soon after the last one."""
+        if self._fetching is None and self._may_fetch():
+            self._tried_at = monotonic()
+            # a context of its own: it belongs to no request
+            self._fetching = asyncio.create_task(self._fetch_now(), context=contextvars.Context())
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        fetching = self._begin()
+        if fetching is not None:
+            await asyncio.shield(fetching)  # a caller that leaves does not stop it for the others
+
+    async def _fetch_now(self) -> None:
+        try:
+            async with asyncio.timeout(2 * self._settings.oidc_timeout_s):
+                self._keys = await self._read_keys()
+            self._fetched_at = monotonic()
+        except (httpx2.HTTPError, httpx2.InvalidURL, InvalidAnswerError, TimeoutError) as error:
+            self._log.warning("oidc.keys_not_fetched", error_type=type(error).__name__)
+        finally:
+            self._fetching = None
+
+    async def _read_keys(self) -> Mapping[str | None, SigningKey]:
+        async with httpx2.AsyncClient(timeout=self._settings.oidc_timeout_s, follow_redirects=False) as client:
+            found = await self._read(client, self._issuer.rstrip("/") + _DISCOVERY)
+            url = found.get("jwks_uri")
+            if found.get("issuer") != self._issuer or not isinstance(url, str):
+                raise InvalidAnswerError
+            scheme = urlsplit(url).scheme
+            if scheme != "https" and not (scheme == "http" and self._settings.oidc_allow_http):
+                raise InvalidAnswerError
+            keys = read_keys(await self._read(client, url))
+        if not keys:
+            raise InvalidAnswerError
+        return keys
+
+    async def _read(self, client: httpx2.AsyncClient, url: str) -> JsonObject:
+        async with client.stream("GET", url, headers={"Accept": "application/json"}) as response:
+            if response.status_code != _OK:
+                raise InvalidAnswerError
+            body = bytearray()
+            async for some in response.aiter_bytes():
+                body += some
+                if len(body) > _MAX_ANSWER_BYTES:
+                    raise InvalidAnswerError
+        try:
+            answer: object = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise InvalidAnswerError from error
+        if not isinstance(answer, dict):
+            raise InvalidAnswerError
+        return cast("JsonObject", answer)
+
+
+def read_keys(answer: JsonObject) -> dict[str | None, SigningKey]:
+    """Return the usable signing keys in a key set by their ids. Secret, weak and other keys are left out."""
+    listed = answer.get("keys")
+    found: dict[str | None, SigningKey] = {}
+    for item in listed[:_MAX_KEYS] if isinstance(listed, list) else ():
+        key = _key(item)
+        if key is not None and isinstance(item, dict):
+            key_id = item.get("kid")
+            found[key_id if isinstance(key_id, str) else None] = key
+    return found
+
+
+def _key(item: JsonValue) -> SigningKey | None:
+    if not isinstance(item, dict) or item.get("use", "sig") != "sig":
+        return None
+    try:
+        key: object = jwt.PyJWK(item).key
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    if not isinstance(key, RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey):
+        return None
+    if isinstance(key, RSAPublicKey) and key.key_size < _MIN_RSA_BITS:
+        return None
+    algorithm = item.get("alg")
+    return SigningKey(key, algorithm if isinstance(algorithm, str) else None)

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Metric
@@ -182,20 +183,27 @@ class Dispatcher:
                 self._log.warning("webhooks.claim_failed", code=error.code)
                 return claimed
             for lane in lanes:
-                task = asyncio.create_task(self._send_lane(lane))
+                # this process may still send the lane: its lease ended during a long attempt, or it was given back now
+                task = asyncio.create_task(self._send_lane(lane, after=self._running.get(lane)))
                 self._running[lane] = task
-                task.add_done_callback(lambda _done, lane=lane: self._end_lane(lane))
+                task.add_done_callback(partial(self._end_lane, lane))
             claimed += len(lanes)
             if len(lanes) < limit:
                 break
         return claimed
 
-    def _end_lane(self, lane: LaneKey) -> None:
-        self._running.pop(lane, None)
+    def _end_lane(self, lane: LaneKey, task: asyncio.Task[None]) -> None:
+        if self._running.get(lane) is task:
+            del self._running[lane]
         self._due.set()
 
-    async def _send_lane(self, lane: LaneKey) -> None:
-        """Send the deliveries of a claimed lane until one fails, none is left, or others should get the turn."""
+    async def _send_lane(self, lane: LaneKey, *, after: asyncio.Task[None] | None) -> None:
+        """Send the deliveries of a claimed lane until one fails, none is left, or others should get the turn.
+
+        `after`: the task of this process that sends the lane until then.
+        """
+        if after is not None:
+            await after
         try:
             ended: _Attempt | None = None
             for _ in range(_SENT_PER_CLAIM):

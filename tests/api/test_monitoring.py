@@ -103,6 +103,18 @@ async def test_a_slow_call_says_where_the_time_went_and_nothing_that_the_caller_
     assert {call["tenant_id"] for call in calls.values()} == {format_id(client.tenant_id)}
 
 
+@pytest.mark.usefixtures("everything_is_slow")
+async def test_an_export_is_no_slow_call_because_its_reader_decides_when_it_ends(
+    client: Client, operator: Client
+) -> None:
+    conversation = await client.conversation()
+    assert (await client.get(f"/v1/conversations/{conversation}/export")).status_code == 200
+    listed = await operator.get("/v1/admin/slow-calls", params={"limit": 200})
+    routes = {call["route"] for call in listed.json()["data"]}
+    assert "/v1/conversations" in routes
+    assert "/v1/conversations/{conversation_id}/export" not in routes
+
+
 async def test_slow_calls_have_paging_in_both_orders_and_cursors_of_one_process(
     client: Client, operator: Client, everything_is_slow: Monitor
 ) -> None:

@@ -5,6 +5,8 @@ import base64
 import json
 import re
 import socket
+import ssl
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -20,6 +22,8 @@ from app.core.database.transactions import Transaction
 from app.core.ids import format_id, parse_id
 from app.core.outbox import EventType
 from app.providers.receivers.destinations import is_public
+from app.providers.receivers.webhook_sender import WebhookSender
+from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import Scope
 from app.webhooks.dispatch import Dispatcher
 from app.webhooks.signing import signed_headers
@@ -425,6 +429,25 @@ async def test_a_process_that_lost_its_lease_records_nothing(
     await run_sql(service, "delete from webhook_lanes where tenant_id = $1", client.tenant_id)
 
 
+async def test_a_process_sends_a_lane_once_at_a_time_after_its_own_lease_has_ended(
+    service: Service, client: Client, receiver: Receiver
+) -> None:
+    await hook(client, receiver, event_types=["turn.committed"])
+    conversation = await client.conversation()
+    receiver.hold = asyncio.Event()
+    await client.append(conversation, "a1", "a2")
+    first = asyncio.create_task(deliver(service))
+    await until(lambda: len(receiver.received) == 1)
+    await run_sql(service, "update webhook_lanes set locked_until = now() where tenant_id = $1", client.tenant_id)
+    second = asyncio.create_task(deliver(service))
+    await asyncio.sleep(0.2)
+    sent_meanwhile = len(receiver.received)
+    receiver.hold.set()
+    await asyncio.gather(first, second)
+    assert sent_meanwhile == 1
+    assert len(receiver.ids) == len(set(receiver.ids)) == 2
+
+
 async def test_a_receiver_gets_a_few_requests_at_once(service: Service, client: Client, receiver: Receiver) -> None:
     await hook(client, receiver, event_types=["conversation.created"])
     for _ in range(9):
@@ -648,11 +671,13 @@ async def test_concurrent_changes_of_many_conversations_are_all_sent_in_order(
 # destinations
 
 PRIVATE = (
-    "127.0.0.1", "127.1.2.3", "0.0.0.0", "10.1.2.3",  # noqa: S104 - refused "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+    "127.0.0.1", "127.1.2.3", "0.0.0.0", "10.1.2.3",  # noqa: S104 - refused
+    "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
     "100.100.100.200", "168.63.129.16", "192.0.0.192", "198.18.0.1", "224.0.0.1", "239.1.1.1", "240.0.0.1",
     "255.255.255.255", "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1",
     "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "64:ff9b::7f00:1",
-    "64:ff9b::a9fe:a9fe", "64:ff9b:1::a00:1", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:db8::1", "localhost", "",
+    "64:ff9b::a9fe:a9fe", "64:ff9b:1::a00:1", "64:ff9b:1:a9fe:a9:fe08:808:808", "::ffff:0:127.0.0.1", "5f00::1",
+    "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:db8::1", "localhost", "",
 )  # fmt: skip
 PUBLIC = ("93.184.215.14", "1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101", "2002:101:101::1")
 
@@ -728,6 +753,56 @@ async def test_a_name_that_changes_its_address_after_the_check_gains_nothing(
         assert await outcome(guarded, client, f"http://rebinding.example:{receiver.port}/") == "connection"
     assert (asked, connected) == (["rebinding.example"], ["203.0.113.9"])
     assert receiver.connections == 0
+
+
+async def test_a_name_server_that_does_not_answer_delays_no_other_tenant(
+    service: Service, client: Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, real = threading.Event(), socket.getaddrinfo
+
+    def resolve(host: str, port: int, **options: Any) -> Any:
+        if host == "unanswered.example":
+            answer.wait(10)
+            raise OSError
+        return real(host, port, **options)
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    await hook(client, receiver, url="http://unanswered.example/", event_types=["conversation.created"])
+    for _ in range(4):
+        await client.conversation()
+    async with await service.new_tenant() as other:
+        await hook(other, receiver, event_types=["conversation.created"])
+        await other.conversation()
+        await deliver(service)
+        answer.set()
+    assert len(receiver.received) == 1
+
+
+async def test_certificates_are_not_read_on_the_event_loop_for_each_connection(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[threading.Thread] = []
+    real = ssl.SSLContext.load_verify_locations
+
+    def load(context: ssl.SSLContext, *given: Any, **named: Any) -> None:
+        readers.append(threading.current_thread())
+        real(context, *given, **named)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", load)
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    for _ in range(2):
+        assert await outcome(service, client, f"https://127.0.0.1:{port}/") in {"tls", "connection"}
+    server.close()
+    assert len(readers) <= 1
+    assert threading.current_thread() not in readers
+
+
+async def test_the_scheme_of_a_url_may_be_in_capitals() -> None:
+    sender = WebhookSender(WebhookSettings(webhook_allow_private=True), guard=lambda: None)
+    result = await sender.send("HTTPS://127.0.0.1:1/", headers={}, body=b"{}")
+    await sender.close()
+    assert result.error == "connection"
 
 
 async def test_a_redirect_is_not_followed(service: Service, client: Client, receiver: Receiver) -> None:

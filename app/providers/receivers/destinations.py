@@ -9,7 +9,9 @@ from typing import Final, TypeAlias
 Address: TypeAlias = IPv4Address | IPv6Address
 
 # networks with the address of another host inside: NAT64, and IPv4-compatible addresses
-_WITH_IPV4: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"))
+_WITH_IPV4: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"))
+# all others are reserved, local or translated, such as `::ffff:0:127.0.0.1` and NAT64 with a prefix of the network
+_UNICAST: Final = IPv6Network("2000::/3")
 # public by the tables of `ipaddress`, but answered inside of a cloud (the hosts of Azure and of Oracle), or relays
 _INSIDE: Final = (IPv4Network("168.63.129.16/32"), IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"))
 _LOW_32_BITS: Final = 2**32 - 1
@@ -42,7 +44,7 @@ def _is_public(address: Address) -> bool:
     # a mapped or translated address is judged by the IPv4 address in it
     if address.ipv4_mapped is not None or any(address in one for one in _WITH_IPV4):
         return bool(_carried(address))
-    return address.is_global and not address.is_multicast and not address.is_site_local
+    return address in _UNICAST and address.is_global
 
 
 def _carried(address: Address) -> tuple[IPv4Address, ...]:

@@ -24,7 +24,7 @@ _MAX_ADDRESSES: Final = 4
 _MAX_READ_BYTES: Final = 65_536
 _DISCARD_S: Final = 1.0
 _KEPT_OPEN_S: Final = 15.0
-_NAME_THREADS: Final = 4
+_NAME_THREADS_PER_ATTEMPT: Final = 2
 _MAX_RETRY_AFTER_S: Final = 3600
 _OK, _REDIRECT, _ERROR = 200, 300, 400
 
@@ -55,12 +55,12 @@ _ERRORS: Final[Sequence[tuple[type[Exception], DeliveryError]]] = (
 class _CheckedBackend(httpcore2.AsyncNetworkBackend):
     """Connects to the checked addresses of a host."""
 
-    def __init__(self, *, allow_private: bool) -> None:
+    def __init__(self, *, allow_private: bool, max_lookups: int) -> None:
         self._allow_private = allow_private
         # the library declares another class of this name for where anyio is missing
         self._backend = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
         # not the threads of the process: a slow name server must not delay tokenising and embedding
-        self._threads = ThreadPoolExecutor(_NAME_THREADS, thread_name_prefix="names")
+        self._threads = ThreadPoolExecutor(max_lookups, thread_name_prefix="names")
 
     async def connect_tcp(
         self,
@@ -118,13 +118,17 @@ class WebhookSender:
         """`guard` raises while a transaction is open."""
         self._settings = settings
         self._guard = guard
-        self._backend = _CheckedBackend(allow_private=settings.webhook_allow_private)
+        # more than attempts: a look-up goes on after its attempt has timed out, and one tenant makes at most half of
+        # the attempts, so a name server that does not answer delays no other tenant
+        max_lookups = _NAME_THREADS_PER_ATTEMPT * settings.webhook_concurrency
+        self._backend = _CheckedBackend(allow_private=settings.webhook_allow_private, max_lookups=max_lookups)
         self._pool: httpcore2.AsyncConnectionPool | None = None
+        self._opening = asyncio.Lock()
 
     async def send(self, url: str, *, headers: Mapping[str, str], body: bytes) -> SendResult:
         """Send one POST: see `EventSender`."""
         self._guard()
-        if not self._settings.webhook_allow_http and not url.startswith("https://"):
+        if not self._settings.webhook_allow_http and not url.lower().startswith("https://"):
             return SendResult(None, DeliveryError.ADDRESS)  # the setting has changed since the webhook was made
         try:
             async with asyncio.timeout(self._settings.webhook_timeout_s):
@@ -138,7 +142,7 @@ class WebhookSender:
             return SendResult(None, _meaning(error))
 
     async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
-        pool = self._opened()
+        pool = await self._opened()
         given = [(name.encode(), value.encode()) for name, value in headers.items()]
         given.append((b"content-length", str(len(body)).encode()))
         async with pool.stream("POST", url, headers=given, content=body) as response:
@@ -149,15 +153,18 @@ class WebhookSender:
                     await _discard(response)
         return result
 
-    def _opened(self) -> httpcore2.AsyncConnectionPool:
-        if self._pool is None:
-            self._pool = httpcore2.AsyncConnectionPool(
-                max_connections=self._settings.webhook_concurrency,
-                max_keepalive_connections=self._settings.webhook_concurrency,
-                keepalive_expiry=_KEPT_OPEN_S,
-                network_backend=self._backend,
-            )
-        return self._pool
+    async def _opened(self) -> httpcore2.AsyncConnectionPool:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = httpcore2.AsyncConnectionPool(
+                    # made once: the library would read all certificates on the event loop for each connection
+                    ssl_context=await asyncio.to_thread(httpcore2.default_ssl_context),
+                    max_connections=self._settings.webhook_concurrency,
+                    max_keepalive_connections=self._settings.webhook_concurrency,
+                    keepalive_expiry=_KEPT_OPEN_S,
+                    network_backend=self._backend,
+                )
+            return self._pool
 
     async def close(self) -> None:
         """Close the connections."""

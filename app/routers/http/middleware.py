@@ -68,6 +68,7 @@ _CORS_ANSWER_HEADERS: Final = (
     deprecations.DEPRECATION_HEADER, deprecations.SUNSET_HEADER, deprecations.LINK_HEADER,
 )  # fmt: skip
 _CORS_MAX_AGE_S: Final = 600
+_STREAM_TYPES: Final = (b"text/event-stream", b"application/x-ndjson")
 _MAX_DRAIN_BYTES: Final = 64 * 2**20
 _MAX_DRAIN_S: Final = 5.0
 _ANSWER_SLICE_BYTES: Final = 256 * 2**10
@@ -205,7 +206,7 @@ class RequestMiddleware:
         async def send_with_headers(message: Message) -> None:
             nonlocal status, is_stream
             if message["type"] in _STARTS:
-                status, is_stream = message.get("status", status), _is_event_stream(message)
+                status, is_stream = message.get("status", status), _is_stream(message)
                 message["headers"] = _with_headers(message.get("headers", ()), headers) + rate_headers(scope)
                 if is_http and deprecations.has_deprecated_routes():
                     message["headers"] += deprecations.deprecation_headers(scope["method"], route_template(scope, app))
@@ -405,7 +406,7 @@ class _Answer:
         if self._body.refusal is not None and not self.has_begun:
             return
         self.has_begun = True
-        if _is_event_stream(message):
+        if _is_stream(message):
             self._reservation.release()  # a stream may last for hours, and the body was handled before it starts
         await _send_in_slices(self._send, message)
 
@@ -422,11 +423,11 @@ def _expects_continue(scope: Scope) -> bool:
     return any(name == b"expect" for name, _ in cast("Iterable[tuple[bytes, bytes]]", scope["headers"]))
 
 
-def _is_event_stream(message: Message) -> bool:
+def _is_stream(message: Message) -> bool:
     if message["type"] != "http.response.start":
         return False
     headers = cast("Iterable[tuple[bytes, bytes]]", message.get("headers", ()))
-    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
+    return any(name == b"content-type" and value.startswith(_STREAM_TYPES) for name, value in headers)
 
 
 async def _send_in_slices(send: Send, message: Message) -> None:

@@ -167,6 +167,22 @@ async def test_a_restricted_key_does_not_connect_to_a_conversation_outside(
     assert set(FRAMES) > {"subscribe"}
 
 
+async def test_a_connection_does_not_continue_with_a_key_that_is_restricted_to_others(
+    service: Service, client: Client, port: int
+) -> None:
+    conversation = await client.conversation(project="here")
+    here = await restricted(service, client, restriction=Restriction(projects=frozenset({"here"})))
+    async with socket_on(port, conversation, here) as socket:
+        assert (await socket.ask("subscribe"))["type"] == "ack"
+        refused = await socket.ask("auth", token=await restricted(service, client))
+        assert (refused["type"], refused["code"]) == ("error", "not_found")
+        # it still has the first key, and another one that reaches the conversation is accepted
+        await client.append(conversation, "later")
+        assert (await socket.until("turn.committed"))["turn"]["content"] == "later"
+        other = await restricted(service, client, restriction=Restriction(projects=frozenset({"here", "there"})))
+        assert (await socket.ask("auth", token=other))["type"] == "ack"
+
+
 async def test_an_epoch_does_not_let_a_restricted_key_write_to_an_open_turn_outside(
     service: Service, client: Client
 ) -> None:

@@ -373,23 +373,20 @@ class LiveSocket:
         )  # fmt: skip
         result = appended.value
         return AckFrame(
-            type="ack",
-            id=frame.id,
-            turns=result.turns,
-            seq=result.seq,
-            rev=result.rev,
-            head_hash=result.head_hash,
+            type="ack", id=frame.id, turns=result.turns, seq=result.seq, rev=result.rev, head_hash=result.head_hash
         )
 
     # Authentication
 
     async def _authenticate(self, frame: AuthFrame) -> AckFrame:
-        """Authenticate with another key of the same tenant, before the current one expires."""
+        """Authenticate with another key that reaches the conversation, before the current one expires."""
         address = None if self._websocket.client is None else self._websocket.client.host
         caller = await self._container.tenancy.authenticate(frame.token, address=address)
         before, now = (require_reader_or_writer(one, self._conversation_id) for one in (self._caller, caller))
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
+        if caller.restriction is not None:
+            await self._container.subscriptions.require_access(caller, self._conversation_id)
         self._place.move(caller)
         self._token = frame.token
         self._set_caller(caller)

@@ -39,6 +39,7 @@ def check_server(app: ServerFacts, ops: ServerFacts, settings: Settings, *, now:
     for extension in EXTENSIONS:
         yield _check_extension(extension, app.extensions.get(extension), app.available.get(extension))
     yield _check_roles(app.roles)
+    yield _check_logins(app)
     for facts, use in ((app, "the application"), (ops, "ops")):
         yield _check_bound(facts.role.name, use, unbound=facts.role.unbound)
     yield _check_row_security(app.bare_tables)
@@ -77,6 +78,17 @@ def _check_roles(there: Sequence[str]) -> Check:
         )
         return Check("roles", Level.FAIL, f"missing: {', '.join(missing)}", remedy)
     return _ok("roles", ", ".join(ROLES))
+
+
+def _check_logins(app: ServerFacts) -> Check:
+    if app.wider_roles:
+        roles = " and ".join(app.wider_roles)
+        return Check(
+            "separate logins", Level.WARN, f"the login of the application, {app.login}, can switch to {roles}",
+            "SQL that an attacker injects could reach all tenants. Use three logins (docs/reference/database.md):"
+            " DATABASE_URL for a member of turnkeep_app only, TURNKEEP_OPS_DATABASE_URL, TURNKEEP_OWNER_DATABASE_URL.",
+        )  # fmt: skip
+    return _ok("separate logins", app.login)
 
 
 def _check_bound(role: str, use: str, *, unbound: bool) -> Check:

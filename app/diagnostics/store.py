@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from app.conversations.stores.conversation_store import TurnRow
-from app.core.database.transactions import Transaction
+from app.core.database.transactions import OPS_ROLE, Transaction
 from app.core.ids import TenantId, format_id
 from app.diagnostics.schemas import ProjectStats, TableSize, TenantStats
 
@@ -126,11 +126,16 @@ class RoleFacts:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """A server's answers to a role. Extensions are by name; `unprotected_tables` lack row security."""
+    """A server's answers to a role. Extensions are by name; `bare_tables` lack row security.
+
+    `login` opened the session, and `wider_roles` are those of ops and of the owner that it can switch to.
+    """
 
     version_num: int
     now: datetime
     role: RoleFacts
+    login: str
+    wider_roles: Sequence[str]
     roles: Sequence[str]
     extensions: dict[str, str]
     available: dict[str, str]
@@ -150,6 +155,13 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
         select current_setting('server_version_num')::integer as version_num, clock_timestamp() as now,
             current_user::text as role,
             (select rolsuper or rolbypassrls from pg_roles where rolname = current_user) as unbound,
+            session_user::text as login,
+            array(
+                select rolname::text from pg_roles
+                where pg_has_role(session_user, oid, 'member')
+                  and (rolname = $2 or oid = (select relowner from pg_class where oid = to_regclass('public.tenants')))
+                order by 1
+            ) as wider_roles,
             array(select rolname::text from pg_roles where rolname = any($1::text[])) as roles,
             array(select extname || ' ' || extversion from pg_extension) as extensions,
             array(select name || ' ' || default_version from pg_available_extensions
@@ -171,6 +183,7 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
             (select count(*) from pg_stat_activity where backend_type = 'client backend')::integer as connections
         """,
         list(roles),
+        OPS_ROLE,
     )
     if row is None:
         raise RuntimeError("a select without from gave no row")

@@ -105,6 +105,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "extract_facts": {},
     "search_turns": {},
     "update_openai_conversation": {"metadata": {"a": "taken over"}},
+    "update_webhook": {"description": "taken over"},
+    "rotate_webhook_secret": {"grace_s": 5},
     "create_openai_items": {"items": [{"role": "user", "content": "written by another"}]},
 }
 
@@ -391,6 +393,26 @@ async def imports_into_its_own_tenant_only(two: Two, _name: str) -> None:
     assert (await two.intruder.get(f"/v1/conversations/{two.conversation}")).status_code == 200
     assert (await two.intruder.delete(f"/v1/conversations/{two.conversation}")).is_success
     assert await two.owners_view() == before
+
+
+async def reaches_only_its_own_webhooks(two: Two, name: str) -> None:
+    """A webhook or delivery of another tenant is unknown, also below an own webhook."""
+    method, path = OPERATIONS[name]
+    receiver = {"url": "https://hooks.example.com/turnkeep"}
+    theirs, own = [(await one.post("/v1/webhooks", json=receiver)).json()["id"] for one in (two.owner, two.intruder)]
+    await two.owner.conversation(title=SECRET)
+    deliveries = f"/v1/webhooks/{theirs}/deliveries"
+    before = [(await two.owner.get(found)).json() for found in (f"/v1/webhooks/{theirs}", deliveries)]
+    delivery = before[1]["data"][0]["id"]
+    body = {"since": "2026-01-01T00:00:00Z"} if name == "replay_deliveries" else BODIES.get(name)
+    if "{webhook_id}" in path:
+        for webhook in (theirs, own) if "{delivery_id}" in path else (theirs,):
+            place = path.format(webhook_id=webhook, delivery_id=delivery)
+            problem(await two.intruder.request(method, place, json=body), 404, "not_found")
+    listed = (await two.intruder.get("/v1/webhooks")).json()["data"]
+    assert [webhook["id"] for webhook in listed] == [own]
+    assert SECRET not in str((await two.intruder.get(f"/v1/webhooks/{own}/deliveries")).json())
+    assert [(await two.owner.get(found)).json() for found in (f"/v1/webhooks/{theirs}", deliveries)] == before
 
 
 async def reaches_only_its_own_operations(two: Two, name: str) -> None:
@@ -736,6 +758,17 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "get_erasure": erases_and_sees_only_its_own_owners,
     "verify_erasure": erases_and_sees_only_its_own_owners,
     "look_up_owner": erases_and_sees_only_its_own_owners,
+    "create_webhook": reaches_only_its_own_webhooks,
+    "list_webhooks": reaches_only_its_own_webhooks,
+    "get_webhook": reaches_only_its_own_webhooks,
+    "update_webhook": reaches_only_its_own_webhooks,
+    "delete_webhook": reaches_only_its_own_webhooks,
+    "rotate_webhook_secret": reaches_only_its_own_webhooks,
+    "send_test_event": reaches_only_its_own_webhooks,
+    "list_deliveries": reaches_only_its_own_webhooks,
+    "get_delivery": reaches_only_its_own_webhooks,
+    "replay_deliveries": reaches_only_its_own_webhooks,
+    "replay_delivery": reaches_only_its_own_webhooks,
     "list_operations": reaches_only_its_own_operations,
     "get_operation": reaches_only_its_own_operations,
     "cancel_operation": reaches_only_its_own_operations,
@@ -860,6 +893,9 @@ async def tables(service: Service) -> list[str]:
 async def filled(two: Two, service: Service, tables: list[str]) -> Two:
     """Both tenants have a row in every table."""
     for one, conversation in ((two.owner, two.conversation), (two.intruder, two.mine)):
+        assert (await one.post("/v1/webhooks", json={"url": "https://hooks.example.com/turnkeep"})).is_success
+        lines = (await one.post("/v1/export", json={})).content
+        assert (await one.post("/v1/import", content=lines)).is_success
         await one.post(
             f"/v1/conversations/{conversation}/turns",
             json={"turns": [{"role": "user", "content": "again, as yesterday"}]},

@@ -19,6 +19,7 @@ from app.core.errors import Unavailable
 from app.index.schemas import EntryKind
 from app.index.search.segment_store import SegmentColumn, SegmentScope, list_changes
 from app.index.write import removal_store
+from app.tenancy.restriction import Reach
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase
 from tests.support.statements import counted_statements, first_words
@@ -372,10 +373,10 @@ async def test_hot_queries_keep_their_index_under_row_security(
         ),
         "find_calls": lambda tx: turn_store.find_calls(tx, tenant, conversation, ["c1"]),
         "list_conversations": lambda tx: list_store.list_conversations(
-            tx, tenant, where=ConversationFilter(), **listing
+            tx, tenant, where=ConversationFilter(), reach=Reach(None, None), **listing
         ),
         "list_conversations_project": lambda tx: list_store.list_conversations(
-            tx, tenant, where=ConversationFilter(project="p1"), **listing
+            tx, tenant, where=ConversationFilter(project="p1"), reach=Reach(("p1",), None), **listing
         ),
         "delete_entries": lambda tx: removal_store.delete_entries(tx, tenant, conversation, None),
         "delete_conversation": lambda tx: stream_store.delete_conversation(tx, tenant, conversation),

@@ -15,22 +15,30 @@ branch_labels = None
 depends_on = None
 
 
+INDEXES = {
+    "conversations_pinned_idx": "(tenant_id, active_at, id) where pinned",
+    "conversations_trash_idx": "(tenant_id, active_at, id) where trashed_at is not null",
+}
+
+
 def upgrade() -> None:
+    """Add the columns and their indexes. An interrupted migration is completed by the next one."""
     op.execute("set local lock_timeout = '4s'")
     op.execute(
-        "alter table conversations add column archived boolean not null default false,"
-        " add column pinned boolean not null default false, add column trashed_at timestamptz"
+        "alter table conversations add column if not exists archived boolean not null default false,"
+        " add column if not exists pinned boolean not null default false,"
+        " add column if not exists trashed_at timestamptz"
     )
-    op.execute("alter table index_entries add column hidden boolean not null default false")
+    op.execute("alter table index_entries add column if not exists hidden boolean not null default false")
     with op.get_context().autocommit_block():
-        op.execute(
-            "create index concurrently if not exists conversations_pinned_idx on conversations"
-            " (tenant_id, active_at, id) where pinned"
-        )
-        op.execute(
-            "create index concurrently if not exists conversations_trash_idx on conversations"
-            " (tenant_id, active_at, id) where trashed_at is not null"
-        )
+        op.execute("set lock_timeout = '4s'")
+        op.execute("set statement_timeout = '60min'")
+        for name, columns in INDEXES.items():
+            # an interrupted one is there, but invalid
+            op.execute(f"drop index concurrently if exists {name}")
+            op.execute(f"create index concurrently if not exists {name} on conversations {columns}")
+        op.execute("reset lock_timeout")
+        op.execute("reset statement_timeout")
 
 
 def downgrade() -> None:

@@ -141,20 +141,43 @@ async def claim(
     busy: Sequence[ReceiverKey],
     busy_tenants: Sequence[TenantId],
 ) -> list[LaneKey]:
-    """Claim due lanes of tenants and webhooks that are not busy, those that are due for longest first (ops role)."""
+    """Claim due lanes of tenants and webhooks that are not busy, those that are due for longest first (ops role).
+
+    It steps from receiver to receiver, so it reads few lanes however many are due, waiting or busy. It reads more than
+    `limit`, for the case that other processes claim the first ones at the same time.
+    """
     rows = await tx.fetch(
         """
+        with recursive receivers (tenant_id, webhook_id) as (
+            (select tenant_id, webhook_id from webhook_lanes order by tenant_id, webhook_id limit 1)
+            union all
+            select n.tenant_id, n.webhook_id from receivers r cross join lateral (
+                select o.tenant_id, o.webhook_id from webhook_lanes o
+                where (o.tenant_id, o.webhook_id) > (r.tenant_id, r.webhook_id)
+                order by o.tenant_id, o.webhook_id limit 1
+            ) n
+        ), due as materialized (
+            select o.tenant_id, o.webhook_id, o.lane, o.due_at from receivers r cross join lateral (
+                select o.tenant_id, o.webhook_id, o.lane, o.due_at from webhook_lanes o
+                where o.tenant_id = r.tenant_id and o.webhook_id = r.webhook_id and o.due_at <= statement_timestamp()
+                  and (o.locked_until is null or o.locked_until < statement_timestamp())
+                order by o.due_at limit 4 * $2::integer
+            ) o
+            where r.tenant_id <> all($6::uuid[]) and not exists (
+                select from unnest($4::uuid[], $5::uuid[]) as b (tenant_id, webhook_id)
+                where b.tenant_id = r.tenant_id and b.webhook_id = r.webhook_id
+            )
+            order by o.due_at limit 4 * $2::integer
+        ), picked as materialized (
+            select l.tenant_id, l.webhook_id, l.lane
+            from due join webhook_lanes l using (tenant_id, webhook_id, lane)
+            where l.due_at <= statement_timestamp()
+              and (l.locked_until is null or l.locked_until < statement_timestamp())
+            order by due.due_at limit $2 for update of l skip locked
+        )
         update webhook_lanes l set locked_by = $1, locked_until = clock_timestamp() + $3
-        from (
-            select o.tenant_id, o.webhook_id, o.lane from webhook_lanes o
-            where o.due_at <= clock_timestamp() and (o.locked_until is null or o.locked_until < clock_timestamp())
-              and o.tenant_id <> all($6::uuid[]) and not exists (
-                  select from unnest($4::uuid[], $5::uuid[]) as b (tenant_id, webhook_id)
-                  where b.tenant_id = o.tenant_id and b.webhook_id = o.webhook_id
-              )
-            order by o.due_at limit $2 for update skip locked
-        ) due
-        where l.tenant_id = due.tenant_id and l.webhook_id = due.webhook_id and l.lane = due.lane
+        from picked
+        where l.tenant_id = picked.tenant_id and l.webhook_id = picked.webhook_id and l.lane = picked.lane
         returning l.tenant_id, l.webhook_id, l.lane
         """,
         process,

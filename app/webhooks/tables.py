@@ -88,5 +88,5 @@ webhook_lanes = Table(
     Column("due_at", _TIME, nullable=False),
     Column("locked_by", Uuid),
     Column("locked_until", _TIME),
-    Index("webhook_lanes_due_at_idx", "due_at"),
+    Index("webhook_lanes_receiver_idx", "tenant_id", "webhook_id", "due_at"),
 )

@@ -25,6 +25,7 @@ from app.providers.receivers.destinations import is_public
 from app.providers.receivers.webhook_sender import WebhookSender
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import Scope
+from app.webhooks import delivery_store
 from app.webhooks.dispatch import Dispatcher
 from app.webhooks.signing import signed_headers
 from tests.support.api import Client, Service, open_service, problem
@@ -446,6 +447,33 @@ async def test_a_process_sends_a_lane_once_at_a_time_after_its_own_lease_has_end
     await asyncio.gather(first, second)
     assert sent_meanwhile == 1
     assert len(receiver.ids) == len(set(receiver.ids)) == 2
+
+
+async def test_a_claim_reads_few_lanes_of_a_large_backlog(service: Service, client: Client) -> None:
+    async with await service.new_tenant() as waiting:
+        busy, later = uuid.uuid4(), uuid.uuid4()
+        insert = (
+            "insert into webhook_lanes (tenant_id, webhook_id, lane, due_at)"
+            " select $1, $2, gen_random_uuid(), now() + $3 from generate_series(1, 5000)"
+        )
+        await run_sql(service, insert, client.tenant_id, busy, timedelta(hours=-1))
+        await run_sql(service, insert, waiting.tenant_id, later, timedelta(hours=1))
+        await run_sql(service, insert.replace("5000", "3"), waiting.tenant_id, uuid.uuid4(), timedelta(seconds=-1))
+        await run_sql(service, "analyze webhook_lanes")
+        async with service.container.ops.across_tenants() as tx:
+            claimed = await delivery_store.claim(
+                tx, uuid.uuid4(), limit=8, lease=timedelta(seconds=9), busy=[], busy_tenants=[client.tenant_id]
+            )
+            read = await tx.fetchrow(
+                "select seq_tup_read + idx_tup_fetch as rows from pg_stat_xact_user_tables"
+                " where relname = 'webhook_lanes'"
+            )
+        for one in (client, waiting):
+            await run_sql(service, "delete from webhook_lanes where tenant_id = $1", one.tenant_id)
+    assert {lane.tenant_id for lane in claimed} == {waiting.tenant_id}
+    assert len(claimed) == 3
+    assert read is not None
+    assert read["rows"] < 500
 
 
 async def test_a_receiver_gets_a_few_requests_at_once(service: Service, client: Client, receiver: Receiver) -> None:

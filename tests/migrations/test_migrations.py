@@ -133,6 +133,19 @@ async def _unforced(connection: "asyncpg.Connection[asyncpg.Record]") -> list[st
     return [row["relname"] for row in rows]
 
 
+async def test_the_columns_and_indexes_of_the_trash_are_completed_after_an_interruption(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner)
+    await schema.migrate_down(empty.owner, target="0028")
+    connection = await asyncpg.connect(empty.owner)
+    await connection.execute("alter table conversations add column archived boolean not null default false")
+    await connection.execute("alter table conversations add column pinned boolean not null default false")
+    await connection.execute("create index conversations_pinned_idx on conversations (tenant_id)")
+    await schema.migrate(empty.owner)
+    found = await connection.fetchval("select pg_get_indexdef('conversations_pinned_idx'::regclass)")
+    await connection.close()
+    assert "WHERE pinned" in found
+
+
 async def test_words_of_facts_memories_and_summaries_do_not_outlive_their_tables(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner)
     connection = await asyncpg.connect(empty.superuser)

@@ -9,8 +9,8 @@ import pytest
 
 from app.cli.archives import download as downloads
 from app.cli.archives import upload as uploads
-from app.cli.archives.connection import Server, TransportError
-from app.cli.archives.download import ExportScope, download
+from app.cli.archives.connection import RunningServer, TransportError
+from app.cli.archives.download import ExportSelection, download
 from app.cli.archives.progress import TransferProgress
 from app.conversations.archive import export as conversation_export
 from app.governance.exports import service as exports
@@ -113,7 +113,7 @@ async def test_a_download_continues_after_its_last_checkpoint(
     asked: list[str | None] = []
     lines_of = downloads._lines  # noqa: SLF001 - the place where connections are lost
 
-    def cut(server: Server, scope: ExportScope, cursor: str | None) -> Iterator[bytes]:
+    def cut(server: RunningServer, scope: ExportSelection, cursor: str | None) -> Iterator[bytes]:
         asked.append(cursor)
         for number, line in enumerate(lines_of(server, scope, cursor)):
             if number == 20:
@@ -121,7 +121,11 @@ async def test_a_download_continues_after_its_last_checkpoint(
             yield line
 
     monkeypatch.setattr(downloads, "_lines", cut)
-    file, server, scope = tmp_path / "file.jsonl", Server(url, client.key), ExportScope(created_at=CREATED_AT)
+    file, server, scope = (
+        tmp_path / "file.jsonl",
+        RunningServer(url, client.key),
+        ExportSelection(created_at=CREATED_AT),
+    )
     runs = 0
     while not file.exists():
         runs += 1
@@ -163,7 +167,7 @@ async def test_an_import_goes_on_while_the_server_restarts(
     monkeypatch.setattr(uploads, "require_success", lose)
     async with working(service):
         with TransferProgress("import") as progress:
-            ended = await asyncio.to_thread(uploads.follow, Server(url, other.key), operation, progress=progress)
+            ended = await asyncio.to_thread(uploads.follow, RunningServer(url, other.key), operation, progress=progress)
     assert ended["status"] == "succeeded"
     assert uploads.show(ended)
 

@@ -149,6 +149,8 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.governance.imports.run.ImportState": "one object of one import",
     "app.governance.imports.lines.StagedLines": "one object of one import",
     "app.governance.imports.upload.UploadReader": "one upload",
+    "app.cli.archives.download._Pipe": "one export of one command",
+    "app.cli.archives.download._PartFile": "one export of one command",
     "app.conversations.archive.rebuild._Growth": "one conversation of one import",
     "app.operations.service.OperationRun": "one run of one operation",
     "app.webhooks.outbox._Events": "one transaction of one tenant",

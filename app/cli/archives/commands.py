@@ -9,7 +9,7 @@ from app.cli.archives.conversion import converted_lines, opened_output
 from app.cli.common import fail, quiet_settings, running_server
 
 if TYPE_CHECKING:
-    from app.cli.archives.connection import Server
+    from app.cli.archives.connection import RunningServer
 
 commands = typer.Typer()
 
@@ -37,10 +37,10 @@ def export_data(
         fail(f"{file} is a directory: name a file.")
     server = _server(url)
 
-    from app.cli.archives.download import ExportScope, download
+    from app.cli.archives.download import ExportSelection, download
     from app.cli.archives.progress import TransferProgress
 
-    scope = ExportScope(project=project, conversation=conversation, created_at=created_at)
+    scope = ExportSelection(project=project, conversation=conversation, created_at=created_at)
     with TransferProgress("export") as progress:
         records = download(server, scope, file, progress=progress)
     typer.echo(f"turnkeep: {records} records{'' if file is None else f' in {file}'}.", err=True)
@@ -96,9 +96,9 @@ def convert(
     typer.echo(f"turnkeep: {count - 2} records from {file.name}.", err=True)
 
 
-def _server(url: str | None) -> "Server":
+def _server(url: str | None) -> "RunningServer":
     settings = quiet_settings(**({} if url is None else {"url": url}))
 
-    from app.cli.archives.connection import Server
+    from app.cli.archives.connection import RunningServer
 
-    return Server(*running_server(settings))
+    return RunningServer(*running_server(settings))

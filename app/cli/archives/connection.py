@@ -25,7 +25,7 @@ class UnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RunningServer:
     """A running server and the key for it."""
 
     url: str

@@ -5,6 +5,7 @@ and `FILE.part.json` the last checkpoint with the number of bytes before it; the
 are not in the file, so its bytes are those of an export without interruption.
 """
 
+import fcntl
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from app.cli.archives.connection import Server, TransportError, UnavailableError, require_success
+from app.cli.archives.connection import RunningServer, TransportError, UnavailableError, require_success
 from app.cli.archives.progress import TransferProgress
 from app.cli.common import fail
 from app.formats.schemas import JsonObject
@@ -27,7 +28,7 @@ _MAX_WAIT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class ExportScope:
+class ExportSelection:
     """The data to export: of a project, of a conversation, or of the tenant."""
 
     project: str | None = None
@@ -61,16 +62,36 @@ class _Sink(Protocol):
         """Drop the lines after the last checkpoint."""
         ...
 
+    def complete(self) -> None:
+        """Keep all lines, with the trailer."""
+        ...
 
-def download(server: Server, scope: ExportScope, file: Path | None, *, progress: TransferProgress) -> int:
+    def close(self) -> None:
+        """Release what is open."""
+        ...
+
+
+def download(server: RunningServer, scope: ExportSelection, file: Path | None, *, progress: TransferProgress) -> int:
     """Write an export to a file, or to standard output; return the number of records."""
     sink: _Sink = _Pipe() if file is None else _PartFile(file, server, scope)
     if sink.place.cursor is not None:
         progress.say(f"continuing {file} after {sink.place.records} records.")
+    try:
+        records = _receive_all(server, scope, sink, file, progress)
+        sink.complete()
+    finally:
+        sink.close()
+    return records
+
+
+def _receive_all(
+    server: RunningServer, scope: ExportSelection, sink: _Sink, file: Path | None, progress: TransferProgress
+) -> int:
+    """Write the lines of an export, across lost connections; return the number of records."""
     waits, last = 0, sink.place.cursor
     while True:
         try:
-            records = _receive(server, scope, sink, progress)
+            return _receive(server, scope, sink, progress)
         except (TransportError, UnavailableError, _BrokenOffError) as error:
             waits = 0 if sink.place.cursor != last else waits + 1
             last = sink.place.cursor
@@ -81,18 +102,13 @@ def download(server: Server, scope: ExportScope, file: Path | None, *, progress:
             progress.say(f"the export was broken off; trying again in {wait_s:.0f} s.")
             time.sleep(wait_s)
             sink.rewind()
-        else:
-            break
-    if isinstance(sink, _PartFile):
-        sink.complete()
-    return records
 
 
 class _BrokenOffError(Exception):
     """The answer ended without a trailer."""
 
 
-def _receive(server: Server, scope: ExportScope, sink: _Sink, progress: TransferProgress) -> int:
+def _receive(server: RunningServer, scope: ExportSelection, sink: _Sink, progress: TransferProgress) -> int:
     """Write the lines of one answer; return the number of all records. Raises _BrokenOffError."""
     records = sink.place.records
     size = sink.place.size
@@ -109,7 +125,7 @@ def _receive(server: Server, scope: ExportScope, sink: _Sink, progress: Transfer
     raise _BrokenOffError
 
 
-def _lines(server: Server, scope: ExportScope, cursor: str | None) -> Iterator[bytes]:
+def _lines(server: RunningServer, scope: ExportSelection, cursor: str | None) -> Iterator[bytes]:
     """Yield the whole lines of one answer, with their ends."""
     given: JsonObject = {"checkpoints": True, "cursor": cursor, "created_at": scope.created_at}
     body = {name: value for name, value in given.items() if value is not None}
@@ -141,14 +157,18 @@ class _Pipe:
 
     def write(self, line: bytes) -> None:
         self._waiting.append(line)
-        if line.startswith(_TRAILER):
-            self._flush()
 
     def checkpoint(self, place: _Place) -> None:
         self._flush()
         self.place = place
 
     def rewind(self) -> None:
+        self._waiting.clear()
+
+    def complete(self) -> None:
+        self._flush()
+
+    def close(self) -> None:
         self._waiting.clear()
 
     def _flush(self) -> None:
@@ -165,16 +185,20 @@ class _Pipe:
 class _PartFile:
     """`FILE.part` and its last checkpoint."""
 
-    def __init__(self, file: Path, server: Server, scope: ExportScope) -> None:
+    def __init__(self, file: Path, server: RunningServer, scope: ExportSelection) -> None:
         self._file = file
         self._part = file.with_name(f"{file.name}.part")
         self._note = file.with_name(f"{file.name}.part.json")
         self._source: JsonObject = {"url": server.url} | asdict(scope)
         try:
             self.place = self._noted()
-            self._out = self._part.open("r+b" if self.place.cursor is not None else "wb")
+            # an export has salts and content: only its owner reads it
+            self._out = os.fdopen(os.open(self._part, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+            fcntl.flock(self._out, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._out.truncate(self.place.size)
             self._out.seek(self.place.size)
+        except BlockingIOError:
+            fail(f"another command writes {self._part}.")
         except OSError as error:
             fail(f"{error.filename or self._part} cannot be written ({error.strerror}).")
 
@@ -213,6 +237,8 @@ class _PartFile:
         """Give the file its name."""
         self._out.flush()
         os.fsync(self._out.fileno())
-        self._out.close()
         self._part.replace(self._file)
         self._note.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._out.close()

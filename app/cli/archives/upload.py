@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import typer
 
-from app.cli.archives.connection import Server, TransportError, UnavailableError, require_success
+from app.cli.archives.connection import RunningServer, TransportError, UnavailableError, require_success
 from app.cli.archives.progress import TransferProgress
 from app.cli.common import fail
 from app.formats.schemas import JsonObject
@@ -27,7 +27,7 @@ def file_parts(file: Path, *, progress: TransferProgress) -> Iterator[bytes]:
             yield progress.counted(part, total=total)
 
 
-def upload(server: Server, parts: Iterable[bytes], *, dry_run: bool) -> JsonObject:
+def upload(server: RunningServer, parts: Iterable[bytes], *, dry_run: bool) -> JsonObject:
     """Send the parts, and return the operation that imports them. Ends the command if they are refused."""
     params = {"dry_run": "true"} if dry_run else {}
     try:
@@ -45,7 +45,7 @@ def upload(server: Server, parts: Iterable[bytes], *, dry_run: bool) -> JsonObje
         fail(f"{server.unreachable()} Send the file again: nothing is stored twice.")
 
 
-def follow(server: Server, operation: JsonObject, *, progress: TransferProgress) -> JsonObject:
+def follow(server: RunningServer, operation: JsonObject, *, progress: TransferProgress) -> JsonObject:
     """Wait for the end of an operation, across restarts of the server, and return it."""
     path, heard_at = f"/v1/operations/{operation['id']}", time.monotonic()
     again = f"The import goes on: see {path}"

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1", tags=["governance"], route_class=UploadRoute)
             "required": True,
             "content": {
                 media_type: {"schema": {"type": "string", "format": "binary"}}
-                for media_type in (LINES_MEDIA_TYPE, "application/gzip", "application/octet-stream", "application/json")
+                for media_type in (LINES_MEDIA_TYPE, "application/gzip", "application/octet-stream")
             },
         }
     },

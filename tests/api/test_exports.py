@@ -133,6 +133,22 @@ async def test_an_export_of_a_conversation_has_its_facts_and_only_its_evidence(c
     assert [one["conversation_id"] for one in fact["evidence"]] == [conversation]
 
 
+@pytest.mark.parametrize("first_is_trashed", [True, False])
+async def test_facts_of_the_trash_are_left_out_and_hide_no_others_with_their_key(
+    client: Client, *, first_is_trashed: bool
+) -> None:
+    conversations = [await client.conversation(owner="ana") for _ in range(2)]
+    for conversation, value in zip(conversations, ("tea", "coffee"), strict=True):
+        [turn] = (await client.append(conversation, f"I like {value}"))["turns"]
+        fact = {"subject": "ana", "predicate": "likes", "object": value, "owner": "ana"}
+        assert (await client.post("/v1/facts", json=fact | {"source_turn_ids": [turn["id"]]})).is_success
+    trashed = conversations[0 if first_is_trashed else 1]
+    assert (await client.post(f"/v1/conversations/{trashed}/trash")).is_success
+    lines = [json.loads(line) for line in (await export(client)).splitlines()]
+    shown = [(line["object"], line["is_partial"]) for line in lines if line["type"] == "fact"]
+    assert shown == [("coffee" if first_is_trashed else "tea", True)]
+
+
 async def test_an_export_continues_after_any_checkpoint(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ana", "ben", "cat"):
         await stored(client, name)

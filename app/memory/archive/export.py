@@ -31,15 +31,24 @@ class MemoryExporter:
         self, tx: Transaction, tenant_id: TenantId, *, conversation_id: UUID | None, project: str | None,
         after: UUID | None,
     ) -> MemoryPage:  # fmt: skip
-        """Return the facts of the next keys, with the decisions of each key if the scope is the tenant."""
+        """Return the facts of the next keys, with the decisions of each key if the scope is the tenant.
+
+        Facts that are hidden with their only conversation are left out, and the decisions about them.
+        """
         scope = FactScope(conversation_id, project)
         found = await store.list_keys(tx, tenant_id, scope=scope, after=after, limit=_KEYS)
         keys = [key for _, key in found]
         facts, evidence = await read_keys(tx, tenant_id, keys) if keys else ([], {})
+        only = {one.conversation_id for one in facts if one.conversation_id is not None}
+        hidden = await store.list_hidden(tx, tenant_id, sorted(only)) if only else set[UUID]()
+        left_out = {one.fact.id for one in facts if one.conversation_id in hidden}
+        cut = {one.key for one in facts if one.fact.id in left_out}
+        facts = [one for one in facts if one.fact.id not in left_out]
         decisions = await store.list_decisions(tx, tenant_id, keys) if keys and scope.is_tenant else []
+        decisions = [one for one in decisions if left_out.isdisjoint(one.fact_ids)]
         records: list[JsonObject] = []
         for key in keys:
-            own = (_fact(one, evidence[one.fact.id], scope) for one in facts if one.key == key)
+            own = (_fact(one, evidence[one.fact.id], scope, is_cut=key in cut) for one in facts if one.key == key)
             records += [one for one in own if one is not None]
             records += [_decision(one) for one in decisions if one.key == key]
         return MemoryPage(records, found[-1][0] if len(found) == _KEYS else None)
@@ -58,8 +67,13 @@ def _is_within(origin: Origin, scope: FactScope) -> bool:
     return scope.conversation_id in {None, origin.conversation_id} and scope.project in {None, origin.project}
 
 
-def _fact(one: StoredFact, evidence: Sequence[tuple[Evidence, Origin]], scope: FactScope) -> JsonObject | None:
-    """Return a fact with its evidence in the scope; None without such evidence."""
+def _fact(
+    one: StoredFact, evidence: Sequence[tuple[Evidence, Origin]], scope: FactScope, *, is_cut: bool
+) -> JsonObject | None:
+    """Return a fact with its evidence in the scope; None without such evidence.
+
+    `is_cut`: facts of its key are left out, so an import computes the times of the others again.
+    """
     shown = [_evidence(said, origin) for said, origin in evidence if _is_within(origin, scope)]
     if not shown and not scope.is_tenant:
         return None
@@ -81,7 +95,7 @@ def _fact(one: StoredFact, evidence: Sequence[tuple[Evidence, Origin]], scope: F
         "invalidated_by": _id(fact.invalidated_by),
         "retracted": fact.retracted or None,
         "expires_at": None if one.expires_at is None else format_time(one.expires_at),
-        "is_partial": len(shown) < len(evidence) or None,
+        "is_partial": len(shown) < len(evidence) or is_cut or None,
         "evidence": cast("JsonObject", shown) or None,
     }
 

@@ -15,17 +15,6 @@ from app.core.ids import TenantId
 from app.memory.facts.store import FactKey
 
 
-def _in_scope(fact: str) -> str:
-    """Return the condition on a fact with this alias: it has evidence of conversation $2 or project $3, if given."""
-    return f"""(
-        $2::uuid is null and $3::text is null or exists (
-            select from fact_evidence e
-            where e.tenant_id = $1 and e.fact_id = {fact}.id
-              and ($2::uuid is null or e.conversation_id = $2) and ($3::text is null or e.project = $3)
-        )
-    )"""
-
-
 @dataclass(frozen=True, slots=True)
 class FactScope:
     """The evidence that an export shows: of a conversation, of a project, or all."""
@@ -37,6 +26,22 @@ class FactScope:
     def is_tenant(self) -> bool:
         """Return whether all evidence is in the scope."""
         return self.conversation_id is None and self.project is None
+
+    def shows(self, fact: str) -> str:
+        """Return the condition on a fact with this alias: it has evidence in the scope ($4), and it is not hidden.
+
+        A fact is hidden with its only conversation. The condition depends on the scope, so that the index of the
+        evidence is used, and not all facts of the tenant are read for one conversation.
+        """
+        is_visible = f"""({fact}.conversation_id is null or not exists (
+            select from conversation_heads h
+            where h.tenant_id = $1 and h.conversation_id = {fact}.conversation_id and h.deleting_at is not null
+        ))"""
+        if self.is_tenant:
+            return is_visible
+        column = "project" if self.conversation_id is None else "conversation_id"
+        evidence = f"select e.fact_id from fact_evidence e where e.tenant_id = $1 and e.{column} = $4"  # noqa: S608
+        return f"{is_visible} and {fact}.id in ({evidence})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +76,31 @@ async def list_keys(
     rows = await tx.fetch(
         f"""
         select f.id, f.owner, f.subject_key, f.predicate from facts f
-        where f.tenant_id = $1 and ($4::uuid is null or f.id > $4) and {_in_scope("f")}
+        where f.tenant_id = $1 and ($2::uuid is null or f.id > $2) and {scope.shows("f")}
           and not exists (
               select from facts g
               where g.tenant_id = $1 and g.subject_key = f.subject_key and g.predicate = f.predicate
-                and g.owner is not distinct from f.owner and g.id < f.id and {_in_scope("g")}
+                and g.owner is not distinct from f.owner and g.id < f.id and {scope.shows("g")}
           )
-          and (f.conversation_id is null or not exists (
-              select from conversation_heads h
-              where h.tenant_id = $1 and h.conversation_id = f.conversation_id and h.deleting_at is not null
-          ))
-        order by f.id limit $5
+        order by f.id limit $3
         """,  # noqa: S608
         tenant_id,
-        scope.conversation_id,
-        scope.project,
         after,
         limit,
+        *([] if scope.is_tenant else [scope.conversation_id or scope.project]),
     )
     return [(row["id"], FactKey(row["owner"] or "", row["subject_key"], row["predicate"])) for row in rows]
+
+
+async def list_hidden(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> set[UUID]:
+    """Return which of these conversations are in the trash or being deleted."""
+    rows = await tx.fetch(
+        "select h.conversation_id from conversation_heads h"
+        " where h.tenant_id = $1 and h.conversation_id = any($2::uuid[]) and h.deleting_at is not null",
+        tenant_id,
+        conversation_ids,
+    )
+    return {row["conversation_id"] for row in rows}
 
 
 async def list_decisions(tx: Transaction, tenant_id: TenantId, keys: Sequence[FactKey]) -> list[ExportedDecision]:

@@ -40,7 +40,16 @@ _LISTS = re.compile(r"(?:\)|\bordinality)\s+(?:as\s+)?\w+\s*\(([\w, \n]+)\)")  #
 _WORD = re.compile(r"(?<![\w$:.\[])([a-z_]\w*)(?!\w|\s*=>)(?:\.(\w+|\*))?(\s*\()?")
 
 
-_HOLD_SQL = {"store.py", "search_statement.py", "ann_search.py", "transactions.py", "schema.py", "jobs.py", "notify.py"}
+_HOLD_SQL = {
+    "store.py",
+    "search_statement.py",
+    "ann_search.py",
+    "transactions.py",
+    "backups.py",
+    "schema.py",
+    "jobs.py",
+    "notify.py",
+}
 
 
 def holds_sql(path: Path) -> bool:

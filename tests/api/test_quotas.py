@@ -18,7 +18,7 @@ from app.tenancy.limits import quotas
 from app.tenancy.limits.quotas import TenantQuotas
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service, problem
-from tests.support.postgres import TestDatabase
+from tests.support.postgres import Servers, TestDatabase, own_database
 
 FREE = {"embedder": "none", "key_cache_s": 0, "quota_flush_s": 3600}
 UNLIMITED = {"limit": 0, "used": 0}
@@ -140,9 +140,13 @@ async def test_bytes_are_those_of_the_stored_text_and_nothing_is_counted_of_a_re
     await refused(user, conversation, "daily_bytes")
 
 
-async def test_vectors_are_counted_also_those_that_jobs_make(words_database: TestDatabase, tmp_path: Path) -> None:
+async def test_vectors_are_counted_also_those_that_jobs_make(servers: Servers, tmp_path: Path) -> None:
     settings = FREE | {"embedder": "local"}
-    async with open_service(words_database, tmp_path, **settings) as service, await service.new_tenant() as user:
+    async with (
+        own_database(servers, "quotas") as database,  # in a shared one, jobs embed what other tests have left
+        open_service(database, tmp_path, **settings) as service,
+        await service.new_tenant() as user,
+    ):
         conversation = await user.conversation()
         await user.append(conversation, "one")
         assert (await limits(user))["quotas"]["daily_vectors"]["used"] == 1

@@ -58,6 +58,13 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "revoke_key": ("keys.revoke",),
     "create_erasure": ("erasures.start",),
     "import_data": ("imports.start",),
+    "create_webhook": ("webhooks.create",),
+    "update_webhook": ("webhooks.update",),
+    "rotate_webhook_secret": ("webhooks.rotate",),
+    "send_test_event": ("webhooks.test",),
+    "replay_delivery": ("webhooks.replay",),
+    "replay_deliveries": ("webhooks.replay",),
+    "delete_webhook": ("webhooks.delete",),
     "cancel_operation": ("operations.cancel",),
     "create_openai_conversation": ("conversations.create",),
     "update_openai_conversation": ("conversations.update",),
@@ -203,12 +210,41 @@ async def walk_rest(walk: Walk) -> None:
     await walk.do("delete_openai_conversation", "delete", path)
 
 
+async def walk_webhooks(walk: Walk) -> None:
+    receiver = {"url": "https://hooks.example.com/turnkeep", "description": SECRET}
+    made = (await walk.do("create_webhook", "post", "/v1/webhooks", json=receiver))["id"]
+    path = f"/v1/webhooks/{made}"
+    await walk.do("update_webhook", "patch", path, json={"description": f"{SECRET} too"})
+    await walk.do("rotate_webhook_secret", "post", f"{path}/rotate-secret", json={"grace_s": 5})
+    await walk.do("send_test_event", "post", f"{path}/test")
+    await walk.client.conversation(title=SECRET)
+    delivery = (await walk.client.get(f"{path}/deliveries")).json()["data"][0]["id"]
+    await run_dead(walk, delivery)
+    await walk.do("replay_delivery", "post", f"{path}/deliveries/{delivery}/replay")
+    await walk.do("replay_deliveries", "post", f"{path}/deliveries/replay", json={"since": "2026-01-01T00:00:00Z"})
+    await walk.do("delete_webhook", "delete", path)
+
+
+async def run_dead(walk: Walk, delivery: str) -> None:
+    """Let a delivery be one that was given up, which alone can be sent again."""
+    connection = await asyncpg.connect(walk.service.database.superuser)
+    try:
+        await connection.execute(
+            "update webhook_deliveries set status = 'dead' where tenant_id = $1 and event_id = $2",
+            walk.client.tenant_id,
+            parse_id(delivery),
+        )
+    finally:
+        await connection.close()
+
+
 async def test_each_operation_that_changes_something_has_its_entry_and_no_text_of_its_caller(
     client: Client, service: Service
 ) -> None:
     walk = Walk(client, service)
     await walk_turns(walk)
     await walk_rest(walk)
+    await walk_webhooks(walk)
     assert walk.done.keys() == CHANGES.keys()
     [key] = [one["id"] for one in (await client.get("/v1/admin/keys")).json()["data"] if one["name"] != SECRET]
     for operation, request_id in walk.done.items():

@@ -192,7 +192,7 @@ async def test_a_token_is_refused_by_every_operation_that_is_not_on_the_list(
     method, template = OPERATIONS[name]
     names = (
         "key_id", "job_id", "tenant_id", "fact_id", "memory_id", "summary_id", "item_id", "model", "operation_id",
-        "erasure_id",
+        "erasure_id", "webhook_id", "delivery_id",
     )  # fmt: skip
     ids = dict.fromkeys(names, format_id(new_uuid())) | {"space_id": "1"}
     own = template.format(conversation_id=bound.conversation, turn_id=bound.turn, **ids)

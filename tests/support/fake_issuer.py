@@ -13,6 +13,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 REALM = "/realms/team"
 
@@ -44,7 +45,7 @@ class FakeIssuer:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048) if is_rsa else ec.generate_private_key(
             ec.SECP256R1()
         )  # fmt: skip
-        maker = jwt.algorithms.RSAAlgorithm if is_rsa else jwt.algorithms.ECAlgorithm
+        maker = RSAAlgorithm if is_rsa else ECAlgorithm
         public = json.loads(maker.to_jwk(key.public_key())) | {"kid": key_id, "use": "sig", "alg": algorithm}  # type: ignore[attr-defined]
         self.signing[key_id] = (algorithm, key)
         self.published = [*(self.published if keep else []), public]

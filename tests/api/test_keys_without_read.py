@@ -58,7 +58,7 @@ READS = {
 }  # fmt: skip
 """Operations that are refused to every key without the scope `read`."""
 ADMINISTERS = {"import_data", "delete_memory", "create_erasure", "list_erasures", "get_erasure", "verify_erasure"} | {
-    name for name, (_, path, _) in OPERATIONS.items() if path.startswith("/v1/admin/")
+    name for name, (_, path, _) in OPERATIONS.items() if path.startswith(("/v1/admin/", "/v1/webhooks"))
 }
 NEEDS_A_MODEL = {"create_embedding"}
 NAMES_IT = {"create_conversation"}

@@ -147,7 +147,7 @@ class WebhookSender:
         given.append((b"content-length", str(len(body)).encode()))
         async with pool.stream("POST", url, headers=given, content=body) as response:
             result = _result(response)
-            # the status is the answer, whatever happens to the body
+            # the status is the answer, also if reading the body fails
             with suppress(TimeoutError, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException):
                 async with asyncio.timeout(_DISCARD_S):
                     await _discard(response)

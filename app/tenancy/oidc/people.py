@@ -1,7 +1,7 @@
 """Authentication of people by access tokens of an OpenID Connect issuer.
 
 Invariants: a token is accepted only with a signature of a key of the issuer, by an algorithm in the settings, and for
-an audience in the settings. Whatever else its header names is not used. No claim is logged; entries of the audit have a
+an audience in the settings. Other members of its header are not used. No claim is logged; entries of the audit have a
 keyed hash of issuer and subject, which differs between tenants.
 """
 

@@ -92,9 +92,9 @@ def test_in_a_terminal_the_first_start_shows_a_key_once_and_logs_are_text(folder
     rows = {row[0].strip(): [cell.strip() for cell in row] for row in _rows(listed)}
     assert rows["admin key"][1] == "read write admin operator"
     assert rows["first key"][1] == "read write"
-    assert [rows[name][4] for name in ("admin key", "first key")] == ["never", "never"]
+    assert [rows[name][5] for name in ("admin key", "first key")] == ["never", "never"]
     in_two_days = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()
-    assert rows["short"][4].startswith(in_two_days)
+    assert rows["short"][5].startswith(in_two_days)
     process.stop()
 
 

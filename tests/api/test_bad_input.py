@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import random
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -168,20 +169,15 @@ async def key_of(service: Service, client: Client, *scopes: Scope, **more: Any) 
     return str(await service.container.tenancy.create_key(client.tenant_id, name="k", scopes=scopes, **more))
 
 
-def filled_path(path: str, victim: Victim) -> str:
-    return path.format(
-        conversation_id=victim.conversation,
-        turn_id=victim.turn,
-        key_id=victim.turn,
-        job_id=victim.turn,
-        fact_id=victim.turn,
-        memory_id=victim.turn,
-        summary_id=victim.turn,
-        operation_id=victim.turn,
-        erasure_id=victim.turn,
-        tenant_id=format_id(victim.client.tenant_id),
-        space_id=1,
-    )
+def filled_path(path: str, conversation: str, turn: str, tenant: str) -> str:
+    """A path with the ids of these in it; the id of the turn stands for an id of any other kind."""
+    names = re.findall(r"{(\w+)}", path)
+    own = {"conversation_id": conversation, "tenant_id": tenant, "space_id": 1}
+    return path.format(**dict.fromkeys(names, turn) | own)
+
+
+def path_to(victim: Victim, path: str) -> str:
+    return filled_path(path, victim.conversation, victim.turn, format_id(victim.client.tenant_id))
 
 
 def good_query(operation_id: str) -> dict[str, str]:
@@ -195,16 +191,24 @@ def private_operations() -> Iterator[Any]:
                 yield pytest.param(method.upper(), path, operation, id=operation["operationId"])
 
 
-STREAMING = {"append_chunk": {"offset": 0, "delta": "fine"}, "commit_turn": {}, "abort_turn": {}, "resume_turn": {}}
-
-
-GENERATION = {"generate": {"messages": [{"role": "user", "content": "fine"}]}}
-FACTS = GENERATION | {"create_fact": OPERATIONS["fact"][2], "update_fact": {"object": "fine"}}
+BODIES: dict[str, dict[str, Any]] = {
+    "append_chunk": {"offset": 0, "delta": "fine"},
+    "commit_turn": {},
+    "abort_turn": {},
+    "resume_turn": {},
+    "generate": {"messages": [{"role": "user", "content": "fine"}]},
+    "create_fact": OPERATIONS["fact"][2],
+    "update_fact": {"object": "fine"},
+    "search_turns": {"actors": ["user:fine"]},
+    "update_webhook": {"url": "https://hooks.example.com/turnkeep"},
+    "replay_deliveries": {"since": "2026-01-01T00:00:00Z"},
+    "rotate_webhook_secret": {},
+}
 
 
 def good_body(operation_id: str) -> dict[str, Any] | None:
-    if operation_id in STREAMING | FACTS:
-        return (STREAMING | FACTS)[operation_id]
+    if operation_id in BODIES:
+        return BODIES[operation_id]
     name = operation_id.split("_", maxsplit=1)[0]
     if operation_id == "recall_in_conversation":
         name = "recall_in"
@@ -279,7 +283,7 @@ async def test_every_operation_under_v1_needs_a_key(
     victim: Victim, service: Service, method: str, path: str, operation: dict[str, Any]
 ) -> None:
     async with service.client(None) as nobody:
-        response = await nobody.request(method, filled_path(path, victim), json=good_body(operation["operationId"]))
+        response = await nobody.request(method, path_to(victim, path), json=good_body(operation["operationId"]))
     await victim.refused(response, 401, "unauthenticated")
 
 
@@ -344,14 +348,11 @@ async def test_every_operation_needs_its_scope(
     text = await key_of(service, victim.client, Scope.READ if writes else Scope.WRITE)
     async with service.client(text) as limited:
         query = good_query(name)
-        response = await limited.request(method, filled_path(path, victim), params=query, json=good_body(name))
+        response = await limited.request(method, path_to(victim, path), params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
         # nor does it learn what exists
-        names = (
-            "conversation_id", "turn_id", "key_id", "tenant_id", "job_id", "fact_id", "memory_id", "summary_id",
-            "operation_id", "erasure_id",
-        )  # fmt: skip
-        missing = path.format(**dict.fromkeys(names, "01ARZ3NDEKTSV4RRFFQ69G5FAV"), space_id=999)
+        unknown = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+        missing = filled_path(path, unknown, unknown, unknown)
         response = await limited.request(method, missing, params=query, json=good_body(name))
         await victim.refused(response, 403, "forbidden")
 
@@ -395,19 +396,7 @@ async def test_what_is_not_ones_own_is_not_there(
     if "{" in path:
         response = await victim.client.request(
             method,
-            path.format(
-                conversation_id=conversation,
-                turn_id=turn,
-                job_id=turn,
-                fact_id=turn,
-                memory_id=turn,
-                summary_id=turn,
-                operation_id=turn,
-                erasure_id=turn,
-                key_id=turn,
-                tenant_id=format_id(other.tenant_id) if whose != "nobody's" else turn,
-                space_id=1,
-            ),
+            filled_path(path, conversation, turn, format_id(other.tenant_id) if whose != "nobody's" else turn),
             params=good_query(operation["operationId"]),
             json=good_body(operation["operationId"]),
         )

@@ -29,7 +29,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint openapi dev clean
+.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint openapi dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,9 +38,12 @@ run: .venv/.run assets ## start the service with its own Postgres, on http://127
 	@exec $(BIN)/turnkeep serve
 
 test: .venv/.dev assets ## run the tests
-	$(BIN)/pytest -n $(WORKERS) -m "not soak"
+	$(BIN)/pytest -n $(WORKERS) -m "not slow and not soak"
 
-check: lint types imports migrations-lint openapi-lint asyncapi-lint test ## everything that must hold before a commit
+test-slow: .venv/.dev assets ## run the tests that take some seconds each
+	$(BIN)/pytest -n $(WORKERS) -m "slow and not soak"
+
+check: lint types imports migrations-lint openapi-lint asyncapi-lint test test-slow ## everything that must hold before a commit
 
 lint: .venv/.dev ## style and likely mistakes (ruff)
 	$(BIN)/ruff check

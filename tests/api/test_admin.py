@@ -34,6 +34,7 @@ async def status_of(service: Service, key: str) -> int:
         return (await holder.get("/v1/conversations")).status_code
 
 
+@pytest.mark.slow
 async def test_a_key_is_made_works_and_is_listed_without_its_secret(service: Service, client: Client) -> None:
     expires_at = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     made = await make(client, name="reader", scopes=["read", "read"], agent_id="planner", expires_at=expires_at)

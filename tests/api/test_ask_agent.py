@@ -278,6 +278,7 @@ async def test_when_the_model_fails_nothing_is_stored_and_the_error_is_the_model
     assert (await ask(user, "Again.", conversation))["response"] == "Hello."
 
 
+@pytest.mark.slow
 async def test_an_answer_that_takes_too_long_is_given_up(
     database: TestDatabase, tmp_path: Path, fake: FakeChat
 ) -> None:
@@ -292,6 +293,7 @@ async def test_an_answer_that_takes_too_long_is_given_up(
 
 
 @pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.slow
 async def test_an_answer_that_no_turn_can_hold_is_the_models_fault(
     user: Client, fake: FakeChat, *, keyed: bool
 ) -> None:
@@ -454,6 +456,7 @@ async def test_without_the_switch_or_without_a_model_it_says_so(
         assert (await user.get("/v1/conversations")).json()["data"] == []
 
 
+@pytest.mark.slow
 async def test_settings_name_the_model_the_task_the_tools_and_the_rounds(
     database: TestDatabase, tmp_path: Path, fake: FakeChat
 ) -> None:
@@ -484,6 +487,7 @@ async def test_settings_name_the_model_the_task_the_tools_and_the_rounds(
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
+@pytest.mark.slow
 async def test_over_mcp_it_takes_the_place_of_the_other_tools_or_stands_beside_them(
     database: TestDatabase, tmp_path: Path, fake: FakeChat, *, exclusive: bool
 ) -> None:

@@ -224,6 +224,7 @@ async def test_the_first_break_is_named(chained: Client, service: Service, case:
     assert (await verified(service, other.tenant_id)).first_break is None
 
 
+@pytest.mark.slow
 async def test_the_command_verifies_and_its_exit_code_says_whether_a_chain_is_broken(
     chained: Client, service: Service, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ async def test_a_body_that_says_no_length_is_counted_as_it_comes(service: Servic
     assert in_flight(service) == 0
 
 
+@pytest.mark.slow
 async def test_a_tenant_that_floods_the_server_stops_no_other_tenant_and_none_of_its_own_small_requests(
     service: Service, client: Client
 ) -> None:
@@ -138,6 +139,7 @@ async def test_a_tenant_that_floods_the_server_stops_no_other_tenant_and_none_of
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "without a length"])
+@pytest.mark.slow
 async def test_senders_of_small_bodies_that_stop_in_the_middle_delay_no_other_client(
     service: Service, client: Client, *, chunked: bool
 ) -> None:
@@ -157,6 +159,7 @@ async def test_senders_of_small_bodies_that_stop_in_the_middle_delay_no_other_cl
         assert in_flight(service) == 0
 
 
+@pytest.mark.slow
 async def test_a_large_body_that_does_not_arrive_is_cut_while_another_waits(
     patient: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +236,7 @@ async def test_a_client_that_disconnects_while_it_waits_or_sends_gives_its_bytes
         assert [turn["content"][:6] for turn in await client.history(conversation)] == ["badger", "wombat"]
 
 
+@pytest.mark.slow
 async def test_requests_wait_for_room_and_are_served_in_their_order(patient: Service) -> None:
     async with await patient.new_tenant() as client, await patient.new_tenant() as other:
         conversation, theirs = await client.conversation(), await other.conversation()
@@ -257,6 +261,7 @@ async def test_requests_wait_for_room_and_are_served_in_their_order(patient: Ser
         assert in_flight(patient) == 0
 
 
+@pytest.mark.slow
 async def test_only_so_many_requests_of_a_tenant_wait(patient: Service) -> None:
     async with await patient.new_tenant() as client:
         conversation = await client.conversation()

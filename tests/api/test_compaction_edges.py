@@ -198,6 +198,7 @@ async def test_a_compaction_amid_the_reading_of_a_context_leaves_no_turn_out(
     assert context["gap"] == gap
 
 
+@pytest.mark.slow
 async def test_long_highlights_become_a_summary_in_parts_that_are_stored(
     user: Client, fake: FakeChat, ops: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def random_turns(chance: random.Random, count: int) -> list[dict[str, Any]]:
     return turns
 
 
+@pytest.mark.slow
 async def test_a_context_is_within_its_budget_by_an_independent_count(client: Client) -> None:
     chance = random.Random(20)  # noqa: S311 - for repeatable tests
     for _ in range(6):

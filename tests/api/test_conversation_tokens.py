@@ -569,6 +569,7 @@ async def test_a_token_revoked_on_one_server_is_refused_on_the_other_within_a_se
         problem(await asked(second, writer.token, writer.path), 401, "unauthenticated")
 
 
+@pytest.mark.slow
 async def test_what_was_checked_is_never_trusted_beyond_its_end(
     client: Client, service: Service, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -39,6 +39,7 @@ async def vectors(service: Service, client: Client) -> int:
     return await count(service, "select count(*) from vectors where tenant_id = $1", client.tenant_id)
 
 
+@pytest.mark.slow
 async def test_deferred_turns_are_found_by_words_at_once_and_by_vector_after_the_job_on_two_services(
     service: Service, client: Client, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ async def test_every_file_of_the_demo_is_served_without_a_key_and_runs_no_script
 
 
 @needs_chromium
+@pytest.mark.slow
 async def test_a_reload_in_mid_stream_shows_the_text_so_far_and_both_windows_end_with_what_is_kept(
     client: Client, port: int
 ) -> None:

@@ -48,6 +48,7 @@ async def test_every_answer_that_is_no_page_allows_nothing(client: Client) -> No
 
 
 @needs_chromium
+@pytest.mark.slow
 async def test_the_documentation_works_in_a_browser_under_its_policy(port: int) -> None:
     async with chromium() as browser:
         page = await browser.new_page()
@@ -68,6 +69,7 @@ async def test_the_documentation_works_in_a_browser_under_its_policy(port: int) 
 
 @needs_chromium
 @pytest.mark.parametrize("path", PAGES)
+@pytest.mark.slow
 async def test_no_browser_shows_a_page_in_a_frame(port: int, path: str) -> None:
     async with chromium() as browser:
         page = await browser.new_page()

@@ -87,6 +87,7 @@ async def test_healthy_data_has_no_fault(ops: Database, client: Client) -> None:
     assert await faults(ops, client) == []
 
 
+@pytest.mark.slow
 async def test_revised_truncated_erased_and_forked_data_has_no_fault(
     ops: Database, client: Client, service: Service
 ) -> None:
@@ -549,6 +550,7 @@ def taken() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@pytest.mark.slow
 async def test_a_taken_port_is_named(taken: int) -> None:
     assert bad([await check_port(Settings(port=taken))]) == {"port": Level.FAIL}
     assert bad([await check_port(Settings(port=0))]) == {}

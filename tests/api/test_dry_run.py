@@ -70,6 +70,7 @@ async def test_without_a_model_highlights_are_foreseen_as_compaction_makes_them(
     assert done["remaining_turns"] == 18 - found["turns"]
 
 
+@pytest.mark.slow
 async def test_with_a_model_its_calls_and_their_greatest_cost_are_foreseen_and_it_is_not_asked(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:

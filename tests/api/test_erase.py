@@ -117,6 +117,7 @@ async def revise(client: Client, conversation: str, turn: str, **body: Any) -> s
 
 @pytest.mark.parametrize("named", [0, 1, 2])
 @pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.slow
 async def test_erasing_a_message_erases_its_earlier_and_later_wordings(
     client: Client, service: Service, named: int, *, batch: bool
 ) -> None:

@@ -158,6 +158,7 @@ NOWHERE: dict[str, list[str]] = {"tables": [], "log": [], "metrics": [], "memory
 
 
 @pytest.mark.parametrize("subject", ["conversation", "deleted conversation", "owner", "tenant"])
+@pytest.mark.slow
 async def test_nothing_is_left_of_an_erased(
     subject: str, service: Service, user: tuple[Client, str], log: io.StringIO
 ) -> None:
@@ -187,6 +188,7 @@ async def test_nothing_is_left_of_an_erased(
         assert len(await client.recall(others, "tea")) == 9
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_of_erased_turns(service: Service, client: Client, log: io.StringIO) -> None:
     marker = new_marker()
     conversation = await keep_others(client)
@@ -208,6 +210,7 @@ async def test_nothing_is_left_of_erased_turns(service: Service, client: Client,
     assert await places_with(service, client, log, marker) == NOWHERE
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_of_the_name_of_an_erased_actor(
     service: Service, client: Client, log: io.StringIO
 ) -> None:

@@ -221,6 +221,7 @@ async def verify(client: Client, conversation: str, *, erased: int) -> None:
     assert (verified["valid"], verified["erased"]) == (True, erased), verified
 
 
+@pytest.mark.slow
 async def test_no_byte_of_erased_turns_is_in_a_full_dump(own: Service) -> None:
     said, copied = Said("erased"), Said("copied")
     async with await own.new_tenant() as client:
@@ -253,6 +254,7 @@ async def test_no_byte_of_erased_turns_is_in_a_full_dump(own: Service) -> None:
         assert LAST_FRIDAY.encode() not in after
 
 
+@pytest.mark.slow
 async def test_no_byte_of_a_deleted_conversation_is_in_a_full_dump(own: Service) -> None:
     said = Said("deleted")
     async with await own.new_tenant() as client:
@@ -279,6 +281,7 @@ async def test_no_byte_of_a_deleted_conversation_is_in_a_full_dump(own: Service)
         assert not [vector for vector in gone if vector.encode() in after]
 
 
+@pytest.mark.slow
 async def test_jobs_that_wait_or_have_failed_hold_no_byte_of_what_was_said(own: Service, tmp_path: Path) -> None:
     said = Said("waiting")
     async with open_fake() as fake, open_service(
@@ -301,6 +304,7 @@ async def test_jobs_that_wait_or_have_failed_hold_no_byte_of_what_was_said(own: 
             assert found(said, await dump(own)) == set()
 
 
+@pytest.mark.slow
 async def test_no_statistics_hold_it_and_what_vacuum_leaves_in_the_files_goes_when_the_tables_are_rewritten(
     own: Service,
 ) -> None:

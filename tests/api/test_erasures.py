@@ -174,6 +174,7 @@ async def test_removing_a_name_from_the_participants_is_a_new_revision(service: 
     problem(await client.patch(f"/v1/conversations/{conversation}", json={}, headers=tag), 412, "revision_changed")
 
 
+@pytest.mark.slow
 async def test_erasing_a_tenant_leaves_its_id_and_the_receipt(service: Service, client: Client, other: Client) -> None:
     await own(client, "ann")
     await own(other, "ann")
@@ -270,6 +271,7 @@ async def test_an_erasure_needs_the_scope_admin(service: Service, client: Client
         problem(await writer.post("/v1/owners/lookup", json={"owner": "ann"}), 403, "forbidden")
 
 
+@pytest.mark.slow
 async def test_odd_names_are_erased_as_they_are(service: Service, client: Client) -> None:
     for name in ("%a", "_b", "'; drop table turns; --", "ann\\", "null", "✻ Ünï", '"c"', "@@@"):
         await own(client, name)
@@ -312,6 +314,7 @@ async def test_the_same_owner_conversation_and_actor_in_another_tenant_stay(
 # beside writers, and after a death
 
 
+@pytest.mark.slow
 async def test_what_an_owner_or_actor_commits_before_the_end_is_erased_too(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

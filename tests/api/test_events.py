@@ -227,6 +227,7 @@ async def test_who_has_a_token_takes_up_few_of_the_places_of_its_key(
         assert await lives(await connect(bob)), "its place was given back"
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_not_read_ends_with_reread_and_goes_on_from_there(
     live: tuple[Service, int], user: Client, port: int
 ) -> None:
@@ -293,6 +294,7 @@ async def test_a_projects_list_is_followed(user: Client, port: int, service: Ser
         assert (await events.next()) == {"type": "reread"}
 
 
+@pytest.mark.slow
 async def test_a_list_shows_the_last_message_and_no_erased_content(user: Client, port: int) -> None:
     async def said(events: Any, expected: str) -> dict[str, Any]:
         while True:

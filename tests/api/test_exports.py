@@ -149,6 +149,7 @@ async def test_facts_of_the_trash_are_left_out_and_hide_no_others_with_their_key
     assert shown == [("coffee" if first_is_trashed else "tea", True)]
 
 
+@pytest.mark.slow
 async def test_an_export_continues_after_any_checkpoint(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ana", "ben", "cat"):
         await stored(client, name)

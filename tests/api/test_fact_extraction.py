@@ -437,6 +437,7 @@ async def test_a_job_waits_for_a_model_and_in_the_end_goes_by_the_rules(
     assert await said(tenant) == {("ana", "lives_in", "Berlin")}
 
 
+@pytest.mark.slow
 async def test_long_conversations_go_in_batches_and_a_job_goes_on(
     tenant: Client, modelled: Service, fake: FakeChat
 ) -> None:
@@ -476,6 +477,7 @@ def is_in(gone: str, dump: bytes) -> bool:
     return any(form in dump or form in dump.lower() for form in forms)
 
 
+@pytest.mark.slow
 async def test_no_personal_data_of_the_book_is_in_what_is_kept_nor_sent_to_a_model(
     client: Client, tenant: Client, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
@@ -546,6 +548,7 @@ async def test_logs_of_an_extraction_hold_ids_and_numbers_only(
 
 
 @pytest.mark.parametrize("change", [{"redact": True}, {"enabled": False}])
+@pytest.mark.slow
 async def test_what_was_asked_otherwise_meanwhile_is_not_kept(
     client: Client, service: Service, monkeypatch: pytest.MonkeyPatch, change: dict[str, bool]
 ) -> None:

@@ -126,6 +126,7 @@ class Writer:
         await self.streams.commit(self.caller, self.conversation, turn_id=self.turn_id, ending=ending)
 
 
+@pytest.mark.slow
 async def test_over_a_bus_that_loses_doubles_and_delays_all_readers_end_with_the_committed_text(
     pair: Pair, user: Client
 ) -> None:
@@ -315,6 +316,7 @@ async def test_many_followers_share_one_channel_and_frames_are_written_once(pair
     assert one.container.subscriptions.channels == 0
 
 
+@pytest.mark.slow
 async def test_changes_are_read_so_many_bytes_at_a_time_and_none_is_lost(
     pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +427,7 @@ async def test_what_changes_between_two_pages_of_a_snapshot_is_in_a_later_one(
     reader.close()
 
 
+@pytest.mark.slow
 async def test_so_much_text_of_open_turns_is_shown_and_the_rest_when_there_is_room(
     words_database: TestDatabase, tmp_path: Path
 ) -> None:
@@ -484,6 +487,7 @@ async def test_the_periodic_check_goes_on_after_any_exception(
         reader.close()
 
 
+@pytest.mark.slow
 async def test_a_list_gets_changes_after_any_exception_of_a_read(
     pair: Pair, user: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

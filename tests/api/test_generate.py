@@ -134,6 +134,7 @@ async def test_characters_that_were_split_are_sent_whole(tenant: Client, fake: F
     assert "".join(data["text"] for _, data in deltas) == done["response"] == "a\U0001f600b"
 
 
+@pytest.mark.slow
 async def test_while_the_model_is_silent_comments_keep_the_connection(
     service: Service, fake: FakeChat, tmp_path: Any
 ) -> None:
@@ -181,6 +182,7 @@ async def test_it_is_tried_again_and_then_said_why_not(tenant: Client, fake: Fak
         problem(await tenant.post("/v1/generate", json={"messages": HI}), status, code)
 
 
+@pytest.mark.slow
 async def test_a_refusal_by_the_endpoint_keeps_its_status_and_its_error(tenant: Client, fake: FakeChat) -> None:
     fake.reply = Reply(mode="too_long")
     given = {"message": "maximum context length exceeded", "code": "context_length_exceeded"}

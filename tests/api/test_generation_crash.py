@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import openai
+import pytest
 
 from tests.api.test_processes import Process, data, folder
 from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
@@ -15,6 +16,7 @@ from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, says
 __all__ = ["data", "folder"]
 
 
+@pytest.mark.slow
 async def test_kill_9_in_the_middle_of_an_answer_commits_none_of_it(data: Path) -> None:
     async with open_fake_chat() as fake:
         fake.reply = says("one two three four", stops_after=3)

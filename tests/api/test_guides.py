@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 AGENTS = ROOT / "docs/guides/agents.md"
 SPACES = ROOT / "docs/guides/embedding-spaces.md"
+LONG = {"agents.md", "audit.md", "embedding-spaces.md", "export-import.md", "live-chat.md", "mcp.md"}
 TRANSFERS = ROOT / "docs/guides/export-import.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -258,7 +259,12 @@ async def working(service: Service) -> AsyncIterator[None]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("served", "page"),
-    [(page if page in {AGENTS, SPACES} else None, page) for page in WITH_SNIPPETS],
+    [
+        pytest.param(
+            page if page in {AGENTS, SPACES} else None, page, marks=pytest.mark.slow if page.name in LONG else ()
+        )
+        for page in WITH_SNIPPETS
+    ],
     ids=lambda value: name_of(value) if isinstance(value, Path) else "",
     indirect=["served"],
 )

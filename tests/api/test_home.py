@@ -86,6 +86,7 @@ async def test_clients_that_do_not_accept_html_get_the_home_page_as_json(
 
 
 @needs_chromium
+@pytest.mark.slow
 async def test_the_home_page_is_shown_by_a_browser_without_a_complaint(port: int) -> None:
     async with chromium() as browser:
         page = await browser.new_page()

@@ -89,6 +89,7 @@ async def test_a_request_without_a_host_and_one_with_two_are_refused(port: int) 
         writer.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_listens_to_the_network_answers_to_any_host_until_settings_name_some(
     database: TestDatabase, tmp_path: Path, client: Client
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pytest
 
 from app.core.database.revisions import FIRST_RELEASE
 from app.core.database.transactions import Database, PoolOptions
@@ -33,6 +34,7 @@ async def keys_of(service: Service, client: Client) -> list[str]:
         await connection.close()
 
 
+@pytest.mark.slow
 async def test_no_key_is_in_any_answer_log_line_or_table(service: Service, client: Client) -> None:
     sent = Said("idempotency")
     marked = await marked_tenant(service, client)

@@ -126,6 +126,7 @@ async def test_a_taken_id_gives_new_ids_and_links(service: Service, client: Clie
     assert again["records"]["turn"] == 0
 
 
+@pytest.mark.slow
 async def test_a_broken_chain_gives_new_hashes_that_verify(service: Service, client: Client, other: Client) -> None:
     conversation = await stored(client)
     found = records(await export(client))

@@ -110,6 +110,7 @@ async def test_a_foreign_conversation_with_an_id_and_no_external_id_is_stored_on
     await verified(other)
 
 
+@pytest.mark.slow
 async def test_two_imports_of_one_file_at_once_store_it_once(service: Service, client: Client, other: Client) -> None:
     for owner in ("ana", "ben", "cem"):
         await stored(client, owner)

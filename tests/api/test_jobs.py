@@ -175,6 +175,7 @@ async def test_a_job_of_a_worker_that_was_killed_is_run_by_another(
     assert (claimed.attempts, seen) == (1, [2])
 
 
+@pytest.mark.slow
 async def test_a_job_that_kills_its_workers_is_parked(
     service: Service, queue: JobQueue, client: Client, kind: str
 ) -> None:
@@ -187,6 +188,7 @@ async def test_a_job_that_kills_its_workers_is_parked(
     assert (row["state"], row["last_error"], row["locked_by"]) == ("parked", "worker_lost", None)
 
 
+@pytest.mark.slow
 async def test_a_periodic_job_that_kills_its_workers_waits_long_and_comes_again(
     service: Service, queue: JobQueue, kind: str
 ) -> None:
@@ -210,6 +212,7 @@ async def _claimed(queue: JobQueue, kind: str) -> bool:
     return bool(await queue.claim(new_uuid(), kinds=[kind], limit=1))
 
 
+@pytest.mark.slow
 async def test_a_lease_is_renewed_as_long_as_a_job_runs(
     service: Service, queue: JobQueue, client: Client, kind: str
 ) -> None:
@@ -641,6 +644,7 @@ async def test_no_job_is_made_where_nothing_is_due(client: Client) -> None:
     assert (await client.get("/v1/admin/jobs")).json()["data"] == []
 
 
+@pytest.mark.slow
 async def test_a_server_with_its_worker_does_late_work_by_itself_and_counts_it(
     service: Service, client: Client, tmp_path: Path
 ) -> None:

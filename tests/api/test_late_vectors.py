@@ -127,6 +127,7 @@ def texts_asked(fake: FakeOpenAI) -> list[str]:
 # another embedder than before
 
 
+@pytest.mark.slow
 async def test_turns_stored_without_an_embedder_are_found_by_meaning_after_a_start_with_one(
     own: TestDatabase, tmp_path: Path
 ) -> None:
@@ -172,6 +173,7 @@ async def test_facts_stored_without_an_embedder_are_found_by_meaning_after_a_sta
         assert (hit["id"], await jobs_of(client)) == (fact, [])
 
 
+@pytest.mark.slow
 async def test_a_server_catches_up_by_itself_when_it_starts(
     bare: Service, fake: FakeOpenAI, own: TestDatabase, tmp_path: Path
 ) -> None:
@@ -207,6 +209,7 @@ async def test_after_a_change_of_model_the_new_space_is_filled_and_the_old_one_k
 
 
 @pytest.mark.usefixtures("fake")
+@pytest.mark.slow
 async def test_turns_as_large_as_they_may_be_are_caught_up_a_few_at_a_time(
     bare: Service, remote: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +268,7 @@ async def test_what_went_while_its_vectors_were_made_gets_none(
         assert await jobs_of(client) == []
 
 
+@pytest.mark.slow
 async def test_several_workers_make_each_vector_once_in_small_steps(
     bare: Service, remote: Service, fake: FakeOpenAI, own: TestDatabase, tmp_path: Path, monkeypatch: Any
 ) -> None:

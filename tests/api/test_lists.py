@@ -131,6 +131,7 @@ async def test_what_does_not_move_is_seen_once_while_others_move(client: Client)
         assert set(still) == set(made) - moved
 
 
+@pytest.mark.slow
 async def test_heads_have_no_index_but_their_key_and_their_updates_stay_hot(
     client: Client, connection: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:

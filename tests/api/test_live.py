@@ -487,6 +487,7 @@ def renewed(live: tuple[Service, int], monkeypatch: pytest.MonkeyPatch) -> Calla
     return by
 
 
+@pytest.mark.slow
 async def test_turns_are_renewed_by_who_may_write_them_and_not_by_who_came_after(
     user: Client, port: int, renewed: Callable[[Socket], Awaitable[set[str]]]
 ) -> None:
@@ -521,6 +522,7 @@ async def test_turns_that_have_ended_elsewhere_are_renewed_no_more(
         assert await renewed(one) == {kept}
 
 
+@pytest.mark.slow
 async def test_a_subscriber_that_stops_reading_is_dropped_and_slows_no_other(
     words_database: TestDatabase, tmp_path: Path
 ) -> None:
@@ -566,6 +568,7 @@ async def drop_who_stops_reading(service: Service, user: Client, port: int) -> N
         assert seqs == set(range(1, n + 2)), "subscribed again, it has everything"
 
 
+@pytest.mark.slow
 async def test_who_reads_nothing_at_all_is_cut(user: Client, port: int) -> None:
     conversation = await user.conversation()
     await user.append(conversation, *({"role": "user", "content": "some words " * 90_000} for _ in range(7)))
@@ -581,6 +584,7 @@ async def test_who_reads_nothing_at_all_is_cut(user: Client, port: int) -> None:
         raise AssertionError("still connected")
 
 
+@pytest.mark.slow
 async def test_answers_that_are_not_read_wait_in_so_many_bytes_and_then_no_more_is_done(
     live: tuple[Service, int], user: Client, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -679,6 +683,7 @@ async def test_a_conversation_token_follows_and_writes_its_own_conversation_only
         assert (await one.closed())[0] in {4401, 4404}
 
 
+@pytest.mark.slow
 async def test_a_connection_ends_with_its_token_and_a_fresh_one_lets_it_go_on(
     words_database: TestDatabase, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def port(live: tuple[Service, int]) -> int:
     return live[1]
 
 
+@pytest.mark.slow
 async def test_the_program_writes_on_across_lost_connections(user: Client, port: int) -> None:
     conversation = await user.conversation()
     program: dict[str, Any] = {}
@@ -86,6 +87,7 @@ async def test_the_program_connects_again_after_an_error_that_passes() -> None:
 
 
 @needs_chromium
+@pytest.mark.slow
 async def test_the_page_shows_what_is_kept_across_a_lost_connection(user: Client, port: int) -> None:
     conversation = await user.conversation()
     await user.append(conversation, "before 👋")

@@ -260,6 +260,7 @@ IN_INSTRUCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_scopes_and_long_term_memory_hold_for_each_tool(service: Service, client: Client, port: int) -> None:
     conversation = await client.conversation()
     keys = {
@@ -364,6 +365,7 @@ async def test_memory_is_the_agents_whom_the_header_names(client: Client, port: 
         assert answer.json()["errors"][0]["in"] == "header"
 
 
+@pytest.mark.slow
 async def test_two_tenants_on_two_replicas_at_once_never_mix(
     client: Client, other: Client, port: int, database: TestDatabase, tmp_path: Path
 ) -> None:

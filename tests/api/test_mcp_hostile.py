@@ -190,6 +190,7 @@ async def test_pages_of_other_sites_are_refused_by_host_and_origin(
         assert answer.json()["code"] == ("host_not_allowed" if "Host" in headers else "origin_not_allowed")
 
 
+@pytest.mark.slow
 async def test_hosts_and_origins_are_allowed_by_settings(
     http: httpx.AsyncClient, client: Client, database: TestDatabase, tmp_path: Path
 ) -> None:
@@ -248,6 +249,7 @@ async def test_a_client_that_disconnects_during_a_call_affects_no_other_client(c
     assert verified["turns"] <= 10
 
 
+@pytest.mark.slow
 async def test_two_hundred_calls_at_once_are_all_answered(client: Client, port: int) -> None:
     conversation = await client.conversation()
     limits = httpx.Limits(max_connections=200)

@@ -55,6 +55,7 @@ async def structured(client: McpClient, tool: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_every_tool_and_resource_is_there_over_standard_input_and_output(
     client: Client, other: Client, port: int, mode: str
 ) -> None:
@@ -97,6 +98,7 @@ def say(port: int, key: str, lines: list[bytes], **more: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 async def test_a_bad_key_and_a_server_that_is_away_are_reported_for_each_call(client: Client, port: int) -> None:
     lines = [json.dumps(message("tools/list", message_id=name)).encode() for name in (7, "a")]
     answers = await asyncio.to_thread(say, port, client.key[:-1] + "!", lines)
@@ -134,6 +136,7 @@ NOT_JSON = [
 ]
 
 
+@pytest.mark.slow
 async def test_what_is_no_json_is_refused_as_over_http_and_never_changed(client: Client, port: int) -> None:
     conversation = await client.conversation()
     turns = [{"role": "user", "content": "x", "metadata": {"n": "here"}}]
@@ -171,6 +174,7 @@ async def test_an_id_that_is_none_is_answered_without_one_and_ends_nothing(clien
     assert sorted(refused) == [-32700] + [-32600] * 7
 
 
+@pytest.mark.slow
 async def test_a_refusal_of_a_message_carries_its_id(client: Client, port: int) -> None:
     lines = [json.dumps(call("recall", {"query": "x\0"}, 9)).encode()]
     answers = await asyncio.to_thread(say, port, client.key, lines)

@@ -47,6 +47,7 @@ async def test_a_conversation_is_created_and_found_by_its_external_id(client: Cl
         assert (await use(mcp, "find_conversations", owner="leo"))["data"] == []
 
 
+@pytest.mark.slow
 async def test_an_external_id_is_taken_by_every_tool_that_takes_a_conversation(client: Client, port: int) -> None:
     named = [one.name for one in all_tools() if "conversation_id" in one.input_schema["properties"]]  # type: ignore[operator]
     assert set(named) == {

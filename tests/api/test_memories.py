@@ -664,6 +664,7 @@ async def test_a_context_survives_a_search_that_breaks(service: Service, client:
 # wide tenants
 
 
+@pytest.mark.slow
 async def test_a_wide_tenant_finds_the_memories_of_its_agents(service: Service, tmp_path_factory: Any) -> None:
     """By the indexes and not exactly; what has expired and what is another agent's is left out there too."""
     folder = tmp_path_factory.mktemp("wide")

@@ -81,6 +81,7 @@ async def call_with_names_of_its_own(http: httpx.AsyncClient, port: int, client:
         await post(http, port, client.key, sent, **{"MCP-Protocol-Version": word, "Mcp-Method": word})
 
 
+@pytest.mark.slow
 async def test_no_value_of_a_caller_becomes_a_label(port: int, client: Client) -> None:
     conversation = await client.conversation()
     chance = random.Random(7)  # noqa: S311 - chooses test data
@@ -98,6 +99,7 @@ async def test_no_value_of_a_caller_becomes_a_label(port: int, client: Client) -
     assert seen[2] == seen[1], "a third word makes no series that the second did not make"
 
 
+@pytest.mark.slow
 async def test_every_label_has_a_value_of_a_known_set(port: int, client: Client) -> None:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
         await call_with_names_of_its_own(http, port, client, "wanderer")

@@ -205,6 +205,7 @@ async def test_an_explicit_call_says_what_failed_and_stores_nothing(user: Client
     assert await summaries(user, conversation) == []
 
 
+@pytest.mark.slow
 async def test_turns_that_change_while_the_model_writes_are_summarised_again(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:

@@ -113,6 +113,7 @@ async def test_wrong_tokens_are_refused(service: Service, client: Client, issuer
     assert not any("evil" in path or "dev/null" in path for path in issuer.requests)
 
 
+@pytest.mark.slow
 async def test_a_websocket_ends_after_the_expiry_of_its_token(
     issuer: FakeIssuer, database: TestDatabase, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ async def test_claims_that_name_no_tenant_here_are_refused(
     problem(await get(service, issuer.token(**of(client, agent="a\tb"))), 401, "token_unusable")
 
 
+@pytest.mark.slow
 async def test_roles_give_scopes(service: Service, client: Client, issuer: FakeIssuer) -> None:
     for roles, may_write, may_administer in (
         (["memory-reader"], False, False), (["memory-user", "x"], True, False), (["memory-admin"], True, True),
@@ -184,6 +186,7 @@ async def test_a_new_key_is_fetched_and_unknown_ones_only_now_and_then(
     assert issuer.key_requests - before <= 3
 
 
+@pytest.mark.slow
 async def test_known_keys_are_used_while_the_issuer_is_down_or_slow(
     service: Service, client: Client, issuer: FakeIssuer
 ) -> None:
@@ -203,6 +206,7 @@ async def test_known_keys_are_used_while_the_issuer_is_down_or_slow(
         assert (await get(service, token)).status_code == 200
 
 
+@pytest.mark.slow
 async def test_stale_keys_are_used_for_a_time_and_not_longer(
     issuer: FakeIssuer, database: TestDatabase, tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ async def store_each_kind(client: Client) -> None:
         assert (await client.post("/v1/memories", json={"content": content})).is_success
 
 
+@pytest.mark.slow
 async def test_entries_of_an_older_release_get_the_scores_of_new_ones(own: TestDatabase, tmp_path: Path) -> None:
     async with open_fake_chat() as fake:
         fake.reply = WRITTEN

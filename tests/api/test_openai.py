@@ -381,6 +381,7 @@ async def test_followers_see_the_answer_while_it_is_written(
         await asking
 
 
+@pytest.mark.slow
 async def test_tool_calls_and_their_results_are_kept(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:
     conversation = await tenant.conversation()
     call = ("call_1", "weather", '{"city": "Rome"}')
@@ -506,6 +507,7 @@ async def test_who_hangs_up_before_the_answer_stores_nothing(
     assert await rows(modelled, tenant, conversation) == [("user", "aborted"), ("assistant", "aborted")]
 
 
+@pytest.mark.slow
 async def test_an_answer_may_take_longer_than_a_lease(
     ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat
 ) -> None:
@@ -705,6 +707,7 @@ async def test_a_usage_that_cannot_be_kept_does_not_cost_the_answer(
     assert (await tenant.history(conversation))[-1]["usage"] == kept
 
 
+@pytest.mark.slow
 async def test_a_stream_may_say_all_at_once(ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat) -> None:
     conversation = await tenant.conversation()
     long = "Ünd so weiter. " * 10_000

@@ -93,6 +93,7 @@ async def execute(service: Service, sql: str, *args: object) -> None:
 
 
 @pytest.mark.usefixtures("counting")
+@pytest.mark.slow
 async def test_an_operation_runs_to_its_end_and_its_parameters_are_removed(service: Service, client: Client) -> None:
     operation = await start(service, client)
     queued = await get(client, operation)

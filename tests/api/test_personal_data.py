@@ -182,6 +182,7 @@ async def what_is_stored(service: Service) -> bytes:
     return await dump(service)
 
 
+@pytest.mark.slow
 async def test_no_byte_of_forty_pieces_of_personal_data_is_stored(
     service: Service, modelled: Service, fake: FakeChat
 ) -> None:
@@ -202,6 +203,7 @@ async def test_no_byte_of_forty_pieces_of_personal_data_is_stored(
     assert [one.personal for one in BY_READING if any(one.personal in text for text in asked)] == []
 
 
+@pytest.mark.slow
 async def test_the_search_finds_what_is_stored_without_redaction(service: Service, modelled: Service) -> None:
     """So the test above can fail."""
     async with await modelled.new_tenant() as client:

@@ -65,6 +65,7 @@ def test_first_start_makes_the_key_and_a_stop_is_graceful(folder: Path) -> None:
     assert migrated == known_revisions()
 
 
+@pytest.mark.slow
 def test_in_a_terminal_the_first_start_shows_a_key_once_and_logs_are_text(folder: Path) -> None:
     shown: list[str] = []
     for _ in range(2):
@@ -116,6 +117,7 @@ def test_two_processes_start_at_once_on_one_data_directory_and_see_the_same(fold
     two.stop()
 
 
+@pytest.mark.slow
 def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(running: tuple[Process, Process]) -> None:
     process, _ = running
     made = process.command("keys", "create", "--scope", "read", "--name", "reader")
@@ -150,6 +152,7 @@ def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(ru
         assert time.monotonic() < until, "still good elsewhere after a second"
 
 
+@pytest.mark.slow
 def test_the_doctor_looks_and_changes_nothing(folder: Path) -> None:
     process = Process(folder)
     before = process.command("doctor", "--json")
@@ -181,6 +184,7 @@ def test_the_doctor_looks_and_changes_nothing(folder: Path) -> None:
     process.stop()
 
 
+@pytest.mark.slow
 def test_a_preset_bootstrap_key_is_valid_from_the_first_start(folder: Path) -> None:
     key = Process(folder).command("keys", "generate").stdout.strip()
     process = Process(folder, bootstrap_key=key).start().wait()
@@ -201,6 +205,7 @@ def test_a_preset_bootstrap_key_is_valid_from_the_first_start(folder: Path) -> N
         ({"host": "192.0.2.1"}, "cannot be listened on"),
     ],
 )
+@pytest.mark.slow
 def test_a_start_that_fails_says_why_in_one_sentence(folder: Path, settings: dict[str, str], sentence: str) -> None:
     done = Process(folder, **settings).command("serve")
     assert done.returncode == 1
@@ -216,6 +221,7 @@ def test_a_setting_that_is_no_setting_value_is_refused_by_name(folder: Path) -> 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_request_under_way_is_finished_before_the_process_ends(data: Path) -> None:
     # on a busy machine 200 turns take longer than the default
     process = Process(data, graceful_shutdown_s="60").start().wait()
@@ -260,6 +266,7 @@ def test_a_command_in_the_wrong_folder_makes_no_data_there(folder: Path) -> None
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(data: Path) -> None:
     quick = {"worker_in_process": "false", "max_vectors_per_append": "1", "job_lease_s": "1", "job_poll_s": "0.1"}
     server = Process(data, **quick).start().wait()
@@ -290,6 +297,7 @@ def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(data: Path
     server.stop()
 
 
+@pytest.mark.slow
 def test_open_sockets_and_event_streams_end_at_once_when_the_process_is_stopped(data: Path) -> None:
     process = Process(data, embedder="none", graceful_shutdown_s="20").start().wait()
     _, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)

@@ -104,6 +104,7 @@ async def test_the_answer_comes_before_the_same_question_asked_earlier(client: C
     assert "Ludmila" in first["text"]
 
 
+@pytest.mark.slow
 async def test_a_word_that_occurs_once_in_a_long_turn_is_found_first(client: Client) -> None:
     conversation = await client.conversation()
     filler = " ".join(f"The committee discussed item {number} of the agenda at length." for number in range(1100))

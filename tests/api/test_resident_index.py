@@ -96,6 +96,7 @@ async def test_what_grows_beyond_its_limit_is_not_kept(service: Service, tmp_pat
         assert resident.nbytes < _SEGMENT
 
 
+@pytest.mark.slow
 async def test_an_entry_with_many_vectors_takes_no_more_than_the_limit(service: Service, tmp_path: Path) -> None:
     async with (
         open_service(service.database, tmp_path, resident_index_mb=1) as opened,

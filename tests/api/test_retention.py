@@ -158,6 +158,7 @@ async def retain(service: Service, client: Client, conversation: str) -> int:
 
 
 @pytest.mark.parametrize("retention", ["audit_only", "ephemeral"])
+@pytest.mark.slow
 async def test_no_word_of_what_is_summarised_is_left(
     service: Service, client: Client, ops: Database, retention: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

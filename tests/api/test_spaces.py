@@ -221,6 +221,7 @@ class Load:
 
 
 @pytest.mark.timeout(300)  # searches on two replicas without a pause, on whatever machine
+@pytest.mark.slow
 async def test_an_installation_moves_back_and_forth_under_load_and_no_recall_fails(
     pair: tuple[Service, Service], fake: FakeOpenAI
 ) -> None:
@@ -337,6 +338,7 @@ def environment(service: Service, fake: FakeOpenAI, folder: Path, **more: str) -
     return kept | {f"TURNKEEP_{name.upper()}": str(value) for name, value in given.items()}
 
 
+@pytest.mark.slow
 async def test_a_worker_killed_while_it_fills_is_followed_by_one_that_goes_on(
     pair: tuple[Service, Service], fake: FakeOpenAI, tmp_path: Path
 ) -> None:
@@ -411,6 +413,7 @@ async def test_an_endpoint_that_fails_meanwhile_costs_time_and_nothing_else(
         ("nan", "embedder_invalid"),
     ],
 )
+@pytest.mark.slow
 async def test_jobs_of_an_endpoint_that_never_works_wait_or_park_with_the_reason_and_nothing_is_switched(
     pair: tuple[Service, Service], fake: FakeOpenAI, own: TestDatabase, tmp_path: Path, mode: Any, code: str
 ) -> None:
@@ -472,6 +475,7 @@ async def test_a_space_that_lacks_anything_is_switched_to_by_force_only_and_roll
         assert (await call(operator, "/rollback"))["provider"] == "local"
 
 
+@pytest.mark.slow
 async def test_a_process_with_settings_for_the_old_space_only_goes_on_in_it_and_says_so(
     pair: tuple[Service, Service], own: TestDatabase, tmp_path: Path
 ) -> None:
@@ -559,6 +563,7 @@ async def test_a_drop_that_is_interrupted_goes_on_where_it_was(
 # tenants that are wide
 
 
+@pytest.mark.slow
 async def test_a_wide_tenant_has_its_vector_index_before_the_switch(
     pair: tuple[Service, Service], own: TestDatabase, fake: FakeOpenAI, tmp_path: Path
 ) -> None:
@@ -789,6 +794,7 @@ async def test_only_an_operator_reaches_spaces_and_what_cannot_be_is_refused(
 
 
 @pytest.mark.timeout(300)  # each command is a process
+@pytest.mark.slow
 async def test_the_command_fills_compares_and_switches_and_goes_back_and_drops(
     pair: tuple[Service, Service], fake: FakeOpenAI, tmp_path: Path
 ) -> None:
@@ -824,6 +830,7 @@ async def test_the_command_fills_compares_and_switches_and_goes_back_and_drops(
 
 
 @pytest.mark.timeout(300)  # each command is a process
+@pytest.mark.slow
 async def test_a_command_that_is_killed_goes_on_where_it_stopped_when_it_is_run_again(
     pair: tuple[Service, Service], fake: FakeOpenAI, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ async def test_repeats_change_nothing_and_gaps_say_what_is_expected(client: Clie
     assert (await writing.commit(length=11)).json()["content"] == "Hello there"
 
 
+@pytest.mark.slow
 async def test_a_streamed_tool_call_is_put_together_from_its_parts(client: Client, conversation: str) -> None:
     writing = await opened(client, conversation)
     await writing.chunk(0, "Let me look. ")
@@ -377,6 +378,7 @@ async def test_a_text_that_grows_too_long_is_refused_at_the_chunk(
         assert (await writing.commit(length=50)).json()["content"] == "ü" * 50
 
 
+@pytest.mark.slow
 async def test_all_parts_of_a_turn_have_one_limit_that_resuming_does_not_widen(
     service: Service, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -450,6 +452,7 @@ async def test_several_turns_are_written_at_once(client: Client, conversation: s
     assert (await client.get(f"/v1/conversations/{conversation}/verify")).json()["valid"] is True
 
 
+@pytest.mark.slow
 async def test_any_replica_takes_the_next_call(client: Client, conversation: str, replica: Service) -> None:
     there = replica.client(client.key)
     writing = await opened(client, conversation)
@@ -462,6 +465,7 @@ async def test_any_replica_takes_the_next_call(client: Client, conversation: str
     assert (await writing.commit(client=there, length=12)).json() == done.json()
 
 
+@pytest.mark.slow
 async def test_who_resumes_fences_off_who_wrote_before(client: Client, conversation: str, replica: Service) -> None:
     there = replica.client(client.key)
     writing = await opened(client, conversation, writer="mine")
@@ -503,6 +507,7 @@ async def test_a_call_that_came_before_its_turn_was_resumed_does_nothing_under_t
 
 
 @pytest.mark.parametrize("noticed", ["at the commit", "before"])
+@pytest.mark.slow
 async def test_a_commit_stores_no_less_than_its_writer_was_acknowledged_here(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch, noticed: str
 ) -> None:
@@ -552,6 +557,7 @@ async def test_another_key_writes_only_with_the_epoch_or_as_the_writer(
     assert (await writing.commit(client=second)).json()["content"] == "ab"
 
 
+@pytest.mark.slow
 async def test_a_silent_writers_turn_is_aborted_with_what_it_had(
     client: Client, conversation: str, service: Service, replica: Service
 ) -> None:
@@ -707,6 +713,7 @@ async def test_a_turn_is_not_swept_while_its_writer_waits_for_its_commit(
     assert (done.status_code, done.json().get("content")) == (200, "all of it"), done.text
 
 
+@pytest.mark.slow
 async def test_a_holder_that_renews_learns_that_it_was_fenced(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -902,6 +909,7 @@ async def test_flushing_goes_on_after_any_exception_of_one_flush(
     assert failures == []
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
     service: Service, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -943,6 +951,7 @@ async def test_text_that_came_before_a_refused_commit_is_written(
     await says(writing, "text")
 
 
+@pytest.mark.slow
 async def test_text_is_written_once_a_debounce_and_all_turns_of_a_tenant_together(
     client: Client, conversation: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1061,6 +1070,7 @@ async def test_a_chunk_is_answered_when_it_is_taken_and_with_durable_when_it_is_
     assert (await writing.commit(length=29)).json()["content"] == "taken and durable, to the end"
 
 
+@pytest.mark.slow
 async def test_a_stream_whose_calls_go_to_two_processes_in_turn_ends_byte_identical(
     client: Client, conversation: str, replica: Service
 ) -> None:
@@ -1086,6 +1096,7 @@ async def test_a_commit_at_another_process_has_the_text_that_was_only_taken(
     assert (done.status_code, done.json()["content"]) == (200, "not durable yet"), done.text
 
 
+@pytest.mark.slow
 async def test_where_the_holder_does_not_answer_the_writer_gets_the_expected_offset(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1218,6 +1229,7 @@ async def test_a_turn_that_is_being_committed_is_not_released_when_the_process_s
     assert (answer.status_code, answer.json()["content"]) == (200, "all of it"), answer.text
 
 
+@pytest.mark.slow
 async def test_a_commit_is_refused_while_text_of_a_tool_call_may_be_lost(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1239,6 +1251,7 @@ async def test_a_commit_is_refused_while_text_of_a_tool_call_may_be_lost(
     assert done.json()["tool_calls"][0]["arguments"] == '{"q": 1}', done.text
 
 
+@pytest.mark.slow
 async def test_a_process_that_may_lack_text_does_not_release_the_turn_as_whole(
     client: Client, conversation: str, service: Service, replica: Service, monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,

@@ -214,6 +214,7 @@ async def test_a_terminal_shows_the_newest_turns_then_text_of_several_writers_as
         assert "Traceback" not in tail.text
 
 
+@pytest.mark.slow
 async def test_it_connects_again_by_itself_and_misses_and_repeats_nothing(user: Client, port: int) -> None:
     conversation = await user.conversation()
     async with (
@@ -280,6 +281,7 @@ def test_without_a_conversation_or_key_nothing_is_tried(tmp_path: Path, monkeypa
         assert sentence in done.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_named_and_given_up() -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNKEEP_")}
     began = time.monotonic()

@@ -109,6 +109,7 @@ def process_on(database: TestDatabase, folder: Path, endpoint: str | None, **set
     return process
 
 
+@pytest.mark.slow
 async def test_spans_tell_where_the_time_goes_and_nothing_that_a_caller_has_said(
     database: TestDatabase, tmp_path: Path, collector: Collector
 ) -> None:
@@ -189,6 +190,7 @@ def use_everything(process: Process) -> None:
         call("POST", "/mcp", {"jsonrpc": "2.0", "id": MARKER, "method": method, "params": params})
 
 
+@pytest.mark.slow
 def test_a_dead_collector_delays_neither_requests_nor_the_stop(database: TestDatabase, tmp_path: Path) -> None:
     process = process_on(database, tmp_path, "http://127.0.0.1:9", embedder="none").start().wait()
     durations: list[float] = []
@@ -204,6 +206,7 @@ def test_a_dead_collector_delays_neither_requests_nor_the_stop(database: TestDat
     assert time.monotonic() - started < 12
 
 
+@pytest.mark.slow
 def test_nothing_of_the_sdk_is_imported_without_an_endpoint() -> None:
     code = "import sys, app.main, app.cli.server; print([m for m in sys.modules if m.startswith('opentelemetry.sdk')])"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}

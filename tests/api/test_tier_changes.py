@@ -92,6 +92,7 @@ class ListSubscription:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_turns_of_the_vector_index_that_go_are_never_found_again(
     wide: Service, tiered: tuple[Client, list[str], list[list[str]]]
 ) -> None:
@@ -138,6 +139,7 @@ async def test_turns_of_the_vector_index_that_go_are_never_found_again(
 
 
 @pytest.mark.parametrize("mode", ["vector", "hybrid", "text"])
+@pytest.mark.slow
 async def test_what_goes_between_a_search_and_its_answer_leaves_k_hits(
     wide: Service, tiered: tuple[Client, list[str], list[list[str]]], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

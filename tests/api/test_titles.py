@@ -140,6 +140,7 @@ async def test_a_key_that_may_not_read_sees_no_derived_title(client: Client, ser
     assert "airport" not in answer.text
 
 
+@pytest.mark.slow
 async def test_retention_takes_the_words_of_an_emptied_question_out_of_the_title(
     words_database: TestDatabase, tmp_path: Path
 ) -> None:
@@ -275,6 +276,7 @@ async def test_a_models_title_goes_with_either_message_that_it_was_written_from(
     assert "quokkasecret" not in await dump(modelled, user)
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_generated_again_renews_the_title(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:

@@ -39,6 +39,7 @@ async def command(url: str, client: Client, *words: str | Path) -> tuple[int, st
     return await process.wait(), written.decode(), complained.decode()
 
 
+@pytest.mark.slow
 async def test_a_file_goes_from_one_tenant_to_another_and_back_with_equal_bytes(
     service: Service, client: Client, other: Client, url: str, tmp_path: Path
 ) -> None:
@@ -68,6 +69,7 @@ async def test_the_file_of_another_system_is_converted_while_it_is_sent(
     assert stored_count > 0
 
 
+@pytest.mark.slow
 async def test_refused_records_and_a_wrong_key_end_with_code_1(
     service: Service, client: Client, other: Client, url: str, tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ class KilledError(Exception):
 
 
 @pytest.mark.parametrize("fault", [KilledError, TransportError])
+@pytest.mark.slow
 async def test_a_download_continues_after_its_last_checkpoint(
     fault: type[Exception], client: Client, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +154,7 @@ async def test_a_part_of_another_export_is_not_continued(client: Client, url: st
     assert (code, "is of another export" in complained) == (1, True), complained
 
 
+@pytest.mark.slow
 async def test_an_import_goes_on_while_the_server_restarts(
     service: Service, client: Client, other: Client, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,6 +213,7 @@ async def test_an_open_turn_is_aborted_with_its_durable_text(client: Client) -> 
     problem(await client.post(f"{path}/{turn}/commit", json={}), 409, "turn_aborted")
 
 
+@pytest.mark.slow
 async def test_a_fact_that_another_conversation_supports_stays(client: Client) -> None:
     first, second = await client.conversation(owner="ann"), await client.conversation(owner="ann")
     for conversation in (first, second):
@@ -327,6 +328,7 @@ async def test_an_erasure_reaches_the_trash(client: Client, service: Service, co
 # races
 
 
+@pytest.mark.slow
 async def test_of_a_restore_and_a_deletion_at_the_same_time_one_happens(
     client: Client, service: Service, connection: Any
 ) -> None:

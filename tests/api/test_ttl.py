@@ -323,6 +323,7 @@ async def test_a_large_conversation_is_deleted_in_steps(
     assert await left(connection, client.tenant_id, lasting) == {}
 
 
+@pytest.mark.slow
 async def test_a_deletion_answers_when_all_is_gone_though_a_sweep_is_at_it(
     service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -610,6 +610,7 @@ async def test_the_ids_of_an_answer_that_is_being_generated_are_a_conflict_in_an
 
 @at_processes
 @by_transport
+@pytest.mark.slow
 async def test_of_forty_interleaved_turns_of_the_same_ids_none_has_another_text(
     processes: list[Process], stack: AsyncExitStack, transport: Transport
 ) -> None:

@@ -15,6 +15,7 @@ async def states(client: Client, conversation: str) -> list[str]:
     return [turn["index_state"] for turn in await client.history(conversation)]
 
 
+@pytest.mark.slow
 async def test_of_long_texts_an_append_embeds_what_is_within_its_bound_and_a_job_the_rest(
     service: Service, client: Client
 ) -> None:

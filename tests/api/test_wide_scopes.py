@@ -75,6 +75,7 @@ async def test_a_wide_scope_gives_what_the_exact_search_gives(service: Service, 
         assert len(same) >= 0.9 * len(exact), query
 
 
+@pytest.mark.slow
 async def test_k_rows_in_a_wide_scope_give_k_rows_under_any_filter(service: Service, crowd: Client) -> None:
     for more in (
         {}, {"filters": {"actors": ["a1"]}}, {"project": "p1"}, {"owner": "o2"}, {"filters": {"metadata": {"m": 3}}},
@@ -278,6 +279,7 @@ def by_words(found: SearchResult) -> dict[UUID, float]:
 
 
 @pytest.mark.parametrize("first", [1, 5])
+@pytest.mark.slow
 async def test_by_words_a_wide_scope_gives_just_what_the_exact_search_gives(
     exact: Service, wide: Service, library: Client, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:

@@ -193,6 +193,7 @@ async def test_messages_under_way_when_the_line_is_cut_arrive_or_are_a_loss(
     assert len(received) == 2000 or listener.losses > 0
 
 
+@pytest.mark.slow
 async def test_a_lost_end_is_found_a_second_later_and_then_there_is_silence(
     bus_server: BusServer, opened: list[ReconnectingBus]
 ) -> None:
@@ -235,6 +236,7 @@ async def test_a_full_queue_is_a_loss_to_the_others(bus_server: BusServer, opene
     assert listener.losses == 1
 
 
+@pytest.mark.slow
 async def test_a_slow_listener_receives_all_in_order(bus_server: BusServer, opened: list[ReconnectingBus]) -> None:
     bus, _, _, listener = await two(bus_server, opened)
     listener.delay_s = 0.001

@@ -24,6 +24,7 @@ from tests.support.postgres import TestDatabase
 DOWN = "nats://ann:s3cret@127.0.0.1:9"
 
 
+@pytest.mark.slow
 async def test_a_job_wakes_the_worker_of_another_process(database: TestDatabase, tmp_path: Path) -> None:
     async with (
         open_service(database, tmp_path / "one") as one,
@@ -40,6 +41,7 @@ async def test_a_job_wakes_the_worker_of_another_process(database: TestDatabase,
                     await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_service_starts_and_is_ready_while_nats_is_down(database: TestDatabase, tmp_path: Path) -> None:
     async with open_service(database, tmp_path, nats_url=SecretStr(DOWN)) as service, service.client(None) as anybody:
         assert (await anybody.get("/readyz")).status_code == 200

@@ -88,6 +88,7 @@ def test_a_backup_restores_into_an_empty_folder_and_a_bad_one_changes_nothing(tm
         assert query("select datname from pg_database where datname like 'turnkeep%'", "postgres") == [("turnkeep",)]
 
 
+@pytest.mark.slow
 def test_commands_for_the_embedded_server_name_the_way_for_an_own_one(tmp_path: Path) -> None:
     for words in (("backup", "x.dump"), ("restore", "x.dump")):
         done = turnkeep(tmp_path, *words, DATABASE_URL="postgresql://x@127.0.0.1:1/x")

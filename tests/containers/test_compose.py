@@ -98,6 +98,7 @@ def prepared(
     return listening_postgres
 
 
+@pytest.mark.slow
 def test_its_commands_work_by_hand(services: dict[str, Any], prepared: ListeningPostgres) -> None:
     check = services["postgres"]["healthcheck"]["test"]
     assert check[0] == "CMD"
@@ -108,6 +109,7 @@ def test_its_commands_work_by_hand(services: dict[str, Any], prepared: Listening
     assert "authentication failed" in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_guides_dump_and_restore_bring_back_what_was_there(prepared: ListeningPostgres) -> None:
     guide = (ROOT / "docs/guides/backup.md").read_text()
     dump, restore = re.findall(r"postgres (pg_(?:dump|restore) .*?) [<>] turnkeep.dump", guide)

@@ -35,6 +35,7 @@ def pytest_run(*words: str, server: str, timeout_s: float = 100, **more: str) ->
     ],
     ids=["short", "long"],
 )
+@pytest.mark.slow
 def test_a_slice_of_the_suite_passes_on_a_server_by_url(
     listening_postgres: ListeningPostgres, files: tuple[str, ...]
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_slice_of_the_suite_passes_on_a_server_by_url(
     assert listed.stdout.count("turnkeep_template_") == 1, "it was this server that they ran on"
 
 
+@pytest.mark.slow
 def test_asked_for_a_container_where_there_is_no_engine_they_say_so_in_one_sentence() -> None:
     done = pytest_run(SLICE[0], server="container", DOCKER_HOST="tcp://127.0.0.1:1")
     assert done.returncode == 4, done.stdout

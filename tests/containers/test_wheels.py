@@ -92,6 +92,7 @@ def serves(program: Path, folder: Path) -> None:
     process.stop()
 
 
+@pytest.mark.slow
 def test_installed_from_a_folder_of_wheels_it_serves(wheels: Path) -> None:
     with process_folder() as place:
         environment = place / "venv"

@@ -58,6 +58,7 @@ def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
     assert done.stdout == f"turnkeep {declared[1]}\n"
 
 
+@pytest.mark.slow
 def test_a_server_leaves_out_what_only_some_installations_need(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -233,6 +233,7 @@ def test_metadata_over_the_limit_keeps_what_fits_and_names_what_was_left_out() -
     assert kept["status"] == "finished_successfully"
 
 
+@pytest.mark.slow
 def test_a_long_chat_is_converted_without_recursion() -> None:
     size = 20_000
     mapping = {

@@ -141,6 +141,7 @@ def test_text_that_states_nothing_about_the_world_is_no_fact(text: str) -> None:
 
 
 @given(st.text(max_size=300))
+@pytest.mark.slow
 def test_any_text_can_be_read(text: str) -> None:
     assert len(found(text)) <= 50
 

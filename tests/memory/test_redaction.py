@@ -220,6 +220,7 @@ def test_a_hostile_text_takes_no_longer_for_its_length(part: str) -> None:
 
 
 @pytest.mark.timeout(90)
+@pytest.mark.slow
 def test_a_mebibyte_of_mixed_hostile_text_is_redacted_in_time() -> None:
     shuffled = random.Random(7).choices(_hostile(), k=200_000)  # noqa: S311 - not for secrets
     text = "".join(itertools.islice(shuffled, None))[: 1 << 20]

@@ -33,6 +33,7 @@ def copied(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 async def test_upgrade_makes_a_database_that_is_like_the_tables(url: str) -> None:
     done = alembic("upgrade", "head", url=url)
     assert done.returncode == 0, done.stderr
@@ -51,6 +52,7 @@ async def test_upgrade_makes_a_database_that_is_like_the_tables(url: str) -> Non
     assert head_revision() in alembic("current", url=url).stdout
 
 
+@pytest.mark.slow
 async def test_a_difference_becomes_the_next_migration(url: str, copied: Path) -> None:
     await schema.migrate(url)
     said = alembic("revision", "--autogenerate", "-m", "nothing new", url=url, code=copied)
@@ -71,6 +73,7 @@ async def test_a_difference_becomes_the_next_migration(url: str, copied: Path) -
     assert alembic("check", url=url, code=copied).returncode == 0
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_one_sentence() -> None:
     for url, expected in (
         (None, "Set DATABASE_URL."),

@@ -77,6 +77,7 @@ async def test_empty_to_head_equals_the_models(empty: TestDatabase) -> None:
     assert await _unlike_the_tables(empty.owner) == ""
 
 
+@pytest.mark.slow
 async def test_the_tables_as_described_have_the_same_columns_indexes_and_constraints(empty: TestDatabase) -> None:
     """Predicates of indexes and check constraints too, which alembic does not compare."""
 
@@ -108,6 +109,7 @@ async def test_down_and_up_again_gives_the_same_schema(empty: TestDatabase) -> N
     assert await _fingerprint(empty.owner) == before
 
 
+@pytest.mark.slow
 async def test_the_columns_and_indexes_of_changes_are_completed_after_an_interruption(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner)
     before = await _fingerprint(empty.owner)
@@ -133,6 +135,7 @@ async def _unforced(connection: "asyncpg.Connection[asyncpg.Record]") -> list[st
     return [row["relname"] for row in rows]
 
 
+@pytest.mark.slow
 async def test_the_columns_and_indexes_of_the_trash_are_completed_after_an_interruption(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner)
     await schema.migrate_down(empty.owner, target="0028")
@@ -146,6 +149,7 @@ async def test_the_columns_and_indexes_of_the_trash_are_completed_after_an_inter
     assert "WHERE pinned" in found
 
 
+@pytest.mark.slow
 async def test_words_of_facts_memories_and_summaries_do_not_outlive_their_tables(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner)
     connection = await asyncpg.connect(empty.superuser)
@@ -171,6 +175,7 @@ async def test_words_of_facts_memories_and_summaries_do_not_outlive_their_tables
     await connection.close()
 
 
+@pytest.mark.slow
 async def test_what_is_being_deleted_does_not_come_back_with_the_release_before(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner)
     connection = await asyncpg.connect(empty.superuser)
@@ -190,6 +195,7 @@ async def test_what_is_being_deleted_does_not_come_back_with_the_release_before(
     await connection.close()
 
 
+@pytest.mark.slow
 async def test_two_processes_may_migrate_at_once(empty: TestDatabase) -> None:
     await asyncio.gather(*(schema.migrate(empty.owner) for _ in range(3)))
     assert await schema.current_version(empty.owner) == SchemaVersion(head_revision(), oldest_replica(head_revision()))
@@ -208,6 +214,7 @@ def named_oldest(monkeypatch: pytest.MonkeyPatch, revision: str, oldest: str) ->
         yield
 
 
+@pytest.mark.slow
 async def test_a_migration_waits_for_replicas_that_it_would_break(
     empty: TestDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +241,7 @@ async def test_a_migration_waits_for_replicas_that_it_would_break(
         assert oldest_release_during_migration(first) == head
 
 
+@pytest.mark.slow
 async def test_an_older_release_leaves_a_newer_schema_alone(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner)
     connection = await asyncpg.connect(empty.owner)
@@ -253,6 +261,7 @@ def test_replicas_older_than_the_oldest_usable_revision_are_distinguished_from_n
     assert outdated(known, oldest=known[0]) == set()
 
 
+@pytest.mark.slow
 async def test_statistics_of_what_was_said_are_cleared_and_gathered_no_more(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner, target="0006")
     connection = await asyncpg.connect(empty.superuser)
@@ -289,6 +298,7 @@ async def test_statistics_of_what_was_said_are_cleared_and_gathered_no_more(empt
         await connection.close()
 
 
+@pytest.mark.slow
 async def test_facts_that_were_asserted_without_a_project_are_moved_out_of_the_default_one(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner, target="0020")
     connection = await asyncpg.connect(empty.superuser)

@@ -187,6 +187,7 @@ BOTH = ["said to the old one", "said to the new one", "streamed by the old one",
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_release_0_1_0_goes_on_and_starts_again_on_the_schema_of_the_next_release(
     url: str, tmp_path: Path, release_0_1_0: Path
 ) -> None:
@@ -206,6 +207,7 @@ async def test_release_0_1_0_goes_on_and_starts_again_on_the_schema_of_the_next_
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("migrates", [True, False])
+@pytest.mark.slow
 async def test_this_release_serves_on_the_schema_of_the_next_release(
     url: str, tmp_path: Path, *, migrates: bool
 ) -> None:
@@ -218,6 +220,7 @@ async def test_this_release_serves_on_the_schema_of_the_next_release(
     assert await schema.current_version(url) == SchemaVersion(NEXT, FIRST_RELEASE), "the old one changed nothing"
 
 
+@pytest.mark.slow
 async def test_a_release_refuses_a_schema_without_what_it_needs(url: str, tmp_path: Path) -> None:
     with next_release(tmp_path / "next", oldest_replica=NEXT):
         async with app(tmp_path / "data", url):
@@ -231,6 +234,7 @@ async def test_a_release_refuses_a_schema_without_what_it_needs(url: str, tmp_pa
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_release_0_1_0_refuses_a_schema_without_what_it_needs(
     url: str, tmp_path: Path, release_0_1_0: Path
 ) -> None:

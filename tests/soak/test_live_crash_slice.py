@@ -11,6 +11,7 @@ SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 async def test_what_was_streamed_survives_kills_of_writer_replica_and_postgres_and_every_window_converges() -> None:
     cycle = ("writer", "writer's replica", "postgres")
     report = await run_round(LiveOptions(SEED, kills=3, writers=2, subscribers=8, longest_pause_s=0.5, cycle=cycle))

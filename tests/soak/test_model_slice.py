@@ -55,6 +55,7 @@ async def forget(service: Service, sequences: int, *, keeps_keys: bool) -> Count
     return counts
 
 
+@pytest.mark.slow
 async def test_operations_whose_answer_is_lost_take_effect_once_and_the_model_finds_when(service: Service) -> None:
     counts = await forget(service, 12, keeps_keys=True)
     assert counts["resolved by reading"] > 12, counts
@@ -68,6 +69,7 @@ async def test_the_model_finds_what_was_done_twice(service: Service) -> None:
 
 
 @pytest.mark.timeout(400)  # 15 s on an idle machine
+@pytest.mark.slow
 async def test_random_operations_agree_with_the_rules_while_server_and_postgres_are_killed() -> None:
     report = await run_round(WalkOptions(SEED, 0, 12, kill_every=2, kills=2))
     assert report.violations == [], report

@@ -29,6 +29,7 @@ async def test_the_search_in_memory_is_that_of_the_reference_on_both_services(
     assert {"revised", "erased", "asserted", "stored", "searches"} <= set(counts), counts
 
 
+@pytest.mark.slow
 async def test_it_is_the_same_where_all_work_is_done_in_threads(
     database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,6 +48,7 @@ async def test_it_is_the_same_where_all_work_is_done_in_threads(
     assert counts["comparisons"] == 24
 
 
+@pytest.mark.slow
 async def test_it_is_the_same_where_little_is_kept_in_memory(database: TestDatabase, tmp_path: Path) -> None:
     """One segment at a time, and none of a whole tenant."""
     counts: Counter[str] = Counter()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))  # a bench is run as scripts, so its modules are on the path of a script only
 
@@ -152,6 +154,7 @@ def test_texts_are_the_same_for_the_same_seed() -> None:
     assert next(TextSource(3).questions()) != next(TextSource(4).questions())
 
 
+@pytest.mark.slow
 def test_a_tiny_run_measures_server_database_and_floor(tmp_path: Path) -> None:
     environment = os.environ | {"BENCH_TURNKEEP_EMBEDDER": "none", "BENCH_TURNKEEP_EMBEDDED_SHARED_BUFFERS_MB": "64"}
     command = [sys.executable, "bench/run.py", "--quick", "--part", "reads", "--out", str(tmp_path)]

@@ -219,6 +219,7 @@ async def test_an_answer_of_another_shape_is_neither_returned_nor_logged(fake: F
     await model.close()
 
 
+@pytest.mark.slow
 async def test_what_fails_for_a_moment_is_sent_again_a_few_times(fake: FakeChat, book: Book) -> None:
     model = chat(fake, book)
     fake.replies = [Reply(mode="error"), Reply(mode="reset")]

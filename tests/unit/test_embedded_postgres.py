@@ -220,6 +220,7 @@ def test_as_root_the_servers_user_cannot_change_who_may_open_a_session(server: E
 
 
 @as_root
+@pytest.mark.slow
 def test_as_root_the_data_of_an_older_release_is_kept_and_closed_at_the_next_start(open_folder: Path) -> None:
     folder = open_folder / "postgres"
     server = server_at(folder)
@@ -249,6 +250,7 @@ def test_as_root_the_data_of_an_older_release_is_kept_and_closed_at_the_next_sta
 
 
 @as_root
+@pytest.mark.slow
 def test_started_by_another_user_than_root_only_that_user_and_root_get_a_session(open_folder: Path) -> None:
     uid, gid = user("daemon")
     os.chown(open_folder, uid, gid)
@@ -264,6 +266,7 @@ def test_started_by_another_user_than_root_only_that_user_and_root_get_a_session
 
 
 @as_root
+@pytest.mark.slow
 def test_a_folder_that_root_has_used_starts_for_its_own_user_again(open_folder: Path) -> None:
     uid, gid = user("daemon")
     os.chown(open_folder, uid, gid)
@@ -347,6 +350,7 @@ async def test_a_stale_pid_file_with_a_recycled_pid_does_not_hinder(root: Path) 
         server.close()
 
 
+@pytest.mark.slow
 def test_three_processes_that_start_at_once_get_one_server(open_folder: Path) -> None:
     fresh = open_folder / "postgres"
     racers = [hold(fresh) for _ in range(3)]
@@ -358,6 +362,7 @@ def test_three_processes_that_start_at_once_get_one_server(open_folder: Path) ->
 
 
 @as_root
+@pytest.mark.slow
 async def test_as_root_a_folder_closed_to_the_servers_user_stays_closed_and_notes_where_the_data_went(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

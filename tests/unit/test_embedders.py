@@ -124,6 +124,7 @@ async def test_every_failure_has_its_code_and_repeats_nothing(
     await embedder.close()
 
 
+@pytest.mark.slow
 async def test_what_fails_for_a_moment_is_sent_again_a_few_times(fake: FakeOpenAI) -> None:
     embedder = remote(fake)
     fake.modes = ["error", "reset"]
@@ -197,6 +198,7 @@ async def test_a_cancelled_call_leaves_no_request_behind(fake: FakeOpenAI) -> No
     await embedder.close()
 
 
+@pytest.mark.slow
 async def test_too_much_waiting_text_is_refused(fake: FakeOpenAI) -> None:
     embedder = remote(fake, batch=2048, timeout_s=60.0)
     fake.mode = "slow"

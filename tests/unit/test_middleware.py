@@ -443,6 +443,7 @@ def _trickle(address: tuple[str, int], head: bytes, *, seconds: float) -> tuple[
 
 
 @pytest.mark.parametrize("framing", [b"content-length: 1000\r\n", b"content-length: 1000\r\nexpect: 100-continue\r\n"])
+@pytest.mark.slow
 async def test_a_body_that_is_not_whole_in_time_is_408_and_cut_off(
     impatient: tuple[str, int], log: io.StringIO, framing: bytes
 ) -> None:
@@ -462,6 +463,7 @@ async def test_a_body_that_is_not_whole_in_time_is_408_and_cut_off(
     assert events(log, "request.failed") == []
 
 
+@pytest.mark.slow
 async def test_a_body_that_is_not_read_does_not_keep_its_connection_open(impatient: tuple[str, int]) -> None:
     head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n"
     answer, took = await asyncio.to_thread(_trickle, impatient, head, seconds=10)
@@ -470,6 +472,7 @@ async def test_a_body_that_is_not_read_does_not_keep_its_connection_open(impatie
     assert 1 <= took < 4
 
 
+@pytest.mark.slow
 async def test_an_answer_may_take_longer_than_the_body_it_is_to(registry: CollectorRegistry) -> None:
     app = build_app(registry, Settings(body_timeout_s=1))
 

@@ -459,6 +459,7 @@ def _planted(depth: int) -> st.SearchStrategy[JsonValue]:
 
 @hypothesis_settings(max_examples=60, deadline=None)
 @given(value=_planted(4), wrap=st.booleans())
+@pytest.mark.slow
 def test_no_generated_body_is_echoed_or_logged(*, value: JsonValue, wrap: bool) -> None:
     stream = io.StringIO()
     configure_logging(Settings(log_level="debug").telemetry, stream)

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_a_soak_runs_by_its_command() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEP_", "PYTEST_"))}
     # only where the migrated data is that this worker's other tests start from

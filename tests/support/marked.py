@@ -47,6 +47,11 @@ class Marked:
 
 async def marked_tenant(service: Service, client: Client) -> Marked:
     """Store the marker wherever content is stored, by a key with all scopes."""
+    return await store_marked(client, str((await service.container.tenancy.create_tenant("spare")).tenant_id))
+
+
+async def store_marked(client: Client, tenant_id: str) -> Marked:
+    """Store the marker wherever content is stored; `tenant_id` is a tenant that requests may name."""
     conversation = await client.conversation(external_id=EXTERNAL_ID, **CONVERSATION)
     user = {"role": "user", "actor": f"ann-{MARKER}", "content": f"My name is Ann {MARKER} and I live in Berlin."}
     stored = [one["id"] for one in (await client.append(conversation, user, TURN, RESULT, *[user] * 5))["turns"]]
@@ -64,7 +69,6 @@ async def marked_tenant(service: Service, client: Client) -> Marked:
     corrected = await ask("PATCH", f"/v1/facts/{other}", json={"object": f"Rome {MARKER}"})
     memory = (await ask("POST", "/v1/memories", json=MEMORY)).json()["id"]
     key = (await ask("POST", "/v1/admin/keys", json={"name": "spare"})).json()["id"]
-    tenant_id = (await service.container.tenancy.create_tenant("spare")).tenant_id
     return Marked(
         conversation_id=conversation,
         turns=stored,
@@ -76,7 +80,7 @@ async def marked_tenant(service: Service, client: Client) -> Marked:
         summary_id=summarised.json()["summaries"][0]["id"],
         item_id=f"msg_{stored[-1]}",
         key_id=key,
-        tenant_id=str(tenant_id),
+        tenant_id=tenant_id,
         replaced_by=stored[-2],
     )
 

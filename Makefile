@@ -29,7 +29,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint openapi dev clean
+.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint openapi dashboard dashboard-check dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,7 +43,7 @@ test: .venv/.dev assets ## run the tests
 test-slow: .venv/.dev assets ## run the tests that take some seconds each
 	$(BIN)/pytest -n $(WORKERS) -m "slow and not soak"
 
-check: lint types imports migrations-lint openapi-lint asyncapi-lint test test-slow ## everything that must hold before a commit
+check: lint types imports migrations-lint openapi-lint asyncapi-lint dashboard-check test test-slow ## everything that must hold before a commit
 
 lint: .venv/.dev ## style and likely mistakes (ruff)
 	$(BIN)/ruff check
@@ -66,6 +66,15 @@ openapi-lint: tests/openapi/node_modules/.stamp ## the OpenAPI document, by Redo
 
 asyncapi-lint: tests/asyncapi/node_modules/.stamp ## the AsyncAPI document, by its own parser (node)
 	@cd tests/asyncapi && node validate.mjs < ../../openapi/asyncapi.json
+
+dashboard: dashboard/node_modules/.stamp ## build the dashboard into app/dashboard/built (node)
+	@cd dashboard && npm run --silent build
+
+# Into a temporary folder, so that the check changes nothing.
+dashboard-check: dashboard/node_modules/.stamp ## the dashboard's types, and that its built files are current (node)
+	@cd dashboard && npm run --silent check
+	@built=$$(mktemp -d) && (cd dashboard && DASHBOARD_OUT=$$built npm run --silent build) && diff -r $$built app/dashboard/built; \
+	status=$$?; rm -rf "$$built"; [ $$status -eq 0 ] || echo 'The built dashboard is not current: make dashboard' >&2; exit $$status
 
 soak: .venv/.dev assets ## run the long tests
 	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600
@@ -103,7 +112,7 @@ openapi: .venv/.dev ## write openapi/openapi.json and openapi/asyncapi.json
 dev: .venv/.dev ## install everything for working on Turnkeep
 
 clean: ## remove the venv and caches; never data
-	rm -rf .venv dist build tests/asyncapi/node_modules tests/openapi/node_modules $(CACHES)
+	rm -rf .venv dist build dashboard/node_modules tests/asyncapi/node_modules tests/openapi/node_modules $(CACHES)
 	find app alembic bench packages scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The venv: its own uv first, then what is locked. The stamps keep later runs off the network. Once the tools for
@@ -131,6 +140,11 @@ $(UV_STAMP):
 	  echo 'uv $(UV_VERSION) could not be installed with pip; is the package index reachable?' >&2; \
 	  exit 1; \
 	fi
+	@touch $@
+
+dashboard/node_modules/.stamp: dashboard/package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is missing. On Debian and Ubuntu: apt install nodejs npm' >&2; exit 1; }
+	@cd dashboard && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 tests/%/node_modules/.stamp: tests/%/package-lock.json

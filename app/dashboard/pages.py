@@ -1,4 +1,4 @@
-"""Serves the home page and the demo page. Their files are public; the demo fetches conversations with a pasted key.
+"""Serves the home page, the dashboard and the demo page. Their files are public; the pages call the API with a key.
 
 Invariants: a page runs only scripts that are files of this package, sends requests only to this server, and cannot be
 framed by a page of another site. The home page runs no script and cannot be framed at all.
@@ -30,7 +30,16 @@ _HOME_HEADERS: Final = _HEADERS | {
     ),
     "Vary": "Accept",
 }
+_BUILT: Final = Path(__file__).parent / "built"
+_DASHBOARD_HEADERS: Final = _HEADERS | {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
+_ASSET_HEADERS: Final = _DASHBOARD_HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
 _LINKS: Final = {
+    "dashboard": "/dashboard",
     "demo": "/dashboard/demo",
     "docs": "/docs",
     "errors": "/docs/errors",
@@ -72,3 +81,21 @@ async def get_demo_file(name: str) -> FileResponse:
     if file is None:
         raise HTTPException(404)
     return FileResponse(_FOLDER / file, headers=_HEADERS)
+
+
+@router.get("/dashboard/assets/{name}")
+async def get_dashboard_asset(name: str) -> FileResponse:
+    """Return a script or style sheet of the dashboard. Its name has a hash of its content, so it never changes."""
+    file = _BUILT / "assets" / name
+    if file.parent != _BUILT / "assets" or not file.is_file():
+        raise HTTPException(404)
+    return FileResponse(file, headers=_ASSET_HEADERS)
+
+
+@router.get("/dashboard")
+@router.get("/dashboard/{path:path}")
+async def get_dashboard(path: str = "") -> FileResponse:
+    """Show the dashboard, which finds its page by the path. A path with a dot is that of a file that does not exist."""
+    if "." in path or path.startswith(("demo/", "assets/")):
+        raise HTTPException(404)
+    return FileResponse(_BUILT / "index.html", headers=_DASHBOARD_HEADERS)

@@ -1,0 +1,57 @@
+// The keys of this browser tab. They are in its sessionStorage only, and go to this server only, in a header.
+import { createStore } from "../lib/store";
+
+export interface SignIn {
+  key: string;
+  /** The tenant, if the key may read it; else the start of the key. */
+  label: string;
+  scopes: { read: boolean; write: boolean; admin: boolean; operator: boolean };
+}
+
+export interface Session {
+  signIns: SignIn[];
+  current: number;
+  /** Lists show this project only; null: all projects. */
+  project: string | null;
+}
+
+const STORED = "turnkeep.dashboard";
+const NOBODY: Session = { signIns: [], current: 0, project: null };
+
+function read(): Session {
+  try {
+    return { ...NOBODY, ...(JSON.parse(sessionStorage.getItem(STORED) ?? "{}") as Partial<Session>) };
+  } catch {
+    return NOBODY;
+  }
+}
+
+export const session = createStore<Session>(read());
+session.subscribe((value) => {
+  if (value.signIns.length) sessionStorage.setItem(STORED, JSON.stringify(value));
+  else sessionStorage.removeItem(STORED);
+});
+
+export function currentSignIn(value: Session = session.get()): SignIn | null {
+  return value.signIns[value.current] ?? null;
+}
+
+export function addSignIn(signIn: SignIn): void {
+  const { signIns } = session.get();
+  const others = signIns.filter(({ key }) => key !== signIn.key);
+  session.set({ signIns: [...others, signIn], current: others.length, project: null });
+}
+
+export function switchSignIn(index: number): void {
+  session.set({ ...session.get(), current: index, project: null });
+}
+
+export function chooseProject(project: string | null): void {
+  session.set({ ...session.get(), project });
+}
+
+/** Forget the current key. */
+export function signOut(): void {
+  const { signIns, current } = session.get();
+  session.set({ signIns: signIns.filter((_, index) => index !== current), current: 0, project: null });
+}

@@ -1,0 +1,181 @@
+// The list of conversations: search, filters, live changes, pages on demand.
+import { useLocation } from "preact-iso";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { api, body, once } from "../../api/client";
+import { followEvents } from "../../api/event_stream";
+import { usePages } from "../../api/paging";
+import { session } from "../../api/session";
+import type { ConversationSearch, ListedConversation } from "../../api/types";
+import { Empty, ErrorNote, Loading } from "../../components/basics";
+import { VirtualList } from "../../components/virtual_list";
+import { ago, hue, time } from "../../lib/format";
+import { useKeys } from "../../lib/keyboard";
+import { useStore } from "../../lib/store";
+import { strings } from "../../strings";
+import { FirstRun } from "./first_run";
+import "./conversations.css";
+
+const text = strings.conversations;
+type State = keyof typeof text.states;
+interface Filters {
+  title: string;
+  owner: string;
+  participant: string;
+  state: State;
+}
+const NO_FILTERS: Filters = { title: "", owner: "", participant: "", state: "active" };
+
+function searchOf(filters: Filters, project: string | null): ConversationSearch {
+  return {
+    order: "desc",
+    limit: 100,
+    trashed: filters.state === "trashed",
+    ...(project ? { project } : {}),
+    ...(filters.title ? { title: filters.title } : {}),
+    ...(filters.owner ? { owner: filters.owner } : {}),
+    ...(filters.participant ? { participant: filters.participant } : {}),
+    ...(filters.state === "archived" ? { archived: true } : {}),
+    ...(filters.state === "pinned" ? { pinned: true } : {}),
+  };
+}
+
+/** Whether a changed conversation belongs into the list. The server decides about new ones in the same way. */
+function matches(row: ListedConversation, filters: Filters): boolean {
+  const isTrashed = row.trashed_at !== null;
+  if (isTrashed !== (filters.state === "trashed")) return false;
+  if (!isTrashed && row.archived !== (filters.state === "archived")) return false;
+  if (filters.state === "pinned" && !row.pinned) return false;
+  if (filters.owner && row.owner !== filters.owner) return false;
+  if (filters.participant && !row.participants.some(({ actor }) => actor === filters.participant)) return false;
+  return !filters.title || (row.title ?? "").toLowerCase().includes(filters.title.toLowerCase());
+}
+
+export default function ConversationsPage() {
+  const { project } = useStore(session);
+  const { route } = useLocation();
+  const [typed, setTyped] = useState(NO_FILTERS);
+  const filters = useSettled(typed);
+  const [selected, setSelected] = useState(-1);
+  const [isLive, setLive] = useState(false);
+  const search = searchOf(filters, project);
+  const pages = usePages<ListedConversation>(JSON.stringify(search), (cursor) =>
+    body(api.POST("/v1/conversations/search", { body: { ...search, ...(cursor ? { cursor } : {}) } })),
+  );
+  const { rows } = pages;
+
+  useEffect(() => {
+    const path = project ? `/v1/events?project=${encodeURIComponent(project)}` : "/v1/events";
+    const stream = followEvents(path, {
+      connected: setLive,
+      event: (type, data) => {
+        if (type === "reread") pages.reload();
+        else pages.update((shown) => changed(shown, type, data as Change, filters));
+      },
+    });
+    return () => stream.close();
+  }, [JSON.stringify(search)]);
+
+  const open = (index: number) => {
+    const row = rows[index];
+    if (row) route(`/dashboard/conversations/${row.id}`);
+  };
+  useKeys({
+    j: () => setSelected(Math.min(selected + 1, rows.length - 1)),
+    k: () => setSelected(Math.max(selected - 1, 0)),
+    Enter: () => open(selected),
+  });
+  const isUnfiltered = JSON.stringify(filters) === JSON.stringify(NO_FILTERS) && !project;
+  const set = (change: Partial<Filters>) => (setSelected(-1), setTyped({ ...typed, ...change }));
+  const create = async () => {
+    const made = await body(api.POST("/v1/conversations", { params: { header: once() }, body: project ? { project } : {} }));
+    route(`/dashboard/conversations/${made.id}`);
+  };
+  return (
+    <>
+      <div class="list-head">
+        <div class="page-head">
+          <h1>{text.title}</h1>
+          <span class={isLive ? "badge good" : "badge"} role="status">{isLive ? text.live : text.offline}</span>
+          <button class="push" onClick={() => void create()}>{text.create}</button>
+        </div>
+        <FilterBar filters={typed} onChange={set} />
+      </div>
+      {pages.error && <div class="list-note"><ErrorNote error={pages.error} onRetry={pages.reload} /></div>}
+      {rows.length > 0 ? (
+        <VirtualList rows={rows} keyOf={(row) => row.id} estimate={76} label={text.list} class="grow" selected={selected}
+          onNearEnd={pages.loadMore} render={(row, index) => <Row row={row} isSelected={index === selected} />} />
+      ) : pages.loading ? (
+        <Empty><Loading /></Empty>
+      ) : isUnfiltered && !pages.error ? (
+        <FirstRun />
+      ) : (
+        <Empty>
+          <p>{text.none}</p>
+          <button onClick={() => set(NO_FILTERS)}>{text.clear}</button>
+        </Empty>
+      )}
+    </>
+  );
+}
+
+type Change = { conversation?: ListedConversation; id?: string };
+
+function changed(shown: ListedConversation[], type: string, { conversation, id }: Change, filters: Filters): ListedConversation[] {
+  if (type === "conversation.deleted") return shown.filter((row) => row.id !== id);
+  if (type !== "conversation.updated" || !conversation) return shown;
+  const known = shown.find((row) => row.id === conversation.id);
+  const others = shown.filter((row) => row.id !== conversation.id);
+  if (!matches(conversation, filters)) return others;
+  if (known && known.active_at === conversation.active_at) return shown.map((row) => (row.id === conversation.id ? conversation : row));
+  return [conversation, ...others];
+}
+
+/** The filters, a moment after the last key. */
+function useSettled(value: Filters): Filters {
+  const [settled, setSettled] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(value), 200);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return settled;
+}
+
+function FilterBar({ filters, onChange }: { filters: Filters; onChange: (change: Partial<Filters>) => void }) {
+  return (
+    <div class="filters" role="search">
+      <input type="search" aria-label={text.search} placeholder={`${text.search}  ( / )`} value={filters.title}
+        onInput={(event) => onChange({ title: event.currentTarget.value })} />
+      <input aria-label={text.owner} placeholder={text.owner} value={filters.owner} onInput={(event) => onChange({ owner: event.currentTarget.value })} />
+      <input aria-label={text.participant} placeholder={text.participant} value={filters.participant}
+        onInput={(event) => onChange({ participant: event.currentTarget.value })} />
+      <select aria-label={text.state} value={filters.state} onChange={(event) => onChange({ state: event.currentTarget.value as State })}>
+        {Object.entries(text.states).map(([state, label]) => <option key={state} value={state}>{label}</option>)}
+      </select>
+    </div>
+  );
+}
+
+function Row({ row, isSelected }: { row: ListedConversation; isSelected: boolean }) {
+  const preview = row.last_message ?? row.first_message;
+  const when = useMemo(() => ago(row.active_at), [row.active_at]);
+  return (
+    <a class={isSelected ? "conversation-row selected" : "conversation-row"} href={`/dashboard/conversations/${row.id}`}>
+      <span class="row tight spread">
+        <strong class="clip">{row.title ?? row.external_id ?? text.untitled}</strong>
+        <time class="small muted" dateTime={row.active_at} title={time(row.active_at)}>{when}</time>
+      </span>
+      <span class="clip muted">
+        {preview ? <><span class={`actor ${hue(preview.actor)}`}>{preview.actor}</span> {preview.text}</> : text.noMessage}
+      </span>
+      <span class="facts-line small muted number">
+        <span>{text.turns(row.turn_count)}</span>
+        <span>{text.tokens(row.token_count)}</span>
+        <span>{text.retention[row.retention]}</span>
+        {row.expires_at && <span>{text.expires(time(row.expires_at))}</span>}
+        {row.owner && <span class="clip">{row.owner}</span>}
+        <span class="clip">{row.project}</span>
+        {row.pinned && <span class="badge accent">{text.states.pinned}</span>}
+      </span>
+    </a>
+  );
+}

@@ -1,0 +1,25 @@
+// All pages. A page is added with one line here and a folder under pages/; its code is loaded when it is opened.
+import type { ComponentType } from "preact";
+import { strings } from "./strings";
+import type { Scope } from "./api/types";
+
+export interface PageProps {
+  /** Parts of the path, such as `id`. Values that may have a dot or a slash belong into the query instead. */
+  params: Record<string, string>;
+}
+
+export interface PageEntry {
+  path: string;
+  title: string;
+  /** Its place in the navigation; pages without one are reached from others. */
+  group?: keyof typeof strings.app.groups;
+  scope: Scope;
+  /** The page fills the window and scrolls inside. */
+  fill?: boolean;
+  load: () => Promise<{ default: ComponentType<PageProps> }>;
+}
+
+export const pages: PageEntry[] = [
+  { path: "/dashboard", title: strings.conversations.title, group: "memory", scope: "read", fill: true, load: () => import("./pages/conversations") },
+  { path: "/dashboard/conversations/:id", title: strings.conversation.title, scope: "read", fill: true, load: () => import("./pages/conversation") },
+];

@@ -22,4 +22,5 @@ export interface PageEntry {
 export const pages: PageEntry[] = [
   { path: "/dashboard", title: strings.conversations.title, group: "memory", scope: "read", fill: true, load: () => import("./pages/conversations") },
   { path: "/dashboard/conversations/:id", title: strings.conversation.title, scope: "read", fill: true, load: () => import("./pages/conversation") },
+  { path: "/dashboard/conversations/:id/context", title: strings.context.title, scope: "read", load: () => import("./pages/context") },
 ];

@@ -90,6 +90,9 @@ async def test_a_user_signs_in_writes_a_turn_and_hostile_content_stays_text(clie
         await expect(page.locator(".turn strong", has_text="here")).to_be_visible()
         await page.get_by_role("button", name="Verify chain").click()
         await expect(page.locator(".toast")).to_contain_text("2 turns were checked")
+        await page.get_by_role("link", name="Why this context").click()
+        await page.get_by_label("Token budget:").fill("5.5")
+        await expect(page.locator(".reasons .dropped").first).to_contain_text("does not fit the budget")
     # a key without a scope is answered 403 while its scopes are found, which the browser reports
     assert [text for text in complaints if not re.search(r"status of (403|404|422)", text)] == []
     kept = [turn["content"] for turn in await client.history(conversation)]

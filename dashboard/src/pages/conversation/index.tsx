@@ -61,6 +61,7 @@ export default function ConversationPage({ params }: PageProps) {
           <span class={live.isConnected ? "badge good" : "badge"} role="status">{live.isConnected ? text.live.live : text.live.connecting}</span>
           {conversation && <span class="small muted number">{text.tokens(conversation.token_count)}</span>}
           <span class="row push">
+            <a class="button" href={`/dashboard/conversations/${id}/context`}>{strings.context.open}</a>
             <button onClick={() => void verify()}>{text.verify}</button>
             {mayWrite && <button class="danger" onClick={() => setErasing(true)}>{text.erase}</button>}
           </span>

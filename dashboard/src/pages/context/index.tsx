@@ -1,0 +1,163 @@
+// The context inspector: the messages that a model would see, the budget of each section, and why each part is there.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { api, body } from "../../api/client";
+import { useLoaded } from "../../api/paging";
+import type { Context, ContextRequest } from "../../api/types";
+import { CopyButton, ErrorNote, Loading } from "../../components/basics";
+import type { PageProps } from "../../registry";
+import { strings } from "../../strings";
+import { asCurl, asPython, asTypeScript } from "./snippets";
+import "./context.css";
+
+const text = strings.context;
+const FORMATS = ["openai", "openai_responses", "anthropic", "workers_ai", "canonical"] as const;
+const SECTIONS = ["system", "recent", "summary", "facts", "memories", "recalled"] as const;
+const LARGEST_BUDGET_LOG2 = 17;
+
+interface Options {
+  budgetLog2: number;
+  query: string;
+  actor: string;
+  format: (typeof FORMATS)[number];
+  summary: boolean;
+  facts: boolean;
+  recall: boolean;
+}
+
+function requestOf(options: Options): ContextRequest {
+  return {
+    token_budget: Math.round(2 ** options.budgetLog2),
+    format: options.format,
+    include_summary: options.summary,
+    include_facts: options.facts,
+    explain: true,
+    ...(options.recall ? { semantic_recall: { k: 10 } } : {}),
+    ...(options.query.trim() ? { query: options.query.trim() } : {}),
+    ...(options.actor.trim() ? { as_actor: options.actor.trim() } : {}),
+  };
+}
+
+export default function ContextPage({ params }: PageProps) {
+  const id = params["id"] ?? "";
+  const [options, setOptions] = useState<Options>({ budgetLog2: 11, query: "", actor: "", format: "openai", summary: true, facts: true, recall: true });
+  const request = useSettled(requestOf(options));
+  const tookMs = useRef(0);
+  const built = useLoaded(`${id} ${JSON.stringify(request)}`, async () => {
+    const began = performance.now();
+    const context = await body(api.POST("/v1/conversations/{conversation_id}/context", { params: { path: { conversation_id: id } }, body: request }));
+    tookMs.current = performance.now() - began;
+    return context;
+  });
+  const set = (change: Partial<Options>) => setOptions({ ...options, ...change });
+  return (
+    <div class="stack">
+      <a class="small" href={`/dashboard/conversations/${id}`}>{text.back}</a>
+      <div class="page-head">
+        <h1>{text.title}</h1>
+        <span class="muted">{text.intro}</span>
+      </div>
+      <div class="inspector">
+        <form class="card stack" onSubmit={(event) => event.preventDefault()}>
+          <div class="field">
+            <label for="budget">{text.budget}: {Math.round(2 ** options.budgetLog2).toLocaleString("en")}</label>
+            <input id="budget" type="range" min={5} max={LARGEST_BUDGET_LOG2} step={0.125} value={options.budgetLog2}
+              aria-valuetext={text.tokens(Math.round(2 ** options.budgetLog2))} onInput={(event) => set({ budgetLog2: Number(event.currentTarget.value) })} />
+          </div>
+          <div class="field">
+            <label for="query">{text.query}</label>
+            <input id="query" type="search" value={options.query} aria-describedby="query-help" onInput={(event) => set({ query: event.currentTarget.value })} />
+            <p class="help" id="query-help">{text.queryHelp}</p>
+          </div>
+          <div class="field">
+            <label for="format">{text.format}</label>
+            <select id="format" value={options.format} onChange={(event) => set({ format: event.currentTarget.value as Options["format"] })}>
+              {FORMATS.map((format) => <option key={format} value={format}>{format}</option>)}
+            </select>
+          </div>
+          <div class="field">
+            <label for="actor">{text.actor}</label>
+            <input id="actor" value={options.actor} onInput={(event) => set({ actor: event.currentTarget.value })} />
+          </div>
+          <fieldset class="sections">
+            <legend>{text.sections}</legend>
+            {(["summary", "facts", "recall"] as const).map((name) => (
+              <label class="check" key={name}>
+                <input type="checkbox" checked={options[name]} onChange={(event) => set({ [name]: event.currentTarget.checked })} /> {text.optional[name]}
+              </label>
+            ))}
+          </fieldset>
+          <div class="row">
+            <CopyButton label={text.copyCurl} text={() => asCurl(id, request)} />
+            <CopyButton label={text.copyPython} text={() => asPython(id, request)} />
+            <CopyButton label={text.copyTypeScript} text={() => asTypeScript(id, request)} />
+          </div>
+        </form>
+        <div class="stack">
+          {built.error && <ErrorNote error={built.error} />}
+          {built.value ? <Built context={built.value} tookMs={tookMs.current} /> : built.loading && <Loading />}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+/** The request, a moment after the last change. */
+function useSettled(request: ContextRequest): ContextRequest {
+  const [settled, setSettled] = useState(request);
+  const key = JSON.stringify(request);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(request), 40);
+    return () => clearTimeout(timer);
+  }, [key]);
+  return settled;
+}
+
+function Built({ context, tookMs }: { context: Context; tookMs: number }) {
+  const { usage, gap, degraded, explain } = context;
+  return (
+    <>
+      <section class="card stack" aria-label={text.budget}>
+        <p class="row spread number">
+          <strong>{text.used(usage.used, usage.budget)}</strong> <span class="muted small">{text.took(tookMs)}</span>
+        </p>
+        <div class="budget-bar">
+          {SECTIONS.map((name) => (
+            <span key={name} class={`part ${name}`} title={`${text.names[name]}: ${text.tokens(usage.sections[name].used)}`}
+              style={{ width: `${(100 * usage.sections[name].used) / usage.budget}%` }} />
+          ))}
+        </div>
+        <ul class="legend small number">
+          {SECTIONS.filter((name) => usage.sections[name].requested > 0).map((name) => (
+            <li key={name}>
+              <i class={`part ${name}`} /> {text.names[name]} {usage.sections[name].used.toLocaleString("en")}
+              {usage.sections[name].dropped > 0 && <span class="muted"> ({usage.sections[name].dropped.toLocaleString("en")} {text.dropped})</span>}
+            </li>
+          ))}
+        </ul>
+        <p class={gap ? "badge warn" : "badge good"}>{gap ? text.gap(gap.turns, gap.from_position, gap.to_position) : text.noGap}</p>
+        {degraded.length > 0 && <p class="badge warn">{text.missing(degraded.join(", "))}</p>}
+      </section>
+      <section class="card stack">
+        <h2>{text.why}</h2>
+        <ul class="reasons">
+          {(explain ?? []).map((item) => (
+            <li key={`${item.section} ${item.id}`} class={item.decision}>
+              <span class="row">
+                <span class="badge">{text.names[item.section]}</span>
+                <span class={item.decision === "included" ? "badge good" : "badge bad"}>{item.decision === "included" ? text.included : text.dropped}</span>
+                <span class="small muted number">{text.tokens(item.tokens)}</span>
+              </span>
+              <span>{item.reason}</span>
+              <code class="small muted">{item.id}</code>
+            </li>
+          ))}
+        </ul>
+      </section>
+      <section class="card stack">
+        <h2>{text.messages}</h2>
+        {context.system && <pre>{JSON.stringify(context.system, null, 2)}</pre>}
+        {context.messages.map((message, index) => <pre key={index}>{JSON.stringify(message, null, 2)}</pre>)}
+      </section>
+    </>
+  );
+}

@@ -43,8 +43,8 @@ _METHODS: Final = (
 _CLOSES: Final = frozenset({1000, 1001, 1003, 1007, 1009, 1012, 1013, 4400, 4401, 4403, 4404, 4408, 4409, 4429})
 _ODD: Final[Sequence[Any]] = (
     None, True, False, 0, -1, 1, 2**31, 2**53, 2**63, 2**200, -0.0, 1e308, 0.5, "", " ", "\0", "\ud800", "\uffff",
-
-    "𝄞" * 40, "x" * 70_000, "01ARZ3NDEKTSV4RRFFQ69G5FAV", "../..", "tk_x", "' or 1=1 --", "<script>", "2026-01-01T00:00:00Z",
+    "𝄞" * 40, "x" * 70_000, "<script>", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "../..", "tk_x",
+    "' or 1=1 --", "2026-01-01T00:00:00Z",
     [], {}, [[]], [None], {"": None}, {"type": "ping"}, [0] * 300,
 )  # fmt: skip
 _RAW: Final = (

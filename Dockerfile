@@ -22,13 +22,13 @@ RUN /opt/build/bin/python scripts/fetch_assets.py
 
 # what is locked, from wheels only: there is no compiler here and none is wanted
 COPY pyproject.toml uv.lock ./
-RUN /opt/build/bin/uv sync --frozen --no-default-groups --no-install-workspace --no-build --python "$(command -v python3)"
+RUN /opt/build/bin/uv sync --frozen --no-default-groups --extra otel --no-install-workspace --no-build --python "$(command -v python3)"
 
 # Turnkeep itself and the model, as wheels: the build of the model's fails where its files are not the pinned ones
 COPY README.md LICENSE ./
 COPY alembic alembic/
 COPY app app/
-RUN /opt/build/bin/uv sync --frozen --no-default-groups --no-editable --compile-bytecode \
+RUN /opt/build/bin/uv sync --frozen --no-default-groups --extra otel --no-editable --compile-bytecode \
  && /opt/turnkeep/bin/turnkeep openapi > /dev/null \
  && /opt/turnkeep/bin/python -P -c 'import sys, turnkeep_minilm; sys.exit(", ".join(turnkeep_minilm.wrong_files()) or None)'
 

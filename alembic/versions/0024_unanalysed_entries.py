@@ -16,6 +16,8 @@ depends_on = None
 def upgrade() -> None:
     """Add the index without blocking writes."""
     with op.get_context().autocommit_block():
+        # an interrupted one is there, but invalid
+        op.execute("drop index concurrently if exists index_entries_unanalysed_idx")
         op.execute(
             "create index concurrently if not exists index_entries_unanalysed_idx on index_entries (tenant_id, entry_id)"
             " where live and coalesce(analyser, 0) < 1"

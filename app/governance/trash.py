@@ -28,7 +28,7 @@ class TrashBin:
     async def restore(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """Take a conversation out of the trash. One that is not there stays as it is.
 
-        Raises NotFound if it does not exist, or if its deletion has begun.
+        Raises NotFound if it does not exist, or if it is being deleted.
         """
         caller.require(Scope.WRITE)
         async with self._database.transaction(caller.tenant_id) as tx:

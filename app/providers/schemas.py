@@ -231,6 +231,8 @@ class DeliveryError(StrEnum):
     CONNECTION = "connection"
     TLS = "tls"
     PROTOCOL = "protocol"
+    INTERNAL = "internal"
+    """A defect of the service, which a retry would meet again: the event is dead at once."""
 
 
 @dataclass(frozen=True, slots=True)

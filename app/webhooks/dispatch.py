@@ -28,7 +28,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import TenantId, new_uuid
 from app.core.telemetry import error_type, get_logger
-from app.providers.schemas import EventSender, SendResult
+from app.providers.schemas import DeliveryError, EventSender, SendResult
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import job_caller
 from app.webhooks import delivery_store, store
@@ -182,6 +182,9 @@ class Dispatcher:
             except AppError as error:
                 self._log.warning("webhooks.claim_failed", code=error.code)
                 return claimed
+            except Exception as error:  # noqa: BLE001 - the loop looks for due deliveries again after any exception
+                self._log.error("webhooks.crashed", error_type=error_type(error), exc_info=error)
+                return claimed
             for lane in lanes:
                 # this process may still send the lane: its lease ended during a long attempt, or it was given back now
                 task = asyncio.create_task(self._send_lane(lane, after=self._running.get(lane)))
@@ -210,7 +213,7 @@ class Dispatcher:
                 following = await self._advance(lane, ended)
                 if following is None:
                     return
-                result = await self._attempt(following)
+                result = await self._attempt_guarded(following)
                 ended = _Attempt(following.row, result, was_failing=following.webhook.failing_since is not None)
                 if self._stopping:
                     break
@@ -227,6 +230,17 @@ class Dispatcher:
         with suppress(AppError):  # a lease that is not released expires
             async with self._database.transaction(lane.tenant_id) as tx:
                 await delivery_store.release(tx, self._process, lane, delay=timedelta(seconds=delay_s))
+
+    async def _attempt_guarded(self, following: _Next) -> SendResult:
+        """Attempt a delivery. Raises AppError; an unexpected exception is a result, so that the lane goes on."""
+        try:
+            return await self._attempt(following)
+        except AppError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see above
+            tenant_id, kind = following.row.tenant_id, following.row.event_type
+            self._log.error("delivery.crashed", tenant_id=tenant_id, kind=kind, exc_info=error)
+            return SendResult(None, DeliveryError.INTERNAL)
 
     async def _attempt(self, following: _Next) -> SendResult:
         row, webhook = following.row, following.webhook
@@ -269,6 +283,8 @@ class Dispatcher:
     async def _record_receiver(self, tx: Transaction, ended: _Attempt) -> None:
         """Record in the webhook whether the attempt failed; disable it after a long time of failures."""
         row, result = ended.row, ended.result
+        if result.error is DeliveryError.INTERNAL:
+            return  # the receiver has no part in it
         if result.error is None:
             if ended.was_failing:
                 await store.record_success(tx, row.tenant_id, row.webhook_id)
@@ -292,7 +308,7 @@ class Dispatcher:
         delay: timedelta | None = None
         if result.error is None:
             status = DeliveryStatus.DELIVERED
-        elif now >= row.retry_until:
+        elif now >= row.retry_until or result.error is DeliveryError.INTERNAL:
             status = DeliveryStatus.DEAD
         else:
             status, delay = DeliveryStatus.PENDING, self._delay(row, result)

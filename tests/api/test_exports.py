@@ -254,3 +254,10 @@ async def test_every_column_is_in_its_record_or_is_made_again(service: Service) 
             fields |= set(nested[table].model_fields)
         shown = SHOWN_AS.get(table, {}).get(column, column)
         assert shown in fields or column in NOT_EXPORTED.get(table, set()), f"{table}.{column}"
+
+
+async def test_a_cursor_of_a_release_with_other_records_is_refused(client: Client, service: Service) -> None:
+    scope = f"exports|{client.tenant_id}|tenant|None|None"
+    cursor = service.container.cursors.write(scope, ["facts", "", "00" * 32, 1, 2, 3])
+    answer = problem(await client.post("/v1/export", json={"cursor": cursor}), 422, "cursor_invalid")
+    assert "start the export again" in answer["detail"]

@@ -9,8 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from app.core.errors import Unavailable
 from app.core.ids import format_id
+from app.providers.identity.issuer_keys import IssuerKeys
 from app.settings import Settings
+from app.settings.oidc import OidcSettings
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_issuer import FakeIssuer, fake_issuer
 from tests.support.live import events_on, serving, socket_on
@@ -102,11 +105,12 @@ async def test_wrong_tokens_are_refused(service: Service, client: Client, issuer
         "too long": issuer.token(**good, padding="x" * 20_000),
         "deeply nested": f"{'W' * 8000}.e30.e30",
         "no JSON": "e30x.e30.e30",
+        "a subject that is no text": issuer.token(**good | {"sub": "\ud800"}),
     }
     for what, token in wrong.items():
         answer = await get(service, token)
         assert answer.status_code == 401, f"{what}: {answer.text}"
-        assert answer.json()["code"] in {"unauthenticated", "token_expired"}, what
+        assert answer.json()["code"] in {"unauthenticated", "token_expired", "token_unusable"}, what
         assert token not in answer.text
     problem(await get(service, issuer.token(**good, exp=now - 120)), 401, "token_expired")
     assert (await get(service, issuer.token(**good, exp=now - 5))).status_code == 200, "within the leeway"
@@ -256,3 +260,26 @@ def test_settings_that_would_let_wrong_tokens_in_stop_the_start(wrong: dict[str,
     issuer = FakeIssuer()
     with pytest.raises(ValueError, match=r"oidc|OIDC"):
         Settings(**oidc(issuer) | wrong)
+
+
+async def test_a_scope_claim_of_many_names_gives_its_scopes(
+    issuer: FakeIssuer, database: TestDatabase, tmp_path: Path
+) -> None:
+    options = oidc(issuer, oidc_roles_claim="scope", oidc_agent_claim="azp")
+    async with open_service(database, tmp_path, **options) as service, await service.new_tenant() as client:
+        scope = " ".join(["memory-user", *(f"another-scope-{number}" for number in range(40))])
+        assert (await get(service, issuer.token(**of(client), scope=scope))).status_code == 200
+        unusable = issuer.token(**of(client), scope=scope, azp="x" * 1000)
+        problem(await get(service, unusable), 401, "token_unusable")
+
+
+async def test_a_malformed_address_of_keys_is_an_issuer_that_does_not_answer(
+    issuer: FakeIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read(*_: object) -> dict[str, object]:
+        return {"issuer": issuer.url, "jwks_uri": "https://["}
+
+    keys = IssuerKeys(OidcSettings(), issuer.url)
+    monkeypatch.setattr(keys, "_read", read)
+    with pytest.raises(Unavailable):
+        await keys.find("first")

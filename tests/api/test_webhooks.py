@@ -17,6 +17,7 @@ import asyncpg
 import pytest
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
+from structlog.testing import capture_logs
 
 from app.core.database.transactions import Transaction
 from app.core.ids import format_id, parse_id
@@ -26,7 +27,9 @@ from app.providers.receivers.webhook_sender import WebhookSender
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import Scope
 from app.webhooks import delivery_store
+from app.webhooks.delivery_store import DeliveryRow, LaneKey
 from app.webhooks.dispatch import Dispatcher
+from app.webhooks.rendering import EventRenderer
 from app.webhooks.signing import signed_headers
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.postgres import TestDatabase
@@ -1004,3 +1007,37 @@ def test_a_statement_of_the_commit_has_no_text_of_a_caller() -> None:
     [statement] = tx.at_commit
     assert callable(statement)
     assert "drop" not in statement()
+
+
+async def test_an_event_that_cannot_be_rendered_is_dead_and_its_conversation_goes_on(
+    service: Service, client: Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await hook(client, receiver, event_types=["turn.committed"])
+    conversation = await client.conversation()
+    await client.append(conversation, "a1", "a2")
+    render, failed = EventRenderer.render, list[object]()
+
+    async def fail_once(self: EventRenderer, row: DeliveryRow, *, include_content: bool) -> bytes:
+        if not failed:
+            failed.append(row.event_id)
+            raise RuntimeError("words of a turn")
+        return await render(self, row, include_content=include_content)
+
+    monkeypatch.setattr(EventRenderer, "render", fail_once)
+    with capture_logs() as logs:
+        await deliver(service)
+    assert "words of a turn" not in str([{**line, "exc_info": None} for line in logs])
+    first, second = await deliveries(client, made)
+    assert (first["status"], first["last_error"], second["status"]) == ("dead", "internal", "delivered")
+    assert receiver.ids == [second["id"]]
+    assert (await client.get(f"/v1/webhooks/{made['id']}")).json()["failing_since"] is None
+
+
+async def test_the_dispatcher_goes_on_after_an_unexpected_exception(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> list[LaneKey]:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(delivery_store, "claim", fail)
+    assert await service.container.webhooks.dispatcher.drain() == 0

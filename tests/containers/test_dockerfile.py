@@ -77,6 +77,7 @@ def test_it_installs_what_is_locked_without_the_tools_of_development() -> None:
     syncs = [step.rest for step in BUILD.all("RUN") if "uv sync" in step.rest]
     assert len(syncs) == 2
     assert all("--frozen" in sync and "--no-default-groups" in sync for sync in syncs)
+    assert all("--extra otel" in sync for sync in syncs)  # the standard variables of OpenTelemetry work in the image
     assert "--no-install-workspace" in syncs[0]
     assert "--no-build" in syncs[0]
     assert "--no-editable" in syncs[1]

@@ -340,3 +340,15 @@ async def test_facts_that_were_asserted_without_a_project_are_moved_out_of_the_d
         assert await connection.fetchval(forced, ["facts", "fact_evidence", "index_entries"])
     finally:
         await connection.close()
+
+
+@pytest.mark.slow
+async def test_the_index_of_unanalysed_entries_is_completed_after_an_interruption(empty: TestDatabase) -> None:
+    await schema.migrate(empty.owner)
+    await schema.migrate_down(empty.owner, target="0023")
+    connection = await asyncpg.connect(empty.owner)
+    await connection.execute("create index index_entries_unanalysed_idx on index_entries (tenant_id)")
+    await schema.migrate(empty.owner)
+    found = await connection.fetchval("select pg_get_indexdef('index_entries_unanalysed_idx'::regclass)")
+    await connection.close()
+    assert "WHERE (live" in found

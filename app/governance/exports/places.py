@@ -39,7 +39,7 @@ class ExportPlace:
 
     @classmethod
     def read(cls, key: Key) -> "ExportPlace":
-        """Return the place of a key."""
+        """Return the place of a key. Raises ValueError for a key of another release."""
         phase, after, hashed = (str(part) for part in key[:3])
         end = 3 + len(RECORD_TYPES)
         last = UUID(after) if after else None

@@ -16,6 +16,7 @@ from app.audit.service import AuditTrail
 from app.conversations.schemas.records import ConversationPlace
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
+from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, TenantId, format_id
 from app.core.paging import Cursors
 from app.core.times import format_time
@@ -101,7 +102,13 @@ class Exports:
     def _start(self, caller: Caller, subject: _ExportSubject, options: ExportOptions) -> AsyncIterator[bytes]:
         place = ExportPlace()
         if options.cursor is not None:
-            place = ExportPlace.read(self._cursors.read(subject.name(), options.cursor))
+            key = self._cursors.read(subject.name(), options.cursor)
+            try:
+                place = ExportPlace.read(key)
+            except (ValueError, IndexError) as error:
+                detail = "This cursor is of another release; start the export again without it."
+                problem = FieldError("/cursor", "a cursor is valid for the release that returned it")
+                raise Invalid("cursor_invalid", detail, fields=[problem]) from error
         return self._lines(caller, subject, place, options)
 
     async def _lines(

@@ -1,8 +1,8 @@
 """The signing keys of an OpenID Connect issuer, fetched asynchronously and kept in memory.
 
-Invariants: one fetch runs at a time, and at most one begins in `oidc_refresh_interval_s`, whatever tokens name. A key
-id is only compared, never used as a path or URL. While the issuer does not answer, the keys of the last fetch are used
-for `oidc_keys_max_age_s` and `oidc_keys_max_stale_s`. Nothing of an answer is logged.
+Invariants: one fetch runs at a time, and at most one starts in `oidc_refresh_interval_s`, for any key ids in tokens.
+A key id is only compared, never used as a path or URL. While the issuer does not answer, the keys of the last fetch are
+used for `oidc_keys_max_age_s` and `oidc_keys_max_stale_s`. Nothing of an answer is logged.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -126,7 +127,7 @@ class IssuerKeys:
             async with asyncio.timeout(2 * self._settings.oidc_timeout_s):
                 self._keys = await self._read_keys()
             self._fetched_at = monotonic()
-        except (httpx2.HTTPError, httpx2.InvalidURL, InvalidAnswerError, TimeoutError) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, InvalidAnswerError, TimeoutError, OSError, ValueError) as error:
             self._log.warning("oidc.keys_not_fetched", error_type=type(error).__name__)
         finally:
             self._fetching = None
@@ -146,11 +147,13 @@ class IssuerKeys:
         return keys
 
     async def _read(self, client: httpx2.AsyncClient, url: str) -> JsonObject:
-        async with client.stream("GET", url, headers={"Accept": "application/json"}) as response:
-            if response.status_code != _OK:
+        # not compressed, so that a short answer cannot be a large one in memory
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        async with client.stream("GET", url, headers=headers) as response:
+            if response.status_code != _OK or response.headers.get("content-encoding", "identity") != "identity":
                 raise InvalidAnswerError
             body = bytearray()
-            async for some in response.aiter_bytes():
+            async for some in response.aiter_raw():
                 body += some
                 if len(body) > _MAX_ANSWER_BYTES:
                     raise InvalidAnswerError
@@ -180,7 +183,7 @@ def _key(item: JsonValue) -> SigningKey | None:
         return None
     try:
         key: object = jwt.PyJWK(item).key
-    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+    except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
     if not isinstance(key, RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey):
         return None

@@ -50,7 +50,12 @@ def identity_of(claims: JsonObject, settings: OidcSettings) -> Identity:
     Raises Unauthenticated for a token without a known tenant, or with claims of another form than the settings say.
     """
     subject, expires_at = claims.get("sub"), claims.get("exp")
-    if not isinstance(subject, str) or not 0 < len(subject) <= _MAX_SUBJECT or not isinstance(expires_at, int | float):
+    if (
+        not isinstance(subject, str)
+        or not 0 < len(subject) <= _MAX_SUBJECT
+        or not _is_storable(subject)
+        or not isinstance(expires_at, int | float)
+    ):
         raise _unusable("sub")
     scopes = _scopes(claims, settings)
     return Identity(
@@ -79,9 +84,9 @@ def _tenant(claims: JsonObject, settings: OidcSettings) -> TenantId:
 
 
 def _scopes(claims: JsonObject, settings: OidcSettings) -> frozenset[Scope]:
-    roles = _texts(claims, settings.oidc_roles_claim)
-    if isinstance(claim_at(claims, settings.oidc_roles_claim), str):  # as `scope` is: names with spaces between them
-        roles = roles[0].split() if roles else []
+    named = claim_at(claims, settings.oidc_roles_claim)
+    # `scope` is a text, names with spaces between them, of any length
+    roles = named.split() if isinstance(named, str) else _texts(claims, settings.oidc_roles_claim)
     mapped = [settings.oidc_roles[role] for role in roles if role in settings.oidc_roles]
     return frozenset(Scope(scope) for scopes in mapped for scope in scopes.split("+"))
 
@@ -100,12 +105,13 @@ def _restriction(claims: JsonObject, settings: OidcSettings) -> Restriction | No
 
 
 def _agent(claims: JsonObject, path: str | None) -> str | None:
-    named = [] if path is None else _texts(claims, path)
-    if not named:
+    if path is None or claim_at(claims, path) in (None, []):
         return None
+    named = _texts(claims, path)
+    # a claim that is there and names no agent is refused: the caller would choose the agent
     (agent,) = named if len(named) == 1 else (None,)
     if agent is None or len(agent) > MAX_AGENT_CHARACTERS or re.fullmatch(AGENT_PATTERN, agent) is None:
-        raise _unusable(path or "agent")
+        raise _unusable(path)
     return agent
 
 
@@ -113,10 +119,15 @@ def _texts(claims: JsonObject, path: str) -> list[str]:
     """Return the text or the texts of a claim. Raises Unauthenticated for a claim of another form."""
     value = claim_at(claims, path)
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    texts = [one for one in listed if isinstance(one, str) and 0 < len(one) <= _MAX_NAME and "\0" not in one]
+    texts = [one for one in listed if isinstance(one, str) and 0 < len(one) <= _MAX_NAME and _is_storable(one)]
     if len(texts) != len(listed) and not isinstance(value, str):
         raise _unusable(path)
     return texts
+
+
+def _is_storable(text: str) -> bool:
+    """Return whether the database can store a text: it has no NUL and no lone surrogate."""
+    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def _unusable(claim: str) -> Unauthenticated:

@@ -185,5 +185,5 @@ async def replay_deliveries(
 async def replay_delivery(
     webhook_id: WebhookPath, delivery_id: DeliveryPath, caller: Admin, services: Services
 ) -> Delivery:
-    """Send one event again, whatever its state, with the same id and all its retries. Needs the scope `admin`."""
+    """Send an event again, in any status, with the same id and all its retries. Needs the scope `admin`."""
     return await services.webhooks.api.replay(caller, webhook_id, delivery_id)

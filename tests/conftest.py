@@ -70,7 +70,8 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """After a run of all tests of the API: every operation was exercised, and answered at least one of them well."""
     config = session.config
-    narrowed = config.option.keyword or getattr(config.option, "lf", False) or exitstatus != 0
+    only_slow = config.option.markexpr.startswith("slow")
+    narrowed = config.option.keyword or only_slow or getattr(config.option, "lf", False) or exitstatus != 0
     whole = {"tests", "tests/api"} & {str(argument).rstrip("/") for argument in config.args}
     if narrowed or not whole or os.environ.get("PYTEST_XDIST_WORKER"):
         return

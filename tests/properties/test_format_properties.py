@@ -263,6 +263,14 @@ def test_what_is_repaired_has_no_faults_and_is_valid(source: Format, data: st.Da
     assert check(source, again.messages) == []
 
 
+def test_an_output_whose_name_is_no_text_is_repaired() -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "", "name": []}
+    repaired = repair(Format.OPENAI_RESPONSES, [{"role": "user", "content": "?"}, call, output])
+    validate(Format.OPENAI_RESPONSES, repaired.messages)
+    assert "name" not in repaired.messages[-1]
+
+
 @pytest.mark.parametrize("source", list(Format)[:4])
 @common
 @given(data=st.data())

@@ -184,11 +184,13 @@ def native_output(call_id: str, content: str | Sequence[JsonObject] | None, kept
 
 
 def _for_replay(item: JsonObject, kind: str, key: str, call_id: str) -> JsonObject:
-    """Return an item for replay: with its type, the call id of this render, and no invalid status."""
+    """Return an item for replay: with its type, the call id of this render, and no invalid status or name."""
     dropped = set[str]() if kind in _NEEDS_ID else {"id"}
     status = item.get("status")
     if not isinstance(status, str) or (kind in _FUNCTION and status not in _STATUSES):
         dropped.add("status")
+    if not isinstance(item.get("name"), str):  # an output may name its function, too
+        dropped.add("name")
     return {name: value for name, value in item.items() if name not in dropped} | {"type": kind, key: safe_id(call_id)}
 
 

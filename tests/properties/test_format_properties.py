@@ -264,7 +264,7 @@ def test_what_is_repaired_has_no_faults_and_is_valid(source: Format, data: st.Da
 
 
 def test_an_output_whose_name_is_no_text_is_repaired() -> None:
-    call = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"}
+    call = {"id": None, "type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c1", "output": "", "name": []}
     repaired = repair(Format.OPENAI_RESPONSES, [{"role": "user", "content": "?"}, call, output])
     validate(Format.OPENAI_RESPONSES, repaired.messages)

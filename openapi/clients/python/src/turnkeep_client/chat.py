@@ -1,0 +1,106 @@
+"""A turn of a chat: build the context, call the model, and store what is new, in one append that refuses conflicts."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
+
+from turnkeep_client.generated import types
+from turnkeep_client.generated.errors import ConversationAdvancedError
+from turnkeep_client.generated.operations import AsyncOperations
+
+ModelMessage: TypeAlias = dict[str, types.JsonValue]
+ModelReply: TypeAlias = str | Mapping[str, object] | Sequence[Mapping[str, object]]
+ModelCall: TypeAlias = Callable[[list[ModelMessage]], ModelReply]
+AsyncModelCall: TypeAlias = Callable[[list[ModelMessage]], Awaitable[ModelReply] | ModelReply]
+
+MAX_ATTEMPTS: Final = 3
+_MESSAGE_TOKENS: Final = 16
+"""More than the tokens that the frame of a message costs in any format."""
+_MAX_QUERY: Final = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """How a turn of a chat is made. `context` goes over what this client asks for."""
+
+    actor: str | None = None
+    assistant: str | None = None
+    system: str | None = None
+    token_budget: int = 8_000
+    context: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResult:
+    """The answer, the turns as they were stored, and the context that the model received.
+
+    `attempts`: how often the model was called; more than once if another writer was faster.
+    """
+
+    text: str
+    turns: list[types.Turn]
+    context: types.Context
+    attempts: int
+
+
+class ChatExchange:
+    """One exchange: `build` returns the messages for the model, `store` stores its reply."""
+
+    def __init__(self, api: AsyncOperations, conversation_id: str, message: str, options: ChatOptions) -> None:
+        self._api, self._conversation_id, self._message, self._options = api, conversation_id, message, options
+        self._attempts = 0
+        self._context: types.Context | None = None
+
+    async def build(self) -> list[ModelMessage]:
+        """Build the context and return its messages with the new one."""
+        # A token has at least one byte. So the new message fits too, whatever the tokenizer.
+        needed = len(self._message.encode()) + _MESSAGE_TOKENS
+        body: dict[str, object] = {
+            "token_budget": max(1, self._options.token_budget - needed),
+            "query": self._message[:_MAX_QUERY] or None,
+            "semantic_recall": {"k": 5},
+            "system": self._options.system,
+            **(self._options.context or {}),
+        }
+        self._attempts += 1
+        self._context = await self._api.build_context(self._conversation_id, body=cast("types.ContextRequest", body))
+        said: ModelMessage = {"role": "user", "content": self._message}
+        if self._options.actor is not None and any("name" in one for one in self._context["messages"]):
+            said["name"] = self._options.actor
+        return [*cast("list[ModelMessage]", self._context["messages"]), said]
+
+    async def store(self, reply: ModelReply) -> ChatResult | None:
+        """Store the message and the reply, all or nothing. Returns None for a conflict that can be tried again."""
+        if self._context is None:
+            raise RuntimeError("Build the context first.")
+        body: dict[str, object] = {"turns": self._turns(reply), "expected_seq": self._context["as_of_seq"]}
+        if not isinstance(reply, str):
+            body["format"] = "openai"
+        try:
+            stored = await self._api.append_turns(self._conversation_id, body=cast("types.Append", body))
+        except ConversationAdvancedError:
+            if self._attempts >= MAX_ATTEMPTS:
+                raise
+            return None
+        return ChatResult(_text(reply), stored["turns"], self._context, self._attempts)
+
+    def _turns(self, reply: ModelReply) -> list[Mapping[str, object]]:
+        name = "actor" if isinstance(reply, str) else "name"  # messages of providers name their author otherwise
+        said = {"role": "user", "content": self._message} | _given(name, self._options.actor)
+        if isinstance(reply, str):
+            return [said, {"role": "assistant", "content": reply} | _given(name, self._options.assistant)]
+        return [said, *([reply] if isinstance(reply, Mapping) else reply)]
+
+
+def _given(name: str, value: str | None) -> dict[str, object]:
+    return {} if value is None else {name: value}
+
+
+def _text(reply: ModelReply) -> str:
+    """The text of the last message of a reply."""
+    if isinstance(reply, str):
+        return reply
+    last = reply if isinstance(reply, Mapping) else reply[-1]
+    content = last.get("content")
+    return content if isinstance(content, str) else "" if content is None else json.dumps(content)

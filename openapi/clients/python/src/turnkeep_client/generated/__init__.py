@@ -1,0 +1,1 @@
+"""Generated from openapi/openapi.json by `make clients`. Do not edit."""

@@ -1,0 +1,276 @@
+"""The Python client against a real server: retries, paging, chats, streams, events and errors."""
+
+import asyncio
+import inspect
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from turnkeep_client import (
+    AsyncConversation,
+    AsyncTurnkeep,
+    Conversation,
+    ConversationView,
+    RetryPolicy,
+    Turnkeep,
+    TurnkeepError,
+    async_items,
+    errors,
+)
+from turnkeep_client.generated.errors import ConversationAdvancedError, IdempotencyMismatchError
+from turnkeep_client.generated.operations import AsyncOperations, Operations
+from turnkeep_client.problems import error_of_response
+
+from tests.api.test_tail import cutting
+from tests.clients.answers import answers_through
+from tests.support.api import Client
+
+TEXT = "Héllo 👋🏽, trams of 東京\u2028and Lisbon: " + "words and 🌊 " * 20
+
+
+@pytest.fixture
+async def turnkeep(url: str, tenant: Client) -> AsyncIterator[AsyncTurnkeep]:
+    async with AsyncTurnkeep(url, tenant.key) as opened:
+        yield opened
+
+
+async def append_retried(port: int, tenant: Client, turns: int) -> tuple[int, int, list[str]]:
+    """Append turns one by one, where every third answer is lost; how many were stored, cuts, and all contents."""
+    async with (
+        answers_through(port, lambda number: number % 3 == 1) as proxy,
+        AsyncTurnkeep(f"http://127.0.0.1:{proxy.port}", tenant.key, retries=RetryPolicy(min_wait_s=0.01)) as turnkeep,
+    ):
+        conversation = await turnkeep.conversation("retried")
+        for number in range(turns):
+            await conversation.append({"role": "user", "content": f"turn {number}"})
+        stored = [str(turn["content"]) async for turn in conversation.turns(limit=200)]
+        return len(stored), proxy.cuts, stored
+
+
+async def test_appends_whose_answers_are_lost_are_sent_again_and_stored_once(port: int, tenant: Client) -> None:
+    count, cuts, stored = await append_retried(port, tenant, 40)
+    assert cuts >= 15
+    assert (count, stored) == (40, [f"turn {number}" for number in range(40)])
+
+
+@pytest.mark.soak
+async def test_of_a_thousand_appends_with_lost_answers_none_is_doubled(port: int, tenant: Client) -> None:
+    count, cuts, stored = await append_retried(port, tenant, 1000)
+    assert cuts >= 400
+    assert (count, stored) == (1000, [f"turn {number}" for number in range(1000)])
+
+
+async def test_a_request_without_an_idempotency_key_is_not_sent_again_after_a_lost_answer(
+    port: int, tenant: Client
+) -> None:
+    conversation = await tenant.conversation()
+    async with (
+        answers_through(port, lambda _: True) as proxy,
+        AsyncTurnkeep(f"http://127.0.0.1:{proxy.port}", tenant.key) as turnkeep,
+    ):
+        with pytest.raises(errors.ConnectionFailedError):
+            await turnkeep.api.create_conversation_token(conversation, body={"access": "read"})
+        assert proxy.answers == 1
+
+
+async def test_lists_are_read_over_several_pages(turnkeep: AsyncTurnkeep) -> None:
+    conversation = await turnkeep.conversation("paged")
+    for number in range(7):
+        await conversation.append({"role": "user", "content": f"turn {number}"})
+    assert [turn["content"] async for turn in conversation.turns(limit=3)] == [f"turn {n}" for n in range(7)]
+    for number in range(5):
+        await turnkeep.conversation(f"other-{number}", owner="mia")
+    found = [one["external_id"] async for one in async_items(turnkeep.api.list_conversations, owner="mia", limit=2)]
+    assert sorted(str(one) for one in found) == [f"other-{number}" for number in range(5)]
+
+
+async def test_a_chat_stores_the_message_and_the_answer_and_remembers_in_another_session(
+    url: str, tenant: Client
+) -> None:
+    seen: list[list[dict[str, Any]]] = []
+
+    def model(messages: list[dict[str, Any]]) -> str:
+        seen.append(messages)
+        return f"answer {len(seen)}"
+
+    for message in ("I eat no peanuts.", "What may I cook?"):
+        async with AsyncTurnkeep(url, tenant.key) as session:
+            conversation = await session.conversation("kitchen", owner="mia")
+            result = await conversation.chat(model, message, actor="mia", assistant="cook", system="You are a cook.")
+    assert result.text == "answer 2"
+    assert [(turn["role"], turn["actor"]) for turn in result.turns] == [("user", "mia"), ("assistant", "cook")]
+    assert "I eat no peanuts." in str(seen[1])
+    assert seen[1][-1]["content"] == "What may I cook?"
+    kept = await tenant.history(conversation.id)
+    assert [turn["content"] for turn in kept] == [
+        "I eat no peanuts.", "answer 1", "What may I cook?", "answer 2",
+    ]  # fmt: skip
+
+
+async def test_a_chat_is_built_again_if_another_writer_was_faster_and_gives_up_after_three(
+    turnkeep: AsyncTurnkeep, tenant: Client
+) -> None:
+    conversation = await turnkeep.conversation("busy")
+    seen: list[str] = []
+
+    def overtaken(times: int) -> Any:
+        async def model(messages: list[dict[str, Any]]) -> str:
+            seen.append(str(messages))
+            if len(seen) <= times:
+                await tenant.append(conversation.id, f"meanwhile {len(seen)}")
+            return "done"
+
+        return model
+
+    result = await conversation.chat(overtaken(2), "Hello.")
+    assert result.attempts == 3
+    assert "meanwhile 2" in seen[-1]
+    assert [turn["content"] for turn in await tenant.history(conversation.id)] == [
+        "meanwhile 1", "meanwhile 2", "Hello.", "done",
+    ]  # fmt: skip
+    seen.clear()
+    with pytest.raises(ConversationAdvancedError):
+        await conversation.chat(overtaken(9), "Again.")
+    assert "Again." not in str(await tenant.history(conversation.id))
+
+
+async def test_a_chat_stores_tool_calls_in_the_format_of_the_model(turnkeep: AsyncTurnkeep) -> None:
+    conversation = await turnkeep.conversation("tools")
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+
+    def model(_: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+            {"role": "assistant", "content": "It is sunny."},
+        ]
+
+    result = await conversation.chat(model, "How is the weather?", actor="mia")
+    assert result.text == "It is sunny."
+    assert [turn["role"] for turn in result.turns] == ["user", "assistant", "tool", "assistant"]
+    assert result.turns[0]["actor"] == "mia"
+
+
+async def test_errors_have_a_class_for_each_code_a_request_id_and_a_remedy(turnkeep: AsyncTurnkeep) -> None:
+    conversation = await turnkeep.conversation("errors")
+    with pytest.raises(ConversationAdvancedError) as refused:
+        await conversation.append({"role": "user", "content": "Hello."}, expected_seq=7)
+    assert refused.value.status == 409
+    assert refused.value.problem["seq"] == 0
+    assert refused.value.request_id is not None
+    assert refused.value.remedy
+    assert refused.value.request_id in str(refused.value)
+    await conversation.append({"role": "user", "content": "Hello."}, idempotency_key="one")
+    with pytest.raises(IdempotencyMismatchError):
+        await conversation.append({"role": "user", "content": "Other."}, idempotency_key="one")
+    with pytest.raises(errors.NotFoundError):
+        await turnkeep.api.get_conversation("01K9Z3V5Q8T4XAMP1E00000001")
+    async with AsyncTurnkeep("http://127.0.0.1:1", "tk_x", retries=RetryPolicy(1)) as nowhere:
+        with pytest.raises(errors.ConnectionFailedError, match="did not answer"):
+            await nowhere.api.get_health()
+
+
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+async def test_a_stream_is_stored_as_written(turnkeep: AsyncTurnkeep, tenant: Client, transport: Any) -> None:
+    conversation = await turnkeep.conversation(f"streamed-{transport}")
+    async with conversation.stream(actor="planner", model="some-model", transport=transport) as turn:
+        for word in re.findall(r"\S+\s*", TEXT):
+            await turn.write(word)
+        await turn.commit(usage={"completion_tokens": 7})
+    assert turn.turn is not None
+    assert (turn.turn["content"], turn.turn["usage"]) == (TEXT, {"completion_tokens": 7})
+    assert [one["content"] for one in await tenant.history(conversation.id)] == [TEXT]
+
+
+async def test_a_stream_with_an_exception_is_aborted(turnkeep: AsyncTurnkeep, tenant: Client) -> None:
+    conversation = await turnkeep.conversation("aborted")
+    with pytest.raises(LookupError):  # noqa: PT012 - what the block raises passes through
+        async with conversation.stream() as turn:
+            await turn.write("half a ")
+            raise LookupError
+    assert await tenant.history(conversation.id) == []
+    assert (await turnkeep.api.get_turn(conversation.id, turn.turn_id))["status"] == "aborted"
+
+
+async def test_a_stream_and_a_follower_continue_after_lost_connections(port: int, tenant: Client) -> None:
+    view = ConversationView()
+    async with cutting(port) as between, AsyncTurnkeep(f"http://127.0.0.1:{between.port}", tenant.key) as turnkeep:
+        conversation = await turnkeep.conversation("cut")
+
+        async def follow() -> None:
+            async for event in conversation.follow():
+                view.apply(event)
+                if event["type"] == "turn.committed":
+                    return
+
+        following = asyncio.create_task(follow())
+        async with conversation.stream() as turn:
+            for number, word in enumerate(re.findall(r"\S+\s*", TEXT)):
+                if number in {3, 17}:
+                    between.cut()
+                await turn.write(word)
+                await asyncio.sleep(0.01)
+        await asyncio.wait_for(following, 20)
+    assert turn.reconnections >= 1
+    assert [one["content"] for one in view.turns] == [TEXT]
+    assert not view.open_texts
+    assert [one["content"] for one in await tenant.history(conversation.id)] == [TEXT]
+
+
+async def test_a_commit_whose_answer_is_lost_is_found_again(port: int, tenant: Client) -> None:
+    commits = 0
+
+    def is_cut(number: int) -> bool:
+        nonlocal commits
+        commits = number
+        return number in {3, 4, 5}
+
+    async with (
+        answers_through(port, is_cut) as proxy,
+        AsyncTurnkeep(f"http://127.0.0.1:{proxy.port}", tenant.key, retries=RetryPolicy(0)) as turnkeep,
+    ):
+        conversation = await turnkeep.conversation("lost")
+        async with conversation.stream(transport="http") as turn:
+            await turn.write(TEXT)
+    assert turn.turn is not None
+    assert turn.turn["content"] == TEXT
+    assert [one["content"] for one in await tenant.history(conversation.id)] == [TEXT]
+    assert commits >= 3
+
+
+async def test_the_client_without_asyncio_does_the_same(url: str, tenant: Client) -> None:
+    def work() -> tuple[list[object], list[object]]:
+        with Turnkeep(url, tenant.key) as turnkeep:
+            conversation = turnkeep.conversation("sync", owner="mia")
+            conversation.append({"role": "user", "content": "One."}, {"role": "user", "content": "Two."})
+            conversation.chat(lambda messages: f"I see {len(messages)}.", "Three?")
+            with conversation.stream(actor="planner") as turn:
+                for word in ("Four ", "five."):
+                    turn.write(word)
+            events = conversation.follow()
+            snapshot = next(events)
+            events.close()
+            assert snapshot["type"] == "snapshot"
+            return [one["content"] for one in conversation.turns(limit=2)], [
+                one["content"] for one in snapshot["turns"]
+            ]
+
+    listed, followed = await asyncio.to_thread(work)
+    assert listed == followed == ["One.", "Two.", "Three?", "I see 3.", "Four five."]
+
+
+def test_both_clients_have_the_same_operations_and_methods() -> None:
+    for one, other in ((Operations, AsyncOperations), (Conversation, AsyncConversation)):
+        names = {name for name, _ in inspect.getmembers(one, inspect.isfunction) if not name.startswith("_")}
+        assert names == {name for name, _ in inspect.getmembers(other, inspect.isfunction) if not name.startswith("_")}
+        for name in names:
+            assert list(inspect.signature(getattr(one, name)).parameters) == list(
+                inspect.signature(getattr(other, name)).parameters
+            )
+
+
+def test_an_error_without_a_problem_document_says_which_status_it_had() -> None:
+    error = error_of_response(502, {}, b"<html>")
+    assert isinstance(error, TurnkeepError)
+    assert (error.code, error.status, error.is_retryable) == ("http_error", 502, True)

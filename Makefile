@@ -7,6 +7,7 @@ UV_VERSION := 0.13.8
 WORKERS ?= 2
 PYTHON ?=
 BENCH ?=
+TYPESCRIPT := openapi/clients/typescript
 ADVISORIES ?=
 
 BIN := .venv/bin
@@ -29,7 +30,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint openapi dashboard dashboard-check dev clean
+.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint clients clients-check openapi dashboard dashboard-check dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,7 +44,7 @@ test: .venv/.dev assets ## run the tests
 test-slow: .venv/.dev assets ## run the tests that take some seconds each
 	$(BIN)/pytest -n $(WORKERS) -m "slow and not soak"
 
-check: lint types imports migrations-lint openapi-lint asyncapi-lint dashboard-check test test-slow ## everything that must hold before a commit
+check: lint types imports migrations-lint openapi-lint asyncapi-lint clients-check dashboard-check test test-slow ## everything that must hold before a commit
 
 lint: .venv/.dev ## style and likely mistakes (ruff)
 	$(BIN)/ruff check
@@ -66,6 +67,18 @@ openapi-lint: tests/openapi/node_modules/.stamp ## the OpenAPI document, by Redo
 
 asyncapi-lint: tests/asyncapi/node_modules/.stamp ## the AsyncAPI document, by its own parser (node)
 	@cd tests/asyncapi && node validate.mjs < ../../openapi/asyncapi.json
+
+clients: .venv/.dev $(TYPESCRIPT)/node_modules/.stamp ## write the generated parts of the client libraries (node)
+	@$(BIN)/python -m scripts.clients openapi/clients
+	@cd $(TYPESCRIPT) && npm run --silent generate -- --silent
+
+clients-check: .venv/.dev $(TYPESCRIPT)/node_modules/.stamp ## that the client libraries are current and compile (node)
+	@made=$$(mktemp -d) && $(BIN)/python -m scripts.clients "$$made" \
+	&& (cd $(TYPESCRIPT) && TURNKEEP_CLIENT_OUT="$$made/typescript/src/generated/api" npm run --silent generate -- --silent) \
+	&& diff -r -x __pycache__ "$$made/python/src/turnkeep_client/generated" openapi/clients/python/src/turnkeep_client/generated \
+	&& diff -r "$$made/typescript/src/generated" $(TYPESCRIPT)/src/generated; \
+	status=$$?; rm -rf "$$made"; [ $$status -eq 0 ] || echo 'The client libraries are not current: make clients' >&2; exit $$status
+	@cd $(TYPESCRIPT) && npm run --silent check
 
 dashboard: dashboard/node_modules/.stamp ## build the dashboard into app/dashboard/built (node)
 	@cd dashboard && npm run --silent build
@@ -112,7 +125,7 @@ openapi: .venv/.dev ## write openapi/openapi.json and openapi/asyncapi.json
 dev: .venv/.dev ## install everything for working on Turnkeep
 
 clean: ## remove the venv and caches; never data
-	rm -rf .venv dist build dashboard/node_modules tests/asyncapi/node_modules tests/openapi/node_modules $(CACHES)
+	rm -rf .venv dist build $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist dashboard/node_modules tests/asyncapi/node_modules tests/openapi/node_modules $(CACHES)
 	find app alembic bench packages scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The venv: its own uv first, then what is locked. The stamps keep later runs off the network. Once the tools for
@@ -140,6 +153,11 @@ $(UV_STAMP):
 	  echo 'uv $(UV_VERSION) could not be installed with pip; is the package index reachable?' >&2; \
 	  exit 1; \
 	fi
+	@touch $@
+
+$(TYPESCRIPT)/node_modules/.stamp: $(TYPESCRIPT)/package-lock.json
+	@command -v npm >/dev/null || { echo 'npm is missing. On Debian and Ubuntu: apt install nodejs npm' >&2; exit 1; }
+	@cd $(TYPESCRIPT) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 dashboard/node_modules/.stamp: dashboard/package-lock.json

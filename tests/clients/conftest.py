@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.node import build
 from tests.support.api import Client, Service, open_service
 from tests.support.live import serving
 from tests.support.postgres import TestDatabase
@@ -35,3 +36,9 @@ def port(served: tuple[Service, int]) -> int:
 @pytest.fixture
 def url(port: int) -> str:
     return f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which programs find the TypeScript client."""
+    return build(Path(tmp_path_factory.mktemp("typescript")))

@@ -3,11 +3,13 @@
 import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from turnkeep_client import AsyncTurnkeep, ConversationView
 
+from tests.clients.node import needs_typescript, scenario
 from tests.support.command import migrated_data
 from tests.support.process import Process, process_folder
 
@@ -59,3 +61,19 @@ async def test_a_stream_of_the_python_client_outlives_the_server(server: Process
     assert turn.reconnections >= 1
     assert stored == [TEXT]
     assert [one["content"] for one in view.turns] == [TEXT]
+
+
+@needs_typescript
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+async def test_a_stream_of_the_typescript_client_outlives_the_server(
+    server: Process, package: Path, transport: str
+) -> None:
+    async def kill() -> None:
+        await kill_and_start(server)
+
+    result = await scenario(
+        package, f"http://127.0.0.1:{server.port}", server.key, "stream",
+        text=TEXT, transport=transport, killAt=40, on_kill=kill,
+    )  # fmt: skip
+    assert result["reconnections"] >= 1
+    assert (result["content"], result["stored"], result["followed"]) == (TEXT, [TEXT], [TEXT])

@@ -149,7 +149,7 @@ async def test_a_chat_stores_tool_calls_in_the_format_of_the_model(turnkeep: Asy
     result = await conversation.chat(model, "How is the weather?", actor="mia")
     assert result.text == "It is sunny."
     assert [turn["role"] for turn in result.turns] == ["user", "assistant", "tool", "assistant"]
-    assert result.turns[0]["actor"] == "mia"
+    assert (result.turns[0]["actor"], result.turns[0]["content"]) == ("mia", "How is the weather?")
 
 
 async def test_errors_have_a_class_for_each_code_a_request_id_and_a_remedy(turnkeep: AsyncTurnkeep) -> None:

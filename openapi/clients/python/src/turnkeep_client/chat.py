@@ -86,15 +86,14 @@ class ChatExchange:
         return ChatResult(_text(reply), stored["turns"], self._context, self._attempts)
 
     def _turns(self, reply: ModelReply) -> list[Mapping[str, object]]:
-        name = "actor" if isinstance(reply, str) else "name"  # messages of providers name their author otherwise
-        said = {"role": "user", "content": self._message} | _given(name, self._options.actor)
+        said = {"role": "user", "content": self._message} | _actor(self._options.actor)
         if isinstance(reply, str):
-            return [said, {"role": "assistant", "content": reply} | _given(name, self._options.assistant)]
+            return [said, {"role": "assistant", "content": reply} | _actor(self._options.assistant)]
         return [said, *([reply] if isinstance(reply, Mapping) else reply)]
 
 
-def _given(name: str, value: str | None) -> dict[str, object]:
-    return {} if value is None else {name: value}
+def _actor(actor: str | None) -> dict[str, object]:
+    return {} if actor is None else {"actor": actor}
 
 
 def _text(reply: ModelReply) -> str:

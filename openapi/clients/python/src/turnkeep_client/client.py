@@ -3,7 +3,7 @@
 It runs the same code as `AsyncTurnkeep`, in a thread of its own.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -183,6 +183,13 @@ class TurnWriter:
     def write(self, delta: str, *, part: str = "content") -> None:
         """Add text. Returns when it is taken into memory; waits if the connection is much slower than the writer."""
         self._portal.run(self._writer.write(delta, part=part))
+
+    def write_all(self, texts: Iterable[str]) -> types.Turn:
+        """Open the turn, write all texts, and commit it. If the iterable raises, the turn is aborted."""
+        with self:
+            for text in texts:
+                self.write(text)
+        return self.commit()
 
     def commit(self, **ending: object) -> types.Turn:
         """Commit the turn, and return it. Takes `usage`, `model`, `metadata` and `tool_calls`."""

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import AsyncIterable, Iterable
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
 
@@ -113,6 +114,17 @@ class AsyncTurnWriter:
             self._room.clear()
             await self._room.wait()
             self._raise_failure()
+
+    async def write_all(self, texts: AsyncIterable[str] | Iterable[str]) -> types.Turn:
+        """Open the turn, write all texts, and commit it. If the iterable raises, the turn is aborted."""
+        async with self:
+            if isinstance(texts, AsyncIterable):
+                async for text in texts:
+                    await self.write(text)
+            else:
+                for text in texts:
+                    await self.write(text)
+        return await self.commit()
 
     async def commit(self, **ending: object) -> types.Turn:
         """Commit the turn, and return it. Takes `usage`, `model`, `metadata` and `tool_calls`."""

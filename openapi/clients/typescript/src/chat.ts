@@ -1,0 +1,86 @@
+/** A turn of a chat: build the context, call the model, and store what is new, in one append that refuses conflicts. */
+
+import { TurnkeepError } from "./errors.js";
+import type { Append, Context, ContextRequest, Message, Operations, Turn } from "./generated/api/index.js";
+
+/** A message in the format of OpenAI. */
+export type ModelMessage = { role: string; content?: unknown; [member: string]: unknown };
+export type ModelReply = string | ModelMessage | ModelMessage[];
+export type ModelCall = (messages: ModelMessage[]) => ModelReply | Promise<ModelReply>;
+
+/** How a turn of a chat is made. `context` goes over what this client asks for. */
+export interface ChatOptions {
+  actor?: string;
+  assistant?: string;
+  system?: string;
+  tokenBudget?: number;
+  context?: Partial<ContextRequest>;
+}
+
+/** The answer, the turns as they were stored, and the context that the model received. */
+export interface ChatResult {
+  text: string;
+  turns: Turn[];
+  context: Context;
+  /** How often the model was called; more than once if another writer was faster. */
+  attempts: number;
+}
+
+const MAX_ATTEMPTS = 3;
+/** More than the tokens that the frame of a message costs in any format. */
+const MESSAGE_TOKENS = 16;
+const MAX_QUERY = 32_768;
+
+/** Store the message and the reply, all or nothing; for a conflict, build again and call the model again. */
+export async function chat(
+  api: Operations, conversationId: string, modelCall: ModelCall, message: string, options: ChatOptions,
+): Promise<ChatResult> {
+  for (let attempts = 1; ; attempts += 1) {
+    const context = await build(api, conversationId, message, options);
+    const said: ModelMessage = { role: "user", content: message };
+    const isNamed = context.messages.some((one) => "name" in one);
+    if (options.actor !== undefined && isNamed) said.name = options.actor;
+    const reply = await modelCall([...context.messages.map(asMessage), said]);
+    const body = bodyOf(message, reply, options, context.as_of_seq);
+    try {
+      const stored = await api.appendTurns({ path: { conversation_id: conversationId }, body });
+      return { text: textOf(reply), turns: stored.turns, context, attempts };
+    } catch (error) {
+      const isConflict = error instanceof TurnkeepError && error.code === "conversation_advanced";
+      if (!isConflict || attempts >= MAX_ATTEMPTS) throw error;
+    }
+  }
+}
+
+async function build(api: Operations, conversationId: string, message: string, options: ChatOptions): Promise<Context> {
+  // A token has at least one byte. So the new message fits too, whatever the tokenizer.
+  const needed = new TextEncoder().encode(message).length + MESSAGE_TOKENS;
+  const body: ContextRequest = {
+    token_budget: Math.max(1, (options.tokenBudget ?? 8_000) - needed),
+    query: Array.from(message).slice(0, MAX_QUERY).join("") || null,
+    semantic_recall: { k: 5 },
+    ...(options.system === undefined ? {} : { system: options.system }),
+    ...options.context,
+  };
+  return api.buildContext({ path: { conversation_id: conversationId }, body });
+}
+
+function bodyOf(message: string, reply: ModelReply, options: ChatOptions, expectedSeq: number): Append {
+  const said = { role: "user", content: message, ...(options.actor === undefined ? {} : { actor: options.actor }) };
+  const assistant = options.assistant === undefined ? {} : { actor: options.assistant };
+  const replies =
+    typeof reply === "string" ? [{ role: "assistant", content: reply, ...assistant }] : Array.isArray(reply) ? reply : [reply];
+  const turns = [said, ...replies] as Append["turns"]; // checked by the server
+  return { turns, expected_seq: expectedSeq, ...(typeof reply === "string" ? {} : { format: "openai" }) };
+}
+
+function asMessage(message: Message): ModelMessage {
+  return message as ModelMessage; // of the format `openai`, which was asked for
+}
+
+/** The text of the last message of a reply. */
+function textOf(reply: ModelReply): string {
+  if (typeof reply === "string") return reply;
+  const content = (Array.isArray(reply) ? reply.at(-1) : reply)?.content;
+  return typeof content === "string" ? content : content === undefined || content === null ? "" : JSON.stringify(content);
+}

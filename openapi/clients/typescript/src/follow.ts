@@ -1,0 +1,88 @@
+/** Follows a conversation by server-sent events, across lost connections and restarts of the server. */
+
+import { errorOfFrame, errorOfResponse, TurnkeepError } from "./errors.js";
+import type { FollowConversationResponse } from "./generated/api/index.js";
+import { backoff, sleep } from "./retries.js";
+import { connectionFailed, type Server } from "./transport.js";
+
+export type LiveEvent = FollowConversationResponse;
+
+export interface FollowOptions {
+  afterRev?: number;
+  afterSeq?: number;
+}
+
+/** Longer than the pauses between the comments that keep an event stream alive. */
+const SILENCE_MS = 60_000;
+
+/** Yield the events of a conversation. Each connection continues after the last event that had an id. */
+export async function* follow(
+  server: Server, conversationId: string, options: FollowOptions,
+): AsyncGenerator<LiveEvent, void> {
+  let query = new URLSearchParams();
+  if (options.afterRev !== undefined) query.set("after_rev", String(options.afterRev));
+  if (options.afterSeq !== undefined) query.set("after_seq", String(options.afterSeq));
+  let lastId: string | null = null;
+  let reachedAt = Date.now();
+  for (let attempt = 0; ; attempt += 1) {
+    try {
+      for await (const { id, event } of connection(server, conversationId, query, lastId)) {
+        attempt = 0;
+        lastId = id ?? lastId;
+        if (event.type === "error") throw errorOfFrame(event);
+        if (event.type === "reread") {
+          query = new URLSearchParams({ after_rev: String(event.after_rev) });
+          lastId = null;
+          break;
+        }
+        yield event;
+        reachedAt = Date.now();
+      }
+    } catch (error) {
+      if (!(error instanceof TurnkeepError)) throw error;
+      if (!error.isRetryable || Date.now() - reachedAt > server.reconnectTimeoutMs) throw error;
+      await sleep(Math.max(backoff(server.retries, attempt), error.retryAfterMs ?? 0));
+    }
+  }
+}
+
+/** The events of one connection with their ids; a retryable error ends it. */
+async function* connection(
+  server: Server, conversationId: string, query: URLSearchParams, lastId: string | null,
+): AsyncGenerator<{ id: string | null; event: LiveEvent }, void> {
+  const headers = new Headers({ Accept: "text/event-stream", Authorization: `Bearer ${server.apiKey}` });
+  if (lastId !== null) headers.set("Last-Event-ID", lastId);
+  const stop = new AbortController();
+  let timer = setTimeout(() => stop.abort(), server.timeoutMs);
+  const path = `${server.url}/v1/conversations/${encodeURIComponent(conversationId)}/events?${query}`;
+  try {
+    const response = await server.fetch(path, { headers, signal: stop.signal });
+    if (!response.ok || response.body === null)
+      throw errorOfResponse(response.status, response.headers, await response.text());
+    const reader = response.body.getReader();
+    const decoder = new TextDecoder();
+    let [rest, id, data]: [string, string | null, string] = ["", null, ""];
+    for (;;) {
+      clearTimeout(timer);
+      timer = setTimeout(() => stop.abort(), SILENCE_MS);
+      const { done, value } = await reader.read();
+      if (done) throw new Error("the event stream ended");
+      const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
+      rest = lines.pop() ?? "";
+      for (const line of lines) {
+        const [, name, text] = /^([^:\r]*)(?:: ?(.*?))?\r?$/s.exec(line) ?? [];
+        if (name === "id") id = text ?? "";
+        else if (name === "data") data += text ?? "";
+        else if (name === "" && text === undefined && data !== "") {
+          yield { id, event: JSON.parse(data) as LiveEvent };
+          [id, data] = [null, ""];
+        }
+      }
+    }
+  } catch (failure) {
+    throw failure instanceof TurnkeepError ? failure : connectionFailed(server, failure);
+  } finally {
+    clearTimeout(timer);
+    stop.abort(); // also if the caller stops reading
+  }
+}

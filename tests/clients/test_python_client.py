@@ -22,6 +22,7 @@ from turnkeep_client.generated.errors import ConversationAdvancedError, Idempote
 from turnkeep_client.generated.operations import AsyncOperations, Operations
 from turnkeep_client.problems import error_of_response
 
+from app.providers.tokens import TiktokenCounter
 from tests.api.test_tail import cutting
 from tests.clients.answers import answers_through
 from tests.support.api import Client
@@ -135,6 +136,21 @@ async def test_a_chat_is_built_again_if_another_writer_was_faster_and_gives_up_a
     assert "Again." not in str(await tenant.history(conversation.id))
 
 
+async def test_the_messages_of_a_chat_fit_the_budget_with_a_long_message_too(turnkeep: AsyncTurnkeep) -> None:
+    conversation = await turnkeep.conversation("budget")
+    counter = TiktokenCounter("o200k_base")
+    seen: list[int] = []
+
+    def model(messages: list[dict[str, Any]]) -> str:
+        seen.append(sum(counter.count(str(one["content"])) + 4 for one in messages))
+        return "word " * 300
+
+    for _ in range(5):
+        await conversation.chat(model, "A long question about trams. " * 100, token_budget=1500)
+    assert max(seen) <= 1500
+    assert seen[-1] > 1000  # and the budget is used
+
+
 async def test_a_chat_stores_tool_calls_in_the_format_of_the_model(turnkeep: AsyncTurnkeep) -> None:
     conversation = await turnkeep.conversation("tools")
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
@@ -195,7 +211,10 @@ async def test_a_stream_with_an_exception_is_aborted(turnkeep: AsyncTurnkeep, te
 
 async def test_a_stream_and_a_follower_continue_after_lost_connections(port: int, tenant: Client) -> None:
     view = ConversationView()
-    async with cutting(port) as between, AsyncTurnkeep(f"http://127.0.0.1:{between.port}", tenant.key) as turnkeep:
+    async with (
+        cutting(port) as between,
+        AsyncTurnkeep(f"http://127.0.0.1:{between.port}", tenant.key, retries=RetryPolicy(min_wait_s=0.01)) as turnkeep,
+    ):
         conversation = await turnkeep.conversation("cut")
 
         async def follow() -> None:
@@ -228,7 +247,9 @@ async def test_a_commit_whose_answer_is_lost_is_found_again(port: int, tenant: C
 
     async with (
         answers_through(port, is_cut) as proxy,
-        AsyncTurnkeep(f"http://127.0.0.1:{proxy.port}", tenant.key, retries=RetryPolicy(0)) as turnkeep,
+        AsyncTurnkeep(
+            f"http://127.0.0.1:{proxy.port}", tenant.key, retries=RetryPolicy(0, min_wait_s=0.01)
+        ) as turnkeep,
     ):
         conversation = await turnkeep.conversation("lost")
         async with conversation.stream(transport="http") as turn:

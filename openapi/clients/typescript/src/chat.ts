@@ -29,6 +29,7 @@ export interface ChatResult {
 const MAX_ATTEMPTS = 3;
 /** More than the tokens that the frame of a message costs in any format. */
 const MESSAGE_TOKENS = 16;
+const NO_BUDGET = 10_000_000;
 const MAX_QUERY = 32_768;
 
 /** Store the message and the reply, all or nothing; for a conflict, build again and call the model again. */
@@ -53,16 +54,27 @@ export async function chat(
 }
 
 async function build(api: Operations, conversationId: string, message: string, options: ChatOptions): Promise<Context> {
-  // A token has at least one byte. So the new message fits too, whatever the tokenizer.
-  const needed = new TextEncoder().encode(message).length + MESSAGE_TOKENS;
+  const budget = options.tokenBudget ?? 8_000;
+  const needed = (await messageTokens(api, conversationId, message, budget)) + MESSAGE_TOKENS;
   const body: ContextRequest = {
-    token_budget: Math.max(1, (options.tokenBudget ?? 8_000) - needed),
+    token_budget: Math.max(1, budget - needed),
     query: Array.from(message).slice(0, MAX_QUERY).join("") || null,
     semantic_recall: { k: 5 },
     ...(options.system === undefined ? {} : { system: options.system }),
     ...options.context,
   };
   return api.buildContext({ path: { conversation_id: conversationId }, body });
+}
+
+/** The tokens of the new message, or a higher number that costs no request. */
+async function messageTokens(
+  api: Operations, conversationId: string, message: string, budget: number,
+): Promise<number> {
+  const size = new TextEncoder().encode(message).length; // a token has at least one byte, whatever the tokenizer
+  if (size <= budget / 4) return size;
+  const body: ContextRequest = { token_budget: NO_BUDGET, recent_turns: 1, system: message };
+  const { usage } = await api.buildContext({ path: { conversation_id: conversationId }, body });
+  return usage.sections.system.requested;
 }
 
 function bodyOf(message: string, reply: ModelReply, options: ChatOptions, expectedSeq: number): Append {

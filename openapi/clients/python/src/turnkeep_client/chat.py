@@ -17,6 +17,7 @@ AsyncModelCall: TypeAlias = Callable[[list[ModelMessage]], Awaitable[ModelReply]
 MAX_ATTEMPTS: Final = 3
 _MESSAGE_TOKENS: Final = 16
 """More than the tokens that the frame of a message costs in any format."""
+_NO_BUDGET: Final = 10_000_000
 _MAX_QUERY: Final = 32_768
 
 
@@ -54,10 +55,9 @@ class ChatExchange:
 
     async def build(self) -> list[ModelMessage]:
         """Build the context and return its messages with the new one."""
-        # A token has at least one byte. So the new message fits too, whatever the tokenizer.
-        needed = len(self._message.encode()) + _MESSAGE_TOKENS
+        budget = self._options.token_budget
         body: dict[str, object] = {
-            "token_budget": max(1, self._options.token_budget - needed),
+            "token_budget": max(1, budget - await self._message_tokens() - _MESSAGE_TOKENS),
             "query": self._message[:_MAX_QUERY] or None,
             "semantic_recall": {"k": 5},
             "system": self._options.system,
@@ -69,6 +69,15 @@ class ChatExchange:
         if self._options.actor is not None and any("name" in one for one in self._context["messages"]):
             said["name"] = self._options.actor
         return [*cast("list[ModelMessage]", self._context["messages"]), said]
+
+    async def _message_tokens(self) -> int:
+        """Return the tokens of the new message, or a higher number that costs no request."""
+        size = len(self._message.encode())  # a token has at least one byte, whatever the tokenizer
+        if size <= self._options.token_budget // 4:
+            return size
+        body: types.ContextRequest = {"token_budget": _NO_BUDGET, "recent_turns": 1, "system": self._message}
+        counted = await self._api.build_context(self._conversation_id, body=body)
+        return counted["usage"]["sections"]["system"]["requested"]
 
     async def store(self, reply: ModelReply) -> ChatResult | None:
         """Store the message and the reply, all or nothing. Returns None for a conflict that can be tried again."""

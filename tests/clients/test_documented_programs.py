@@ -36,6 +36,7 @@ async def model() -> AsyncIterator[FakeChat]:
         yield fake
 
 
+@pytest.mark.slow
 async def test_the_program_of_the_python_readme_has_eight_lines_and_stores_the_chat(
     model: FakeChat, url: str, tenant: Client, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ async def kill_and_start(server: Process) -> None:
     await asyncio.to_thread(server.start().wait)
 
 
-@pytest.mark.parametrize("transport", ["websocket", "http"])
+@pytest.mark.parametrize("transport", ["websocket", pytest.param("http", marks=pytest.mark.soak)])
 async def test_a_stream_of_the_python_client_outlives_the_server(server: Process, transport: Any) -> None:
     view = ConversationView()
     async with AsyncTurnkeep(f"http://127.0.0.1:{server.port}", server.key) as turnkeep:
@@ -64,7 +64,7 @@ async def test_a_stream_of_the_python_client_outlives_the_server(server: Process
 
 
 @needs_typescript
-@pytest.mark.parametrize("transport", ["websocket", "http"])
+@pytest.mark.parametrize("transport", ["websocket", pytest.param("http", marks=pytest.mark.soak)])
 async def test_a_stream_of_the_typescript_client_outlives_the_server(
     server: Process, package: Path, transport: str
 ) -> None:

@@ -17,6 +17,7 @@ from turnkeep_client import (
     TurnkeepError,
     async_items,
     errors,
+    types,
 )
 from turnkeep_client.generated.errors import ConversationAdvancedError, IdempotencyMismatchError
 from turnkeep_client.generated.operations import AsyncOperations, Operations
@@ -77,13 +78,13 @@ async def test_a_request_without_an_idempotency_key_is_not_sent_again_after_a_lo
 
 async def test_lists_are_read_over_several_pages(turnkeep: AsyncTurnkeep) -> None:
     conversation = await turnkeep.conversation("paged")
-    for number in range(7):
-        await conversation.append({"role": "user", "content": f"turn {number}"})
+    turns: list[types.TurnInput] = [{"role": "user", "content": f"turn {number}"} for number in range(7)]
+    await conversation.append(*turns)
     assert [turn["content"] async for turn in conversation.turns(limit=3)] == [f"turn {n}" for n in range(7)]
-    for number in range(5):
+    for number in range(3):
         await turnkeep.conversation(f"other-{number}", owner="mia")
     found = [one["external_id"] async for one in async_items(turnkeep.api.list_conversations, owner="mia", limit=2)]
-    assert sorted(str(one) for one in found) == [f"other-{number}" for number in range(5)]
+    assert sorted(str(one) for one in found) == [f"other-{number}" for number in range(3)]
 
 
 async def test_a_chat_stores_the_message_and_the_answer_and_remembers_in_another_session(
@@ -136,6 +137,7 @@ async def test_a_chat_is_built_again_if_another_writer_was_faster_and_gives_up_a
     assert "Again." not in str(await tenant.history(conversation.id))
 
 
+@pytest.mark.slow
 async def test_the_messages_of_a_chat_fit_the_budget_with_a_long_message_too(turnkeep: AsyncTurnkeep) -> None:
     conversation = await turnkeep.conversation("budget")
     counter = TiktokenCounter("o200k_base")
@@ -209,6 +211,7 @@ async def test_a_stream_with_an_exception_is_aborted(turnkeep: AsyncTurnkeep, te
     assert (await turnkeep.api.get_turn(conversation.id, turn.turn_id))["status"] == "aborted"
 
 
+@pytest.mark.slow
 async def test_a_stream_and_a_follower_continue_after_lost_connections(port: int, tenant: Client) -> None:
     view = ConversationView()
     async with (
@@ -235,6 +238,23 @@ async def test_a_stream_and_a_follower_continue_after_lost_connections(port: int
     assert [one["content"] for one in view.turns] == [TEXT]
     assert not view.open_texts
     assert [one["content"] for one in await tenant.history(conversation.id)] == [TEXT]
+
+
+async def test_a_writer_that_is_idle_continues_over_another_connection(port: int, tenant: Client) -> None:
+    async with (
+        cutting(port) as between,
+        AsyncTurnkeep(f"http://127.0.0.1:{between.port}", tenant.key, retries=RetryPolicy(min_wait_s=0.01)) as turnkeep,
+    ):
+        conversation = await turnkeep.conversation("idle")
+        async with conversation.stream() as turn:
+            await turn.write("Half a ")
+            await asyncio.sleep(0.1)
+            between.cut()
+            async with asyncio.timeout(5):
+                while turn.reconnections == 0:  # noqa: ASYNC110 - nothing tells it
+                    await asyncio.sleep(0.01)
+            await turn.write("sentence.")
+    assert [one["content"] for one in await tenant.history(conversation.id)] == ["Half a sentence."]
 
 
 async def test_a_commit_whose_answer_is_lost_is_found_again(port: int, tenant: Client) -> None:

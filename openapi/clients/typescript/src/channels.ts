@@ -24,6 +24,8 @@ export interface Channel {
   abort(turnId: string, reason: string): Promise<void>;
   /** Renew the lease of the turn. */
   ping(turnId: string, offset: number): Promise<void>;
+  /** Throw the error of the connection if it has failed. */
+  check(): void;
   close(): void;
 }
 
@@ -77,6 +79,10 @@ export class HttpChannel implements Channel {
 
   async ping(turnId: string, offset: number): Promise<void> {
     await this.send(turnId, "content", offset, "");
+  }
+
+  check(): void {
+    // nothing fails between two calls
   }
 
   close(): void {
@@ -167,6 +173,10 @@ export class WebSocketChannel implements Channel {
     this.#send({ type: "ping" });
   }
 
+  check(): void {
+    if (this.#failure !== null) throw this.#failure;
+  }
+
   close(): void {
     this.#socket.onclose = this.#socket.onerror = null;
     this.#socket.onmessage = null;
@@ -187,7 +197,7 @@ export class WebSocketChannel implements Channel {
   }
 
   #send(frame: object): void {
-    if (this.#failure !== null) throw this.#failure;
+    this.check();
     if (this.#socket.readyState !== 1) throw new LostError("the connection was lost");
     this.#socket.send(JSON.stringify(frame));
   }

@@ -244,6 +244,7 @@ export class TurnWriter {
   async #pump(channel: Channel): Promise<void> {
     for (;;) {
       this.#isAwake = false;
+      channel.check();
       await this.#sendUnsent(channel);
       if (this.#ending !== null && this.#unsent() === 0) {
         if ("commit" in this.#ending) this.turn = await channel.commit(this.turnId, this.#ending.commit);

@@ -68,6 +68,10 @@ class Channel(Protocol):
         """Renew the lease of the turn."""
         ...
 
+    def check(self) -> None:
+        """Raise the error of the connection if it has failed."""
+        ...
+
     async def close(self) -> None:
         """Close the connection."""
         ...
@@ -126,6 +130,9 @@ class HttpChannel:
     async def ping(self, turn_id: str, offset: int) -> None:
         """Renew the lease of the turn by an empty chunk."""
         await self.send(turn_id, "content", offset, "")
+
+    def check(self) -> None:
+        """Nothing fails between two calls."""
 
     async def close(self) -> None:
         """Nothing is open between two calls."""
@@ -191,6 +198,11 @@ class WebSocketChannel:
         """Renew the lease of the turn."""
         await self._send({"type": "ping"})
 
+    def check(self) -> None:
+        """Raise the error of the connection if it has failed."""
+        if self._failure is not None:
+            raise self._failure
+
     async def close(self) -> None:
         """Close the connection."""
         self._receiving.cancel()
@@ -204,8 +216,7 @@ class WebSocketChannel:
         return await waiting
 
     async def _send(self, frame: dict[str, object]) -> None:
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         try:
             await self._connection.send(json.dumps(frame, ensure_ascii=False))
         except ConnectionClosed:

@@ -77,7 +77,7 @@ async def _events(
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
     """The lines of a stream. Only line feeds end one: `str.splitlines` would also divide texts at U+2028."""
     rest = b""
-    async for data in response.aiter_raw():
+    async for data in response.aiter_bytes():
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r").decode()

@@ -232,6 +232,7 @@ class AsyncTurnWriter:
     async def _pump(self, channel: Channel) -> None:
         while True:
             self._wake.clear()
+            channel.check()
             await self._send_unsent(channel)
             if self._ending is not None and not self._unsent():
                 if isinstance(self._ending, str):

@@ -145,7 +145,7 @@ async def _read(connection: ClientConnection, counts: Counter[str], answered: as
         async for text in connection:
             frame = json.loads(text)
             counts[f"answered {frame['type']}"] += 1
-            assert frame.get("code") != "internal", frame
+            assert frame.get("code") != "internal_error", frame
             answered.set()
             if frame.get("id") == "last":
                 return
@@ -169,7 +169,7 @@ async def fuzz_mcp(port: int, client: Client, marked: Marked, *, seed: int, mess
                 assert answer.status_code < 500 or answer.status_code == 503, answer.text[:500]
                 # -32603 is the protocol's internal error
                 assert '"code":-32603' not in answer.text.replace(" ", ""), answer.text[:500]
-                assert '"code":"internal"' not in answer.text.replace(" ", ""), answer.text[:500]
+                assert '"code":"internal_error"' not in answer.text.replace(" ", ""), answer.text[:500]
     return counts
 
 

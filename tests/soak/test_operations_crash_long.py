@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.operations_crash import never_interrupted, run_all
+from tests.soak.operations_crash import never_done, never_interrupted, run_all
 
 # read at import: the suite removes TURNKEEP_ settings from the environment before the first test
 SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 KILLS = int(os.environ.get("TURNKEEP_SOAK_OPERATION_KILLS", "500"))
 STATE = os.environ.get("TURNKEEP_SOAK_OPERATIONS_STATE")
+
+NEEDS_LUCK = {"cancel_job", "cancel_operation", "replay_delivery", "retry_job"}
+"""Operations on a job, an operation or a delivery that is in the right state just then."""
 
 
 @pytest.mark.soak
@@ -24,3 +27,4 @@ async def test_no_kill_in_the_middle_of_any_operation_breaks_an_invariant(capsys
         report = await run_all(SEED, kills=KILLS, per_round=50, callers=6, state=Path(STATE) if STATE else None)
     assert report.violations == []
     assert never_interrupted(report) == []
+    assert set(never_done(report)) <= NEEDS_LUCK

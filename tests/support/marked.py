@@ -7,6 +7,7 @@ from typing import Any
 from tests.support.api import Client, Service
 
 MARKER = "quokka7marker"
+STREAMED = f"streamed {MARKER}"
 EXTERNAL_ID = "case-quokka7name"
 """The external id of the marked conversation: an answer may hold it only where the request named it."""
 TURN = {
@@ -62,7 +63,7 @@ async def store_marked(client: Client, tenant_id: str) -> Marked:
     assert MARKER in summarised.text
     opening = {"turn": {key: TURN[key] for key in ("role", "actor", "model", "adapter", "metadata")}, "writer": "w"}
     opened = (await ask("POST", f"{path}/turns/open", json=opening)).json()["turn"]["id"]
-    chunk = {"offset": 0, "delta": f"streamed {MARKER}"}
+    chunk = {"offset": 0, "delta": STREAMED}
     await ask("POST", f"{path}/turns/{opened}/chunks", params={"durable": "true"}, json=chunk)
     fact = (await ask("POST", "/v1/facts", json=FACT)).json()["fact"]["id"]
     other = (await ask("POST", "/v1/facts", json=FACT | {"predicate": "likes"})).json()["fact"]["id"]
@@ -131,7 +132,9 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "fork_conversation": lambda _: Sent({}),
     "verify_conversation": lambda _: Sent(),
     "open_turn": lambda marked: Sent({"turn": {"role": "assistant", "supersedes": marked.turn_id}, "writer": "w"}),
-    "append_chunk": lambda marked: Sent({"offset": 0, "delta": "s"}, {"epoch": 1}, {"turn_id": marked.open_turn}),
+    "append_chunk": lambda marked: Sent(
+        {"offset": len(STREAMED), "delta": "s"}, {"epoch": 1}, {"turn_id": marked.open_turn}
+    ),
     "commit_turn": lambda marked: Sent({}, {"epoch": 1}, {"turn_id": marked.open_turn}),
     "abort_turn": lambda marked: Sent({}, {"epoch": 1}, {"turn_id": marked.open_turn}),
     "resume_turn": lambda marked: Sent({"writer": "w"}, path={"turn_id": marked.open_turn}),

@@ -27,10 +27,15 @@ export function followEvents(
         waitMs = 500;
         for await (const { id, type, data } of parsed(response.body)) {
           if (id !== null) lastId = id;
-          on.event(type, JSON.parse(data) as unknown);
+          const event = JSON.parse(data) as unknown;
+          try {
+            on.event(type, event);
+          } catch (error) {
+            reportError(error); // a defect of the page, which another connection would not mend
+          }
         }
       } catch {
-        // lost: connect again below
+        // the connection was lost, or refused for the moment: connect again below
       }
       if (stopped.signal.aborted) return;
       on.connected(false);

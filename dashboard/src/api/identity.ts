@@ -17,11 +17,16 @@ export async function identify(key: string): Promise<SignIn> {
         body: { turns: [] },
       }),
     ),
-    body(api.GET("/v1/admin/limits", { headers })).catch(() => null),
+    body(api.GET("/v1/admin/limits", { headers })).catch(nullIfForbidden),
     allowed(api.GET("/v1/admin/tenants", { headers, params: { query: { limit: 1 } } })),
   ]);
   const label = limits?.tenant_id ?? `${key.slice(0, 9)}…`;
   return { key, label, scopes: { read, write, admin: limits !== null, operator } };
+}
+
+function nullIfForbidden(error: unknown): null {
+  if (error instanceof ApiError && error.status === 403) return null;
+  throw error;
 }
 
 /** Whether a call is allowed. An invalid key throws. */

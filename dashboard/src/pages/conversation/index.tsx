@@ -33,7 +33,7 @@ export default function ConversationPage({ params }: PageProps) {
     notify(text.deleted);
     route("/dashboard");
   });
-  const [erasing, setErasing] = useState(false);
+  const [deleting, setDeleting] = useState(false);
   const turns = newestVersions(pages.rows, live.committed);
   const rows = [...turns, ...live.pending.map((turn) => ({ turn, versions: [] as Turn[] }))];
   const conversation = head.value;
@@ -48,7 +48,7 @@ export default function ConversationPage({ params }: PageProps) {
       notify(asApiError(error).message);
     }
   };
-  const erase = async () => {
+  const deleteConversation = async () => {
     await api.DELETE("/v1/conversations/{conversation_id}", { params: { path: { conversation_id: id } } });
     route("/dashboard");
   };
@@ -63,7 +63,7 @@ export default function ConversationPage({ params }: PageProps) {
           <span class="row push">
             <a class="button" href={`/dashboard/conversations/${id}/context`}>{strings.context.open}</a>
             <button onClick={() => void verify()}>{text.verify}</button>
-            {mayWrite && <button class="danger" onClick={() => setErasing(true)}>{text.erase}</button>}
+            {mayWrite && <button class="danger" onClick={() => setDeleting(true)}>{text.delete}</button>}
           </span>
         </div>
       </div>
@@ -76,8 +76,8 @@ export default function ConversationPage({ params }: PageProps) {
         <div class="empty grow">{pages.loading ? <Loading /> : <p>{text.empty}</p>}</div>
       )}
       {mayWrite && <WriterBox id={id} />}
-      {erasing && (
-        <ConfirmByName title={text.eraseConversation} help={text.eraseHelp} name={title} action={text.erase} onConfirm={erase} onClose={() => setErasing(false)} />
+      {deleting && (
+        <ConfirmByName title={text.deleteConversation} help={text.deleteHelp} name={title} action={text.delete} onConfirm={deleteConversation} onClose={() => setDeleting(false)} />
       )}
     </>
   );

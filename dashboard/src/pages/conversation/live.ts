@@ -68,7 +68,10 @@ function apply(frame: Frame, committed: Map<string, Turn>, open: Map<string, Pen
       return;
     case "turn.delta": {
       const pending = open.get(frame.turn_id);
-      if (pending && frame.part === "content") pending.content = [...pending.content.slice(0, frame.offset), ...Array.from(frame.delta)];
+      if (pending && frame.part === "content" && frame.offset <= pending.content.length) {
+        pending.content.length = frame.offset;
+        for (const point of frame.delta) pending.content.push(point);
+      }
       return;
     }
     case "turn.committed":

@@ -70,7 +70,7 @@ async function build(api: Operations, conversationId: string, message: string, o
 async function messageTokens(
   api: Operations, conversationId: string, message: string, budget: number,
 ): Promise<number> {
-  const size = new TextEncoder().encode(message).length; // a token has at least one byte, whatever the tokenizer
+  const size = new TextEncoder().encode(message).length; // a token of any tokenizer has at least one byte
   if (size <= budget / 4) return size;
   const body: ContextRequest = { token_budget: NO_BUDGET, recent_turns: 1, system: message };
   const { usage } = await api.buildContext({ path: { conversation_id: conversationId }, body });

@@ -72,7 +72,7 @@ class ChatExchange:
 
     async def _message_tokens(self) -> int:
         """Return the tokens of the new message, or a higher number that costs no request."""
-        size = len(self._message.encode())  # a token has at least one byte, whatever the tokenizer
+        size = len(self._message.encode())  # a token of any tokenizer has at least one byte
         if size <= self._options.token_budget // 4:
             return size
         body: types.ContextRequest = {"token_budget": _NO_BUDGET, "recent_turns": 1, "system": self._message}

@@ -1,6 +1,8 @@
 """After an erasure nothing of the text is left: in no table, no log, no metric, and nowhere in the process's memory."""
 
 import io
+import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +11,14 @@ import pytest
 
 from app.core.ids import format_id, new_uuid
 from app.core.telemetry import configure_logging
+from app.governance.exports.records import write_foreign
 from app.settings import Settings
-from tests.support.api import Client, Service
+from tests.support.api import Client, Service, open_service
 from tests.support.byte_search import memory_with, tables_with
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.postgres import Servers, TestDatabase, own_database
+from tests.support.receiver import Receiver, receiving
+from tests.support.timing import PATIENT_MS
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,55 @@ class Stored:
     @property
     def actor(self) -> str:
         return f"ann-{self.marker}"
+
+
+@pytest.fixture(scope="module")
+async def chat() -> AsyncIterator[FakeChat]:
+    async with open_fake_chat() as opened:
+        opened.reply = repeats
+        yield opened
+
+
+def repeats(request: dict[str, Any]) -> Reply:
+    """A reply that says the markers of the request again: what a model says of a text is as personal as the text."""
+    asked = json.dumps(request["messages"], ensure_ascii=False)
+    markers = " ".join(dict.fromkeys(re.findall("quokka[0-9a-f]{12}", asked))) or "nothing"
+    if "response_format" not in request:
+        return says(f"of {markers}")
+    if "personal data" in asked:
+        return says({"found": []})
+    if "plainly say" in asked:
+        return says({"facts": []})
+    return says({"summary": f"They spoke of {markers}.", "abstract": f"Of {markers}."})
+
+
+@pytest.fixture(scope="module")
+async def database(servers: Servers) -> AsyncIterator[TestDatabase]:
+    """A database of these tests alone: the model would be asked for what other tests have left, too."""
+    async with own_database(servers, "erased") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def service(
+    database: TestDatabase, tmp_path_factory: pytest.TempPathFactory, chat: FakeChat
+) -> AsyncIterator[Service]:
+    """A service with everything that keeps texts: a model, the agent, titles, webhooks, and all calls kept as slow."""
+    settings = {
+        "llm_base_url": chat.url, "llm_model": CHAT_MODEL, "llm_timeout_ms": PATIENT_MS, "llm_max_retries": 0,
+        "enable_internal_agent": True, "title_generation_enabled": True, "webhook_allow_private": True,
+        "webhook_allow_http": True, "slow_call_ms": 1,
+    }  # fmt: skip
+    async with open_service(database, tmp_path_factory.mktemp("data"), **settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    """A receiver of webhooks that fails, so that the events stay."""
+    async with receiving() as opened:
+        opened.status = 500
+        yield opened
 
 
 @pytest.fixture
@@ -86,6 +142,8 @@ async def fill_conversation(client: Client, marker: str) -> Stored:
     turns = [turn["id"] for turn in (await ask(client, "POST", f"{path}/turns", json=sent, headers=other))["turns"]]
     revised = await ask(client, "POST", f"{path}/turns/{turns[3]}/revisions", json={"content": f"again {marker}"})
     turns.append(revised["turn"]["id"])
+    await ask(client, "POST", f"{path}/trash")
+    await ask(client, "POST", f"{path}/restore")
     for end in (None, "commit", "abort"):
         opening = {"turn": {"role": "assistant", "actor": f"bot-{marker}"}, "writer": f"writer-{marker}"}
         turn = (await ask(client, "POST", f"{path}/turns/open", json=opening))["turn"]["id"]
@@ -116,6 +174,54 @@ async def fill_owner(client: Client, marker: str) -> None:
     await ask(client, "POST", "/v1/memories/search", json={"query": marker}, headers=agent)
 
 
+async def talk(client: Client, stored: Stored) -> None:
+    """Let models and agents speak in the conversation, and all that is made from it: titles, tokens, forks, exports."""
+    marker, path = stored.marker, f"/v1/conversations/{stored.conversation}"
+    key = {"Idempotency-Key": f"c-{marker}"}
+    said = [{"role": "user", "content": f"What of {marker}?"}]
+    generate = {"conversation_id": stored.conversation, "messages": said}
+    await ask(client, "POST", "/v1/generate", json=generate, headers=key)
+    await ask(client, "POST", "/openai/v1/chat/completions", json=generate | {"model": CHAT_MODEL})
+    query = {"query": f"And {marker}?", "conversation_id": stored.conversation}
+    await ask(
+        client,
+        "POST",
+        "/v1/agent/ask",
+        json=query,
+        headers={"Idempotency-Key": f"d-{marker}", "X-Agent-Id": f"agent-{marker}"},
+    )
+    items = {"items": [{"type": "message", "role": "user", "content": f"an item {marker}"}]}
+    await ask(client, "POST", f"/openai/v1/conversations/conv_{stored.conversation}/items", json=items)
+    session = {
+        "project": f"in-{marker}", "session_id": f"case-{marker}", "user_id": stored.owner, "turn_id": f"turn-{marker}",
+    }  # fmt: skip
+    await ask(client, "POST", "/v1/lifecycle/before-turn", json=session | {"current_input": said})
+    answered = [{"role": "assistant", "content": f"It is {marker}"}]
+    await ask(
+        client, "POST", "/v1/lifecycle/after-turn", json=session | {"input_items": said, "output_items": answered}
+    )
+    await ask(client, "PATCH", path, json={"title": None, "metadata": {f"other-{marker}": marker}})
+    await ask(client, "GET", f"{path}/dry-run")
+
+
+async def move(service: Service, client: Client, marker: str) -> None:
+    """Import a conversation of the owner from another system, and export everything."""
+    owner = f"owner-{marker}"
+    found: list[dict[str, Any]] = [
+        {"type": "conversation", "external_id": f"chat-{marker}", "owner": owner, "title": f"Words {marker}"},
+        {"type": "turn", "external_id": f"turn-{marker}", "role": "user", "content": f"imported {marker}"},
+        {"type": "fact", "subject": marker, "predicate": "likes", "object": marker, "owner": owner},
+        {"type": "memory", "agent_id": f"agent-{marker}", "content": f"{marker} was imported", "owner": owner},
+    ]
+    body = b"".join(write_foreign("chatgpt", found, created_at="2026-01-01T00:00:00.000Z"))
+    operation = await ask(client, "POST", "/v1/import", content=body)
+    await service.run_jobs()
+    ended = await ask(client, "GET", f"/v1/operations/{operation['id']}")
+    assert (ended["status"], ended["result"]["problems"]) == ("succeeded", [])
+    exported = await client.post("/v1/export", json={})
+    assert marker in exported.text
+
+
 async def search(client: Client, conversation: str, marker: str) -> None:
     path = f"/v1/conversations/{conversation}"
     await ask(client, "POST", f"{path}/recall", json={"query": f"Where does {marker} live?"})
@@ -142,37 +248,55 @@ async def erase(service: Service, client: Client, **body: Any) -> None:
     assert ended["status"] == "succeeded", ended
 
 
+def without_ids(line: str) -> str:
+    """A line of the log without the ids that callers chose: logs may have ids, and guides say so."""
+    fields = json.loads(line)
+    return json.dumps(
+        {name: value for name, value in fields.items() if name not in {"project", "session_id", "turn_id"}}
+    )
+
+
 async def places_with(service: Service, client: Client, log: io.StringIO, marker: str) -> dict[str, list[str]]:
     """Return where a marker is: tables, lines of the log and of the metrics, and ways to texts in memory."""
     metrics = (await client.get("/metrics")).text
     assert "request.finished" in log.getvalue()
     return {
         "tables": await tables_with(service, marker),
-        "log": [line for line in log.getvalue().splitlines() if marker in line],
+        "log": [line for line in log.getvalue().splitlines() if marker in without_ids(line)],
         "metrics": [line for line in metrics.splitlines() if marker in line],
         "memory": memory_with(service.container, marker),
     }
 
 
+STORED_IN = {"conversations", "turns", "turn_chunks", "summaries", "facts", "index_entries"}
 NOWHERE: dict[str, list[str]] = {"tables": [], "log": [], "metrics": [], "memory": []}
 
 
 @pytest.mark.parametrize("subject", ["conversation", "deleted conversation", "owner", "tenant"])
 @pytest.mark.slow
 async def test_nothing_is_left_of_an_erased(
-    subject: str, service: Service, user: tuple[Client, str], log: io.StringIO
+    subject: str, service: Service, user: tuple[Client, str], log: io.StringIO, receiver: Receiver, chat: FakeChat
 ) -> None:
     client, marker = user
+    hook = {"url": receiver.url, "description": f"for {marker}" if subject == "tenant" else "for all"}
+    await ask(client, "POST", "/v1/webhooks", json=hook)
     if subject != "tenant":
         marker = new_marker()  # the tenant and its name stay
+    receiver.body = f"no {marker}".encode()
     others = await keep_others(client)
     stored = await fill_conversation(client, marker)
+    await talk(client, stored)
     if subject in {"owner", "tenant"}:
         await fill_owner(client, marker)
+        await move(service, client, marker)
+    await service.container.webhooks.dispatcher.drain()
+    assert any(marker in one.body.decode() for one in receiver.received)
     before = await places_with(service, client, log, marker)
-    assert {"conversations", "turns", "turn_chunks", "summaries", "facts", "index_entries"} <= set(before["tables"])
+    assert set(before["tables"]) >= STORED_IN
     assert before["memory"]
     await service.run_jobs()
+    receiver.received.clear()
+    receiver.body = b""
     match subject:
         case "conversation":
             await erase(service, client, conversation_id=stored.conversation)
@@ -183,13 +307,17 @@ async def test_nothing_is_left_of_an_erased(
         case _:
             await ask(client, "DELETE", f"/v1/conversations/{stored.conversation}")
             await service.run_jobs()
+    await service.container.webhooks.dispatcher.drain()
+    chat.chats.clear()
     assert await places_with(service, client, log, marker) == NOWHERE
     if subject != "tenant":
         assert len(await client.recall(others, "tea")) == 9
 
 
 @pytest.mark.slow
-async def test_nothing_is_left_of_erased_turns(service: Service, client: Client, log: io.StringIO) -> None:
+async def test_nothing_is_left_of_erased_turns(
+    service: Service, client: Client, log: io.StringIO, chat: FakeChat
+) -> None:
     marker = new_marker()
     conversation = await keep_others(client)
     path = f"/v1/conversations/{conversation}"
@@ -207,6 +335,7 @@ async def test_nothing_is_left_of_erased_turns(service: Service, client: Client,
     assert {"turns", "summaries", "facts", "index_entries"} <= set(before["tables"])
     await ask(client, "DELETE", f"{path}/turns", params={"ids": ",".join(turns)})
     await service.run_jobs()
+    chat.chats.clear()
     assert await places_with(service, client, log, marker) == NOWHERE
 
 

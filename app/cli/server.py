@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from app.cli.keys import DEFAULT_SCOPES
 from app.container import Container, open_container
+from app.core.collector import collection_paused, skip_started_objects
 from app.core.errors import AppError, Unavailable
 from app.core.malloc import keep_large_blocks_apart, return_free_memory
 from app.core.telemetry import configure_logging, get_logger
@@ -32,7 +33,8 @@ _POLL_S = 0.02
 def run_server(settings: Settings) -> None:
     """Serve until the process is stopped. Raises AppError if it cannot start."""
     configure_logging(settings.telemetry)
-    application = create_app(settings)
+    with collection_paused():
+        application = create_app(settings)
     http, socket_protocol = protocols(
         stall_s=settings.live.live_stall_s, body_timeout_s=settings.requests.body_timeout_s
     )
@@ -108,6 +110,7 @@ async def _serve(server: uvicorn.Server, settings: Settings) -> None:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
             await asyncio.sleep(_POLL_S)
         if server.started:
+            skip_started_objects()
             return_free_memory()
             await _print_address(cast("FastAPI", server.config.app), listening, settings)
         await serving
@@ -173,6 +176,7 @@ async def run_worker(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sign, working.stop)
+        skip_started_objects()
         typer.echo("turnkeep: working.", err=True)
         async with dispatching(container.webhooks.dispatcher):
             await working.run()

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from app.cli.common import read_settings
+from app.core.collector import collection_paused
 
 commands = typer.Typer()
 
@@ -28,7 +29,7 @@ def serve(
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = read_settings(**given)
     _use_one_blas_thread()
-    with _without(_OPTIONAL):
+    with _without(_OPTIONAL), collection_paused():
         from app.cli.server import run_server
 
     run_server(settings)
@@ -39,7 +40,7 @@ def worker() -> None:
     """Run jobs only, beside servers with TURNKEEP_WORKER_IN_PROCESS=false or with too much work."""
     settings = read_settings()
     _use_one_blas_thread()
-    with _without(_OPTIONAL):
+    with _without(_OPTIONAL), collection_paused():
         from app.cli.server import run_worker
 
     asyncio.run(run_worker(settings))

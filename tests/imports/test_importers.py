@@ -111,6 +111,20 @@ def test_the_current_branch_of_a_chat_is_the_conversation_and_an_edit_supersedes
     assert [one["external_id"] for one in listed[8:]] == ["a0", "q9", "a9"]
 
 
+def test_messages_that_no_path_joins_to_the_current_one_are_conversations_of_their_own() -> None:
+    document = sample("chatgpt")
+    said = {"author": {"role": "user"}, "content": {"content_type": "text", "parts": ["alone"]}}
+    nodes = document[0]["mapping"]
+    nodes["far"] = {"id": "far", "message": said, "parent": None, "children": []}
+    nodes["unlisted"] = {"id": "unlisted", "message": said, "parent": "far", "children": []}
+    listed = [one for one in records("chatgpt", document) if one["type"] in {"conversation", "turn"}]
+    at = next(number for number, one in enumerate(listed) if one["external_id"] == "c-1#far")
+    assert [one["external_id"] for one in listed[at + 1 : at + 3]] == ["far", "unlisted"]
+    assert listed[at]["metadata"]["chatgpt"] == {"branch_of": "c-1"}
+    nodes["far"]["parent"] = "unlisted"
+    assert refused("chatgpt", document) == "/0"
+
+
 def test_calls_results_times_models_and_images_of_a_chat_are_kept() -> None:
     found = turns("chatgpt")
     assert found["call"]["tool_calls"] == [{"id": "call", "name": "browser", "arguments": "search('soup')"}]
@@ -293,6 +307,22 @@ def test_a_thread_of_langgraph_keeps_trimmed_and_changed_messages_and_its_forks(
     assert found[5]["supersedes_external_id"] == "a2"
     assert (found[1]["occurred_at"], found[3]["tool_call_id"]) == ("2026-01-01T09:00:01.000Z", "call-1")
     assert found[2]["usage"] == {"prompt_tokens": 12, "completion_tokens": 3}
+
+
+def test_a_thread_and_a_namespace_of_langgraph_never_get_the_name_of_another_thread() -> None:
+    document = sample("langgraph")
+    [one, *_] = document["checkpoints"]
+    where = {"checkpoint_id": "1"}
+    threads = [("a|b", ""), ("a", "b"), ("a%7Cb", "")]
+    named = [
+        one | {"config": {"configurable": where | {"thread_id": thread, "checkpoint_ns": namespace}}}
+        for thread, namespace in threads
+    ]
+    found = records("langgraph", {"checkpoints": [part | {"parent_config": None} for part in named]})
+    names = [part["external_id"] for part in found if part["type"] == "conversation"]
+    assert names == ["a%7Cb", "a|b", "a%257Cb"]
+    items = [{"namespace": ["a", "b"], "key": "c", "value": "x"}, {"namespace": ["a"], "key": "b/c", "value": "y"}]
+    assert [part["external_id"] for part in records("langgraph", items)] == ["a/b/c", "a/b%2Fc"]
 
 
 def test_a_peer_of_honcho_that_is_not_observed_speaks_as_the_assistant() -> None:

@@ -9,7 +9,8 @@ https://help.openai.com/en/articles/7260999 (how to export) and in public field 
 - A single message beside one of that branch, with the same role and nothing after it, is an earlier version of it: an
   edit, or an answer that was generated again. It is stored as superseded.
 - Every other branch becomes a conversation of its own, from its first message that differs; `metadata.chatgpt` has
-  `branch_of` and `branch_after`. So nothing is stored twice, and nothing is lost.
+  `branch_of` and `branch_after`. A tree beside that of `current_node` becomes one, too, without `branch_after`. So
+  nothing is stored twice, and nothing is lost.
 - A message to a tool (`recipient`) is a call, and the message of the tool after it is its result.
 """
 
@@ -35,7 +36,7 @@ class _ChatNode:
     name: str
     place: Cursor
     parent: str | None
-    children: Sequence[str]
+    children: list[str]
 
     @property
     def message(self) -> Cursor | None:
@@ -77,6 +78,18 @@ def _conversation(place: Cursor) -> Iterator[JsonObject]:
         title = place.text_of("title")
         yield conversation(branch.external_id, title=title, metadata={SYSTEM: branch.notes})
         yield from _turns(place, branch.nodes, versions)
+        if not branches:
+            branches += _other_trees(place, name, nodes, seen)
+
+
+def _other_trees(place: Cursor, name: str, nodes: Mapping[str, _ChatNode], seen: set[str]) -> Iterator[_ChatBranch]:
+    """Yield the trees that no branch has reached. Raises an error of the document if some nodes are in no tree."""
+    unseen = [node for node in nodes.values() if node.name not in seen]
+    roots = [node for node in unseen if node.parent is None]
+    if unseen and not roots:
+        raise place.error("the parents of its messages form a circle")
+    for root in roots:
+        yield _ChatBranch(_descend(nodes, root), f"{name}#{root.name}", {"branch_of": name})
 
 
 def _nodes(mapping: Cursor) -> Mapping[str, _ChatNode]:
@@ -91,6 +104,9 @@ def _nodes(mapping: Cursor) -> Mapping[str, _ChatNode]:
         for child in node.children:
             if child not in nodes or nodes[child].parent != node.name:
                 raise node.place.error("one of its children is not in the mapping, or has another parent")
+    for node in nodes.values():
+        if node.parent is not None and node.name not in nodes[node.parent].children:
+            nodes[node.parent].children.append(node.name)
     return nodes
 
 

@@ -72,10 +72,15 @@ def _checkpoint(place: Cursor) -> _GraphCheckpoint:
     return _GraphCheckpoint(
         where.need("checkpoint_id").name(),
         None if parent is None else parent.need("checkpoint_id").name(),
-        f"{thread}|{namespace}" if namespace else thread,
+        _escaped(thread, "|") + (f"|{namespace}" if namespace else ""),
         (raw.time_of("ts") if raw is not None else None) or place.need("created_at").time(),
         list(values.list_of("messages")),
     )
+
+
+def _escaped(name: str, separator: str) -> str:
+    """Return a name without the separator, so that two names and one name that has it give different ids."""
+    return name.replace("%", "%25").replace(separator, f"%{ord(separator):02X}")
 
 
 def _thread(thread: str, checkpoints: Mapping[str, _GraphCheckpoint]) -> Iterator[JsonObject]:
@@ -185,7 +190,7 @@ def _item(place: Cursor) -> JsonObject:
         "value": value.value if text is not None and len(value.object()) > 1 else None,
     }  # fmt: skip
     return memory(
-        "/".join([*namespace, key]),
+        "/".join(_escaped(part, "/") for part in (*namespace, key)),
         text or json.dumps(value.value, ensure_ascii=False),
         agent_id=None,
         owner=None,

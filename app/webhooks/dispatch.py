@@ -232,12 +232,16 @@ class Dispatcher:
                 await delivery_store.release(tx, self._process, lane, delay=timedelta(seconds=delay_s))
 
     async def _attempt_guarded(self, following: _Next) -> SendResult:
-        """Attempt a delivery. Raises AppError; an unexpected exception is a result, so that the lane goes on."""
+        """Attempt a delivery.
+
+        Raises an AppError that may pass, such as a database that is away; every other exception is a result, so that
+        the lane goes on.
+        """
         try:
             return await self._attempt(following)
-        except AppError:
-            raise
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:
+            if isinstance(error, AppError) and error.retryable:
+                raise
             tenant_id, kind = following.row.tenant_id, following.row.event_type
             self._log.error("delivery.crashed", tenant_id=tenant_id, kind=kind, exc_info=error)
             return SendResult(None, DeliveryError.INTERNAL)

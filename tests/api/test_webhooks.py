@@ -20,6 +20,7 @@ from standardwebhooks import WebhookVerificationError
 from structlog.testing import capture_logs
 
 from app.core.database.transactions import Transaction
+from app.core.errors import Conflict
 from app.core.ids import format_id, parse_id
 from app.core.outbox import EventType
 from app.providers.receivers.destinations import is_public
@@ -1009,8 +1010,11 @@ def test_a_statement_of_the_commit_has_no_text_of_a_caller() -> None:
     assert "drop" not in statement()
 
 
+@pytest.mark.parametrize(
+    "error", [RuntimeError("words of a turn"), Conflict("conflict", "words of a turn")], ids=["unexpected", "lasting"]
+)
 async def test_an_event_that_cannot_be_rendered_is_dead_and_its_conversation_goes_on(
-    service: Service, client: Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    error: Exception, service: Service, client: Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await hook(client, receiver, event_types=["turn.committed"])
     conversation = await client.conversation()
@@ -1020,7 +1024,7 @@ async def test_an_event_that_cannot_be_rendered_is_dead_and_its_conversation_goe
     async def fail_once(self: EventRenderer, row: DeliveryRow, *, include_content: bool) -> bytes:
         if not failed:
             failed.append(row.event_id)
-            raise RuntimeError("words of a turn")
+            raise error
         return await render(self, row, include_content=include_content)
 
     monkeypatch.setattr(EventRenderer, "render", fail_once)

@@ -85,6 +85,20 @@ async def test_erasing_an_owner_leaves_nothing_of_it_and_everything_of_others(se
     assert operation["progress"]["done"] == operation["progress"]["total"] == 6
 
 
+async def test_keys_lose_the_name_of_an_erased_owner_and_are_counted(service: Service, client: Client) -> None:
+    for owners in (["ann"], ["ann", "bob"], ["bob"]):
+        made = await client.post("/v1/admin/keys", json={"name": "of some", "owners": owners})
+        assert made.status_code == 201, made.text
+    narrow = await erase(service, client, owner="ann", project="sales")
+    assert narrow["counts"] == {}
+    receipt = await erase(service, client, owner="ann")
+    assert receipt["counts"] == {"api_keys": {"deleted": 0, "emptied": 2}}
+    keys = (await client.get("/v1/admin/keys")).json()["data"]
+    assert [(key["owners"], key["state"]) for key in keys if key["name"] == "of some"] == [
+        (["bob"], "valid"), (["bob"], "valid"), ([], "revoked"),
+    ]  # fmt: skip
+
+
 async def test_with_a_project_only_that_project_of_the_owner_goes(service: Service, client: Client) -> None:
     here, _ = await own(client, "ann", "sales")
     there, _ = await own(client, "ann", "support")

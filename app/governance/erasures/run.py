@@ -39,9 +39,10 @@ _WINDOW: Final = 200
 _MARGIN: Final = timedelta(minutes=10)
 """Longer than any transaction: what a transaction wrote that began earlier is visible to the pass before."""
 
+_OWNER_OF_KEYS: Final = "owner of keys"
 _PHASES: Final[Mapping[SubjectKind, Sequence[str]]] = {
     SubjectKind.CONVERSATION: ("conversations",),
-    SubjectKind.OWNER: ("conversations", "facts", "memories"),
+    SubjectKind.OWNER: (_OWNER_OF_KEYS, "conversations", "facts", "memories"),
     SubjectKind.ACTOR: ("actor", "facts"),
     SubjectKind.TENANT: ("keys", "conversations", "facts", "memories", "rows"),
 }
@@ -157,6 +158,7 @@ class ErasureRunner:
         self._end = end
         self._steps: dict[str, Callable[[_Erasing, Transaction], Awaitable[bool]]] = {
             "keys": self._close_tenant,
+            _OWNER_OF_KEYS: self._forget_owner_of_keys,
             "conversations": self._erase_conversations,
             "facts": self._erase_facts,
             "memories": self._erase_memories,
@@ -168,7 +170,6 @@ class ErasureRunner:
         """Run steps until the erasure is complete or a pause is due."""
         subject = ErasureSubject.of(run.parameters)
         tenant_id = TenantId(UUID(subject.name)) if subject.kind is SubjectKind.TENANT else run.tenant_id
-        await self._forget_owner_of_keys(run, subject)
         while not run.has_ended:
             began = time.monotonic()
             # read again for each step, because a step that was rolled back has changed it
@@ -179,15 +180,10 @@ class ErasureRunner:
                 return
             await pause(began)
 
-    async def _forget_owner_of_keys(self, run: OperationRun, subject: ErasureSubject) -> None:
-        """Remove the name of an owner from keys, as the ops role: the application may not write keys. Not counted."""
-        if subject.kind is SubjectKind.OWNER and subject.project is None:
-            async with self._ops.across_tenants() as tx:
-                await store.forget_owner_of_keys(tx, run.tenant_id, subject.name)
-
     def _transaction(self, erasing: _Erasing) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction. That of a tenant's erasure reaches the data of this tenant and the operation's."""
-        if erasing.subject.kind is SubjectKind.TENANT:
+        """Open a transaction of one tenant; as the ops role where another tenant's rows, or keys, are written."""
+        kind, phase = erasing.subject.kind, erasing.state.phase
+        if kind is SubjectKind.TENANT or _PHASES[kind][phase : phase + 1] == (_OWNER_OF_KEYS,):
             return self._ops.across_tenants()
         return self._database.transaction(erasing.run.tenant_id)
 
@@ -216,6 +212,14 @@ class ErasureRunner:
             state.since = None if state.began is None else state.began - _MARGIN
             state.began = ended_at
         await run.checkpoint(tx, done=state.done(kind), total=total, state=state.written())
+
+    async def _forget_owner_of_keys(self, erasing: _Erasing, tx: Transaction) -> bool:
+        """Remove the name of an owner from keys."""
+        subject = erasing.subject
+        if subject.project is None:
+            changed = await store.forget_owner_of_keys(tx, erasing.run.tenant_id, subject.name)
+            erasing.state.add("api_keys", emptied=changed)
+        return False
 
     async def _count(self, erasing: _Erasing, tx: Transaction) -> int:
         """Return the total of the progress."""

@@ -15,9 +15,13 @@ from fastapi import FastAPI
 
 from app.cli.keys import DEFAULT_SCOPES
 from app.container import Container, open_container
-from app.core.collector import collection_paused, skip_started_objects
 from app.core.errors import AppError, Unavailable
-from app.core.malloc import keep_large_blocks_apart, return_free_memory
+from app.core.process_memory import (
+    collection_paused,
+    keep_large_blocks_apart,
+    return_free_memory,
+    skip_started_objects,
+)
 from app.core.telemetry import configure_logging, get_logger
 from app.core.threads import bound_threads
 from app.core.tracing.export import exported_telemetry

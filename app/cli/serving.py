@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from app.cli.common import read_settings
-from app.core.collector import collection_paused
+from app.core.process_memory import collection_paused
 
 commands = typer.Typer()
 

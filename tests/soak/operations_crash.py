@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ import httpx
 from tests.soak.crash import Killer, Options, Report, make_report, resume, save, say
 from tests.soak.installation import Installation
 from tests.support.api import Client
-from tests.support.fake_chat import CHAT_MODEL, Reply, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, plain_reply
 from tests.support.marked import MARKER, REQUESTS, Marked, Sent, store_marked
 from tests.support.shared import api_document
 
@@ -185,22 +186,12 @@ class _Ids(dict[str, str]):
         return "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
 
-def _reply(request: dict[str, Any]) -> Reply:
-    """Answer as a model does that is asked for personal data, for facts, for a summary, or in a chat."""
-    asked = str(request["messages"][0].get("content"))
-    if "personal data" in asked:
-        return says({"found": []})
-    if "plainly say" in asked:
-        return says({"facts": []})
-    return says({"summary": f"Ann {MARKER} lives in Berlin.", "abstract": "Ann."})
-
-
 async def run_round(seed: int, *, kills: int, callers: int, servers: int) -> Report:
     """One round from an empty database to the checks."""
     counts: Counter[str] = Counter()
     violations: list[str] = []
     async with open_fake_chat() as fake:
-        fake.reply = _reply
+        fake.reply = partial(plain_reply, summary=f"Ann {MARKER} lives in Berlin.")
         settings = {
             "TURNKEEP_LLM_MODEL": CHAT_MODEL, "TURNKEEP_LLM_BASE_URL": fake.url, "TURNKEEP_JOB_LEASE_S": "2",
             "TURNKEEP_RATE_LIMITS_ENABLED": "false", "TURNKEEP_OPERATION_RUN_S": "1",

@@ -95,6 +95,16 @@ _ERRORS: dict[str, tuple[int, dict[str, str]]] = REFUSALS | {
 }
 
 
+def plain_reply(request: dict[str, Any], *, summary: str = "They spoke.") -> Reply:
+    """A reply as a model gives it that is asked for personal data, for facts, for a summary, or in a chat."""
+    asked = str(request["messages"][0].get("content"))
+    if "personal data" in asked:
+        return says({"found": []})
+    if "plainly say" in asked:
+        return says({"facts": []})
+    return says({"summary": summary, "abstract": "Of this."})
+
+
 class FakeChat(FakeOpenAI):
     """Serves `POST /v1/chat/completions` and `GET /v1/models` besides what it stands on."""
 

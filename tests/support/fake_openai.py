@@ -75,6 +75,9 @@ class FakeOpenAI:
                 try:
                     if not await self._answer(head[0], json.loads(body or b"{}"), writer):
                         return
+                except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+                    # as endpoints do with a body that lacks a member, or has one of another type
+                    await self._send(writer, 400, {"error": {"message": f"not a request: {error!r}"}})
                 finally:
                     self.under_way -= 1
         except (asyncio.IncompleteReadError, ConnectionError):

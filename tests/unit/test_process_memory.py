@@ -3,7 +3,7 @@
 import gc
 from contextlib import suppress
 
-from app.core.collector import collection_paused, skip_started_objects
+from app.core.process_memory import collection_paused, skip_started_objects
 
 
 def test_collection_is_paused_and_goes_on_afterwards_even_after_an_error() -> None:

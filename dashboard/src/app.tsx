@@ -28,6 +28,8 @@ function Frame() {
   const signIn = currentSignIn(current);
   const [adding, setAdding] = useState(false);
   const [help, setHelp] = useState(false);
+  const [isMenuOpen, setMenuOpen] = useState(false);
+  useEffect(() => setMenuOpen(false), [path]);
   useKeys({ "/": focusSearch, "?": () => setHelp(true) });
   const found = findPage(path);
   useEffect(() => {
@@ -39,10 +41,12 @@ function Frame() {
       <a class="skip" href="#page">
         {strings.app.skip}
       </a>
-      <header class="side">
+      <header class={isMenuOpen ? "side open" : "side"} onKeyDown={(event) => event.key === "Escape" && setMenuOpen(false)}>
         <a class="brand" href="/dashboard">
           <Mark /> <span>{strings.app.name}</span>
         </a>
+        <span class="here clip">{found?.entry.title}</span>
+        <button class="menu-button" aria-expanded={isMenuOpen} aria-controls="menu" onClick={() => setMenuOpen(!isMenuOpen)}>{strings.app.menu}</button>
         <Navigation path={path} />
         <div class="foot">
           <div class="who stack">
@@ -100,7 +104,7 @@ function Navigation({ path }: { path: string }) {
   const scopes = currentSignIn()?.scopes;
   const current = (entry: PageEntry) => (entry.path === "/dashboard" ? /^\/dashboard\/?$|^\/dashboard\/conversations/.test(path) : path.startsWith(entry.path));
   return (
-    <nav aria-label={strings.app.navigation}>
+    <nav id="menu" aria-label={strings.app.navigation}>
       {Object.entries(strings.app.groups).map(([group, title]) => {
         const shown = pages.filter((entry) => entry.group === group && scopes?.[entry.scope]);
         return shown.length > 0 && (

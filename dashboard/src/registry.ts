@@ -23,4 +23,7 @@ export const pages: PageEntry[] = [
   { path: "/dashboard", title: strings.conversations.title, group: "memory", scope: "read", fill: true, load: () => import("./pages/conversations") },
   { path: "/dashboard/conversations/:id", title: strings.conversation.title, scope: "read", fill: true, load: () => import("./pages/conversation") },
   { path: "/dashboard/conversations/:id/context", title: strings.context.title, scope: "read", load: () => import("./pages/context") },
+  { path: "/dashboard/facts", title: strings.facts.title, group: "memory", scope: "read", fill: true, load: () => import("./pages/facts") },
+  { path: "/dashboard/person", title: strings.person.title, group: "memory", scope: "admin", load: () => import("./pages/person") },
+  { path: "/dashboard/recall", title: strings.recall.title, group: "understand", scope: "read", load: () => import("./pages/recall") },
 ];

@@ -36,6 +36,9 @@ export function currentSignIn(value: Session = session.get()): SignIn | null {
   return value.signIns[value.current] ?? null;
 }
 
+/** Where the marks of the recall playground are kept while a key is signed in. */
+export const marksStorage = (signIn: SignIn | null): string => `${STORED}.marks.${signIn?.label ?? ""}`;
+
 export function addSignIn(signIn: SignIn): void {
   const { signIns } = session.get();
   const others = signIns.filter(({ key }) => key !== signIn.key);
@@ -50,8 +53,9 @@ export function chooseProject(project: string | null): void {
   session.set({ ...session.get(), project });
 }
 
-/** Forget the current key. */
+/** Forget the current key, with what was marked under it. */
 export function signOut(): void {
+  sessionStorage.removeItem(marksStorage(currentSignIn()));
   const { signIns, current } = session.get();
   session.set({ signIns: signIns.filter((_, index) => index !== current), current: 0, project: null });
 }

@@ -1,7 +1,7 @@
 // Small pieces that all pages use.
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
-import type { ApiError } from "../api/problem";
+import { asApiError, type ApiError } from "../api/problem";
 import { createStore, useStore } from "../lib/store";
 import { strings } from "../strings";
 
@@ -59,22 +59,32 @@ export function CopyButton({ text, label = strings.app.copy }: { text: () => str
   return <button onClick={() => void copy()}>{copied ? strings.app.copied : label}</button>;
 }
 
-const messages = createStore<{ id: number; text: string }[]>([]);
-let nextMessage = 0;
+interface Message {
+  id: number;
+  text: string;
+  undo: (() => Promise<void>) | undefined;
+}
 
-/** Show a short message for some seconds. */
-export function notify(text: string): void {
+const messages = createStore<Message[]>([]);
+let nextMessage = 0;
+const remove = (id: number) => messages.set(messages.get().filter((message) => message.id !== id));
+
+/** Show a short message for some seconds, with a button that undoes what it reports. */
+export function notify(text: string, undo?: () => Promise<void>): void {
   const id = ++nextMessage;
-  messages.set([...messages.get(), { id, text }]);
-  setTimeout(() => messages.set(messages.get().filter((message) => message.id !== id)), 5000);
+  messages.set([...messages.get(), { id, text, undo }]);
+  setTimeout(remove, undo ? 12_000 : 5000, id);
 }
 
 export function Toasts() {
   return (
     <div class="toasts" role="status" aria-live="polite">
-      {useStore(messages).map(({ id, text }) => (
+      {useStore(messages).map(({ id, text, undo }) => (
         <div class="toast" key={id}>
           {text}
+          {undo && (
+            <button class="quiet" onClick={() => (remove(id), void undo().catch((error: unknown) => notify(asApiError(error).message)))}>{strings.app.undo}</button>
+          )}
         </div>
       ))}
     </div>

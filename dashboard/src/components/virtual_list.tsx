@@ -15,6 +15,12 @@ interface Props<T> {
   selected?: number;
   /** Rows come to their end, as in a chat: the list starts at its end and stays there while the user is at it. */
   fromEnd?: boolean;
+  /** Changes when the selected row is to be shown again, after the user scrolled away from it. */
+  jumps?: number;
+  /** Where the selected row comes to stand; without it, it is scrolled as little as needed. */
+  align?: "auto" | "center";
+  /** The first and the last row in view, when they change. */
+  onRange?: (first: number, last: number) => void;
   onNearEnd?: () => void;
   onNearStart?: () => void;
 }
@@ -42,7 +48,7 @@ export function VirtualList<T>(props: Props<T>) {
   useLayoutEffect(() => virtualizer._didMount(), []);
   useLayoutEffect(() => virtualizer._willUpdate());
 
-  const before = useRef({ first: "", last: "", atEnd: true, height: 0 });
+  const before = useRef({ first: "", last: "", atEnd: selected === undefined || selected < 0, height: 0 });
   const first = rows.length ? keyOf(rows[0] as T) : "";
   const last = rows.length ? keyOf(rows[rows.length - 1] as T) : "";
   const height = virtualizer.getTotalSize();
@@ -56,9 +62,13 @@ export function VirtualList<T>(props: Props<T>) {
     }
     before.current = { ...was, first, last, height };
   }, [first, last, height]);
+  // rows that come before the selected one change its index, which is no reason to scroll to it
+  const selectedKey = selected !== undefined && rows[selected] !== undefined ? keyOf(rows[selected] as T) : null;
   useEffect(() => {
-    if (selected !== undefined && selected >= 0) virtualizer.scrollToIndex(selected, { align: "auto" });
-  }, [selected]);
+    if (selected === undefined || selected < 0) return;
+    if (fromEnd) before.current.atEnd = false;
+    virtualizer.scrollToIndex(selected, { align: props.align ?? "auto" });
+  }, [selectedKey, props.jumps]);
 
   const shown = virtualizer.getVirtualItems();
   const start = shown[0]?.index ?? 0;
@@ -67,6 +77,11 @@ export function VirtualList<T>(props: Props<T>) {
     if (end >= rows.length - NEAR_ROWS) props.onNearEnd?.();
     if (start <= NEAR_ROWS && !before.current.atEnd) props.onNearStart?.();
   }, [start, end, rows.length]);
+
+  const visible = virtualizer.range;
+  useEffect(() => {
+    if (visible) props.onRange?.(visible.startIndex, visible.endIndex);
+  }, [visible?.startIndex, visible?.endIndex, rows.length]);
 
   const onScroll = () => {
     const scroller = element.current;

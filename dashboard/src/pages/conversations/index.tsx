@@ -10,6 +10,7 @@ import { Empty, ErrorNote, Loading } from "../../components/basics";
 import { VirtualList } from "../../components/virtual_list";
 import { ago, hue, time } from "../../lib/format";
 import { useKeys } from "../../lib/keyboard";
+import { useSettled } from "../../lib/settled";
 import { useStore } from "../../lib/store";
 import { strings } from "../../strings";
 import { FirstRun } from "./first_run";
@@ -54,7 +55,7 @@ export default function ConversationsPage() {
   const { project } = useStore(session);
   const { route } = useLocation();
   const [typed, setTyped] = useState(NO_FILTERS);
-  const filters = useSettled(typed);
+  const filters = useSettled(typed, 200);
   const [selected, setSelected] = useState(-1);
   const [isLive, setLive] = useState(false);
   const search = searchOf(filters, project);
@@ -128,16 +129,6 @@ function changed(shown: ListedConversation[], type: string, { conversation, id }
   if (!matches(conversation, filters)) return others;
   if (known && known.active_at === conversation.active_at) return shown.map((row) => (row.id === conversation.id ? conversation : row));
   return [conversation, ...others];
-}
-
-/** The filters, a moment after the last key. */
-function useSettled(value: Filters): Filters {
-  const [settled, setSettled] = useState(value);
-  useEffect(() => {
-    const timer = setTimeout(() => setSettled(value), 200);
-    return () => clearTimeout(timer);
-  }, [value]);
-  return settled;
 }
 
 function FilterBar({ filters, onChange }: { filters: Filters; onChange: (change: Partial<Filters>) => void }) {

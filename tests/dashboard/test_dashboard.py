@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "app/dashboard/built"
 SOURCES = [path for path in (ROOT / "dashboard/src").rglob("*.ts*") if path.name != "schema.d.ts"]
 CALL = re.compile(r'api\.(GET|POST|PUT|PATCH|DELETE)\(\s*"([^"]+)"')
+STREAM = re.compile(r'["`](/v1/[^"`?]*events)\b')
+FETCH = re.compile(r"\bfetch\((?!\$)|new (?:EventSource|WebSocket|XMLHttpRequest)\b")
+PARAMETER = re.compile(r"\$?\{[^}]*\}")
 HOSTILE = (
     "<img src=x onerror=alert(1)><script>alert(2)</script> [go](javascript:alert(3)) ![see](https://example.org/a.png)"
 )
@@ -63,9 +66,20 @@ def test_the_first_load_is_below_its_limit() -> None:
 
 def test_every_call_of_the_dashboard_is_in_the_openapi_document() -> None:
     paths = json.loads((ROOT / "openapi/openapi.json").read_text())["paths"]
-    calls = {call for path in SOURCES for call in CALL.findall(path.read_text())}
-    assert len(calls) >= 8
+    texts = {path.relative_to(ROOT / "dashboard/src").as_posix(): path.read_text() for path in SOURCES}
+    calls = {call for text in texts.values() for call in CALL.findall(text)}
+    assert len(calls) >= 30
     assert [call for call in calls if call[0].lower() not in paths.get(call[1], {})] == []
+    streams = {PARAMETER.sub("{}", path) for text in texts.values() for path in STREAM.findall(text)}
+    assert len(streams) == 2
+    assert streams <= {PARAMETER.sub("{}", path) for path, item in paths.items() if "get" in item}
+    # everything else goes through these: the typed client, and the reader of event streams
+    assert {path for path, text in texts.items() if FETCH.search(text)} == {"api/client.ts", "api/event_stream.ts"}
+
+
+def test_no_call_of_the_dashboard_has_names_of_persons_in_its_address() -> None:
+    named = re.compile(r"query: \{[^{}]*\b(owner|subject|actors?|participant|title)\b")
+    assert [path.name for path in SOURCES if named.search(path.read_text())] == []
 
 
 @needs_chromium
@@ -88,6 +102,7 @@ async def test_a_user_signs_in_writes_a_turn_and_hostile_content_stays_text(clie
         await page.get_by_label("Write a turn").last.fill("Written **here**")
         await page.get_by_role("button", name="Append").click()
         await expect(page.locator(".turn strong", has_text="here")).to_be_visible()
+        await page.locator(".menu summary").click()
         await page.get_by_role("button", name="Verify chain").click()
         await expect(page.locator(".toast")).to_contain_text("2 turns were checked")
         await page.get_by_role("link", name="Why this context").click()

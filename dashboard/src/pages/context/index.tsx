@@ -1,11 +1,16 @@
 // The context inspector: the messages that a model would see, the budget of each section, and why each part is there.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { api, body } from "../../api/client";
-import { useLoaded } from "../../api/paging";
-import type { Context, ContextRequest } from "../../api/types";
+import { useLatest } from "../../api/latest";
+import type { Context, ContextRequest, Explained } from "../../api/types";
 import { CopyButton, ErrorNote, Loading } from "../../components/basics";
+import { conversationLink, factsLink } from "../../lib/links";
+import { memo } from "../../lib/memo";
+import { useSettled } from "../../lib/settled";
+import { isWide } from "../../lib/window";
 import type { PageProps } from "../../registry";
 import { strings } from "../../strings";
+import { Coverage } from "./coverage";
 import { asCurl, asPython, asTypeScript } from "./snippets";
 import "./context.css";
 
@@ -13,6 +18,9 @@ const text = strings.context;
 const FORMATS = ["openai", "openai_responses", "anthropic", "workers_ai", "canonical"] as const;
 const SECTIONS = ["system", "recent", "summary", "facts", "memories", "recalled"] as const;
 const LARGEST_BUDGET_LOG2 = 17;
+const TYPING_MS = 200;
+const SHOWN_REASONS = 60;
+const NO_REASONS: Explained[] = [];
 
 interface Options {
   budgetLog2: number;
@@ -40,14 +48,14 @@ function requestOf(options: Options): ContextRequest {
 export default function ContextPage({ params }: PageProps) {
   const id = params["id"] ?? "";
   const [options, setOptions] = useState<Options>({ budgetLog2: 11, query: "", actor: "", format: "openai", summary: true, facts: true, recall: true });
-  const request = useSettled(requestOf(options));
-  const tookMs = useRef(0);
-  const built = useLoaded(`${id} ${JSON.stringify(request)}`, async () => {
-    const began = performance.now();
-    const context = await body(api.POST("/v1/conversations/{conversation_id}/context", { params: { path: { conversation_id: id } }, body: request }));
-    tookMs.current = performance.now() - began;
-    return context;
-  });
+  const [areOptionsOpen] = useState(isWide);
+  // typed words start a request when the user pauses; a step of the slider starts one at once
+  const query = useSettled(options.query, TYPING_MS);
+  const actor = useSettled(options.actor, TYPING_MS);
+  const request = requestOf({ ...options, query, actor });
+  const built = useLatest(`${id} ${JSON.stringify(request)}`, (signal) =>
+    body(api.POST("/v1/conversations/{conversation_id}/context", { params: { path: { conversation_id: id } }, body: request, signal })),
+  );
   const set = (change: Partial<Options>) => setOptions({ ...options, ...change });
   return (
     <div class="stack">
@@ -63,56 +71,54 @@ export default function ContextPage({ params }: PageProps) {
             <input id="budget" type="range" min={5} max={LARGEST_BUDGET_LOG2} step={0.125} value={options.budgetLog2}
               aria-valuetext={text.tokens(Math.round(2 ** options.budgetLog2))} onInput={(event) => set({ budgetLog2: Number(event.currentTarget.value) })} />
           </div>
-          <div class="field">
-            <label for="query">{text.query}</label>
-            <input id="query" type="search" value={options.query} aria-describedby="query-help" onInput={(event) => set({ query: event.currentTarget.value })} />
-            <p class="help" id="query-help">{text.queryHelp}</p>
-          </div>
-          <div class="field">
-            <label for="format">{text.format}</label>
-            <select id="format" value={options.format} onChange={(event) => set({ format: event.currentTarget.value as Options["format"] })}>
-              {FORMATS.map((format) => <option key={format} value={format}>{format}</option>)}
-            </select>
-          </div>
-          <div class="field">
-            <label for="actor">{text.actor}</label>
-            <input id="actor" value={options.actor} onInput={(event) => set({ actor: event.currentTarget.value })} />
-          </div>
-          <fieldset class="sections">
-            <legend>{text.sections}</legend>
-            {(["summary", "facts", "recall"] as const).map((name) => (
-              <label class="check" key={name}>
-                <input type="checkbox" checked={options[name]} onChange={(event) => set({ [name]: event.currentTarget.checked })} /> {text.optional[name]}
-              </label>
-            ))}
-          </fieldset>
-          <div class="row">
-            <CopyButton label={text.copyCurl} text={() => asCurl(id, request)} />
-            <CopyButton label={text.copyPython} text={() => asPython(id, request)} />
-            <CopyButton label={text.copyTypeScript} text={() => asTypeScript(id, request)} />
-          </div>
+          <details class="more-options stack" open={areOptionsOpen}>
+            <summary>{strings.recall.options}</summary>
+            <div class="field">
+              <label for="query">{text.query}</label>
+              <input id="query" type="search" value={options.query} aria-describedby="query-help" onInput={(event) => set({ query: event.currentTarget.value })} />
+              <p class="help" id="query-help">{text.queryHelp}</p>
+            </div>
+            <div class="field">
+              <label for="format">{text.format}</label>
+              <select id="format" value={options.format} onChange={(event) => set({ format: event.currentTarget.value as Options["format"] })}>
+                {FORMATS.map((format) => <option key={format} value={format}>{format}</option>)}
+              </select>
+            </div>
+            <div class="field">
+              <label for="actor">{text.actor}</label>
+              <input id="actor" value={options.actor} onInput={(event) => set({ actor: event.currentTarget.value })} />
+            </div>
+            <fieldset class="sections">
+              <legend>{text.sections}</legend>
+              {(["summary", "facts", "recall"] as const).map((name) => (
+                <label class="check" key={name}>
+                  <input type="checkbox" checked={options[name]} onChange={(event) => set({ [name]: event.currentTarget.checked })} /> {text.optional[name]}
+                </label>
+              ))}
+            </fieldset>
+            <div class="row">
+              <CopyButton label={text.copyCurl} text={() => asCurl(id, request)} />
+              <CopyButton label={text.copyPython} text={() => asPython(id, request)} />
+              <CopyButton label={text.copyTypeScript} text={() => asTypeScript(id, request)} />
+            </div>
+          </details>
         </form>
         <div class="stack">
           {built.error && <ErrorNote error={built.error} />}
-          {built.value ? <Built context={built.value} tookMs={tookMs.current} /> : built.loading && <Loading />}
+          {built.value ? <Built id={id} context={built.value} tookMs={built.tookMs} /> : built.loading && <Loading />}
         </div>
       </div>
     </div>
   );
 }
 
-/** The request, a moment after the last change. */
-function useSettled(request: ContextRequest): ContextRequest {
-  const [settled, setSettled] = useState(request);
-  const key = JSON.stringify(request);
-  useEffect(() => {
-    const timer = setTimeout(() => setSettled(request), 40);
-    return () => clearTimeout(timer);
-  }, [key]);
-  return settled;
+interface BuiltProps {
+  id: string;
+  context: Context;
+  tookMs: number;
 }
 
-function Built({ context, tookMs }: { context: Context; tookMs: number }) {
+function Built({ id, context, tookMs }: BuiltProps) {
   const { usage, gap, degraded, explain } = context;
   return (
     <>
@@ -134,30 +140,62 @@ function Built({ context, tookMs }: { context: Context; tookMs: number }) {
             </li>
           ))}
         </ul>
+        <Coverage id={id} context={context} />
         <p class={gap ? "badge warn" : "badge good"}>{gap ? text.gap(gap.turns, gap.from_position, gap.to_position) : text.noGap}</p>
         {degraded.length > 0 && <p class="badge warn">{text.missing(degraded.join(", "))}</p>}
       </section>
-      <section class="card stack">
-        <h2>{text.why}</h2>
-        <ul class="reasons">
-          {(explain ?? []).map((item) => (
-            <li key={`${item.section} ${item.id}`} class={item.decision}>
-              <span class="row">
-                <span class="badge">{text.names[item.section]}</span>
-                <span class={item.decision === "included" ? "badge good" : "badge bad"}>{item.decision === "included" ? text.included : text.dropped}</span>
-                <span class="small muted number">{text.tokens(item.tokens)}</span>
-              </span>
-              <span>{item.reason}</span>
-              <code class="small muted">{item.id}</code>
-            </li>
-          ))}
-        </ul>
-      </section>
+      <Reasons id={id} explain={explain ?? NO_REASONS} />
       <section class="card stack">
         <h2>{text.messages}</h2>
-        {context.system && <pre>{JSON.stringify(context.system, null, 2)}</pre>}
-        {context.messages.map((message, index) => <pre key={index}>{JSON.stringify(message, null, 2)}</pre>)}
+        {context.system && <Message json={JSON.stringify(context.system, null, 2)} />}
+        {context.messages.map((message, index) => <Message key={index} json={JSON.stringify(message, null, 2)} />)}
       </section>
     </>
   );
+}
+
+const Message = memo(function Message({ json }: { json: string }) {
+  return <pre>{json}</pre>;
+});
+
+function Reasons({ id, explain }: { id: string; explain: Explained[] }) {
+  const [isWhole, setWhole] = useState(false);
+  // what the model sees comes first
+  const ordered = useMemo(() => [...explain].sort((a, b) => Number(a.decision === "dropped") - Number(b.decision === "dropped")), [explain]);
+  const shown = isWhole ? ordered : ordered.slice(0, SHOWN_REASONS);
+  return (
+    <section class="card stack">
+      <p class="row spread">
+        <strong>{text.why}</strong>
+        {shown.length < explain.length && <span class="row small muted number">{text.reasonsOf(shown.length, explain.length)} <button onClick={() => setWhole(true)}>{text.moreReasons}</button></span>}
+      </p>
+      <ul class="reasons">
+        {shown.map(({ section, id: item, decision, reason, tokens }) => (
+          <Reason key={`${section} ${item}`} conversation={id} section={section} id={item} decision={decision} reason={reason} tokens={tokens} />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+type ReasonProps = Pick<Explained, "section" | "id" | "decision" | "reason" | "tokens"> & { conversation: string };
+
+const Reason = memo(function Reason({ conversation, section, id, decision, reason, tokens }: ReasonProps) {
+  return (
+    <li class={decision}>
+      <span class="row">
+        <span class="badge">{text.names[section]}</span>
+        <span class={decision === "included" ? "badge good" : "badge bad"}>{decision === "included" ? text.included : text.dropped}</span>
+        <span class="small muted number">{text.tokens(tokens)}</span>
+        <ItemLink conversation={conversation} section={section} id={id} />
+      </span>
+      <span>{reason}</span>
+    </li>
+  );
+});
+
+function ItemLink({ conversation, section, id }: { conversation: string; section: Explained["section"]; id: string }) {
+  const isTurn = section === "recent" || section === "recalled";
+  const href = isTurn ? conversationLink(conversation, id) : section === "facts" ? factsLink({ fact: id }) : null;
+  return href ? <a class="small" href={href}><code>{id}</code></a> : <code class="small muted">{id}</code>;
 }

@@ -1,13 +1,21 @@
 // The changes of a conversation while it is shown: committed, superseded and erased turns, and the text of open ones.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { followEvents } from "../../api/event_stream";
 import type { Turn } from "../../api/types";
 
-interface LiveTurns {
+export interface LiveTurns {
   committed: Map<string, Turn>;
+  /** The successors of superseded turns, by their ids. */
+  superseded: Map<string, string>;
+  erased: Set<string>;
   pending: Turn[];
+  /** Facts that were recorded and summaries that were made since the page was opened. */
+  facts: number;
+  summaries: number;
   isConnected: boolean;
 }
+
+const NOTHING: LiveTurns = { committed: new Map(), superseded: new Map(), erased: new Set(), pending: [], facts: 0, summaries: 0, isConnected: false };
 
 interface PendingTurn {
   turn: Turn;
@@ -22,29 +30,38 @@ type Frame =
   | { type: "turn.committed"; turn: Turn }
   | { type: "turn.aborted"; turn_id: string }
   | { type: "turn.superseded"; turn_id: string; superseded_by: string }
-  | { type: "turn.erased"; turn_id: string };
+  | { type: "turn.erased"; turn_id: string }
+  | { type: "fact.recorded" }
+  | { type: "summary.created" };
 
 export function useLiveTurns(id: string, onDeleted: () => void): LiveTurns {
-  const [state, setState] = useState<LiveTurns>({ committed: new Map(), pending: [], isConnected: false });
+  const [state, setState] = useState(NOTHING);
+  const deleted = useRef(onDeleted);
+  deleted.current = onDeleted;
   useEffect(() => {
-    const committed = new Map<string, Turn>();
-    const open = new Map<string, PendingTurn>();
-    let scheduled = false;
+    setState(NOTHING);
+    const now: Changes = { committed: new Map(), superseded: new Map(), erased: new Set(), open: new Map(), facts: 0, summaries: 0 };
+    let isScheduled = false;
+    let areTurnsChanged = false;
     // many deltas arrive within one frame of the screen
     const show = () => {
-      if (scheduled) return;
-      scheduled = true;
+      if (isScheduled) return;
+      isScheduled = true;
       requestAnimationFrame(() => {
-        scheduled = false;
-        const pending = [...open.values()].map(({ turn, content }) => ({ ...turn, content: content.join("") }));
-        setState((before) => ({ ...before, committed: new Map(committed), pending }));
+        isScheduled = false;
+        const pending = [...now.open.values()].map(({ turn, content }) => ({ ...turn, content: content.join("") }));
+        const { facts, summaries } = now;
+        const turns = areTurnsChanged ? { committed: new Map(now.committed), superseded: new Map(now.superseded), erased: new Set(now.erased) } : {};
+        areTurnsChanged = false;
+        setState((before) => ({ ...before, ...turns, pending, facts, summaries }));
       });
     };
     const stream = followEvents(`/v1/conversations/${encodeURIComponent(id)}/events`, {
       connected: (isConnected) => setState((before) => ({ ...before, isConnected })),
       event: (type, data) => {
-        if (type === "error" && (data as { code?: string }).code === "not_found") return onDeleted();
-        apply(data as Frame, committed, open);
+        if (type === "error" && (data as { code?: string }).code === "not_found") return deleted.current();
+        areTurnsChanged ||= type === "snapshot" || type === "turn.committed" || type === "turn.superseded" || type === "turn.erased";
+        apply(data as Frame, now);
         show();
       },
     });
@@ -53,7 +70,12 @@ export function useLiveTurns(id: string, onDeleted: () => void): LiveTurns {
   return state;
 }
 
-function apply(frame: Frame, committed: Map<string, Turn>, open: Map<string, PendingTurn>): void {
+interface Changes extends Omit<LiveTurns, "pending" | "isConnected"> {
+  open: Map<string, PendingTurn>;
+}
+
+function apply(frame: Frame, now: Changes): void {
+  const { committed, open } = now;
   switch (frame.type) {
     case "snapshot":
       for (const turn of frame.turns) committed.set(turn.id, turn);
@@ -81,14 +103,16 @@ function apply(frame: Frame, committed: Map<string, Turn>, open: Map<string, Pen
     case "turn.aborted":
       open.delete(frame.turn_id);
       return;
-    case "turn.superseded": {
-      const old = committed.get(frame.turn_id);
-      if (old) committed.set(old.id, { ...old, superseded_by: frame.superseded_by });
+    case "turn.superseded":
+      now.superseded.set(frame.turn_id, frame.superseded_by);
       return;
-    }
-    case "turn.erased": {
-      const old = committed.get(frame.turn_id);
-      if (old) committed.set(old.id, { ...old, content: null, tool_calls: [], tool_results: [], erased_at: new Date().toISOString() });
-    }
+    case "turn.erased":
+      now.erased.add(frame.turn_id);
+      return;
+    case "fact.recorded":
+      now.facts += 1;
+      return;
+    case "summary.created":
+      now.summaries += 1;
   }
 }

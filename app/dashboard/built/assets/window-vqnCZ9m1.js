@@ -1,0 +1,1 @@
+var e=()=>matchMedia(`(min-width: 821px)`).matches;export{e as t};

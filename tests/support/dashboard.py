@@ -1,0 +1,79 @@
+"""The dashboard in a real browser: what it complains of, and every call that it makes of the API."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from playwright.async_api import Page, Request
+
+from tests.support.browser import WAIT_MS, chromium
+
+ROOT = Path(__file__).parents[2]
+METHODS = frozenset({"get", "post", "put", "patch", "delete"})
+# a key without a scope is answered 403 while its scopes are found, which the browser reports
+EXPECTED_COMPLAINT = re.compile(r"status of (403|404|409|422)")
+
+
+class Dashboard:
+    """A tab with the dashboard, signed in."""
+
+    def __init__(self, page: Page, root: str) -> None:
+        self.page, self.root = page, root
+        self.complaints: list[str] = []
+        self.calls: list[tuple[str, str]] = []
+        page.set_default_timeout(WAIT_MS)
+        page.on("console", lambda message: self.complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        page.on("request", self._note)
+
+    def _note(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.path.startswith("/v1/"):
+            self.calls.append((request.method.lower(), f"{address.path}?{address.query}"))
+
+    async def sign_in(self, key: str) -> None:
+        """Sign in on the first page."""
+        await self.page.goto(f"{self.root}/dashboard")
+        await self.page.get_by_label("API key").fill(key)
+        await self.page.get_by_role("button", name="Sign in").click()
+        await self.page.locator(".frame").wait_for()
+
+    async def open(self, path: str) -> None:
+        """Open a page by its address, as a bookmark does."""
+        await self.page.goto(f"{self.root}/dashboard{path}")
+
+    def unexpected(self) -> list[str]:
+        """Everything that the browser complained of, but refused calls."""
+        return [text for text in self.complaints if not EXPECTED_COMPLAINT.search(text)]
+
+    def unknown_calls(self) -> list[tuple[str, str]]:
+        """Calls that the OpenAPI document does not have."""
+        paths = json.loads((ROOT / "openapi/openapi.json").read_text())["paths"]
+        known = [
+            (method, re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path))))
+            for path, item in paths.items()
+            for method in METHODS & item.keys()
+        ]
+        return [
+            (method, call)
+            for method, call in self.calls
+            if not any(method == one and pattern.fullmatch(call.partition("?")[0]) for one, pattern in known)
+        ]
+
+    def calls_that_name(self, name: str) -> list[str]:
+        """Addresses of calls that have a name, which access logs would keep."""
+        return [call for _, call in self.calls if name in unquote(call).replace("+", " ")]
+
+
+@asynccontextmanager
+async def signed_in(port: int, key: str, **context: object) -> AsyncIterator[Dashboard]:
+    """Open the dashboard in a browser of its own."""
+    async with chromium() as browser:
+        page = await browser.new_page(**context)  # type: ignore[arg-type]
+        dashboard = Dashboard(page, f"http://127.0.0.1:{port}")
+        await dashboard.sign_in(key)
+        yield dashboard

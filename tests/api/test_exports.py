@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
+import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from app.conversations.archive import export as conversation_export
+from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
 from app.governance.exports import service as exports
 from app.governance.exports.records import RECORD_LINE, RECORD_MODELS, RECORD_TYPES, HeaderRecord, TrailerRecord
@@ -16,6 +19,7 @@ from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
 from app.memory.schemas import DecisionSource, EvidenceRecord
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
+from tests.support.live import serving
 
 CREATED_AT = "2026-11-20T08:30:00.000Z"
 
@@ -261,3 +265,45 @@ async def test_a_cursor_of_a_release_with_other_records_is_refused(client: Clien
     cursor = service.container.cursors.write(scope, ["facts", "", "00" * 32, 1, 2, 3])
     answer = problem(await client.post("/v1/export", json={"cursor": cursor}), 422, "cursor_invalid")
     assert "start the export again" in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (Unavailable("database_unavailable", "away"), []),
+        (ValueError("words of a turn"), [("request.failed", "internal_error")]),
+    ],
+    ids=["database away", "unexpected"],
+)
+async def test_an_export_that_cannot_go_on_is_cut_and_only_a_defect_is_logged_as_an_error(
+    error: Exception,
+    logged: list[tuple[str, str]],
+    service: Service,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    conversation = await stored(client)
+
+    async def fail(*_: object) -> Any:
+        raise error
+
+    async with serving(service.app, service.settings) as port:
+        path, headers = f"/v1/conversations/{conversation}/export", {"Authorization": f"Bearer {client.key}"}
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as http:
+            assert b'"trailer"' in (await http.get(path)).content
+            monkeypatch.setattr(exports.Exports, "_page", fail)
+            received, cut = b"", False
+            with capture_logs() as logs:
+                async with http.stream("GET", path) as answer:
+                    assert answer.status_code == 200
+                    try:
+                        async for part in answer.aiter_bytes():
+                            received += part
+                    except httpx.RemoteProtocolError:
+                        cut = True
+            assert cut
+            assert json.loads(received)["type"] == "header"
+            assert (await http.get("/healthz")).status_code == 200
+    assert [(line["event"], line["code"]) for line in logs] == logged
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []

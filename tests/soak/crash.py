@@ -92,7 +92,7 @@ class Report:
         lines += [f"{name}: {count}" for name, count in sorted(self.counts.items())]
         lines.append(f"violations: {len(self.violations)}; errors logged: {len(self.errors_logged)}")
         lines += [f"  VIOLATION {sentence}" for sentence in self.violations[:20]]
-        lines += [f"  LOGGED {line[:400]}" for line in self.errors_logged[:5]]
+        lines += [f"  LOGGED {line[:2000]}" for line in self.errors_logged[:5]]
         return "\n".join(lines)
 
 

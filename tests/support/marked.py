@@ -60,7 +60,7 @@ async def store_marked(client: Client, tenant_id: str) -> Marked:
     ask = _Ask(client)
     summary = {"through": stored[3]}
     summarised = await ask("POST", f"{path}/summaries", json=summary)
-    assert MARKER in summarised.text
+    assert MARKER in summarised.text, summarised.text
     opening = {"turn": {key: TURN[key] for key in ("role", "actor", "model", "adapter", "metadata")}, "writer": "w"}
     opened = (await ask("POST", f"{path}/turns/open", json=opening)).json()["turn"]["id"]
     chunk = {"offset": 0, "delta": STREAMED}

@@ -34,7 +34,7 @@ from app.diagnostics.service import FinishedCall, Monitor
 from app.routers.http.body_reader import UPLOAD_PATH, Body, StreamedBody, too_large
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
 from app.routers.http.idempotency import REPLAY_HEADER
-from app.routers.http.problems import internal_error_response, problem_response, request_id_of
+from app.routers.http.problems import cut_answer, internal_error_response, problem_response, request_id_of
 from app.routers.http.rates import POLICY_HEADER, STATE_HEADER, rate_headers, route_class
 from app.settings import Settings
 from app.settings.hosts import accepts_host
@@ -370,11 +370,11 @@ class BodyLimitMiddleware:
                 await _refuse(scope, receive, send, body.refusal, is_sending=is_sending)
         except ClientDisconnect:
             return  # the client has disconnected
-        except Exception as error:
-            response = internal_error_response(scope, error)
+        except Exception as error:  # noqa: BLE001 - every exception is answered, or ends the answer
             if answer.has_begun:
-                raise
-            await response(scope, receive, send)
+                await cut_answer(scope, receive, error)
+            else:
+                await internal_error_response(scope, error)(scope, receive, send)
         finally:
             reservation.release()
 

@@ -7,7 +7,7 @@ Of unexpected exceptions only the type and the stack are logged.
 
 import http
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 from fastapi import FastAPI, Request, Response
@@ -16,7 +16,7 @@ from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 from starlette.websockets import WebSocket
 
 from app.core.error_codes import ERROR_CODES
@@ -38,6 +38,7 @@ from app.core.validation.invalid import MAX_FIELDS, cut_fields, field_errors, pr
 from app.formats.parse.validation import MEMBER_NAMES
 from app.providers.upstream import UpstreamRefusal
 from app.routers.http import openai_errors
+from app.routers.http.uvicorn_protocols import CUT_EXTENSION
 
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 STATUS_OF_KIND: Final[Mapping[str, int]] = {
@@ -172,6 +173,25 @@ def internal_error_response(scope: Scope, error: BaseException) -> ProblemRespon
         scope
     )  # if it was raised outside of the middleware that adds the header
     return response
+
+
+async def cut_answer(scope: Scope, receive: Receive, error: Exception) -> None:
+    """End an answer that has begun and cannot be completed, by closing the connection, and log the reason once.
+
+    Starlette raises RuntimeError from our own errors then. Raises the error again if the server cannot cut.
+    """
+    reason = error if isinstance(error, AppError) else error.__cause__
+    if isinstance(reason, AppError):
+        get_logger().warning("response.cut", code=reason.code)
+    else:
+        internal_error_response(scope, error)
+    cut = cast("Mapping[str, Mapping[str, Callable[[], None]]]", scope.get("extensions", {})).get(CUT_EXTENSION)
+    if cut is None:
+        raise error
+    cut["close"]()
+    # the server takes an application that returns before the connection is lost for a defect
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def request_id_of(scope: Scope) -> str:

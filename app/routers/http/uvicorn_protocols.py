@@ -22,6 +22,9 @@ HEAD_TIMEOUT_S: Final = 30.0
 # the application answers for the body that it reads, and needs time for it
 _ANSWER_S: Final = 10.0
 
+CUT_EXTENSION: Final = "turnkeep.cut"
+"""Extension of a request's scope: `close` ends the connection, so that an answer that has begun stays incomplete."""
+
 MAX_FRAGMENTS: Final = 4096
 NOT_READ: Final = 4408
 _LAST_WORDS_S: Final = 2.0
@@ -168,6 +171,7 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         """Start the timer of a head."""
         self._start_clock()
         super().on_message_begin()
+        self.scope["extensions"] = {CUT_EXTENSION: {"close": self.transport.close}}
 
     def on_headers_complete(self) -> None:
         """Stop counting the head, and start the timer of the body."""

@@ -26,8 +26,9 @@ from tests.support.postgres import (
 )
 from tests.support.runs import pytest_terminal_summary, write_bytecode
 from tests.support.shared import share
+from tests.support.slow import pytest_collection_modifyitems
 
-__all__ = ["pytest_terminal_summary"]
+__all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 collect_ignore_glob = ["soak/long_*"]
 

@@ -49,6 +49,7 @@ async def test_a_key_is_made_works_and_is_listed_without_its_secret(service: Ser
     assert listed.json()["data"][0] == {name: value for name, value in made.items() if name != "key"}
 
 
+@pytest.mark.slow
 async def test_a_key_may_expire_at_the_end_of_all_times(client: Client) -> None:
     made = await make(client, expires_at="9999-12-31T23:59:59.999999Z")
     assert made["expires_at"] == "9999-12-31T23:59:59.999Z"

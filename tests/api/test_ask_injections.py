@@ -21,7 +21,6 @@ from tests.support.fake_chat import FakeChat, Reply, calls, open_fake_chat, says
 from tests.support.injections import INJECTIONS
 from tests.support.obedient import MANNERS, OBEDIENT_SAYS, Obedient, outside
 from tests.support.postgres import TestDatabase
-from tests.support.slow import sampled
 
 VAULT = "the vault is under the stairs"
 PLACES = ("query", "turn", "actor", "memory", "result", "argument")
@@ -150,7 +149,8 @@ def test_there_are_enough_attempts() -> None:
     assert tuple(ATTACKS) == PLACES
 
 
-@pytest.mark.parametrize("name", list(sampled(INJECTIONS)))
+@pytest.mark.parametrize("name", INJECTIONS)
+@pytest.mark.sampled
 async def test_no_attempt_is_obeyed_wherever_it_stands(
     stage: Stage, fake: FakeChat, model: Obedient, name: str
 ) -> None:
@@ -173,7 +173,8 @@ def undelimited(_mark: str, _kind: str, text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", list(sampled(INJECTIONS)))
+@pytest.mark.parametrize("name", INJECTIONS)
+@pytest.mark.sampled
 async def test_without_the_delimiters_the_same_attempt_is_obeyed_and_still_gets_nothing(
     stage: Stage, fake: FakeChat, model: Obedient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,6 +238,7 @@ async def run_dead(walk: Walk, delivery: str) -> None:
         await connection.close()
 
 
+@pytest.mark.slow
 async def test_each_operation_that_changes_something_has_its_entry_and_no_text_of_its_caller(
     client: Client, service: Service
 ) -> None:

@@ -386,6 +386,7 @@ async def test_non_ascii_in_a_key_is_a_wrong_key(victim: Victim, service: Servic
 
 @pytest.mark.parametrize("whose", ["nobody's", "another tenant's"])
 @pytest.mark.parametrize(("method", "path", "operation"), list(private_operations()))
+@pytest.mark.sampled
 async def test_what_is_not_ones_own_is_not_there(
     victim: Victim, other: Client, whose: str, method: str, path: str, operation: dict[str, Any]
 ) -> None:
@@ -770,6 +771,7 @@ def all_typed_places() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("operation", "at", "wrong"), list(all_typed_places()))
+@pytest.mark.sampled
 async def test_a_wrong_type_is_refused_and_named(victim: Victim, operation: str, at: str, wrong: list[str]) -> None:
     base = OPERATIONS[operation][2]
     if at.startswith("/turns/0/content/0"):

@@ -293,6 +293,7 @@ async def test_nothing_of_a_refused_body_is_read(service: Service, client: Clien
     assert (await first.finish()).status_code == 201
 
 
+@pytest.mark.slow
 async def test_appends_over_a_websocket_and_calls_of_tools_count_too(service: Service, client: Client) -> None:
     conversation = await client.conversation()
     first = Sending(client, conversation, body_of("badger", LARGE))

@@ -97,6 +97,7 @@ async def test_tokens_trigger_too(client: Client, service: Service) -> None:
     ("strategy", "budget"),
     [("rolling", 300), ("rolling", 1000), ("rolling", 16_000), ("hierarchical", 1000), ("hierarchical", 16_000)],
 )
+@pytest.mark.slow
 async def test_every_turn_is_shown_or_covered_or_counted_as_left_out(
     client: Client, service: Service, strategy: str, budget: int
 ) -> None:
@@ -225,6 +226,7 @@ async def test_a_context_with_room_for_every_turn_asked_for_shows_the_turns_them
     assert context["gap"] is None
 
 
+@pytest.mark.slow
 async def test_a_summary_is_shown_only_where_it_is_shorter_than_the_turns_that_it_replaces(
     client: Client, service: Service
 ) -> None:

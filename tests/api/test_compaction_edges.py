@@ -115,6 +115,7 @@ async def test_tombstones_are_not_counted_by_the_triggers(client: Client, ops: D
 
 
 @pytest.mark.parametrize("mode", ["unauthorized", "no_model", "spent"])
+@pytest.mark.slow
 async def test_trouble_that_passes_leaves_highlights_only_until_it_is_over(
     user: Client, modelled: Service, fake: FakeChat, mode: str
 ) -> None:
@@ -136,6 +137,7 @@ async def test_trouble_that_passes_leaves_highlights_only_until_it_is_over(
     assert (one["kind"], one["from_position"], one["to_position"]) == ("summary", 1, 6)
 
 
+@pytest.mark.slow
 async def test_another_model_that_the_policy_names_is_asked_what_the_first_refused(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:
@@ -153,6 +155,7 @@ async def test_another_model_that_the_policy_names_is_asked_what_the_first_refus
     assert [(one["kind"], one["model"]) for one in await summaries(user, conversation)] == [("summary", "bolder")]
 
 
+@pytest.mark.slow
 async def test_highlights_of_tombstones_do_not_keep_others_from_becoming_a_summary(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:

@@ -152,6 +152,7 @@ async def test_filter_participants_shows_only_them(client: Client) -> None:
     assert len(made["included"]["turn_ids"]) == 5
 
 
+@pytest.mark.slow
 async def test_the_prefix_stays_the_same_while_turns_are_appended(client: Client) -> None:
     conversation = await client.conversation()
     await client.append(conversation, *[f"turn number {n}" for n in range(300)])

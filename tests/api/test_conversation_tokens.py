@@ -184,6 +184,7 @@ async def test_a_token_may_come_in_the_other_header_and_never_in_the_url(reader:
 
 @pytest.mark.parametrize("access", ["read", "append"])
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
+@pytest.mark.sampled
 async def test_a_token_is_refused_by_every_operation_that_is_not_on_the_list(
     name: str, access: str, reader: Bound, writer: Bound
 ) -> None:

@@ -67,6 +67,7 @@ async def test_deferred_turns_are_found_by_words_at_once_and_by_vector_after_the
         assert verified["valid"] is True
 
 
+@pytest.mark.slow
 async def test_a_deferred_append_calls_no_embedder_and_gives_the_vectors_of_any_other_append(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ async def own(client: Client, owner: str, project: str = "default") -> tuple[str
     return conversation, [turn["id"] for turn in turns]
 
 
+@pytest.mark.slow
 async def test_erasing_an_owner_leaves_nothing_of_it_and_everything_of_others(service: Service, client: Client) -> None:
     of_ann, _ = await own(client, "ann")
     of_bob, _ = await own(client, "bob")

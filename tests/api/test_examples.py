@@ -213,6 +213,7 @@ def redacted(value: Any) -> Any:
             return value
 
 
+@pytest.mark.slow
 async def test_every_example_is_sent_and_answered_as_recorded(
     installation: Service, chat: FakeChat, caller: Client
 ) -> None:

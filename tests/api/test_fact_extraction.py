@@ -193,6 +193,7 @@ async def test_two_extractions_at_once_record_everything_once(client: Client) ->
     assert sum(one["valid_to"] is None for one in held) == 1
 
 
+@pytest.mark.slow
 async def test_turns_that_say_very_much_go_in_several_commits(client: Client) -> None:
     conversation = await client.conversation(owner="ana")
     texts = [" ".join(f"I like drink{turn}x{n}." for n in range(25)) for turn in range(6)]

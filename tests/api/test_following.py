@@ -359,6 +359,7 @@ async def test_all_turns_of_one_append_are_sent_for_any_number(pair: Pair, user:
         reader.close()
 
 
+@pytest.mark.slow
 async def test_all_turns_of_one_append_are_sent_for_any_size(words_database: TestDatabase, tmp_path: Path) -> None:
     async with (
         open_service(words_database, tmp_path, **QUICK | {"live_queue_bytes": 2**23}) as service,

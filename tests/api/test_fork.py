@@ -136,6 +136,7 @@ async def test_neighbours_hold_in_a_fork_after_a_truncation(client: Client) -> N
     assert [turn["content"] for turn in answer["neighbours"]] == ["where does the zebra sleep?"]
 
 
+@pytest.mark.slow
 async def test_many_turns_are_forked_in_batches(client: Client) -> None:
     conversation, _ = await started(client, *[f"turn {n}" for n in range(450)])
     await client.append(conversation, *[f"turn {n}" for n in range(450, 620)])

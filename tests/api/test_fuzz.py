@@ -29,7 +29,6 @@ from schemathesis.specs.openapi.checks import (
 from app.main import create_app
 from tests.support.api import Client, Service, settings_for
 from tests.support.shared import api_document
-from tests.support.slow import sampled
 
 MARK = "quokkamarker"
 BUDGET_S = 14.0
@@ -147,7 +146,8 @@ def marked(value: Any, chance: random.Random) -> Any:
             return value
 
 
-@pytest.mark.parametrize(("name", "mode"), list(sampled(RUNS)), ids=[f"{name}-{mode.value}" for name, mode in RUNS])
+@pytest.mark.parametrize(("name", "mode"), RUNS, ids=[f"{name}-{mode.value}" for name, mode in RUNS])
+@pytest.mark.sampled
 def test_no_generated_request_breaks_or_is_echoed(
     name: str, mode: GenerationMode, base_url: str, session: requests.Session, client: Client, ids: dict[str, str]
 ) -> None:

@@ -57,6 +57,7 @@ async def verified(client: Client) -> None:
         assert walk["valid"], walk
 
 
+@pytest.mark.slow
 async def test_export_import_export_gives_identical_bytes(service: Service, client: Client, other: Client) -> None:
     for owner, project in (("ana", "default"), ("ben", "two")):
         await stored(client, owner, project)
@@ -71,6 +72,7 @@ async def test_export_import_export_gives_identical_bytes(service: Service, clie
     assert await export(client) == before
 
 
+@pytest.mark.slow
 async def test_the_same_file_twice_stores_nothing_twice(service: Service, client: Client, other: Client) -> None:
     await stored(client)
     before = await export(client)
@@ -100,6 +102,7 @@ async def test_a_restored_conversation_goes_on(service: Service, client: Client,
     assert (await other.get("/v1/facts", params={"predicate": "lives in"})).json()["data"][0]["object"] == "Rome"
 
 
+@pytest.mark.slow
 async def test_a_taken_id_gives_new_ids_and_links(service: Service, client: Client, other: Client) -> None:
     conversation = await stored(client)
     before = await export(client)
@@ -182,6 +185,7 @@ HOSTILE: dict[str, tuple[Callable[[list[dict[str, Any]]], bytes], int, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.sampled
 async def test_a_record_that_breaks_a_rule_leaves_its_conversation_out_and_is_named(
     name: str, service: Service, client: Client, other: Client
 ) -> None:
@@ -212,6 +216,7 @@ async def test_a_record_that_breaks_a_rule_leaves_its_conversation_out_and_is_na
         (lambda _good: b"{", "import_unreadable"),
     ],
 )  # fmt: skip
+@pytest.mark.sampled
 async def test_an_upload_that_is_no_whole_file_is_refused_and_leaves_nothing(
     build: Callable[[bytes], bytes], code: str, service: Service, client: Client, other: Client
 ) -> None:

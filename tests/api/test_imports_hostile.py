@@ -140,6 +140,7 @@ async def test_an_erasure_ends_the_imports_of_its_tenant_that_wait(
         assert (await ended(service, third, beside))["status"] == "succeeded"
 
 
+@pytest.mark.slow
 async def test_the_sweep_keeps_the_lines_of_an_import_that_waits_for_days(
     service: Service, client: Client, other: Client
 ) -> None:

@@ -785,6 +785,7 @@ def test_every_operation_has_a_case_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.sampled
 async def test_another_tenants_key_reaches_nothing_by(name: str, two: Two) -> None:
     await CASES[name](two, name)
 

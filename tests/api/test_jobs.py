@@ -435,6 +435,7 @@ async def _has(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+@pytest.mark.slow
 async def test_expired_idempotency_records_are_swept_by_a_job(service: Service, client: Client) -> None:
     await client.post("/v1/conversations", json={}, headers={"Idempotency-Key": "k"})
     connection = await asyncpg.connect(service.database.superuser)
@@ -503,6 +504,7 @@ async def test_turns_whose_embedder_failed_get_their_vectors_when_it_is_back(
     assert (await client.get("/v1/admin/jobs")).json()["data"] == []
 
 
+@pytest.mark.slow
 async def test_more_turns_than_are_embedded_at_once_are_found_and_completed(service: Service, client: Client) -> None:
     conversation = await client.conversation()
     await client.append(conversation, *[f"parrot number {n}" for n in range(200)])
@@ -572,6 +574,7 @@ async def test_what_changed_while_it_was_worked_on_is_left_alone(
     await connection.close()
 
 
+@pytest.mark.slow
 async def test_a_job_run_twice_gives_the_same(service: Service, client: Client) -> None:
     conversation = await client.conversation()
     turns = (await client.append(conversation, *["We sailed last Friday."] * 130))["turns"]
@@ -587,6 +590,7 @@ async def test_a_job_run_twice_gives_the_same(service: Service, client: Client) 
     assert len(lengths) == 1
 
 
+@pytest.mark.slow
 async def test_a_fork_of_what_waits_gets_its_vectors_and_dates_too(service: Service, client: Client) -> None:
     conversation = await client.conversation()
     await client.append(conversation, *["We sailed last Friday."] * 10, *["filler"] * 125)

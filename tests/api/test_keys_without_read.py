@@ -28,7 +28,6 @@ from tests.support.marked import (
 )
 from tests.support.mcp import call, message, post
 from tests.support.shared import api_document
-from tests.support.slow import sampled
 
 DOCUMENT: dict[str, Any] = api_document()
 OPERATIONS: dict[str, tuple[str, str, bool]] = {
@@ -108,7 +107,8 @@ def test_every_operation_has_a_request_here() -> None:
     assert set(REQUESTS) == set(OPERATIONS)
 
 
-@pytest.mark.parametrize("name", list(sampled(sorted(set(OPERATIONS) - READS - ADMINISTERS), every=2)))
+@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - READS - ADMINISTERS))
+@pytest.mark.sampled
 async def test_no_operation_that_writes_gives_content_to_a_key_without_read(
     name: str, service: Service, client: Client, marked: Marked
 ) -> None:
@@ -135,7 +135,8 @@ async def test_no_operation_that_reads_or_administers_gives_content_to_a_key_wit
         problem(answer, 403, "forbidden")
 
 
-@pytest.mark.parametrize("name", list(sampled(sorted(ADMINISTERS))))
+@pytest.mark.parametrize("name", sorted(ADMINISTERS))
+@pytest.mark.sampled
 async def test_no_administration_gives_content(name: str, service: Service, client: Client, marked: Marked) -> None:
     for scopes in WITHOUT_READ.values():
         async with service.client(await key_with(service, client, scopes)) as blind:
@@ -143,6 +144,7 @@ async def test_no_administration_gives_content(name: str, service: Service, clie
 
 
 @pytest.mark.parametrize("name", sorted(name for name, (_, _, takes_key) in OPERATIONS.items() if takes_key))
+@pytest.mark.sampled
 async def test_no_repeated_request_gives_content_to_a_key_without_read(
     name: str, service: Service, client: Client, marked: Marked
 ) -> None:
@@ -169,6 +171,7 @@ def test_every_tool_has_arguments_here() -> None:
 
 
 @pytest.mark.parametrize("tool", sorted(TOOL_ARGUMENTS))
+@pytest.mark.sampled
 async def test_no_tool_gives_content_to_a_key_without_read(
     tool: str, service: Service, unchanged: tuple[Client, Marked], port: int
 ) -> None:
@@ -206,6 +209,7 @@ def test_every_frame_of_a_client_is_sent_here() -> None:
     assert set(FRAMES) == {get_args(frame.model_fields["type"].annotation)[0] for frame in frames}
 
 
+@pytest.mark.slow
 async def test_no_frame_is_answered_with_content_to_a_key_without_read(
     service: Service, client: Client, marked: Marked, port: int
 ) -> None:

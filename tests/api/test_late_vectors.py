@@ -158,6 +158,7 @@ async def test_turns_stored_without_an_embedder_are_found_by_meaning_after_a_sta
         assert (await doctor(after)).level is Level.OK
 
 
+@pytest.mark.slow
 async def test_facts_stored_without_an_embedder_are_found_by_meaning_after_a_start_with_one(
     own: TestDatabase, tmp_path: Path
 ) -> None:
@@ -184,6 +185,7 @@ async def test_a_server_catches_up_by_itself_when_it_starts(
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_after_a_change_of_model_the_new_space_is_filled_and_the_old_one_kept(
     bare: Service, remote: Service, fake: FakeOpenAI, own: TestDatabase, tmp_path: Path
 ) -> None:
@@ -322,6 +324,7 @@ async def test_an_embedder_that_fails_midway_goes_on_where_it_was_when_it_is_bac
             assert await degraded(client, talk, query="parrot") == []
 
 
+@pytest.mark.slow
 async def test_jobs_that_were_parked_while_the_embedder_was_away_are_tried_again_when_it_is_back(
     bare: Service, fake: FakeOpenAI, own: TestDatabase, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ async def test_before_the_first_turn_there_are_the_instructions_and_the_input_an
     assert (await client.get("/v1/conversations")).json()["data"] == []
 
 
+@pytest.mark.slow
 async def test_before_a_turn_all_turns_come_back_verbatim_with_the_input_last_while_there_is_room(
     client: Client,
 ) -> None:
@@ -108,6 +109,7 @@ async def test_before_a_turn_all_turns_come_back_verbatim_with_the_input_last_wh
     assert len(await turns_of(client)) == 48
 
 
+@pytest.mark.slow
 async def test_before_a_turn_a_summary_and_at_least_the_newest_thirty_turns_are_the_whole_session(
     client: Client, service: Service
 ) -> None:
@@ -666,6 +668,7 @@ async def test_maintenance_of_several_at_once_and_of_no_session(client: Client) 
     assert await patiently(client, "maintenance", SESSION) >= 0
 
 
+@pytest.mark.slow
 async def test_maintenance_erases_what_the_session_does_not_keep(database: TestDatabase, tmp_path: Any) -> None:
     async with (
         open_service(database, tmp_path, erase_without_summary=True) as service,
@@ -776,6 +779,7 @@ async def test_metrics_count_calls_by_how_they_ended(client: Client) -> None:
     assert "mcp_memory_compaction_total" in start
 
 
+@pytest.mark.slow
 async def test_what_was_answered_is_there_after_a_restart_and_a_repeat_still_stores_nothing(
     database: TestDatabase, tmp_path: Any
 ) -> None:

@@ -409,6 +409,7 @@ async def test_memory_tools_and_single_tools_are_switched_off(
                 await mcp.call_tool(name, {})
 
 
+@pytest.mark.slow
 def test_a_hidden_tool_that_does_not_exist_stops_the_start() -> None:
     with pytest.raises(Unavailable, match="append_turns"):
         create_app(Settings(mcp_hidden_tools="append_turn"))  # type: ignore[arg-type]

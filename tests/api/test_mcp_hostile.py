@@ -133,6 +133,7 @@ async def test_arguments_are_as_deep_as_a_body_over_rest_may_be(
         assert ("result" in answer.json()) is works, answer.text
 
 
+@pytest.mark.slow
 async def test_unknown_members_are_refused_and_cheap(http: httpx.AsyncClient, port: int, client: Client) -> None:
     many = {f"{MARKER}!{number}": number for number in range(100_000)}
     for arguments in ({"query": "x", f"{MARKER}!": 1}, many, {"query": "x", "filters": many}):
@@ -213,6 +214,7 @@ async def test_hosts_and_origins_are_allowed_by_settings(
             assert answer.status_code == status, (settings, host, origin)
 
 
+@pytest.mark.slow
 async def test_a_key_that_is_revoked_opens_nothing_more(
     http: httpx.AsyncClient, service: Service, client: Client, other: Client, port: int
 ) -> None:

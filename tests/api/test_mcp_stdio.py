@@ -110,6 +110,7 @@ async def test_a_bad_key_and_a_server_that_is_away_are_reported_for_each_call(cl
     assert client.key not in str(answers)
 
 
+@pytest.mark.slow
 async def test_lines_that_are_no_message_are_answered_and_the_next_one_is_read(client: Client, port: int) -> None:
     lines = [
         b"",
@@ -155,6 +156,7 @@ async def test_what_is_no_json_is_refused_as_over_http_and_never_changed(client:
     assert await client.history(conversation) == []
 
 
+@pytest.mark.slow
 async def test_bytes_that_are_no_text_are_refused_and_never_replaced(client: Client, port: int) -> None:
     conversation = await client.conversation()
     turns = [{"role": "user", "content": "@"}]
@@ -164,6 +166,7 @@ async def test_bytes_that_are_no_text_are_refused_and_never_replaced(client: Cli
     assert await client.history(conversation) == []
 
 
+@pytest.mark.slow
 async def test_an_id_that_is_none_is_answered_without_one_and_ends_nothing(client: Client, port: int) -> None:
     names = ["null", "1.5", "NaN", "1e400", "true", "[1]", '{"a": 1}', '"\\ud800"']
     lines = [f'{{"jsonrpc": "2.0", "method": "ping", "id": {name}}}'.encode() for name in names]
@@ -184,6 +187,7 @@ async def test_a_refusal_of_a_message_carries_its_id(client: Client, port: int) 
     assert (answers[0]["id"], answers[0]["error"]["data"]["code"]) == (10, "body_too_large")
 
 
+@pytest.mark.slow
 async def test_an_odd_name_of_a_method_is_answered_and_ends_nothing(client: Client, port: int) -> None:
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -199,6 +203,7 @@ async def test_an_odd_name_of_a_method_is_answered_and_ends_nothing(client: Clie
     assert answers[1]["result"] == {}
 
 
+@pytest.mark.slow
 async def test_every_line_is_one_line_of_the_servers_log(client: Client, port: int) -> None:
     lines = [
         json.dumps(call("recall", {"query": MARKER}, 1)).encode(),
@@ -221,6 +226,7 @@ def heeds_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 async def test_an_interrupt_ends_it_though_standard_input_is_open(client: Client, port: int) -> None:
     process = await asyncio.create_subprocess_exec(
         *COMMAND, env=environment(port, client.key), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

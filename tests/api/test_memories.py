@@ -136,6 +136,7 @@ async def test_it_is_found_by_its_words_and_by_its_meaning(client: Client) -> No
             assert hits[0]["text"] == expected
 
 
+@pytest.mark.slow
 async def test_a_long_memory_is_found_by_its_end(client: Client) -> None:
     filler = "The committee discussed the agenda of the meeting. " * 300
     await store(client, filler + "Penguins waddle on the ice of Antarctica.")
@@ -621,6 +622,7 @@ async def test_a_search_whose_query_cannot_be_embedded_goes_by_words_and_says_so
         fake.mode = "ok"
 
 
+@pytest.mark.slow
 async def test_without_an_embedder_memories_are_stored_and_found_by_words(
     service: Service, tmp_path_factory: Any
 ) -> None:
@@ -633,6 +635,7 @@ async def test_without_an_embedder_memories_are_stored_and_found_by_words(
         assert answer.json()["degraded"] == ["embedder_none"]
 
 
+@pytest.mark.slow
 async def test_memories_of_another_embedder_get_their_vectors_in_the_background(
     service: Service, client: Client, tmp_path_factory: Any
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_status_that_no_one_knows_is_counted_as_another(status: int) -> None:
     assert registry.get_sample_value("turnkeep_http_requests_total", named) == 1
 
 
+@pytest.mark.slow
 async def test_metrics_need_the_key_in_the_settings(database: TestDatabase, tmp_path: Path, client: Client) -> None:
     async with served(database, tmp_path, metrics_key=KEY) as (root, _), httpx.AsyncClient(base_url=root) as http:
         for headers in (
@@ -142,6 +143,7 @@ async def test_metrics_need_the_key_in_the_settings(database: TestDatabase, tmp_
         assert (await http.get("/healthz")).status_code == 200
 
 
+@pytest.mark.slow
 async def test_metrics_are_answered_on_a_port_of_their_own_and_nothing_else_there(
     database: TestDatabase, tmp_path: Path, client: Client
 ) -> None:

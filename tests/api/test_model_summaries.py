@@ -62,6 +62,7 @@ def sent(fake: FakeChat) -> str:
     return [content for content in contents if "euros" in content][-1]
 
 
+@pytest.mark.slow
 async def test_a_model_writes_the_summary_and_is_counted(user: Client, modelled: Service, fake: FakeChat) -> None:
     conversation = await talk(user, 11)
     await modelled.run_jobs()
@@ -75,6 +76,7 @@ async def test_a_model_writes_the_summary_and_is_counted(user: Client, modelled:
     assert [(row["purpose"], row["calls"]) for row in usage] == [("summary", 1)]
 
 
+@pytest.mark.slow
 async def test_rolling_reads_the_summary_before_and_the_turns_after_it(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:
@@ -90,6 +92,7 @@ async def test_rolling_reads_the_summary_before_and_the_turns_after_it(
     assert "I paid 7 euros" in sent(fake)
 
 
+@pytest.mark.slow
 async def test_the_summaries_of_a_claimed_conversation_are_its_owners(user: Client, modelled: Service) -> None:
     conversation = await talk(user, 11)
     await modelled.run_jobs()

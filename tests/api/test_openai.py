@@ -439,6 +439,7 @@ async def test_what_the_model_says_beyond_text_is_kept(ai: openai.AsyncOpenAI, t
         ("timeout", openai.InternalServerError, 503),
     ],
 )
+@pytest.mark.sampled
 async def test_a_failure_of_the_endpoint_keeps_its_status_and_commits_nothing(
     ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat, mode: str, error: Any, status: int,
     stream: bool,  # noqa: FBT001
@@ -617,6 +618,7 @@ async def test_limits_of_bodies_hold_here_too(tenant: Client) -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
 
 
+@pytest.mark.slow
 async def test_any_replica_answers_in_any_conversation(
     service: Service, fake: FakeChat, ai: openai.AsyncOpenAI, tenant: Client, tmp_path: Any
 ) -> None:

@@ -109,6 +109,7 @@ async def test_an_operation_runs_to_its_end_and_its_parameters_are_removed(servi
     assert (row["parameters"], row["state"]) == (None, None)
 
 
+@pytest.mark.slow
 async def test_what_is_rolled_back_has_not_started(service: Service, client: Client, counting: Counting) -> None:
     caller = await service.container.tenancy.authenticate(client.key)
 

@@ -59,6 +59,7 @@ def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("name", sorted(BODIES))
+@pytest.mark.slow
 def test_each_value_that_the_schema_allows_is_accepted(name: str) -> None:
     strategy, valid = values(SCHEMAS[name]["properties"]["participants"]), validator(name)
 

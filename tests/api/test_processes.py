@@ -47,6 +47,7 @@ def running() -> Iterator[tuple[Process, Process]]:
         two.stop()
 
 
+@pytest.mark.slow
 def test_first_start_makes_the_key_and_a_stop_is_graceful(folder: Path) -> None:
     process = Process(folder, begun_by=PLAIN).start().wait()
     status, conversation = process.call("POST", "/v1/conversations", {}, key=process.key)
@@ -103,6 +104,7 @@ def _rows(table: str) -> list[list[str]]:
     return [line.strip("│ \n").split("│") for line in table.splitlines() if line.startswith("│")]
 
 
+@pytest.mark.slow
 def test_two_processes_start_at_once_on_one_data_directory_and_see_the_same(folder: Path) -> None:
     pair = [Process(folder).start() for _ in range(2)]
     for process in pair:
@@ -136,6 +138,7 @@ def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(running: t
     assert process.call("GET", "/v1/conversations", key=other)[1]["data"] == []
 
 
+@pytest.mark.slow
 def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(running: tuple[Process, Process]) -> None:
     pair = one, two = running
     _, made = one.call("POST", "/v1/admin/keys", {"name": "k", "scopes": ["read"]}, key=one.key)
@@ -259,6 +262,7 @@ def test_a_head_without_end_is_cut_off_without_effect_on_other_clients(running: 
     assert process.call("GET", "/readyz")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_command_in_the_wrong_folder_makes_no_data_there(folder: Path) -> None:
     done = Process(folder).command("keys", "list")
     assert done.returncode == 1

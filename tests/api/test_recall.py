@@ -179,6 +179,7 @@ async def test_tool_calls_and_results_are_found(client: Client) -> None:
     assert (await client.recall(conversation, "drizzle", mode="text"))[0]["turn"]["seq"] == 2
 
 
+@pytest.mark.slow
 async def test_long_text_is_found_by_its_end(client: Client) -> None:
     conversation = await client.conversation()
     filler = "The committee discussed the agenda of the meeting. " * 200
@@ -230,6 +231,7 @@ async def test_a_failing_embedder_loses_no_turn(service: Service, client: Client
     assert len(response["data"]) == 5
 
 
+@pytest.mark.slow
 async def test_the_answer_to_a_question_is_found_by_the_words_of_the_question(service: Service, client: Client) -> None:
     conversation = await client.conversation()
     talk = [f"Unrelated remark number {n}, nothing more." for n in range(150)]

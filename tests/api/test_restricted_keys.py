@@ -334,6 +334,7 @@ async def test_an_append_of_a_restricted_key_takes_no_statement_more(service: Se
     assert sent[0] == sent[1]
 
 
+@pytest.mark.slow
 async def test_the_erasure_of_an_owner_removes_the_name_from_keys(service: Service, client: Client) -> None:
     only, both = [
         (await client.post("/v1/admin/keys", json={"name": "k", "owners": owners})).json()["id"]

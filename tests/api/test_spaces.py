@@ -263,6 +263,7 @@ async def test_an_installation_moves_back_and_forth_under_load_and_no_recall_fai
         assert await faults(one, client) == []
 
 
+@pytest.mark.slow
 async def test_a_replica_learns_of_a_switch_by_the_bus_before_its_periodic_check(
     pair: tuple[Service, Service], own: TestDatabase, fake: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +372,7 @@ async def test_a_worker_killed_while_it_fills_is_followed_by_one_that_goes_on(
         assert await faults(one, client) == []
 
 
+@pytest.mark.slow
 async def test_an_endpoint_that_fails_meanwhile_costs_time_and_nothing_else(
     pair: tuple[Service, Service], fake: FakeOpenAI
 ) -> None:
@@ -507,6 +509,7 @@ def one_port(service: Service) -> Any:
 # taking one away
 
 
+@pytest.mark.slow
 async def test_what_is_dropped_leaves_no_vector_and_no_index_and_can_be_added_again(
     pair: tuple[Service, Service],
 ) -> None:
@@ -593,6 +596,7 @@ async def test_a_wide_tenant_has_its_vector_index_before_the_switch(
 # what else is found
 
 
+@pytest.mark.slow
 async def test_summaries_get_their_vectors_in_the_new_space_too(
     pair: tuple[Service, Service], own: TestDatabase, fake: FakeOpenAI, tmp_path: Path
 ) -> None:
@@ -625,6 +629,7 @@ async def test_summaries_get_their_vectors_in_the_new_space_too(
             assert (space["share"], space["jobs_waiting"], space["jobs_parked"]) == (1.0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_a_summary_restored_after_a_space_was_filled_gets_its_vectors_there(
     pair: tuple[Service, Service], own: TestDatabase, fake: FakeOpenAI, tmp_path: Path
 ) -> None:

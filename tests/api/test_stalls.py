@@ -37,6 +37,7 @@ def threads_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, str], l
 Noting = Callable[[ModuleType, str], list[threading.Thread]]
 
 
+@pytest.mark.slow
 async def test_long_texts_are_looked_through_for_dates_in_a_thread(client: Client, threads_of: Noting) -> None:
     appended, copied = threads_of(batch_analyser, "may_have_dates"), threads_of(index_service, "may_have_dates")
     conversation = await client.conversation()
@@ -47,6 +48,7 @@ async def test_long_texts_are_looked_through_for_dates_in_a_thread(client: Clien
     assert threading.current_thread() not in [*appended, *copied]
 
 
+@pytest.mark.slow
 async def test_an_append_of_many_tool_calls_is_read_checked_and_hashed_in_threads_once(
     client: Client, threads_of: Noting
 ) -> None:

@@ -440,6 +440,7 @@ async def _as_text(tx: _Explained, sql: str, args: list[object]) -> None:
     await tx.fetch(sql, *args)
 
 
+@pytest.mark.slow
 async def test_appends_leave_the_head_hot(client: Client, service: Service) -> None:
     conversation = await client.conversation()
     for number in range(60):
@@ -475,6 +476,7 @@ async def test_a_transaction_inside_another_is_refused(service: Service, client:
                 pass
 
 
+@pytest.mark.slow
 async def test_a_role_that_bypasses_row_security_is_refused_at_start(service: Service) -> None:
     wide = Database(PoolOptions(service.database.superuser, 1, timeout_s=5))
     await wide.open()

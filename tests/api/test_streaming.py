@@ -99,6 +99,7 @@ async def age(service: Service, turn: str, seconds: float) -> None:
     await connection.close()
 
 
+@pytest.mark.slow
 async def test_a_streamed_turn_is_the_text_that_was_sent(client: Client, conversation: str) -> None:
     writing = await opened(client, conversation, actor="bot", model="m-1", metadata={"a": 1})
     offset = 0
@@ -200,6 +201,7 @@ async def test_an_aborted_turn_keeps_what_it_had_and_is_in_no_history(client: Cl
     assert len(await client.history(conversation, include_superseded=True)) == 1
 
 
+@pytest.mark.slow
 async def test_a_regeneration_stands_where_the_aborted_turn_would_have_stood(client: Client, conversation: str) -> None:
     old = (await client.append(conversation, {"role": "assistant", "content": "a cat"}, "really?"))["turns"][0]["id"]
     aborted = await opened(client, conversation, supersedes=old)
@@ -613,6 +615,7 @@ async def test_a_stream_that_the_database_cannot_read_keeps_no_other_open(
     assert (await broken.abort()).status_code in {200, 409}
 
 
+@pytest.mark.slow
 async def test_a_lease_that_is_over_is_over_before_the_sweep_comes(
     client: Client, conversation: str, service: Service, replica: Service
 ) -> None:
@@ -753,6 +756,7 @@ async def test_a_turn_that_ends_while_leases_are_renewed_is_not_reported_as_lost
     assert listening.event == []
 
 
+@pytest.mark.slow
 async def test_what_was_taken_is_durable_when_the_process_ends_though_a_write_fails(
     service: Service, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -782,6 +786,7 @@ async def test_what_was_taken_is_durable_when_the_process_ends_though_a_write_fa
     assert resumed.json()["durable_offset"] == 5
 
 
+@pytest.mark.slow
 async def test_the_sweep_is_a_periodic_job(service: Service) -> None:
     await service.run_jobs()
     connection = await asyncpg.connect(service.database.superuser)
@@ -1359,6 +1364,7 @@ async def test_text_that_a_process_takes_after_it_released_the_turn_is_not_lost(
     assert (done.status_code, done.json()["content"]) == (200, "first, second, third"), done.text
 
 
+@pytest.mark.slow
 async def test_chunks_that_two_processes_get_at_the_same_time_lose_no_text(
     client: Client, conversation: str, replica: Service
 ) -> None:

@@ -184,6 +184,7 @@ async def write(socket: Socket, turn_id: str, offset: int, delta: str, part: str
     assert answer["type"] == "ack", answer
 
 
+@pytest.mark.slow
 async def test_a_terminal_shows_the_newest_turns_then_text_of_several_writers_as_it_grows(
     user: Client, port: int
 ) -> None:

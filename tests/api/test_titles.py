@@ -301,6 +301,7 @@ async def test_a_failing_model_leaves_the_first_words(
     assert await titled(user, conversation) == (WORDS, "question")
 
 
+@pytest.mark.slow
 async def test_a_model_that_declines_a_title_is_not_asked_again(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:
@@ -316,6 +317,7 @@ async def test_a_model_that_declines_a_title_is_not_asked_again(
     assert await titled(user, conversation) == (WORDS, "question")
 
 
+@pytest.mark.slow
 async def test_a_conversation_that_was_deleted_meanwhile_ends_the_job(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:

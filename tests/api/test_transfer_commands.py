@@ -56,6 +56,7 @@ async def test_a_file_goes_from_one_tenant_to_another_and_back_with_equal_bytes(
     assert second.read_bytes() == first.read_bytes()
 
 
+@pytest.mark.slow
 async def test_the_file_of_another_system_is_converted_while_it_is_sent(
     service: Service, other: Client, url: str, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ async def test_pins_are_a_filter_and_the_order_stays_last_written_first(client: 
 # what the trash hides
 
 
+@pytest.mark.slow
 async def test_a_conversation_in_the_trash_is_hidden_everywhere_and_comes_back_with_everything(
     client: Client, service: Service
 ) -> None:
@@ -225,6 +226,7 @@ async def test_a_fact_that_another_conversation_supports_stays(client: Client) -
     assert fact["evidence_count"] == 2
 
 
+@pytest.mark.slow
 async def test_facts_of_the_trash_take_no_place_of_others_in_a_page(client: Client) -> None:
     kept = await client.conversation(owner="ann")
     for number in range(2):
@@ -241,6 +243,7 @@ async def test_facts_of_the_trash_take_no_place_of_others_in_a_page(client: Clie
     assert (first["has_more"], second["has_more"]) == (True, False)
 
 
+@pytest.mark.slow
 async def test_a_large_conversation_leaves_the_search_and_returns_in_steps(
     client: Client, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +267,7 @@ async def test_a_large_conversation_leaves_the_search_and_returns_in_steps(
     assert await client.recall(None, "quokka", k=20) == []
 
 
+@pytest.mark.slow
 async def test_hits_of_the_trash_take_no_place_of_others(client: Client) -> None:
     kept, hidden = await client.conversation(), await client.conversation()
     await client.append(hidden, *["the quokka eats leaves"] * 30)

@@ -98,6 +98,7 @@ async def make(client: Client, turns: int = 5, **body: Any) -> str:
     return conversation
 
 
+@pytest.mark.slow
 async def test_everything_that_counts_as_an_update_moves_the_end(
     service: Service, client: Client, connection: Any
 ) -> None:
@@ -187,6 +188,7 @@ async def test_a_turn_that_is_being_written_keeps_it(service: Service, client: C
     assert (await sweep(service))["expired"] == 1
 
 
+@pytest.mark.slow
 async def test_a_conversation_that_is_being_purged_is_visible_to_no_caller(
     service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +232,7 @@ async def _nothing(*_args: object, **_more: object) -> dict[str, int]:
     return {}
 
 
+@pytest.mark.slow
 async def test_cut_off_at_any_statement_the_next_sweep_completes_it(
     service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +255,7 @@ async def test_cut_off_at_any_statement_the_next_sweep_completes_it(
     await ops.close()
 
 
+@pytest.mark.slow
 async def test_two_sweepers_at_once_share_the_work(
     service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +281,7 @@ async def test_two_sweepers_at_once_share_the_work(
     assert await connection.fetchval("select count(*) from conversations where expires_at < now()") == 0
 
 
+@pytest.mark.slow
 async def test_an_append_that_waits_for_the_sweep_is_refused_and_never_lost(
     service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +358,7 @@ async def test_a_deletion_answers_when_all_is_gone_though_a_sweep_is_at_it(
     await sweeping[0]
 
 
+@pytest.mark.slow
 async def test_a_job_sweeps_and_the_default_is_a_setting(
     service: Service, connection: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -159,6 +159,7 @@ async def resumes(a: Stream, b: Stream) -> None:
 @pytest.mark.parametrize("transport", ["rest", "ws"], ids=["by rest", "by ws"])
 @pytest.mark.parametrize("other", ["rest", "ws"], ids=["rest", "ws"])
 @pytest.mark.parametrize("operation", [opens, sends_chunks, commits, aborts, resumes])
+@pytest.mark.sampled
 async def test_an_operation_on_a_turn_changes_no_turn_of_the_same_id_of_another_tenant(
     two: Two, operation: Operation, transport: Transport, other: Transport
 ) -> None:
@@ -196,6 +197,7 @@ async def renew_leases(processes: list[Process]) -> None:
 @at_processes
 @pytest.mark.parametrize("transport", ["rest", "ws"], ids=["by rest", "by ws"])
 @pytest.mark.parametrize("by", ["empty chunk", "ping"])
+@pytest.mark.sampled
 async def test_a_writer_renews_the_lease_of_its_own_turn_alone(
     two: Two, processes: list[Process], transport: Transport, by: str
 ) -> None:
@@ -253,6 +255,7 @@ async def test_a_connection_that_closes_ends_no_stream_of_another_tenant(two: Tw
 @at_processes
 @pytest.mark.parametrize("kind", ["sse", "ws"])
 @by_transport
+@pytest.mark.sampled
 async def test_a_follower_sees_no_open_turn_of_another_tenant_in_a_conversation_of_the_same_id(
     two: Two, processes: list[Process], kind: Kind, transport: Transport
 ) -> None:
@@ -293,6 +296,7 @@ async def test_a_list_of_conversations_is_followed_by_its_own_tenant(two: Two, p
             assert event["conversation"]["title"] == tenant.marker
 
 
+@pytest.mark.slow
 async def test_connections_of_a_token_holder_are_counted_in_its_tenant(
     words_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory, stack: AsyncExitStack
 ) -> None:
@@ -538,6 +542,7 @@ async def open_elsewhere(tenant: Tenant, by: str, turn_id: str, conversation: st
 @at_processes
 @pytest.mark.parametrize("operation", ["open by rest", "open by ws", "append by rest", "append by ws", "append by mcp"])
 @by_transport
+@pytest.mark.sampled
 async def test_an_id_that_is_open_in_another_conversation_of_the_tenant_is_a_conflict(
     alone: Tenant, transport: Transport, operation: str
 ) -> None:

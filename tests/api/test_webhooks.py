@@ -683,6 +683,7 @@ async def test_a_process_that_does_not_know_the_webhooks_stores_events_all_the_s
     assert len(await deliveries(client, made)) == 1
 
 
+@pytest.mark.slow
 async def test_concurrent_changes_of_many_conversations_are_all_sent_in_order(
     service: Service, client: Client, receiver: Receiver
 ) -> None:
@@ -878,6 +879,7 @@ async def test_cookies_of_a_receiver_are_not_sent_back(service: Service, client:
 # the resource
 
 
+@pytest.mark.slow
 async def test_webhooks_are_listed_changed_and_deleted_with_their_deliveries(
     service: Service, client: Client, receiver: Receiver
 ) -> None:

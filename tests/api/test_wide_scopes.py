@@ -296,6 +296,7 @@ async def test_by_words_a_wide_scope_gives_just_what_the_exact_search_gives(
         assert sorted(mine.values(), reverse=True)[:10] == pytest.approx(best, rel=1e-4), (scope, asked)
 
 
+@pytest.mark.slow
 async def test_by_meaning_and_words_a_wide_scope_gives_the_ten_of_the_exact_search(
     exact: Service, wide: Service, library: Client
 ) -> None:

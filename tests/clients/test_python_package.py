@@ -50,6 +50,7 @@ async def append_retried(port: int, tenant: Client, turns: int) -> tuple[int, in
         return len(stored), proxy.cuts, stored
 
 
+@pytest.mark.slow
 async def test_appends_whose_answers_are_lost_are_sent_again_and_stored_once(port: int, tenant: Client) -> None:
     count, cuts, stored = await append_retried(port, tenant, 40)
     assert cuts >= 15

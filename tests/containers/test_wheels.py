@@ -51,6 +51,7 @@ def contents(wheel: Path) -> Mapping[str, int]:
         return {entry.filename: entry.file_size for entry in archive.infolist()}
 
 
+@pytest.mark.slow
 def test_the_wheel_of_the_model_has_the_pinned_files_and_their_licence(wheels: Path) -> None:
     (model,) = wheels.glob("turnkeep_minilm-*.whl")
     (turnkeep,) = wheels.glob("turnkeep-*.whl")
@@ -62,6 +63,7 @@ def test_the_wheel_of_the_model_has_the_pinned_files_and_their_licence(wheels: P
 
 
 @pytest.mark.parametrize(("kind", "damage"), [("--wheel", "missing"), ("--sdist", "another file")])
+@pytest.mark.slow
 def test_without_the_pinned_files_the_build_fails_and_says_why(tmp_path: Path, kind: str, damage: str) -> None:
     package = tmp_path / "turnkeep-minilm"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("*.onnx", "__pycache__"))

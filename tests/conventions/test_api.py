@@ -30,6 +30,7 @@ def test_the_committed_openapi_document_is_current() -> None:
     assert committed == json.loads(json.dumps(DOCUMENT)), "run `make openapi` and commit what it wrote"
 
 
+@pytest.mark.slow
 def test_the_document_is_the_same_for_all_settings() -> None:
     """So the apps of all tests can share one."""
     url = "http://127.0.0.1:1/v1"

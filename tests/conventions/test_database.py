@@ -165,6 +165,7 @@ async def test_every_statement_on_a_tenant_table_names_the_tenant(
     assert touched == set(tables)
 
 
+@pytest.mark.slow
 def test_sql_lives_in_stores_and_the_database_modules_only() -> None:
     for path in APP.rglob("*.py"):
         if holds_sql(path):
@@ -177,6 +178,7 @@ def test_sql_lives_in_stores_and_the_database_modules_only() -> None:
                 assert path.is_relative_to(APP / "core/database"), path
 
 
+@pytest.mark.slow
 def test_only_services_and_schemas_are_imported_across_capabilities() -> None:
     capabilities = {"tenancy", "index", "conversations", "recall", "context", "governance"}
     private = {"store", "models"}

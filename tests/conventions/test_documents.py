@@ -100,11 +100,13 @@ def test_no_document_names_a_setting_that_does_not_exist() -> None:
         assert not unknown, named(path)
 
 
+@pytest.mark.slow
 def test_every_code_that_is_raised_is_in_the_catalogue() -> None:
     raised = {code: named(path) for path in CODE for code in raised_codes(ast.parse(path.read_text()))}
     assert {code: path for code, path in raised.items() if code not in ERROR_CODES} == {}
 
 
+@pytest.mark.slow
 def test_every_code_in_the_catalogue_is_used() -> None:
     modules = [path for path in CODE if path.name != "error_codes.py"]
     used = {text for path in modules for text in literals(ast.parse(path.read_text()))}

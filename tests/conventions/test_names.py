@@ -127,6 +127,7 @@ def repeated_types(sources: Mapping[str, str]) -> dict[str, list[str]]:
     return {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
+@pytest.mark.slow
 def test_each_type_has_a_name_of_its_own() -> None:
     assert repeated_types({str(path.relative_to(ROOT)): path.read_text() for path in FILES}) == {}
 

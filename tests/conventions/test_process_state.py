@@ -224,6 +224,7 @@ def program() -> Program:
     )
 
 
+@pytest.mark.slow
 def test_all_that_a_process_remembers_is_keyed_by_tenant_or_has_no_data_of_tenants(program: Program) -> None:
     assert problems(program, reviewed=REVIEWED, short_lived=SHORT_LIVED) == []
 
@@ -325,6 +326,7 @@ def test_what_is_keyed_by_tenant_and_object_is_accepted_in_the_table(program: Pr
     assert problems_of(program, source, (place_of(program, source), Why.TENANT)) == []
 
 
+@pytest.mark.slow
 def test_a_map_of_the_program_that_loses_its_tenant_is_refused(program: Program) -> None:
     source = (APP / "conversations/streams/service.py").read_text()
     name = "app.conversations.streams.service.Streams._buffers"

@@ -48,6 +48,7 @@ async def send(http: httpx.AsyncClient, requests: list[Request]) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.slow
 async def test_the_requests_of_a_framework_are_accepted_and_its_conversations_are_stored(
     framework: str, modelled: Service, fake: FakeChat
 ) -> None:

@@ -353,6 +353,7 @@ def test_the_command_converts_an_archive_of_chatgpt(tmp_path: Path) -> None:
     assert trailer["counts"]["conversation"] == sum(one["type"] == "conversation" for one in lines) == 4
 
 
+@pytest.mark.slow
 def test_the_command_names_the_place_of_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
     wrong.write_text(json.dumps(change(sample("mem0"), "results/1/memory", 7)))

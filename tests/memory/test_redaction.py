@@ -181,6 +181,7 @@ PIECES = st.sampled_from([
 
 
 @given(st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=12).map("".join)))
+@pytest.mark.slow
 def test_for_any_text_only_spans_change_a_second_time_changes_nothing_and_length_is_bounded(text: str) -> None:
     done = redact(text)
     kept, at = [], 0
@@ -214,6 +215,7 @@ def _hostile() -> list[str]:
 
 
 @pytest.mark.parametrize("part", _hostile())
+@pytest.mark.sampled
 def test_a_hostile_text_takes_no_longer_for_its_length(part: str) -> None:
     """64 KiB of each in no more than a few seconds: what were quadratic would take minutes. Timed by pytest."""
     redact((part * 65_536)[:65_536])

@@ -96,6 +96,7 @@ async def test_the_tables_as_described_have_the_same_columns_indexes_and_constra
     assert await described() == migrated
 
 
+@pytest.mark.slow
 async def test_down_and_up_again_gives_the_same_schema(empty: TestDatabase) -> None:
     await schema.migrate(empty.owner)
     before = await _fingerprint(empty.owner)

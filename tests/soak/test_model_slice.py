@@ -16,6 +16,7 @@ from tests.support.api import Client, Service
 SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
+@pytest.mark.slow
 async def test_random_operations_agree_with_the_rules(service: Service) -> None:
     counts: Counter[str] = Counter()
     for number in range(16):

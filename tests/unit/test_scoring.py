@@ -293,6 +293,7 @@ def any_features(draw: st.DrawFn) -> EntryFeatures:
 
 @settings(max_examples=150, deadline=None)
 @given(features=any_features(), by_vector=st.booleans(), by_words=st.booleans(), kinds=st.sampled_from([0, 2, 4, 8]))
+@pytest.mark.slow
 def test_arrays_and_loops_give_the_same_scores(
     features: EntryFeatures, *, by_vector: bool, by_words: bool, kinds: int
 ) -> None:
@@ -422,6 +423,7 @@ def test_the_answer_is_found_before_the_same_question_asked_earlier(asker: Asker
 
 
 @pytest.mark.parametrize("question", ["heliotrope", "Where did I see a heliotrope?"])
+@pytest.mark.slow
 def test_a_unique_word_in_a_turn_of_12_000_tokens_is_found(asker: Asker, question: str) -> None:
     half = " ".join(FILLER * 40)
     said = [("mia", text) for text in FILLER] * 106

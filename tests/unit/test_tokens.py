@@ -86,6 +86,7 @@ def test_counting_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["letter", "spaces", "spaces-x", "tabs-x", "newlines", "just-too-short", "dashes", "emoji", "base64"],
 )
+@pytest.mark.sampled
 def test_a_hostile_megabyte_is_counted_within_a_few_seconds(
     counters: dict[EncodingName, TiktokenCounter], name: EncodingName, text: str
 ) -> None:

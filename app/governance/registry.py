@@ -76,7 +76,8 @@ REGISTRY: Final[Mapping[str, DataTable]] = MappingProxyType(
             "tombstone",
             "turn",
             of_owner=_OWNED_CONVERSATION,
-            of_actor=f"actor = $2::text and conversation_id {_WRITTEN_TO}",
+            # tombstones of erased actors have the name `erased`, which may be that of another actor
+            of_actor=f"actor = $2::text and (actor <> 'erased' or erased_at is null) and conversation_id {_WRITTEN_TO}",
         ),
         "turn_streams": DataTable("conversations", "conversation_id = $2", "turn_id = $2", "delete", None),
         "turn_chunks": DataTable(

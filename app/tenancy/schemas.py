@@ -246,9 +246,16 @@ class IdempotencyKey:
         """Return the key for this agent, which a header names and the HMAC does not contain."""
         return replace(self, request_hmac=hashlib.sha256(self.request_hmac + agent_id.encode()).digest())
 
+    def text_of(self, caller: Caller) -> str:
+        """Return the text under which a caller's key is known: restricted callers have keys of their own.
+
+        So none of them reads the result of another key, or continues what another one created.
+        """
+        return self.text if caller.restriction is None else f"restricted:{format_id(caller.key_id)}:{self.text}"
+
     def derive_id(self, caller: Caller) -> UUID:
         """Return the id of the object that this request creates, the same for every repeat."""
-        name = caller.tenant_id.bytes + self.request_hmac + self.text.encode()
+        name = caller.tenant_id.bytes + self.request_hmac + self.text_of(caller).encode()
         return UUID(bytes=hashlib.sha256(name).digest()[:16], version=4)
 
 

@@ -13,7 +13,7 @@ import pytest
 from app.agents.ask.service import MAX_CALLS, UNFINISHED, WITHHELD
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
-from app.tenancy.schemas import Scope
+from app.tenancy.schemas import Restriction, Scope
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, calls, open_fake_chat, says
 from tests.support.live import serving
@@ -373,6 +373,29 @@ async def test_the_same_key_gives_the_same_answer_and_another_body_is_refused(us
     assert len(names) == 1
     assert len(await user.history(names.pop())) == 2
     assert len((await user.get("/v1/conversations")).json()["data"]) == 2
+
+
+@pytest.mark.parametrize("path", [ASK, "/v1/generate"])
+async def test_restricted_keys_with_the_same_idempotency_key_get_conversations_of_their_own(
+    path: str, agency: Service, user: Client, fake: FakeChat
+) -> None:
+    fake.reply = says("Hello.")
+    body = {"query": "Hi."} if path == ASK else {"messages": [{"role": "user", "content": "Hi."}]}
+    scopes = [Scope.READ, Scope.WRITE]
+    restrictions = [Restriction(owners=frozenset({"ann"})), Restriction(owners=frozenset({"eve"}))]
+    names: list[str] = []
+    for restriction in [*restrictions, Restriction(projects=frozenset({"default"})), None]:
+        key = await agency.container.tenancy.create_key(
+            user.tenant_id, name="k", scopes=scopes, restriction=restriction, agent_id="helper"
+        )
+        async with agency.client(str(key)) as one:
+            for replayed in (None, "true"):
+                answer = await one.post(path, json=body, headers={"Idempotency-Key": "k"})
+                assert (answer.status_code, answer.headers.get("Idempotent-Replayed")) == (200, replayed), answer.text
+            names.append(answer.json()["conversation_id"])
+    assert len(set(names)) == 4
+    for name in names:
+        assert [turn["content"] for turn in await user.history(name)] == ["Hi.", "Hello."]
 
 
 async def test_a_key_that_is_being_answered_runs_no_tool_twice(user: Client, fake: FakeChat) -> None:

@@ -161,6 +161,22 @@ async def test_an_erased_actor_leaves_tombstones_without_its_name(service: Servi
         assert not [row["row"] for row in found if "ann" in row["row"].lower()], table
 
 
+async def test_an_actor_whose_name_is_that_of_erased_actors_is_erased_once(service: Service, client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(
+        conversation,
+        {"role": "user", "actor": "ann", "content": "my boat is the Marguerite"},
+        {"role": "user", "actor": "erased", "content": "this is my real name"},
+        {"role": "user", "actor": "bob", "content": "hello"},
+    )
+    await erase(service, client, actor="ann")
+    for emptied in (1, 0):  # the tombstone of ann is not one of this actor
+        receipt = await erase(service, client, actor="erased")
+        assert receipt["counts"].get("turns", {"emptied": 0})["emptied"] == emptied
+    seen = await client.history(conversation)
+    assert [(turn["actor"], turn["content"]) for turn in seen] == [("erased", None), ("erased", None), ("bob", "hello")]
+
+
 async def test_an_actor_in_many_conversations_is_erased_in_short_steps(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,6 +240,21 @@ async def test_the_events_of_a_list_are_those_inside(service: Service, client: C
         assert await events.until("reread") == {"type": "reread"}
 
 
+async def test_restricted_keys_with_the_same_idempotency_key_create_conversations_of_their_own(
+    service: Service, client: Client
+) -> None:
+    names: set[str] = set()
+    for owner in ("ann", "eve"):
+        key = await restricted(service, client, restriction=Restriction(owners=frozenset({owner})))
+        async with service.client(key) as one:
+            items = [{"type": "message", "role": "user", "content": "hi"}]
+            body, headers = {"items": items}, {"Idempotency-Key": "k"}
+            made = await one.post("/openai/v1/conversations", json=body, headers=headers)
+            assert made.status_code == 200, made.text
+            names.add(made.json()["id"])
+    assert len(names) == 2
+
+
 async def test_a_restricted_key_works_inside(service: Service, client: Client) -> None:
     restriction = Restriction(frozenset({"red", "blue"}), frozenset({"ann"}))
     key = await restricted(service, client, restriction=restriction, agent_id="helper")

@@ -301,6 +301,20 @@ async def test_a_time_to_live_holds_in_the_trash_and_starts_again_with_a_restore
     assert restored["expires_at"] > expires_at
 
 
+async def test_a_time_to_live_that_was_prolonged_holds_in_the_trash(client: Client) -> None:
+    conversation = await client.conversation(ttl_s=3600)
+    turns = (await client.append(conversation, "one", "two"))["turns"]
+    for change in (
+        lambda: client.append(conversation, "three"),
+        lambda: client.delete(f"/v1/conversations/{conversation}/turns/{turns[0]['id']}"),
+    ):
+        await asyncio.sleep(0.05)
+        await change()
+        expires_at = (await client.get(f"/v1/conversations/{conversation}")).json()["expires_at"]
+        assert (await put(client, conversation))["expires_at"] == expires_at
+        await restore(client, conversation)
+
+
 async def test_a_permanent_deletion_deletes_what_is_in_the_trash(client: Client, connection: Any) -> None:
     conversation = await full(client)
     await put(client, conversation)

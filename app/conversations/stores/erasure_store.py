@@ -14,7 +14,8 @@ from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
 ERASED_ACTOR: Final = "erased"
-"""The actor of turns whose actor was erased."""
+"""The actor of turns whose actor was erased. A caller's actor may have this name, too."""
+_OF_ACTOR: Final = f"t.actor = $2 and (t.actor <> '{ERASED_ACTOR}' or t.erased_at is null)"
 
 
 class ActorWindow(NamedTuple):
@@ -82,7 +83,7 @@ async def find_with_actor(
     With `since`, only at those that were written to after this time or have an open turn.
     """
     row = await tx.fetchrow(
-        """
+        f"""
         with looked as materialized (
             select c.id, c.participants, c.tools from conversations c
             where c.tenant_id = $1 and ($3::text is null or c.project = $3) and ($5::uuid is null or c.id > $5)
@@ -97,7 +98,7 @@ async def find_with_actor(
             select l.id from looked l
             where l.participants @> $7::jsonb or l.tools @> $7::jsonb
                or exists (
-                   select from turns t where t.tenant_id = $1 and t.conversation_id = l.id and t.actor = $2
+                   select from turns t where t.tenant_id = $1 and t.conversation_id = l.id and {_OF_ACTOR}
                )
                or exists (
                    select from summaries s
@@ -108,7 +109,7 @@ async def find_with_actor(
         select (select f.id from found f) as found,
                (select l.id from looked l order by l.id desc limit 1) as last,
                (select count(*) from looked l) as looked_at
-        """,
+        """,  # noqa: S608
         tenant_id,
         actor,
         project,
@@ -123,12 +124,12 @@ async def find_with_actor(
 async def list_turns_of(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, actor: str, limit: int
 ) -> list[UUID]:
-    """Return turns of an actor in a locked conversation, in any state."""
+    """Return turns of an actor in a locked conversation, in any state, without those whose actor was erased."""
     rows = await tx.fetch(
-        "select id from turns where tenant_id = $1 and conversation_id = $2 and actor = $3 limit $4",
+        f"select t.id from turns t where t.tenant_id = $1 and {_OF_ACTOR} and t.conversation_id = $3 limit $4",  # noqa: S608
         tenant_id,
-        conversation_id,
         actor,
+        conversation_id,
         limit,
     )
     return [row["id"] for row in rows]

@@ -83,8 +83,9 @@ _LOCK_HIDDEN = Query(
 _TRASHED = Query(select(_C.id).where(*_OF_CONVERSATIONS, _C.trashed_at.is_not(None)).order_by(_C.id))
 _PUT_IN_TRASH = Query(
     update(conversations)
-    .values(trashed_at=_NOW, expires_at=func.least(_C.expires_at, _NOW + bindparam("kept", type_=Interval)))
-    .where(*_OF_CONVERSATIONS)
+    # not `expires_at` as it is: it may be earlier than the end of the time to live
+    .values(trashed_at=_NOW, expires_at=func.least(_EXPIRES_AT, _NOW + bindparam("kept", type_=Interval)))
+    .where(*_OF_CONVERSATIONS, _H.tenant_id == _C.tenant_id, _H.conversation_id == _C.id)
 )
 _TAKE_FROM_TRASH = Query(
     update(conversations)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict
-from app.core.ids import TenantId, format_id
+from app.core.ids import TenantId
 from app.tenancy.idempotency import store
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 
@@ -46,7 +46,7 @@ class IdempotentRequests:
 
     def key_id(self, caller: Caller, key: IdempotencyKey) -> UUID:
         """Return an id of the Idempotency-Key alone, the same for every request of the tenant with this key."""
-        return UUID(bytes=self._key_hmac(caller.tenant_id, _text(caller, key))[:16])
+        return UUID(bytes=self._key_hmac(caller.tenant_id, key.text_of(caller))[:16])
 
     async def run_once(
         self, caller: Caller, tx: Transaction, key: IdempotencyKey | None, *,
@@ -140,7 +140,7 @@ class IdempotentRequests:
         return len(found)
 
     def _stored_key(self, caller: Caller, key: IdempotencyKey) -> store.StoredKey:
-        text = _text(caller, key)
+        text = key.text_of(caller)
         return store.StoredKey(self._hashed(caller.tenant_id, text), text)
 
     def _hashed(self, tenant_id: TenantId, text: str) -> str:
@@ -148,8 +148,3 @@ class IdempotentRequests:
 
     def _key_hmac(self, tenant_id: TenantId, text: str) -> bytes:
         return hmac.digest(self._key_secret, tenant_id.bytes + text.encode(), hashlib.sha256)
-
-
-def _text(caller: Caller, key: IdempotencyKey) -> str:
-    """Return the text of a key: restricted callers have keys of their own, so that none reads another's result."""
-    return key.text if caller.restriction is None else f"restricted:{format_id(caller.key_id)}:{key.text}"

@@ -1,6 +1,7 @@
 """The Python client against a real server: retries, paging, chats, streams, events and errors."""
 
 import asyncio
+import contextlib
 import inspect
 import re
 from collections.abc import AsyncIterator
@@ -244,18 +245,45 @@ async def test_a_stream_and_a_follower_continue_after_lost_connections(port: int
 async def test_a_writer_that_is_idle_continues_over_another_connection(port: int, tenant: Client) -> None:
     async with (
         cutting(port) as between,
-        AsyncTurnkeep(f"http://127.0.0.1:{between.port}", tenant.key, retries=RetryPolicy(min_wait_s=0.01)) as turnkeep,
-    ):
+        AsyncTurnkeep(
+            f"http://127.0.0.1:{between.port}", tenant.key, retries=RetryPolicy(min_wait_s=0.01),
+            reconnect_timeout_s=0.3,
+        ) as turnkeep,
+    ):  # fmt: skip
         conversation = await turnkeep.conversation("idle")
         async with conversation.stream() as turn:
             await turn.write("Half a ")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.8)  # longer than the time of reconnections, which begins with the loss
             between.cut()
             async with asyncio.timeout(5):
                 while turn.reconnections == 0:  # noqa: ASYNC110 - nothing tells it
                     await asyncio.sleep(0.01)
             await turn.write("sentence.")
     assert [one["content"] for one in await tenant.history(conversation.id)] == ["Half a sentence."]
+
+
+async def test_a_follower_that_is_idle_continues_over_another_connection(port: int, tenant: Client) -> None:
+    async with (
+        cutting(port) as between,
+        AsyncTurnkeep(
+            f"http://127.0.0.1:{between.port}", tenant.key, retries=RetryPolicy(min_wait_s=0.01),
+            reconnect_timeout_s=0.3,
+        ) as turnkeep,
+    ):  # fmt: skip
+        conversation = await turnkeep.conversation("quiet")
+        async with contextlib.aclosing(conversation.follow()) as events:
+            assert (await anext(events))["type"] == "snapshot"
+            coming = asyncio.create_task(anext(events))
+            for _ in range(2):  # nothing happens for longer than the time of reconnections
+                await asyncio.sleep(0.4)
+                between.cut()
+            await asyncio.sleep(0.1)
+            await tenant.append(conversation.id, "At last.")
+            async with asyncio.timeout(5):
+                event = await coming
+                while event["type"] == "snapshot" and not event["turns"]:
+                    event = await anext(events)
+    assert "At last." in str(event)
 
 
 async def test_a_commit_whose_answer_is_lost_is_found_again(port: int, tenant: Client) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from turnkeep_client import Conversation
 
+from tests.api.test_tail import cutting
 from tests.clients.answers import answers_through
 from tests.clients.node import needs_typescript, scenario
 from tests.support.api import Client
@@ -63,6 +64,23 @@ async def test_a_stream_is_stored_as_written_over_both_transports(run: Run) -> N
 
 async def test_a_stream_whose_texts_fail_is_aborted(run: Run) -> None:
     assert await run("aborted") == ["RangeError", "aborted", []]
+
+
+async def test_an_idle_writer_and_follower_continue_over_other_connections(
+    package: Path, port: int, tenant: Client
+) -> None:
+    async with cutting(port) as between:
+
+        async def cut() -> None:
+            between.cut()
+
+        url = f"http://127.0.0.1:{between.port}"
+        result = await scenario(package, url, tenant.key, "idle", on_kill=cut)
+    assert result == ["Half a sentence.", ["Half a sentence."], True]
+
+
+async def test_events_are_read_for_longer_than_the_time_for_an_answer(run: Run) -> None:
+    assert await run("events") == [1, "At last."]
 
 
 async def test_both_languages_have_the_same_methods(run: Run) -> None:

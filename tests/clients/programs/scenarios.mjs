@@ -84,6 +84,52 @@ const scenarios = {
     const path = { conversation_id: conversation.id, turn_id: writer.turnId };
     return [error.name, (await turnkeep.api.getTurn({ path })).status, await contents(conversation)];
   },
+  async idle() {
+    // nothing happens for longer than the time of reconnections, which begins with the loss
+    const brief = new Turnkeep({ retries: { minWaitMs: 10, maxWaitMs: 100 }, reconnectTimeoutMs: 300 });
+    const conversation = await brief.conversation("idle");
+    const seen = [];
+    const following = (async () => {
+      for await (const event of conversation.follow()) {
+        if (event.type === "turn.committed") seen.push(event.turn.content);
+        if (event.type === "snapshot") seen.push(...event.turns.map((turn) => turn.content));
+        if (seen.length > 0) return;
+      }
+    })();
+    const writer = conversation.stream({ transport: "websocket" });
+    await writer.write("Half a ");
+    for (let cuts = 0; cuts < 2; cuts += 1) {
+      await sleep(800);
+      console.error("kill");
+    }
+    await sleep(300);
+    await writer.write("sentence.");
+    const turn = await writer.commit();
+    await following;
+    setTimeout(() => process.exit(), 500).unref(); // the proxy of the test does not pass on that a side has closed
+    return [turn.content, seen, writer.reconnections > 0];
+  },
+  async events() {
+    let connections = 0;
+    const counting = (input, init) => {
+      if (String(input).includes("/events")) connections += 1;
+      return fetch(input, init);
+    };
+    const brief = new Turnkeep({ timeoutMs: 300, fetch: counting });
+    const conversation = await brief.conversation("events");
+    const stop = new AbortController();
+    const path = { conversation_id: conversation.id };
+    const { stream } = await brief.api.followConversation({ path, signal: stop.signal });
+    for await (const event of stream) {
+      if (event.type === "turn.committed") {
+        stop.abort();
+        return [connections, event.turn.content];
+      }
+      if (event.type !== "snapshot") continue;
+      await sleep(600); // longer than the time for an answer
+      await conversation.append({ role: "user", content: "At last." });
+    }
+  },
   async methods() {
     return Object.getOwnPropertyNames(Conversation.prototype);
   },

@@ -178,8 +178,8 @@ export class WebSocketChannel implements Channel {
   }
 
   close(): void {
-    this.#socket.onclose = this.#socket.onerror = null;
-    this.#socket.onmessage = null;
+    this.#socket.onclose = this.#socket.onmessage = null;
+    this.#socket.onerror = () => undefined; // the package `ws` throws an error that has no handler
     this.#socket.close();
   }
 

@@ -23,10 +23,13 @@ export async function* follow(
   if (options.afterRev !== undefined) query.set("after_rev", String(options.afterRev));
   if (options.afterSeq !== undefined) query.set("after_seq", String(options.afterSeq));
   let lastId: string | null = null;
-  let reachedAt = Date.now();
+  let lostAt: number | null = Date.now();
   for (let attempt = 0; ; attempt += 1) {
     try {
-      for await (const { id, event } of connection(server, conversationId, query, lastId)) {
+      const onAlive = (): void => {
+        lostAt = null;
+      };
+      for await (const { id, event } of connection(server, conversationId, query, lastId, onAlive)) {
         attempt = 0;
         lastId = id ?? lastId;
         if (event.type === "error") throw errorOfFrame(event);
@@ -36,19 +39,19 @@ export async function* follow(
           break;
         }
         yield event;
-        reachedAt = Date.now();
       }
     } catch (error) {
       if (!(error instanceof TurnkeepError)) throw error;
-      if (!error.isRetryable || Date.now() - reachedAt > server.reconnectTimeoutMs) throw error;
+      lostAt ??= Date.now();
+      if (!error.isRetryable || Date.now() - lostAt > server.reconnectTimeoutMs) throw error;
       await sleep(Math.max(backoff(server.retries, attempt), error.retryAfterMs ?? 0));
     }
   }
 }
 
-/** The events of one connection with their ids; a retryable error ends it. */
+/** The events of one connection with their ids; a retryable error ends it. `onAlive` is called for all that arrives. */
 async function* connection(
-  server: Server, conversationId: string, query: URLSearchParams, lastId: string | null,
+  server: Server, conversationId: string, query: URLSearchParams, lastId: string | null, onAlive: () => void,
 ): AsyncGenerator<{ id: string | null; event: LiveEvent }, void> {
   const headers = new Headers({ Accept: "text/event-stream", Authorization: `Bearer ${server.apiKey}` });
   if (lastId !== null) headers.set("Last-Event-ID", lastId);
@@ -67,6 +70,7 @@ async function* connection(
       timer = setTimeout(() => stop.abort(), SILENCE_MS);
       const { done, value } = await reader.read();
       if (done) throw new Error("the event stream ended");
+      onAlive();
       const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
       rest = lines.pop() ?? "";
       for (const line of lines) {

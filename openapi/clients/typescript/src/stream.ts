@@ -76,7 +76,8 @@ export class TurnWriter {
   #isAwake = false;
   #failedSockets = 0;
   #attempt = 0;
-  #progressAt = Date.now();
+  /** When the connection was lost; null while there is one. */
+  #lostAt: number | null = null;
 
   constructor(server: Server, api: Operations, conversationId: string, options: StreamOptions) {
     const { role = "assistant", transport = "auto", ...others } = options;
@@ -173,7 +174,8 @@ export class TurnWriter {
 
   async #pause(lost: LostError): Promise<void> {
     const limit = this.#server.reconnectTimeoutMs;
-    if (Date.now() - this.#progressAt > limit)
+    this.#lostAt ??= Date.now();
+    if (Date.now() - this.#lostAt > limit)
       throw new ConnectionFailedError(`The turn could not be continued for ${limit / 1000} s: ${lost.message}.`, lost);
     this.reconnections += 1;
     await sleep(backoff(this.#server.retries, this.#attempt));
@@ -192,7 +194,7 @@ export class TurnWriter {
   async #connect(): Promise<Channel> {
     const onAck = (part: string, durable: number): void => {
       this.#parts.get(part)?.dropDurable(durable);
-      this.#progressAt = Date.now();
+      this.#lostAt = null;
       this.#attempt = 0;
     };
     if (this.#transport === "http") return new HttpChannel(this.#api, this.#conversationId, onAck);
@@ -229,7 +231,7 @@ export class TurnWriter {
       part.dropDurable(offsets.get(name) ?? 0);
       part.sent = Math.max(part.base, offsets.get(name) ?? 0);
     }
-    this.#progressAt = Date.now();
+    this.#lostAt = null;
     return true;
   }
 

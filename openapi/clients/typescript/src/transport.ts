@@ -47,9 +47,12 @@ async function send(server: Server, request: Request): Promise<Response> {
   for (let attempt = 0; ; attempt += 1) {
     let isSent = true;
     let error: TurnkeepError;
+    const late = new AbortController();
+    const timer = setTimeout(() => late.abort(new DOMException("no answer in time", "TimeoutError")), server.timeoutMs);
     try {
-      const signal = AbortSignal.any([request.signal, AbortSignal.timeout(server.timeoutMs)]);
+      const signal = AbortSignal.any([request.signal, late.signal]);
       const response = await server.fetch(request.url, { method: request.method, headers, body, signal });
+      // events arrive for as long as the caller reads them
       if (response.ok && response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
       const content = await response.arrayBuffer(); // here, so that a connection lost now is tried again
       if (response.ok)
@@ -59,6 +62,8 @@ async function send(server: Server, request: Request): Promise<Response> {
       if (request.signal.aborted) throw failure;
       isSent = isConnected(failure);
       error = connectionFailed(server, failure);
+    } finally {
+      clearTimeout(timer);
     }
     const wait = waitBefore(server.retries, attempt, error, repeat, isSent);
     if (wait === null) throw error;

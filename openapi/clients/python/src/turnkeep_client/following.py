@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Final, cast
 from urllib.parse import quote
 
@@ -26,22 +27,27 @@ async def follow(
     server = transport.server
     query = {name: value for name, value in (("after_rev", after_rev), ("after_seq", after_seq)) if value is not None}
     last_id: str | None = None
-    attempt, reached_at = 0, time.monotonic()
+    attempt, lost_at = 0, time.monotonic()
+    is_lost = True
     while True:
         try:
-            async for event_id, event in _events(transport, conversation_id, query, last_id):
-                attempt, reached_at = 0, time.monotonic()
-                last_id = event_id or last_id
-                if event["type"] == "error":
-                    raise error_of_frame(event)
-                if event["type"] == "reread":
-                    query, last_id = {"after_rev": event["after_rev"]}, None
-                    break
-                yield event
-                reached_at = time.monotonic()
+            async with aclosing(_events(transport, conversation_id, query, last_id)) as events:
+                async for event_id, event in events:
+                    is_lost = False
+                    if event is None:
+                        continue
+                    attempt = 0
+                    last_id = event_id or last_id
+                    if event["type"] == "error":
+                        raise error_of_frame(event)
+                    if event["type"] == "reread":
+                        query, last_id = {"after_rev": event["after_rev"]}, None
+                        break
+                    yield event
         except TurnkeepError as error:
-            is_late = time.monotonic() - reached_at > server.reconnect_timeout_s
-            if not error.is_retryable or is_late:
+            if not is_lost:
+                is_lost, lost_at = True, time.monotonic()
+            if not error.is_retryable or time.monotonic() - lost_at > server.reconnect_timeout_s:
                 raise
             await asyncio.sleep(max(server.retries.backoff_s(attempt), error.retry_after_s or 0.0))
             attempt += 1
@@ -49,8 +55,11 @@ async def follow(
 
 async def _events(
     transport: HttpTransport, conversation_id: str, query: dict[str, int], last_id: str | None
-) -> AsyncIterator[tuple[str | None, types.LiveEvent]]:
-    """Yield the events of one connection with their ids, and raise a retryable error at its end."""
+) -> AsyncGenerator[tuple[str | None, types.LiveEvent | None]]:
+    """Yield the events of one connection with their ids, and raise a retryable error at its end.
+
+    A line that only shows that the connection is alive is yielded as None.
+    """
     headers = {"Accept": "text/event-stream"} | ({} if last_id is None else {"Last-Event-ID": last_id})
     path = f"/v1/conversations/{quote(conversation_id, safe='')}/events"
     timeout = httpx.Timeout(transport.server.timeout_s, read=_SILENCE_S)
@@ -66,7 +75,9 @@ async def _events(
                     event_id = value
                 elif name == "data":
                     data += value
-                elif not line and data:
+                elif line:  # a comment, or another field
+                    yield None, None
+                elif data:
                     yield event_id, cast("types.LiveEvent", json.loads(data))
                     event_id, data = None, ""
     except httpx.TransportError as failure:

@@ -66,7 +66,8 @@ class AsyncTurnWriter:
         self._running: asyncio.Task[None] | None = None
         self._ending: types.Ending | str | None = None
         self._is_resuming = False
-        self._progress_at = time.monotonic()
+        self._lost_at: float | None = None
+        """When the connection was lost; None while there is one."""
         self._attempt = 0
         self.reconnections = 0
         """How often the turn was continued over another connection."""
@@ -157,10 +158,7 @@ class AsyncTurnWriter:
     def _on_ack(self, part: str, durable: int) -> None:
         if part in self._parts:
             self._parts[part].drop_durable(durable)
-        self._made_progress()
-
-    def _made_progress(self) -> None:
-        self._progress_at, self._attempt = time.monotonic(), 0
+        self._lost_at, self._attempt = None, 0
 
     async def _run(self) -> None:
         try:
@@ -175,7 +173,9 @@ class AsyncTurnWriter:
             self._room.set()
 
     async def _pause(self, lost: LostError) -> None:
-        if time.monotonic() - self._progress_at > self._server.reconnect_timeout_s:
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+        if time.monotonic() - self._lost_at > self._server.reconnect_timeout_s:
             detail = f"The turn could not be continued for {self._server.reconnect_timeout_s:.0f} s: {lost.reason}."
             raise ConnectionFailedError("connection_failed", detail, is_retryable=True)
         self.reconnections += 1
@@ -218,7 +218,7 @@ class AsyncTurnWriter:
             part.drop_durable(offsets.get(name, 0))
             part.sent = max(part.base, offsets.get(name, 0))
         self._opened.set()
-        self._progress_at = time.monotonic()
+        self._lost_at = None
         return True
 
     async def _ended(self, error: TurnkeepError) -> bool:

@@ -118,28 +118,28 @@ async def revise(client: Client, conversation: str, turn: str, **body: Any) -> s
 @pytest.mark.parametrize("named", [0, 1, 2])
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.slow
-async def test_erasing_a_message_erases_its_earlier_and_later_wordings(
+async def test_erasing_a_message_erases_its_earlier_and_later_revisions(
     client: Client, service: Service, named: int, *, batch: bool
 ) -> None:
     conversation, [first, answer] = await started(client, f"my {SECRET} pin is 4711", "an answer")
     body = {"subject": "ana", "predicate": "pin", "object": SECRET, "source_turn_ids": [first]}
     assert (await client.post("/v1/facts", json=body)).status_code == 201
-    wordings = [first]
+    revisions = [first]
     for text in (f"my {SECRET} pin", f"my {SECRET}"):
-        wordings.append(await revise(client, conversation, wordings[-1], content=text))
+        revisions.append(await revise(client, conversation, revisions[-1], content=text))
     await client.post(f"/v1/conversations/{conversation}/summaries", json={})
     assert SECRET in await dump(service, client)
     path = f"/v1/conversations/{conversation}/turns"
     if batch:
-        erased = (await client.delete(path, params={"ids": wordings[named]})).json()
-        assert erased["erased"][0] == wordings[named]
-        assert (set(erased["erased"]), erased["already_erased"]) == (set(wordings), [])
+        erased = (await client.delete(path, params={"ids": revisions[named]})).json()
+        assert erased["erased"][0] == revisions[named]
+        assert (set(erased["erased"]), erased["already_erased"]) == (set(revisions), [])
     else:
-        assert (await client.delete(f"{path}/{wordings[named]}")).status_code == 204
+        assert (await client.delete(f"{path}/{revisions[named]}")).status_code == 204
     await service.run_jobs()
-    versions = await client.history(conversation, include_superseded=True)
-    assert [(turn["id"], turn["content"]) for turn in versions] == [
-        *((turn, None) for turn in wordings), (answer, "an answer"),
+    stored = await client.history(conversation, include_superseded=True)
+    assert [(turn["id"], turn["content"]) for turn in stored] == [
+        *((turn, None) for turn in revisions), (answer, "an answer"),
     ]  # fmt: skip
     assert SECRET[:8] not in await dump(service, client)
     assert [hit["id"] for hit in await client.recall(conversation, SECRET, mode="text")] == []
@@ -148,14 +148,14 @@ async def test_erasing_a_message_erases_its_earlier_and_later_wordings(
     assert (found["valid"], found["erased"], found["turns"]) == (True, 3, 4)
 
 
-async def test_only_the_named_version_is_erased_where_that_is_said(client: Client) -> None:
+async def test_only_the_named_revision_is_erased_with_only_this(client: Client) -> None:
     conversation, ids = await started(client, "first words")
     path = f"/v1/conversations/{conversation}/turns"
     new = await revise(client, conversation, ids[0], content="second words")
     before = (await client.get(f"/v1/conversations/{conversation}")).json()
     await client.delete(f"{path}/{ids[0]}", params={"only_this": True})
-    versions = await client.history(conversation, include_superseded=True)
-    assert [(turn["id"], turn["content"]) for turn in versions] == [(ids[0], None), (new, "second words")]
+    stored = await client.history(conversation, include_superseded=True)
+    assert [(turn["id"], turn["content"]) for turn in stored] == [(ids[0], None), (new, "second words")]
     after = (await client.get(f"/v1/conversations/{conversation}")).json()
     assert (after["token_count"], after["turn_count"]) == (before["token_count"], before["turn_count"])
     assert [hit["id"] for hit in await client.recall(conversation, "words")] == [new]
@@ -165,12 +165,12 @@ async def test_only_the_named_version_is_erased_where_that_is_said(client: Clien
     assert (rest["erased"], rest["already_erased"]) == ([new], [ids[0]])
 
 
-async def test_what_a_truncation_superseded_is_no_wording_of_the_turn_that_took_its_place(client: Client) -> None:
+async def test_turns_superseded_by_a_truncation_are_no_revisions_of_the_new_turn(client: Client) -> None:
     conversation, ids = await started(client, "one", "two", "three")
     new = await revise(client, conversation, ids[1], content="zwei", truncate_after=True)
     await client.delete(f"/v1/conversations/{conversation}/turns/{new}")
-    versions = await client.history(conversation, include_superseded=True)
-    assert [turn["content"] for turn in versions] == ["one", None, None, "three"]
+    stored = await client.history(conversation, include_superseded=True)
+    assert [turn["content"] for turn in stored] == ["one", None, None, "three"]
 
 
 async def opened(client: Client, conversation: str, text: str, **turn: Any) -> str:
@@ -183,7 +183,7 @@ async def opened(client: Client, conversation: str, text: str, **turn: Any) -> s
     return turn_id
 
 
-async def test_drafts_of_a_turn_are_wordings_of_it(client: Client, service: Service) -> None:
+async def test_erasing_a_turn_erases_the_drafts_of_its_revisions(client: Client, service: Service) -> None:
     conversation, ids = await started(client, "a question", "an answer")
     path = f"/v1/conversations/{conversation}/turns"
     given_up = await opened(client, conversation, f"{SECRET} one", supersedes=ids[1])
@@ -219,14 +219,14 @@ async def test_erasing_a_draft_leaves_the_turn_that_it_was_to_replace(client: Cl
     assert [turn["content"] for turn in await client.history(conversation)] == ["a question", "an answer"]
 
 
-async def test_an_item_of_openai_is_erased_in_all_wordings(client: Client) -> None:
+async def test_erasing_an_item_of_openai_erases_all_revisions_of_its_turn(client: Client) -> None:
     conversation, ids = await started(client, "the old pin", "an answer")
     await revise(client, conversation, ids[0], content="the new pin")
     items = f"/openai/v1/conversations/conv_{conversation}/items"
     listed = (await client.get(items, params={"order": "asc"})).json()["data"]
     assert (await client.delete(f"{items}/{listed[0]['id']}")).status_code == 200
-    versions = await client.history(conversation, include_superseded=True)
-    assert [turn["content"] for turn in versions] == [None, None, "an answer"]
+    stored = await client.history(conversation, include_superseded=True)
+    assert [turn["content"] for turn in stored] == [None, None, "an answer"]
 
 
 async def test_a_tombstone_may_be_revised(client: Client) -> None:

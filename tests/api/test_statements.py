@@ -329,7 +329,7 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("list_versions", ["turns_live_idx", "turns_superseded_idx"]),
         ("list_changed", ["turns_rev_idx"]),
         ("list_aborted", ["turns_tenant_id_conversation_id_seq_key"]),
-        ("list_wordings", ["turns_live_idx", "turns_superseded_idx", "turns_tenant_id_conversation_id_seq_key"]),
+        ("list_revisions", ["turns_live_idx", "turns_superseded_idx", "turns_tenant_id_conversation_id_seq_key"]),
         ("supersede", ["turns_live_idx"]),
         ("walk", ["turns_tenant_id_conversation_id_seq_key"]),
         ("find_calls", ["turns_tool_calls_idx", "turns_live_idx"]),
@@ -364,7 +364,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "list_aborted": lambda tx: turn_store.list_aborted(
             tx, tenant, conversation, newest_first=True, beyond=None, actors=None, limit=51, max_bytes=2**20
         ),
-        "list_wordings": lambda tx: turn_store.list_wordings(tx, tenant, conversation, [5, 45]),
+        "list_revisions": lambda tx: turn_store.list_revisions(tx, tenant, conversation, [5, 45]),
         "supersede": lambda tx: turn_store.supersede(
             tx, tenant, conversation, position=5, and_after=False, by=crowd["turn"], rev=9
         ),

@@ -162,7 +162,7 @@ class OpenAIConversations:
         return _item(await self._turn(caller, conversation_id, item_id), item_id)
 
     async def delete_item(self, caller: Caller, conversation_id: ConversationId, *, item_id: str) -> OpenAIConversation:
-        """Erase an item: the content of its turn is removed, in all versions of that turn."""
+        """Erase an item: the content of its turn is removed, in all revisions of that turn."""
         turn = await self._turn(caller, conversation_id, item_id)
         _item(turn, item_id)
         await self._governance.erase_turns(caller, conversation_id, turn_ids=[parse_id(turn.id)])

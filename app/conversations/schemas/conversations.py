@@ -299,7 +299,7 @@ class TurnInput(TurnContent):
 
 
 class Revision(TurnContent):
-    """A new version of a turn: an edit, or an answer that was generated again.
+    """A new turn in the place of an old one: an edit, or an answer that was generated again.
 
     The old turn's `role` is the default; with the same role, so are its `actor` and a `kind` that a caller gave.
     `truncate_after` also supersedes every live turn after the old one's position.
@@ -393,7 +393,7 @@ class UpdatedConversation(NamedTuple):
 class ErasedTurns(BaseModel):
     """Result of an erasure.
 
-    `erased`: the turns erased now, with their other versions. `already_erased`: the named turns that were erased
+    `erased`: the turns erased now, with their other revisions. `already_erased`: the named turns that were erased
     before.
     """
 

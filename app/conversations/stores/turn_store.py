@@ -181,7 +181,7 @@ async def list_aborted(
     return turn_rows(await tx.fetch(limit_bytes(turns, order=order, max_bytes=f"${len(args)}"), *args))
 
 
-async def list_wordings(
+async def list_revisions(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, positions: Sequence[int]
 ) -> tuple[dict[UUID, UUID | None], dict[UUID, UUID | None]]:
     """Return all committed revisions at these positions, and the drafts of the conversation that belong to some turn.
@@ -189,7 +189,7 @@ async def list_wordings(
     Each is mapped to the turn that it supersedes. A draft is an open or aborted turn. Drafts that supersede no turn and
     that no turn supersedes are left out.
     """
-    versions = " union all ".join(
+    revisions = " union all ".join(
         f"""
         select t.id, t.supersedes, t.seq from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and {some} and t.position = any($3::bigint[])
@@ -198,7 +198,7 @@ async def list_wordings(
     )
     rows = await tx.fetch(
         f"""
-        select * from ({versions} union all
+        select * from ({revisions} union all
             select t.id, t.supersedes, t.seq from turns t
             where t.tenant_id = $1 and t.conversation_id = $2 and t.seq is null
               and (t.supersedes is not null or t.superseded_by <> t.id)

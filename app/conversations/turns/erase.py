@@ -19,7 +19,7 @@ from app.tenancy.schemas import Caller
 
 
 class TurnErasure(NamedTuple):
-    """The result of an erasure, and the ids of the erased turns and of all their versions."""
+    """The result of an erasure, and the ids of the erased turns and of all their revisions."""
 
     result: ErasedTurns
     turn_ids: Sequence[UUID]
@@ -36,7 +36,7 @@ async def erase_turns(
     jobs: JobQueue,
     titles: DerivedTitles,
 ) -> TurnErasure:
-    """Erase the named turns, all or none, and their other versions unless `only_this`.
+    """Erase the named turns, all or none, and their other revisions unless `only_this`.
 
     Raises NotFound with the missing turns. A turn that is already erased stays erased. Summaries of erased turns are
     deleted; a job summarises the turns that are still live. A turn whose content retention has erased loses its salt
@@ -48,8 +48,8 @@ async def erase_turns(
     _require_all(conversation_id, turn_ids, rows)
     erased_ids = named
     if not only_this:
-        wordings = await _find_wordings(caller, tx, conversation_id, list(rows.values()))
-        others = [turn_id for turn_id in wordings if turn_id not in rows]
+        revisions = await _find_revisions(caller, tx, conversation_id, list(rows.values()))
+        others = [turn_id for turn_id in revisions if turn_id not in rows]
         if others:
             rows |= await conversation_store.find_turns(tx, caller.tenant_id, others, include_content=False)
         erased_ids = [*named, *others]
@@ -92,31 +92,31 @@ def _require_all(conversation_id: ConversationId, turn_ids: Sequence[UUID], rows
         raise NotFound("not_found", "There is no such turn in this conversation; nothing was erased.", fields=missing)
 
 
-async def _find_wordings(
+async def _find_revisions(
     caller: Caller, tx: Transaction, conversation_id: ConversationId, rows: Sequence[TurnRow]
 ) -> Sequence[UUID]:
-    """Return the ids of all versions of these turns, and of the uncommitted drafts of their revisions.
+    """Return the ids of all revisions of these turns, and of the uncommitted drafts of revisions.
 
-    A draft has no other versions.
+    A draft has no other revisions.
     """
     positions = sorted({row.position for row in rows if row.position is not None})
     if not positions:
         return []
-    versions, drafts = await turn_store.list_wordings(tx, caller.tenant_id, conversation_id, positions)
-    return [*versions, *_drafts_of(versions, drafts)]
+    revisions, drafts = await turn_store.list_revisions(tx, caller.tenant_id, conversation_id, positions)
+    return [*revisions, *_drafts_of(revisions, drafts)]
 
 
-def _drafts_of(versions: Mapping[UUID, UUID | None], drafts: Mapping[UUID, UUID | None]) -> list[UUID]:
-    """Return the drafts that supersede one of `versions`, directly or through other drafts."""
+def _drafts_of(revisions: Mapping[UUID, UUID | None], drafts: Mapping[UUID, UUID | None]) -> list[UUID]:
+    """Return the drafts that supersede one of `revisions`, directly or through other drafts."""
     by_superseded: dict[UUID, list[UUID]] = {}
     for draft, superseded in drafts.items():
         if superseded is not None:
             by_superseded.setdefault(superseded, []).append(draft)
     found: dict[UUID, None] = {}
-    ahead = list(versions)
+    ahead = list(revisions)
     while ahead:
         turn_id = ahead.pop()
-        superseded = versions[turn_id] if turn_id in versions else drafts[turn_id]
+        superseded = revisions[turn_id] if turn_id in revisions else drafts[turn_id]
         for other in (*by_superseded.get(turn_id, ()), *([superseded] if superseded is not None else ())):
             if other in drafts and other not in found:
                 found[other] = None

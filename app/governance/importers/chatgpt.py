@@ -6,7 +6,7 @@ https://help.openai.com/en/articles/7260999 (how to export) and in public field 
 `content {content_type, parts}`, `create_time` in seconds, `recipient`, `metadata {model_slug}`.
 
 - The branch that leads to `current_node` becomes the conversation.
-- A single message beside one of that branch, with the same role and nothing after it, is an earlier version of it: an
+- A single message beside one of that branch, with the same role and nothing after it, is an earlier revision of it: an
   edit, or an answer that was generated again. It is stored as superseded.
 - Every other branch becomes a conversation of its own, from its first message that differs; `metadata.chatgpt` has
   `branch_of` and `branch_after`. A tree beside that of `current_node` becomes one, too, without `branch_after`. So
@@ -68,16 +68,16 @@ def _conversation(place: Cursor) -> Iterator[JsonObject]:
         for key in ("create_time", "update_time", "default_model_slug", "gizmo_id", "is_archived", "is_starred")
         if place.object().get(key) is not None
     }
-    versions: dict[str, list[_ChatNode]] = {}
+    revisions: dict[str, list[_ChatNode]] = {}
     branches: deque[_ChatBranch] = deque([_ChatBranch(_path_to(place, nodes), name, about)])
     seen: set[str] = set()
     while branches:
         branch = branches.popleft()
         seen.update(node.name for node in branch.nodes)
-        branches += _others(name, nodes, branch, versions, seen)
+        branches += _others(name, nodes, branch, revisions, seen)
         title = place.text_of("title")
         yield conversation(branch.external_id, title=title, metadata={SYSTEM: branch.notes})
-        yield from _turns(place, branch.nodes, versions)
+        yield from _turns(place, branch.nodes, revisions)
         if not branches:
             branches += _other_trees(place, name, nodes, seen)
 
@@ -139,9 +139,13 @@ def _descend(nodes: Mapping[str, _ChatNode], node: _ChatNode) -> list[_ChatNode]
 
 
 def _others(
-    name: str, nodes: Mapping[str, _ChatNode], branch: _ChatBranch, versions: dict[str, list[_ChatNode]], seen: set[str]
+    name: str,
+    nodes: Mapping[str, _ChatNode],
+    branch: _ChatBranch,
+    revisions: dict[str, list[_ChatNode]],
+    seen: set[str],
 ) -> Iterator[_ChatBranch]:
-    """Yield the branches that leave this one; single messages go to `versions` of the message beside them."""
+    """Yield the branches that leave this one; single messages go to `revisions` of the message beside them."""
     on_path = [node.name for node in branch.nodes]
     beside = dict(zip(on_path, [*on_path[1:], None], strict=True))
     for node in branch.nodes:
@@ -152,28 +156,28 @@ def _others(
             other = nodes[child]
             if chosen is not None and not other.children and other.role == nodes[chosen].role:
                 seen.add(child)
-                versions.setdefault(chosen, []).append(other)
+                revisions.setdefault(chosen, []).append(other)
                 continue
             path = _descend(nodes, other)
             notes: JsonObject = {"branch_of": name, "branch_after": node.name}
             yield _ChatBranch(path, f"{name}#{child}", notes)
 
 
-def _turns(place: Cursor, nodes: Sequence[_ChatNode], versions: Mapping[str, list[_ChatNode]]) -> Iterator[JsonObject]:
+def _turns(place: Cursor, nodes: Sequence[_ChatNode], revisions: Mapping[str, list[_ChatNode]]) -> Iterator[JsonObject]:
     builder = TurnBuilder(SYSTEM)
     last_time = place.time_of("create_time")
     open_call: str | None = None
     for node in nodes:
         older: str | None = None
-        for version in (*versions.get(node.name, ()), node):
-            if version.message is None:
+        for revision in (*revisions.get(node.name, ()), node):
+            if revision.message is None:
                 continue
-            last_time = version.message.time_of("create_time") or last_time
-            found = _turn(builder, version, version.message, last_time, open_call, older)
+            last_time = revision.message.time_of("create_time") or last_time
+            found = _turn(builder, revision, revision.message, last_time, open_call, older)
             if found is not None:
                 yield found
-                older = version.name
-                if version is node:
+                older = revision.name
+                if revision is node:
                     open_call = node.name if found.get("tool_calls") else None
 
 

@@ -122,5 +122,5 @@ async def get_openai_item(
 async def delete_openai_item(
     conversation_id: Conversation, item_id: ItemId, caller: Writer, services: Services
 ) -> OpenAIConversation:
-    """Erase an item with all items of its turn, and all other versions of that turn; tombstones stay."""
+    """Erase an item with all items of its turn, and all other revisions of that turn; tombstones stay."""
     return await services.openai_conversations.delete_item(caller, conversation_id, item_id=item_id)

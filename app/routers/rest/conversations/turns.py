@@ -26,7 +26,7 @@ from app.routers.http.problems import problem_responses
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
 
 Position = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
-OnlyThis = Annotated[bool, Query(description="Erase the named versions only, not the other versions of the same turn.")]
+OnlyThis = Annotated[bool, Query(description="Erase the named turns only, not their other revisions.")]
 
 
 class HistoryParameters(BaseModel):
@@ -54,7 +54,7 @@ class HistoryParameters(BaseModel):
     actors: Annotated[list[QueryText] | None, Query(max_length=200, description="Only turns of these actors.")] = None
     limit: Annotated[int, Query(ge=1, le=200)] = 50
     cursor: Cursor = None
-    include_superseded: Annotated[bool, Query(description="Superseded versions too, by position, then seq.")] = False
+    include_superseded: Annotated[bool, Query(description="Superseded turns too, by position, then seq.")] = False
     include_summaries: Annotated[bool, Query(description="Also summaries that cover turns of the page.")] = False
 
 
@@ -114,7 +114,7 @@ async def erase_turns(
 ) -> ErasedTurns:
     """Erase the content of 1 to 500 turns, all or none, with everything derived from it. Tombstones stay.
 
-    All earlier and later versions of these turns (their revisions) are erased too, unless `only_this`.
+    All earlier and later revisions of these turns are erased too, unless `only_this`.
     """
     return await services.governance.erase_turns(caller, conversation_id, turn_ids=turn_ids, only_this=only_this)
 
@@ -138,7 +138,7 @@ async def erase_turn(
 ) -> None:
     """Erase the content of a turn, with everything derived from it. A tombstone stays in its place.
 
-    All earlier and later versions of the turn (its revisions) are erased too, unless `only_this`. A repeat changes
+    All earlier and later revisions of the turn are erased too, unless `only_this`. A repeat changes
     nothing.
     """
     await services.governance.erase_turns(caller, conversation_id, turn_ids=[turn_id], only_this=only_this)
@@ -159,7 +159,7 @@ async def revise_turn(
     idempotency_key: IdempotencyHeader,
     response: Response,
 ) -> RevisionResult:
-    """Edit a turn or generate it again: a new turn takes its position, the old one becomes a superseded version.
+    """Edit a turn or generate it again: a new turn takes its position, the old one is superseded and stays stored.
 
     With `truncate_after` every live turn after it is superseded too.
     """

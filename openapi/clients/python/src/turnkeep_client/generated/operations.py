@@ -368,7 +368,7 @@ class Operations:
     def revise_turn(
         self, conversation_id: str, turn_id: str, *, body: types.Revision, idempotency_key: str | None = None
     ) -> types.RevisionResult:
-        """Edit a turn or generate it again: a new turn takes its position, the old one becomes a superseded version."""
+        """Edit a turn or generate it again: a new turn takes its position, the old one is superseded and stays stored."""
         return cast(
             "types.RevisionResult",
             self._transport.request(
@@ -894,7 +894,7 @@ class Operations:
         )
 
     def delete_openai_item(self, item_id: str, conversation_id: str) -> types.OpenAIConversation:
-        """Erase an item with all items of its turn, and all other versions of that turn; tombstones stay."""
+        """Erase an item with all items of its turn, and all other revisions of that turn; tombstones stay."""
         return cast(
             "types.OpenAIConversation",
             self._transport.request(
@@ -1877,7 +1877,7 @@ class AsyncOperations:
     async def revise_turn(
         self, conversation_id: str, turn_id: str, *, body: types.Revision, idempotency_key: str | None = None
     ) -> types.RevisionResult:
-        """Edit a turn or generate it again: a new turn takes its position, the old one becomes a superseded version."""
+        """Edit a turn or generate it again: a new turn takes its position, the old one is superseded and stays stored."""
         return cast(
             "types.RevisionResult",
             await self._transport.request(
@@ -2416,7 +2416,7 @@ class AsyncOperations:
         )
 
     async def delete_openai_item(self, item_id: str, conversation_id: str) -> types.OpenAIConversation:
-        """Erase an item with all items of its turn, and all other versions of that turn; tombstones stay."""
+        """Erase an item with all items of its turn, and all other revisions of that turn; tombstones stay."""
         return cast(
             "types.OpenAIConversation",
             await self._transport.request(

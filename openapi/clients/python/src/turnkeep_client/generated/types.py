@@ -1934,7 +1934,7 @@ class RetentionDryRun(TypedDict):
 
 
 class Revision(TypedDict):
-    """A new version of a turn: an edit, or an answer that was generated again."""
+    """A new turn in the place of an old one: an edit, or an answer that was generated again."""
 
     id: NotRequired["str | None"]
     actor: NotRequired["str | None"]

@@ -328,7 +328,7 @@ export class Operations extends HeyApiClient {
      *
      * Erase the content of 1 to 500 turns, all or none, with everything derived from it. Tombstones stay.
      *
-     * All earlier and later versions of these turns (their revisions) are erased too, unless `only_this`.
+     * All earlier and later revisions of these turns are erased too, unless `only_this`.
      */
     public eraseTurns<ThrowOnError extends boolean = true>(options: Options<EraseTurnsData, ThrowOnError>): RequestResult<EraseTurnsResponses, EraseTurnsErrors, ThrowOnError, 'data'> {
         return (options.client ?? this.client).delete<EraseTurnsResponses, EraseTurnsErrors, ThrowOnError, 'data'>({
@@ -397,7 +397,7 @@ export class Operations extends HeyApiClient {
      *
      * Erase the content of a turn, with everything derived from it. A tombstone stays in its place.
      *
-     * All earlier and later versions of the turn (its revisions) are erased too, unless `only_this`. A repeat changes
+     * All earlier and later revisions of the turn are erased too, unless `only_this`. A repeat changes
      * nothing.
      */
     public eraseTurn<ThrowOnError extends boolean = true>(options: Options<EraseTurnData, ThrowOnError>): RequestResult<EraseTurnResponses, EraseTurnErrors, ThrowOnError, 'data'> {
@@ -426,7 +426,7 @@ export class Operations extends HeyApiClient {
     /**
      * Revise Turn
      *
-     * Edit a turn or generate it again: a new turn takes its position, the old one becomes a superseded version.
+     * Edit a turn or generate it again: a new turn takes its position, the old one is superseded and stays stored.
      *
      * With `truncate_after` every live turn after it is superseded too.
      */
@@ -1166,7 +1166,7 @@ export class Operations extends HeyApiClient {
     /**
      * Delete Openai Item
      *
-     * Erase an item with all items of its turn, and all other versions of that turn; tombstones stay.
+     * Erase an item with all items of its turn, and all other revisions of that turn; tombstones stay.
      */
     public deleteOpenaiItem<ThrowOnError extends boolean = true>(options: Options<DeleteOpenaiItemData, ThrowOnError>): RequestResult<DeleteOpenaiItemResponses, DeleteOpenaiItemErrors, ThrowOnError, 'data'> {
         return (options.client ?? this.client).delete<DeleteOpenaiItemResponses, DeleteOpenaiItemErrors, ThrowOnError, 'data'>({

@@ -1502,7 +1502,7 @@ export type ErasedRowsIn = {
  *
  * Result of an erasure.
  *
- * `erased`: the turns erased now, with their other versions. `already_erased`: the named turns that were erased
+ * `erased`: the turns erased now, with their other revisions. `already_erased`: the named turns that were erased
  * before.
  */
 export type ErasedTurns = {
@@ -5112,7 +5112,7 @@ export type RetentionDryRun = {
 /**
  * Revision
  *
- * A new version of a turn: an edit, or an answer that was generated again.
+ * A new turn in the place of an old one: an edit, or an answer that was generated again.
  *
  * The old turn's `role` is the default; with the same role, so are its `actor` and a `kind` that a caller gave.
  * `truncate_after` also supersedes every live turn after the old one's position.
@@ -8261,7 +8261,7 @@ export type EraseTurnsData = {
         /**
          * Only This
          *
-         * Erase the named versions only, not the other versions of the same turn.
+         * Erase the named turns only, not their other revisions.
          */
         only_this?: boolean;
         /**
@@ -8376,7 +8376,7 @@ export type ListTurnsData = {
         /**
          * Include Superseded
          *
-         * Superseded versions too, by position, then seq.
+         * Superseded turns too, by position, then seq.
          */
         include_superseded?: boolean;
         /**
@@ -8611,7 +8611,7 @@ export type EraseTurnData = {
         /**
          * Only This
          *
-         * Erase the named versions only, not the other versions of the same turn.
+         * Erase the named turns only, not their other revisions.
          */
         only_this?: boolean;
     };

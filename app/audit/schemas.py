@@ -190,7 +190,7 @@ class ChainedEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainHead:
+class ChainEnd:
     """The end of the chain of a tenant's day, and where it started.
 
     `ordinal` counts the days of a tenant in the order in which their chains were started, from 1. `previous_*` is the

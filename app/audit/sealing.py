@@ -13,7 +13,7 @@ from uuid import UUID
 
 from app.audit import store
 from app.audit.chain import chain_hash, chain_start
-from app.audit.schemas import ChainedEntry, ChainHead, Entry
+from app.audit.schemas import ChainedEntry, ChainEnd, Entry
 from app.core.database.transactions import Database, Transaction
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
@@ -54,18 +54,19 @@ class AuditSealer:
             by_day[entry.tenant_id, entry.recorded_at.astimezone(UTC).date()].append(entry)
         today = await store.today(tx)
         wanted = sorted({*by_day, *((tenant_id, today) for tenant_id, _ in by_day)})
-        heads = _Heads(await store.heads_of(tx, [one for one, _ in wanted], [day for _, day in wanted]), today=today)
+        found = await store.find_chain_ends(tx, [one for one, _ in wanted], [day for _, day in wanted])
+        ends = _ChainEnds(found, today=today)
         chained: list[ChainedEntry] = []
         for (tenant_id, day), some in by_day.items():
-            chained.extend(heads.add(TenantId(tenant_id), day, some))
+            chained.extend(ends.add(TenantId(tenant_id), day, some))
         await store.insert_sealed(tx, chained)
-        await store.write_heads(tx, heads.changed())
+        await store.store_chain_ends(tx, ends.changed())
         return len(entries)
 
     async def delete_old(self) -> int:
         """Delete the entries of days before the retention, a whole day of a tenant in one transaction.
 
-        Return the number of days. Their heads stay, so that the chain of days can still be verified.
+        Return the number of days. The ends of their chains stay, so that the chain of days can still be verified.
         """
         if not self._retention_days:
             return 0
@@ -82,14 +83,14 @@ class AuditSealer:
         return _MAX_DAYS
 
 
-class _Heads:
-    """The heads that a pass continues or starts."""
+class _ChainEnds:
+    """The ends of the chains that a pass continues or starts."""
 
-    def __init__(self, heads: Sequence[ChainHead], *, today: date) -> None:
-        self._heads: dict[tuple[TenantId, date], ChainHead] = {(head.tenant_id, head.day): head for head in heads}
-        self._last: dict[TenantId, ChainHead] = {}
-        for head in sorted(heads, key=lambda one: one.ordinal):
-            self._last[head.tenant_id] = head
+    def __init__(self, ends: Sequence[ChainEnd], *, today: date) -> None:
+        self._ends: dict[tuple[TenantId, date], ChainEnd] = {(end.tenant_id, end.day): end for end in ends}
+        self._last: dict[TenantId, ChainEnd] = {}
+        for end in sorted(ends, key=lambda one: one.ordinal):
+            self._last[end.tenant_id] = end
         self._today = today
         self._changed: set[tuple[TenantId, date]] = set()
 
@@ -98,34 +99,34 @@ class _Heads:
 
         Entries of a day that retention has deleted get places in the chain of today.
         """
-        known = self._heads.get((tenant_id, day))
+        known = self._ends.get((tenant_id, day))
         if known is not None and known.entries_deleted_at is not None:
             day = self._today
-            known = self._heads.get((tenant_id, day))
-        head = known or self._start(tenant_id, day)
+            known = self._ends.get((tenant_id, day))
+        end = known or self._start(tenant_id, day)
         chained: list[ChainedEntry] = []
-        number, hashed = head.entries, head.hash
+        number, hashed = end.entries, end.hash
         for entry in entries:
             number += 1
             hashed = chain_hash(hashed, number, entry)
             chained.append(ChainedEntry(day, number, entry, hashed))
-        head = replace(head, entries=number, hash=hashed)
-        self._heads[tenant_id, day] = head
+        end = replace(end, entries=number, hash=hashed)
+        self._ends[tenant_id, day] = end
         self._changed.add((tenant_id, day))
         if self._last[tenant_id].day == day:
-            self._last[tenant_id] = head
+            self._last[tenant_id] = end
         return chained
 
-    def _start(self, tenant_id: TenantId, day: date) -> ChainHead:
+    def _start(self, tenant_id: TenantId, day: date) -> ChainEnd:
         last = self._last.get(tenant_id)
         previous_day, entries, hashed = (None, 0, b"") if last is None else (last.day, last.entries, last.hash)
         start = chain_start(tenant_id, day, previous_day=previous_day, previous_entries=entries, previous_hash=hashed)
-        head = ChainHead(
+        end = ChainEnd(
             tenant_id, day, 1 if last is None else last.ordinal + 1, 0, start, previous_day, entries, hashed, None
         )
-        self._last[tenant_id] = head
-        return head
+        self._last[tenant_id] = end
+        return end
 
-    def changed(self) -> list[ChainHead]:
-        """Return the heads to write, in a fixed order."""
-        return [self._heads[key] for key in sorted(self._changed, key=lambda one: (one[0], self._heads[one].ordinal))]
+    def changed(self) -> list[ChainEnd]:
+        """Return the chain ends to write, in a fixed order."""
+        return [self._ends[key] for key in sorted(self._changed, key=lambda one: (one[0], self._ends[one].ordinal))]

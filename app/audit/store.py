@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.audit.schemas import AuditFilter, ChainedEntry, ChainHead, Entry
+from app.audit.schemas import AuditFilter, ChainedEntry, ChainEnd, Entry
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
 
@@ -26,7 +26,7 @@ _INSERT = (
     "insert into audit_unsealed (tenant_id, id, key_id, actor, action, object_kind, object_id, conversation_id,"
     " first_seq, last_seq, head_hash, counts, request_id) values "
 )
-_HEAD = "tenant_id, day, ordinal, entries, hash, previous_day, previous_entries, previous_hash, entries_deleted_at"
+_CHAIN_END = "tenant_id, day, ordinal, entries, hash, previous_day, previous_entries, previous_hash, entries_deleted_at"
 
 
 def insert_literals(values: Sequence[str]) -> str:
@@ -83,25 +83,25 @@ async def insert_sealed(tx: Transaction, chained: Sequence[ChainedEntry]) -> Non
     )
 
 
-async def heads_of(tx: Transaction, tenant_ids: Sequence[UUID], days: Sequence[date]) -> list[ChainHead]:
-    """Return the heads of these tenants and days, given as pairs, and the last head of each tenant."""
+async def find_chain_ends(tx: Transaction, tenant_ids: Sequence[UUID], days: Sequence[date]) -> list[ChainEnd]:
+    """Return the chain ends of these (tenant, day) pairs, and the end of the newest chain of each tenant."""
     rows = await tx.fetch(
         f"""
-        select {_HEAD} from audit_days d
+        select {_CHAIN_END} from audit_days d
         where (tenant_id, day) in (select * from unnest($1::uuid[], $2::date[]))
         union
-        select {_HEAD} from audit_days d
+        select {_CHAIN_END} from audit_days d
         where tenant_id = any($1::uuid[])
             and ordinal = (select max(ordinal) from audit_days l where l.tenant_id = d.tenant_id)
         """,  # noqa: S608
         tenant_ids,
         days,
     )
-    return [row_as(ChainHead, row) for row in rows]
+    return [row_as(ChainEnd, row) for row in rows]
 
 
-async def write_heads(tx: Transaction, heads: Sequence[ChainHead]) -> None:
-    """Insert or update heads."""
+async def store_chain_ends(tx: Transaction, ends: Sequence[ChainEnd]) -> None:
+    """Insert or update chain ends."""
     await tx.execute(
         """
         insert into audit_days
@@ -111,14 +111,14 @@ async def write_heads(tx: Transaction, heads: Sequence[ChainHead]) -> None:
         on conflict (tenant_id, day) do update
         set entries = excluded.entries, hash = excluded.hash, sealed_at = now()
         """,
-        [head.tenant_id for head in heads],
-        [head.day for head in heads],
-        [head.ordinal for head in heads],
-        [head.entries for head in heads],
-        [head.hash for head in heads],
-        [head.previous_day for head in heads],
-        [head.previous_entries for head in heads],
-        [head.previous_hash for head in heads],
+        [end.tenant_id for end in ends],
+        [end.day for end in ends],
+        [end.ordinal for end in ends],
+        [end.entries for end in ends],
+        [end.hash for end in ends],
+        [end.previous_day for end in ends],
+        [end.previous_entries for end in ends],
+        [end.previous_hash for end in ends],
     )
 
 
@@ -132,7 +132,7 @@ async def today(tx: Transaction) -> date:
 
 
 async def list_audited_tenants(tx: Transaction) -> list[TenantId]:
-    """Return all tenants with entries or heads, with the ops role."""
+    """Return all tenants with entries or chains, with the ops role."""
     rows = await tx.fetch(
         """
         with recursive one as (
@@ -149,10 +149,10 @@ async def list_audited_tenants(tx: Transaction) -> list[TenantId]:
     return [TenantId(row["tenant_id"]) for row in rows]
 
 
-async def list_heads(tx: Transaction, tenant_id: TenantId) -> list[ChainHead]:
-    """Return all heads of a tenant, in the order of their ordinals."""
-    rows = await tx.fetch(f"select {_HEAD} from audit_days where tenant_id = $1 order by ordinal", tenant_id)  # noqa: S608
-    return [row_as(ChainHead, row) for row in rows]
+async def list_chain_ends(tx: Transaction, tenant_id: TenantId) -> list[ChainEnd]:
+    """Return the ends of all chains of a tenant, in the order of their ordinals."""
+    rows = await tx.fetch(f"select {_CHAIN_END} from audit_days where tenant_id = $1 order by ordinal", tenant_id)  # noqa: S608
+    return [row_as(ChainEnd, row) for row in rows]
 
 
 async def list_days(tx: Transaction, tenant_id: TenantId) -> dict[date, int]:
@@ -242,7 +242,7 @@ async def delete_entries(tx: Transaction, tenant_id: TenantId, day: date, *, lim
 
 
 async def mark_deleted(tx: Transaction, tenant_id: TenantId, day: date) -> None:
-    """Note in the head of a day that retention has deleted its entries."""
+    """Store that retention has deleted the entries of a day."""
     await tx.execute(
         "update audit_days set entries_deleted_at = now() where tenant_id = $1 and day = $2", tenant_id, day
     )

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from app.audit import store
 from app.audit.chain import chain_hash, chain_start
-from app.audit.schemas import ChainedEntry, ChainHead
+from app.audit.schemas import ChainedEntry, ChainEnd
 from app.core.database.transactions import Database, Transaction
 from app.core.ids import TenantId
 
@@ -37,16 +37,16 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The result for one tenant. `deleted_days`: days whose entries retention has deleted. `heads`: the checked ends.
+    """The result for one tenant. `deleted_days`: days whose entries retention has deleted.
 
-    `unsealed`: entries that are not in a chain yet.
+    `unsealed`: entries that are not in a chain yet. `chain_ends`: the ends of the checked chains.
     """
 
     tenant_id: TenantId
     entries: int
     unsealed: int
     deleted_days: int
-    heads: Sequence[ChainHead]
+    chain_ends: Sequence[ChainEnd]
     first_break: Break | None
 
 
@@ -66,74 +66,74 @@ async def verify_audit(ops: Database, tenant_id: TenantId | None, *, known: Know
 
 
 async def _verify_tenant(tx: Transaction, tenant_id: TenantId, known: Mapping[date, Checkpoint]) -> AuditReport:
-    heads = await store.list_heads(tx, tenant_id)
+    ends = await store.list_chain_ends(tx, tenant_id)
     days = await store.list_days(tx, tenant_id)
-    first_break = _check_heads(heads, days, known)
+    first_break = _check_chain_ends(ends, days, known)
     checkpoints: dict[date, list[Checkpoint]] = defaultdict(list)
     for day, at in known.items():
         checkpoints[day].append(at)
-    for head in heads:
-        if head.previous_day is not None:
-            checkpoints[head.previous_day].append(Checkpoint(head.previous_entries, head.previous_hash))
+    for end in ends:
+        if end.previous_day is not None:
+            checkpoints[end.previous_day].append(Checkpoint(end.previous_entries, end.previous_hash))
     entries = 0
-    for head in heads:
+    for end in ends:
         if first_break is not None:
             break
-        if head.entries_deleted_at is None:
-            first_break = await _verify_day(tx, head, checkpoints[head.day])
-            entries += head.entries
-        elif any(at.number == head.entries and at.hash != head.hash for at in checkpoints[head.day]):
-            first_break = Break("seal_changed", head.day, None)
+        if end.entries_deleted_at is None:
+            first_break = await _verify_day(tx, end, checkpoints[end.day])
+            entries += end.entries
+        elif any(at.number == end.entries and at.hash != end.hash for at in checkpoints[end.day]):
+            first_break = Break("seal_changed", end.day, None)
     return AuditReport(
         tenant_id=tenant_id,
         entries=entries,
         unsealed=await store.count_unsealed(tx, tenant_id),
-        deleted_days=sum(head.entries_deleted_at is not None for head in heads),
-        heads=heads,
+        deleted_days=sum(end.entries_deleted_at is not None for end in ends),
+        chain_ends=ends,
         first_break=first_break,
     )
 
 
-def _check_heads(
-    heads: Sequence[ChainHead], days: Mapping[date, int], known: Mapping[date, Checkpoint]
+def _check_chain_ends(
+    ends: Sequence[ChainEnd], days: Mapping[date, int], known: Mapping[date, Checkpoint]
 ) -> Break | None:
-    """Return the first break of the chain of days: ordinals without gaps, each head with the one before it."""
-    have = {head.day for head in heads}
+    """Return the first break of the chain of days: ordinals without gaps, each end with the one before it."""
+    have = {end.day for end in ends}
     missing = sorted((days.keys() | known.keys()) - have)
-    before: ChainHead | None = None
-    for ordinal, head in enumerate(heads, start=1):
-        if head.ordinal != ordinal or head.previous_day != (None if before is None else before.day):
-            return Break("seal_removed", head.previous_day or missing[0] if missing else head.day, None)
-        before = head
+    before: ChainEnd | None = None
+    for ordinal, end in enumerate(ends, start=1):
+        if end.ordinal != ordinal or end.previous_day != (None if before is None else before.day):
+            return Break("seal_removed", end.previous_day or missing[0] if missing else end.day, None)
+        before = end
     return Break("seal_removed", missing[0], None) if missing else None
 
 
-async def _verify_day(tx: Transaction, head: ChainHead, checkpoints: Sequence[Checkpoint]) -> Break | None:
-    walk = _ChainWalk(head, checkpoints)
-    if any(at.number > head.entries for at in checkpoints):
-        return Break("entry_removed", head.day, head.entries + 1)
+async def _verify_day(tx: Transaction, end: ChainEnd, checkpoints: Sequence[Checkpoint]) -> Break | None:
+    walk = _ChainWalk(end, checkpoints)
+    if any(at.number > end.entries for at in checkpoints):
+        return Break("entry_removed", end.day, end.entries + 1)
     while True:
-        page = await store.list_day(tx, head.tenant_id, head.day, after=walk.number, limit=_PAGE)
+        page = await store.list_day(tx, end.tenant_id, end.day, after=walk.number, limit=_PAGE)
         for one in page:
             kind = walk.add(one)
             if kind is not None:
-                return Break(kind, head.day, walk.number)
+                return Break(kind, end.day, walk.number)
         if len(page) < _PAGE:
-            return walk.end()
+            return walk.check_end()
 
 
 class _ChainWalk:
     """A walk through the entries of a day, which compares their hashes."""
 
-    def __init__(self, head: ChainHead, checkpoints: Sequence[Checkpoint]) -> None:
+    def __init__(self, end: ChainEnd, checkpoints: Sequence[Checkpoint]) -> None:
         self.number = 0
-        self._head = head
+        self._end = end
         self._expected: dict[int, set[bytes]] = defaultdict(set)
         for at in checkpoints:
             self._expected[at.number].add(at.hash)
         self._hash = chain_start(
-            head.tenant_id, head.day, previous_day=head.previous_day, previous_entries=head.previous_entries,
-            previous_hash=head.previous_hash,
+            end.tenant_id, end.day, previous_day=end.previous_day, previous_entries=end.previous_entries,
+            previous_hash=end.previous_hash,
         )  # fmt: skip
 
     def add(self, one: ChainedEntry) -> BreakKind | None:
@@ -141,15 +141,15 @@ class _ChainWalk:
         self.number += 1
         if one.number != self.number:
             return "entry_removed"
-        if self.number > self._head.entries:
+        if self.number > self._end.entries:
             return "entry_added"
         self._hash = chain_hash(self._hash, self.number, one.entry)
         if self._hash != one.hash:
             return "entry_changed"
         return None if self._expected.get(self.number, {self._hash}) == {self._hash} else "seal_changed"
 
-    def end(self) -> Break | None:
+    def check_end(self) -> Break | None:
         """Return what is wrong with the end of the chain, or None."""
-        if self.number < self._head.entries:
-            return Break("entry_removed", self._head.day, self.number + 1)
-        return None if self._hash == self._head.hash else Break("seal_changed", self._head.day, None)
+        if self.number < self._end.entries:
+            return Break("entry_removed", self._end.day, self.number + 1)
+        return None if self._hash == self._end.hash else Break("seal_changed", self._end.day, None)

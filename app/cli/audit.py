@@ -55,7 +55,7 @@ def _as_text(reports: "Sequence[AuditReport]") -> str:
             place = f"BROKEN: {found.kind} on {found.day}{entry}; "
         lines.append(
             f"{format_id(report.tenant_id)}  {place}{report.entries} entries verified in"
-            f" {len(report.heads) - report.deleted_days} days, {report.deleted_days} days deleted by retention,"
+            f" {len(report.chain_ends) - report.deleted_days} days, {report.deleted_days} days deleted by retention,"
             f" {report.unsealed} entries not sealed yet"
         )
     return "\n".join(lines) or "There are no audit entries."
@@ -78,7 +78,8 @@ def _as_json(reports: "Sequence[AuditReport]") -> list[dict[str, object]]:
                 "number": report.first_break.number,
             },
             "chains": [
-                {"day": head.day.isoformat(), "entries": head.entries, "hash": head.hash.hex()} for head in report.heads
+                {"day": end.day.isoformat(), "entries": end.entries, "hash": end.hash.hex()}
+                for end in report.chain_ends
             ],
         }
         for report in reports

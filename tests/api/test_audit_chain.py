@@ -97,11 +97,11 @@ async def test_entries_are_sealed_in_a_chain_for_each_day_which_verifies(chained
     report = await verified(service, chained.tenant_id)
     assert (report.first_break, report.unsealed, report.deleted_days) == (None, 0, 0)
     # a day with the tenant's first key, which came first, and the conversation with its four turns
-    assert [(head.day, head.entries) for head in report.heads[-2:]] == [
+    assert [(end.day, end.entries) for end in report.chain_ends[-2:]] == [
         (TODAY - timedelta(days=2), 1),
         (TODAY - timedelta(days=1), 1),
     ]
-    assert (report.heads[0].day, report.heads[0].entries, report.entries) == (TODAY, 6, 8)
+    assert (report.chain_ends[0].day, report.chain_ends[0].entries, report.entries) == (TODAY, 6, 8)
     await chained.conversation()
     assert (await verified(service, chained.tenant_id)).unsealed == 1
     assert await service.container.audit.sealer.seal() >= 1
@@ -237,7 +237,7 @@ async def test_the_command_verifies_and_its_exit_code_says_whether_a_chain_is_br
     assert whole.returncode == 0, whole.stderr
     [report] = json.loads(whole.stdout)
     assert (report["entries"], report["unsealed"], report["first_break"]) == (8, 0, None)
-    kept = tmp_path / "heads.json"
+    kept = tmp_path / "chains.json"
     kept.write_text(whole.stdout)
     assert process.command(*words, "--against", str(kept)).returncode == 0
     async with superuser(service) as connection:
@@ -256,7 +256,7 @@ async def test_ends_of_chains_that_were_kept_elsewhere_show_a_chain_that_was_mad
 ) -> None:
     tenant_id = chained.tenant_id
     before = await verified(service, tenant_id)
-    known = {(tenant_id, head.day): Checkpoint(head.entries, head.hash) for head in before.heads}
+    known = {(tenant_id, end.day): Checkpoint(end.entries, end.hash) for end in before.chain_ends}
     await chained.conversation()
     await service.container.audit.sealer.seal()
     assert (await verified(service, tenant_id, known=known)).first_break is None

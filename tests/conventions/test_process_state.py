@@ -139,7 +139,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
 }
 
 SHORT_LIVED: Mapping[str, str] = {
-    "app.audit.sealing._Heads": "one transaction of the sealer, by tenant and day",
+    "app.audit.sealing._ChainEnds": "one transaction of the sealer, by tenant and day",
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
     "app.governance.erasures.run.ErasureState": "one step of one erasure",
     "app.governance.exports.records.ExportDigest": "one export",

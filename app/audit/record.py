@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from app.audit import store
-from app.audit.calls import current_request
+from app.audit.request_context import current_request
 from app.audit.schemas import Action, Actor, ActorKind, Command, Entry, ObjectKind
 from app.core.database.transactions import Transaction
 from app.core.ids import format_id, new_unordered_uuid, parse_id

@@ -13,8 +13,8 @@ from typing import Literal
 from uuid import UUID
 
 from app.audit import store
-from app.audit.calls import audited_request, request_uuid
 from app.audit.record import NO_COUNTS, entry_of_read, object_id_of, record, single
+from app.audit.request_context import audited_request, request_uuid
 from app.audit.schemas import Action, Actor, ActorKind, AuditEntry, AuditFilter, Entry, ObjectKind
 from app.audit.sealing import AuditSealer
 from app.audit.verification import AuditReport, Break, Checkpoint, Known, verify_audit

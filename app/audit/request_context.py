@@ -1,6 +1,6 @@
-"""The request that is being served, for entries.
+"""The id of the request that this task serves, which audit entries include. In a context variable.
 
-Transports set it. Tasks that a request starts see the same one.
+Transports set it. Tasks that a request starts inherit it.
 """
 
 import hashlib

@@ -29,7 +29,7 @@ class Failures:
 
     counts: Counter[tuple[str, int, str]] = field(default_factory=Counter[tuple[str, int, str]])
 
-    def note(self, error: RequestFailedError) -> None:
+    def record(self, error: RequestFailedError) -> None:
         """Count one."""
         self.counts[error.call, error.status, error.code] += 1
 
@@ -51,7 +51,7 @@ class Recalled:
     skipped: int = 0
     degraded: Counter[str] = field(default_factory=Counter[str])
 
-    def note(self, category: str, evidence: Sequence[str], hits: Sequence[str]) -> None:
+    def record(self, category: str, evidence: Sequence[str], hits: Sequence[str]) -> None:
         """Count one question."""
         places = {hit: paths for paths, hit in enumerate(hits)}
         found = [places.get(key, len(hits) + CUTS[-1]) for key in evidence]
@@ -95,7 +95,7 @@ class Contexts:
         default_factory=lambda: defaultdict[tuple[int, int | None], list[float]](list)
     )
 
-    def note(
+    def record(
         self,
         budget: int,
         shape: str,
@@ -156,7 +156,7 @@ class Latencies:
 
     seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict[str, list[float]](list))
 
-    def note(self, name: str, seconds: float) -> None:
+    def record(self, name: str, seconds: float) -> None:
         """Count one."""
         self.seconds[name].append(seconds)
 

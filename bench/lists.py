@@ -88,7 +88,7 @@ async def list_pages(client: Client, latencies: Latencies, *, phase: str, rounds
         answer = await client.get("list", path)
         page = _Page.model_validate_json(answer.body)
         if cursor:
-            latencies.note(f"{phase}: further pages", answer.seconds)
+            latencies.record(f"{phase}: further pages", answer.seconds)
         cursor = f"&cursor={page.next_cursor}"
         wrong += not _is_ordered(page)
     return wrong
@@ -96,7 +96,7 @@ async def list_pages(client: Client, latencies: Latencies, *, phase: str, rounds
 
 async def _read(client: Client, latencies: Latencies, name: str, path: str) -> int:
     answer = await client.get("list", path)
-    latencies.note(name, answer.seconds)
+    latencies.record(name, answer.seconds)
     return not _is_ordered(_Page.model_validate_json(answer.body))
 
 

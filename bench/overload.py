@@ -38,7 +38,7 @@ class Figures:
     times_s: list[float] = field(default_factory=list[float])
     statuses: Counter[int] = field(default_factory=Counter[int])
 
-    def note(self, status: int, seconds: float) -> None:
+    def record(self, status: int, seconds: float) -> None:
         """Note an answer."""
         self.statuses[status] += 1
         if 0 < status < 400:  # noqa: PLR2004 - of HTTP
@@ -73,7 +73,7 @@ class Tenant:
                 await self.append(client, Figures(), self.conversations[-1])
 
     async def append(self, client: Client, figures: Figures, conversation: str) -> None:
-        """Append a turn, and note it if it was acknowledged."""
+        """Append a turn, and record it if it was acknowledged."""
         text = f"turn {next(self.number)} about overloaded bridges"
         body = json.dumps({"turns": [{"role": "user", "content": text}]}).encode()
         answer = await asked(client, figures, f"/v1/conversations/{conversation}/turns", body)
@@ -93,15 +93,15 @@ class Tenant:
 
 
 async def asked(client: Client, figures: Figures, path: str, body: bytes | None = None) -> bytes | None:
-    """Send a request, note its answer, and return the body if it was accepted."""
+    """Send a request, record its answer, and return the body if it was accepted."""
     started = time.perf_counter()
     try:
         sent = client.get(path, path) if body is None else client.post_bytes(path, path, body)
         answer = await sent
     except RequestFailedError as error:
-        figures.note(error.status, time.perf_counter() - started)
+        figures.record(error.status, time.perf_counter() - started)
         return None
-    figures.note(answer.status, answer.seconds)
+    figures.record(answer.status, answer.seconds)
     return answer.body if answer.status < 400 else None  # noqa: PLR2004 - of HTTP
 
 

@@ -209,14 +209,14 @@ async def load(run: Run, dialogues: Sequence[Dialogue], concurrency: int) -> lis
 
 
 async def ask(run: Run, client: Client, loaded: Loaded, question: Question) -> None:
-    """Ask one question and note where its evidence stands."""
+    """Ask one question and record where its evidence stands."""
     body: dict[str, JsonValue] = {"query": question.text, "k": CUTS[-1]}
     answer = await client.demand("recall", f"/v1/conversations/{loaded.conversation_id}/recall", body)
     result = _Hits.model_validate_json(answer.body)
     run.short_recalls += len(result.data) < min(CUTS[-1], len(loaded.keys))
     run.recalled.degraded.update(result.degraded)
     hits = [loaded.keys[hit.id] for hit in result.data]
-    run.recalled.note(CATEGORIES.get(question.category, str(question.category)), question.evidence, hits)
+    run.recalled.record(CATEGORIES.get(question.category, str(question.category)), question.evidence, hits)
 
 
 async def ask_all(run: Run, loaded: Sequence[Loaded], concurrency: int) -> None:
@@ -232,7 +232,7 @@ async def ask_all(run: Run, loaded: Sequence[Loaded], concurrency: int) -> None:
                 try:
                     await ask(run, client, one, question)
                 except RequestFailedError as error:
-                    run.failures.note(error)
+                    run.failures.record(error)
                 run.progress.advance(task)
 
     await asyncio.gather(*(work() for _ in range(concurrency)))
@@ -278,7 +278,7 @@ async def build_one(run: Run, client: Client, wish: Wish, counter: TiktokenCount
     margin = run.margin if wish.shape in ESTIMATED else 1.0
     counted = recount(context.messages, context.system, counter, margin=margin)
     run.contexts.degraded.update(context.degraded)
-    run.contexts.note(
+    run.contexts.record(
         wish.budget,
         wish.shape,
         used=context.usage.used,
@@ -314,7 +314,7 @@ async def build_all(run: Run, loaded: Sequence[Loaded], concurrency: int, most: 
                 try:
                     await build_one(run, client, wish, counters[wish.tokenizer])
                 except RequestFailedError as error:
-                    run.failures.note(error)
+                    run.failures.record(error)
                 run.progress.advance(task)
 
     await asyncio.gather(*(work() for _ in range(concurrency)))

@@ -76,7 +76,7 @@ class Run:
 
 
 async def append_on(run: Run, conversation: str) -> None:
-    """Append a turn at a time until told to stop, and note how long each took under its phase."""
+    """Append a turn at a time until told to stop, and record how long each took under its phase."""
     async with Client(run.url, run.key) as client:
         while not run.stopping:
             phase = run.phase

@@ -1,4 +1,4 @@
-"""Public API of the audit: record entries in transactions, note reads in memory, list, seal and verify entries.
+"""Public API of the audit: record entries in transactions, record reads in memory, list, seal and verify entries.
 
 Invariant: the entry of a change is stored in its transaction. Entries of requests that change nothing wait in
 memory, up to `audit_flush_s` and `audit_buffer_entries`; a crash loses those.
@@ -60,7 +60,7 @@ class AuditTrail:
         self._flushing = asyncio.Lock()
         self._log = get_logger()
 
-    def note(
+    def record_read(
         self,
         actor: Actor,
         action: Action,
@@ -70,7 +70,7 @@ class AuditTrail:
         conversation_id: UUID | None = None,
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
-        """Keep the entry of a request that changed nothing, or of a call of a tool, to be written soon.
+        """Keep the entry of a request that changed nothing, or of a call of a tool, in memory until the next flush.
 
         `object_id` is text only if it is a name of the service's own. If too many entries wait, the tenant with the
         most of them loses one, which is counted (`audit.lose`).

@@ -429,7 +429,7 @@ class SearchIndex:
         self._resident.forget_all()
 
     async def sweep(self) -> int:
-        """Delete old notes of deletions; return the number."""
+        """Delete old records of removed entries; return the number."""
         return await delete_old_removals(self._ops)
 
 

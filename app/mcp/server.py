@@ -167,7 +167,7 @@ class McpServer:
         asking.record.conversation_id = call.conversation_id
         services = self._services()
         result = await call.run(services.tools, asking.caller)
-        services.audit.note(
+        services.audit.record_read(
             asking.caller, Action.TOOL_CALL, ObjectKind.TOOL, tool.name, conversation_id=call.conversation_id
         )
         asking.record.status = "ok"

@@ -93,7 +93,7 @@ class Workbench:
     bare: Target
     postgres_pid: int
     connection: floor.Connection
-    note: Callable[[str], None]
+    report: Callable[[str], None]
     stack: AsyncExitStack
     figures: dict[str, list[Figure]] = field(default_factory=dict[str, list[Figure]])
     conversations: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
@@ -149,7 +149,7 @@ class Workbench:
         await asyncio.gather(*(work() for _ in range(_FILLERS)))
         self.entries += size
         self.is_vacuumed = False
-        self.note(f"filled {size} turns at {size / (time.perf_counter() - started):.0f} a second")
+        self.report(f"filled {size} turns at {size / (time.perf_counter() - started):.0f} a second")
         return created
 
     async def quiet(self) -> None:
@@ -164,7 +164,7 @@ class Workbench:
         await asyncio.sleep(self.sizes.settle_s)
 
     async def measure(self, part: str, case: Case) -> Figure:
-        """Measure one operation once, note its figure, and return it."""
+        """Measure one operation once, record its figure, and return it."""
         await self.quiet()
         target = self.bare if case.at_floor else self.turnkeep
         span = self.sizes.span
@@ -197,7 +197,7 @@ class Workbench:
     def keep(self, figure: Figure) -> None:
         """Add the figure of one round."""
         self.figures.setdefault(figure.name, []).append(figure)
-        self.note(f"{figure.name}: {_shown(figure)}")
+        self.report(f"{figure.name}: {_shown(figure)}")
 
     async def restart(self) -> None:
         """Restart Turnkeep; Postgres goes on."""
@@ -236,7 +236,7 @@ def _shown(figure: Figure) -> str:
 
 
 @asynccontextmanager
-async def open_workbench(root: Path, sizes: Sizes, note: Callable[[str], None]) -> AsyncGenerator[Workbench]:
+async def open_workbench(root: Path, sizes: Sizes, report: Callable[[str], None]) -> AsyncGenerator[Workbench]:
     """Start Postgres, Turnkeep and the bare application on a database below `root`."""
     async with AsyncExitStack() as outer:
         embedded = EmbeddedPostgres(root / "postgres", shared_buffers_mb=256)
@@ -253,7 +253,7 @@ async def open_workbench(root: Path, sizes: Sizes, note: Callable[[str], None]) 
         await floor.create_tables(connection)
         bare = await outer.enter_async_context(_bare_application(root, server.postgres))
         backend = int(await connection.fetchval("select pg_backend_pid()") or 0)
-        yield Workbench(sizes, root, TextSource(1), server, bare, processes.parent(backend), connection, note, stack)
+        yield Workbench(sizes, root, TextSource(1), server, bare, processes.parent(backend), connection, report, stack)
 
 
 @asynccontextmanager

@@ -481,8 +481,8 @@ async def test_reads_that_cannot_be_kept_are_counted_for_the_tenant_with_the_mos
         settings=AuditSettings(audit_buffer_entries=10),
     )
     for _ in range(25):
-        audit.note(Command(client.tenant_id), Action.RECALL)
-    audit.note(Command(other.tenant_id), Action.RECALL)
+        audit.record_read(Command(client.tenant_id), Action.RECALL)
+    audit.record_read(Command(other.tenant_id), Action.RECALL)
     await audit.flush()
     assert len(await listed(client, action="recall.search")) == 9
     [lost] = await listed(client, action="audit.lose")
@@ -494,7 +494,7 @@ async def test_reads_that_cannot_be_kept_are_counted_for_the_tenant_with_the_mos
 async def test_reads_wait_while_the_database_fails_and_are_written_once(client: Client, service: Service) -> None:
     audit = service.container.audit
     await audit.flush()
-    audit.note(Command(client.tenant_id), Action.RECALL)
+    audit.record_read(Command(client.tenant_id), Action.RECALL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "insert_unsealed", _fails)
         with pytest.raises(Unavailable):

@@ -76,11 +76,11 @@ async def test_a_deferred_append_calls_no_embedder_and_gives_the_vectors_of_any_
     embed = embedder.embed
     purposes: list[str] = []
 
-    async def noted(texts: list[str], *, purpose: Any) -> Any:
+    async def recording(texts: list[str], *, purpose: Any) -> Any:
         purposes.append(purpose)
         return await embed(texts, purpose=purpose)
 
-    monkeypatch.setattr(embedder, "embed", noted)
+    monkeypatch.setattr(embedder, "embed", recording)
     long = " ".join(f"word{number} of a long text" for number in range(300))
     conversation = await client.conversation()
     await append_deferred(client, conversation, *ANIMALS, long)

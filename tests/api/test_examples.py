@@ -153,7 +153,7 @@ class Run:
                 return value
 
     def learn(self, recorded: Any, given: Any) -> None:
-        """Note which recorded texts stand for which of this run."""
+        """Record which texts of the document stand for which of this run."""
         match recorded, given:
             case dict(), dict():
                 for name in recorded.keys() & given.keys():

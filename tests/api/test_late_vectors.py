@@ -219,7 +219,7 @@ async def test_turns_as_large_as_they_may_be_are_caught_up_a_few_at_a_time(
     read: list[int] = []
     fetch = Transaction.fetch
 
-    async def noting(tx: Transaction, sql: str, *args: object) -> list[asyncpg.Record]:
+    async def recording(tx: Transaction, sql: str, *args: object) -> list[asyncpg.Record]:
         found = await fetch(tx, sql, *args)
         read.append(sum(len(row.get("content") or "") for row in found))
         return found
@@ -229,7 +229,7 @@ async def test_turns_as_large_as_they_may_be_are_caught_up_a_few_at_a_time(
         for number in range(5):
             text = {"type": "text", "text": f"the tortoise number {number}"}
             await client.append(talk, {"role": "user", "content": [text, {"type": "x", "data": "a" * size}]})
-        monkeypatch.setattr(Transaction, "fetch", noting)
+        monkeypatch.setattr(Transaction, "fetch", recording)
         await remote.run_jobs()
         monkeypatch.undo()
         assert await vectors(remote, client) == {"openai": 5}

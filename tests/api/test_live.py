@@ -314,11 +314,11 @@ async def test_large_frames_are_read_in_a_thread_and_in_order_and_small_ones_in_
     ran_in: list[threading.Thread] = []
     original = live_frames.parse_json
 
-    def noting(data: bytes, *, max_depth: int) -> Any:
+    def recording(data: bytes, *, max_depth: int) -> Any:
         ran_in.append(threading.current_thread())
         return original(data, max_depth=max_depth)
 
-    monkeypatch.setattr(live_frames, "parse_json", noting)
+    monkeypatch.setattr(live_frames, "parse_json", recording)
     async with socket_on(port, conversation, user.key) as one:
         turns = [{"role": "user", "content": "x" * 600}] * 30
         await one.send("append", id="1", turns=turns)
@@ -337,7 +337,7 @@ async def test_so_many_bytes_a_second_are_carried_out(
     slept: list[float] = []
     original = asyncio.sleep
 
-    async def noting(delay: float, *more: Any) -> Any:
+    async def recording(delay: float, *more: Any) -> Any:
         slept.append(delay)
         return await original(min(delay, 0.05), *more)
 
@@ -349,7 +349,7 @@ async def test_so_many_bytes_a_second_are_carried_out(
         conversation = await user.conversation()
         async with socket_on(its_port, conversation, user.key) as one:
             await one.ask("ping")
-            monkeypatch.setattr("app.routers.live.connection_limits.asyncio.sleep", noting)
+            monkeypatch.setattr("app.routers.live.connection_limits.asyncio.sleep", recording)
             for _ in range(3):
                 await one.ask("append", turns=[{"role": "user", "content": "x" * 15_000}])
     assert max(slept) > 0.3

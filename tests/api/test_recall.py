@@ -331,7 +331,7 @@ async def test_aliases_are_taken_out_of_the_text_that_is_embedded(
     asked: list[str] = []
     embed = embedder.embed
 
-    async def noting(texts: Any, *, purpose: Any) -> Any:
+    async def recording(texts: Any, *, purpose: Any) -> Any:
         asked.extend(texts)
         return await embed(texts, purpose=purpose)
 
@@ -339,7 +339,7 @@ async def test_aliases_are_taken_out_of_the_text_that_is_embedded(
         participants=[{"actor": "user-7", "name": "Caroline", "aliases": ["Caro", "李雷"]}]
     )
     await client.append(conversation, "My dog is called Pepper.")
-    monkeypatch.setattr(embedder, "embed", noting)
+    monkeypatch.setattr(embedder, "embed", recording)
     for query in ("Which dog does Caro have?", "Which dog does Caroline have?", "Which dog does CARO have?"):
         await client.recall(conversation, query)
     await client.recall(None, "Caro's dog")

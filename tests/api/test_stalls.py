@@ -18,27 +18,27 @@ from tests.support.api import Client
 
 @pytest.fixture
 def threads_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, str], list[threading.Thread]]:
-    """Note in which thread each call of a function runs, as one module calls it."""
+    """Record in which thread each call of a function runs, as one module calls it."""
 
-    def note(module: ModuleType, name: str) -> list[threading.Thread]:
+    def record(module: ModuleType, name: str) -> list[threading.Thread]:
         ran_in: list[threading.Thread] = []
         original = getattr(module, name)
 
-        def noting(*args: Any, **more: Any) -> Any:
+        def recording(*args: Any, **more: Any) -> Any:
             ran_in.append(threading.current_thread())
             return original(*args, **more)
 
-        monkeypatch.setattr(module, name, noting)
+        monkeypatch.setattr(module, name, recording)
         return ran_in
 
-    return note
+    return record
 
 
-Noting = Callable[[ModuleType, str], list[threading.Thread]]
+ThreadRecorder = Callable[[ModuleType, str], list[threading.Thread]]
 
 
 @pytest.mark.slow
-async def test_long_texts_are_looked_through_for_dates_in_a_thread(client: Client, threads_of: Noting) -> None:
+async def test_long_texts_are_looked_through_for_dates_in_a_thread(client: Client, threads_of: ThreadRecorder) -> None:
     appended, copied = threads_of(batch_analyser, "may_have_dates"), threads_of(index_service, "may_have_dates")
     conversation = await client.conversation()
     await client.append(conversation, *["last day x " * 1000] * 3)
@@ -50,7 +50,7 @@ async def test_long_texts_are_looked_through_for_dates_in_a_thread(client: Clien
 
 @pytest.mark.slow
 async def test_an_append_of_many_tool_calls_is_read_checked_and_hashed_in_threads_once(
-    client: Client, threads_of: Noting
+    client: Client, threads_of: ThreadRecorder
 ) -> None:
     ran_in = [threads_of(body, "parse_json"), threads_of(appender, "make_drafts"), threads_of(drafts, "canonical_form")]
     call = {"name": "look", "arguments": '{"at": "the parrot"}'}
@@ -63,7 +63,9 @@ async def test_an_append_of_many_tool_calls_is_read_checked_and_hashed_in_thread
     assert all(threading.current_thread() not in one for one in ran_in)
 
 
-async def test_large_parts_that_have_no_text_are_hashed_in_a_thread_too(client: Client, threads_of: Noting) -> None:
+async def test_large_parts_that_have_no_text_are_hashed_in_a_thread_too(
+    client: Client, threads_of: ThreadRecorder
+) -> None:
     ran_in = threads_of(drafts, "canonical_form")
     conversation = await client.conversation()
     await client.append(conversation, {"role": "user", "content": [{"type": "x", "data": list(range(20_000))}]})
@@ -71,7 +73,7 @@ async def test_large_parts_that_have_no_text_are_hashed_in_a_thread_too(client: 
     assert threading.current_thread() not in ran_in
 
 
-async def test_highlights_are_chosen_in_a_thread(client: Client, threads_of: Noting) -> None:
+async def test_highlights_are_chosen_in_a_thread(client: Client, threads_of: ThreadRecorder) -> None:
     ran_in = threads_of(compaction, "candidates")
     conversation = await client.conversation()
     await client.append(conversation, *["I paid 5 euros to Maria. " * 700] * 3)
@@ -81,7 +83,7 @@ async def test_highlights_are_chosen_in_a_thread(client: Client, threads_of: Not
     assert threading.current_thread() not in ran_in
 
 
-async def test_a_short_append_takes_no_thread(client: Client, threads_of: Noting) -> None:
+async def test_a_short_append_takes_no_thread(client: Client, threads_of: ThreadRecorder) -> None:
     ran_in = [threads_of(body, "parse_json"), threads_of(appender, "make_drafts"), threads_of(drafts, "canonical_form")]
     await client.append(await client.conversation(), "hello", "there")
     assert all(set(one) == {threading.current_thread()} for one in ran_in)

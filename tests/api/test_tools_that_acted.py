@@ -164,11 +164,11 @@ async def test_the_name_of_a_tool_stays_in_the_text_that_is_embedded(
     asked: list[str] = []
     embed = embedder.embed
 
-    async def noting(texts: Any, *, purpose: Any) -> Any:
+    async def recording(texts: Any, *, purpose: Any) -> Any:
         asked.extend(texts)
         return await embed(texts, purpose=purpose)
 
-    monkeypatch.setattr(embedder, "embed", noting)
+    monkeypatch.setattr(embedder, "embed", recording)
     query = "How is the weather where Ann lives?"
     for scope in (conversation, None):
         await client.recall(scope, query)

@@ -24,14 +24,14 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     statements: list[str] = []
     for name in ("fetch", "fetchrow", "execute"):
 
-        def noting(original):  # noqa: ANN001, ANN202
-            async def note(self, sql, *args):  # noqa: ANN001, ANN002, ANN202
+        def recording(original):  # noqa: ANN001, ANN202
+            async def record(self, sql, *args):  # noqa: ANN001, ANN002, ANN202
                 statements.append(" ".join(sql.lower().split()))
                 return await original(self, sql, *args)
 
-            return note
+            return record
 
-        monkeypatch.setattr(Transaction, name, noting(getattr(Transaction, name)))
+        monkeypatch.setattr(Transaction, name, recording(getattr(Transaction, name)))
     return statements
 
 

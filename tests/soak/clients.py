@@ -111,7 +111,7 @@ class World:
         return f"/v1/conversations/{self.conversation_id}/turns"
 
     def wrong(self, sentence: str) -> None:
-        """Note what must not be."""
+        """Record a violation."""
         self.counts["violations"] += 1
         if len(self.violations) < 50:
             self.violations.append(sentence)

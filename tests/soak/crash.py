@@ -108,7 +108,7 @@ class Killer:
         self.kills: list[Kill] = []
 
     def succeeded(self, port: int, started: float) -> None:
-        """Note that an append which `started` then has succeeded."""
+        """Record that an append which `started` then has succeeded."""
         self._successes += 1
         for kill in self._waiting():
             if started > kill.at and kill.port in {None, port} and self._replaced(kill):

@@ -96,7 +96,7 @@ class Round:
         return any(kill.kind != "writer" and kill.at + _TROUBLED_S > since for kill in self.kills)
 
     async def watch_forever(self) -> None:
-        """Note who is there again, until cancelled."""
+        """Record who is there again, until cancelled."""
         while True:
             self.authors.read_on()
             for port in self.installation.ports:

@@ -120,7 +120,7 @@ class Author:
             await asyncio.sleep(self._chance.uniform(0.05, 0.4))
 
     def wrong(self, what: str, answer: Answer) -> None:
-        """Note an answer that must not be."""
+        """Record a wrong answer."""
         self.wrongs.append(f"{self.ledger.retention}: {what} answered {answer.status} {str(answer.body)[:300]}")
 
     def words(self) -> tuple[str, str]:

@@ -319,12 +319,12 @@ async def new_tenant(
         client.key, client.tenant_id = first.key, first.tenant_id
         tenant.clients.append(client)
 
-    async def note(response: httpx.Response) -> None:
+    async def record(response: httpx.Response) -> None:
         await response.aread()
         tenant.received.append(response.text)
 
     for client in tenant.clients:
-        client.event_hooks["response"].append(note)
+        client.event_hooks["response"].append(record)
     made = await tenant.client.conversation(id=conversation, external_id="the room", title=marker)
     assert made == conversation
     if follow:

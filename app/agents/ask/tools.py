@@ -147,7 +147,7 @@ class ToolRunner:
             code = "internal_error"
             get_logger().error("agent.failed", code=code, error_type=error_type(error), stack=error_stack(error))
             return ToolOutcome(_failed("internal_error: The tool failed."), code)
-        self._audit.note(
+        self._audit.record_read(
             caller, Action.TOOL_CALL, ObjectKind.TOOL, prepared.tool, conversation_id=prepared.call.conversation_id
         )
         return ToolOutcome(_result_text(result), "ok")

@@ -26,7 +26,7 @@ _EMPTY_VALUES: Final[tuple[JsonValue, ...]] = (None, [], {})
 _MAX_INTEGER: Final = 2**53 - 1
 _MAX_USAGE_CHARACTERS: Final = 4096
 _MAX_MODEL_CHARACTERS: Final = 256
-_MAX_NOTE_CHARACTERS: Final = 256
+_MAX_ORIGIN_CHARACTERS: Final = 256
 _ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
 """The kinds of tool calls, each with the field that has the text of its arguments."""
 _FIRST_HIGH_SURROGATE, _LAST_HIGH_SURROGATE = "\ud800", "\udbff"
@@ -236,12 +236,12 @@ def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
             raise no_answer() from None
     asked = body.get("model")
     model = answer.model or (asked if isinstance(asked, str) else None)
-    noted = {"response_id": answer.id, "finish_reason": answer.finish_reason}
+    origin = {"response_id": answer.id, "finish_reason": answer.finish_reason}
     fields = {
         "usage": _usage_of(answer),
         "model": None if model is None else str(storable(model))[:_MAX_MODEL_CHARACTERS] or None,
         "metadata": {
-            name: str(storable(value))[:_MAX_NOTE_CHARACTERS] for name, value in noted.items() if value is not None
+            name: str(storable(value))[:_MAX_ORIGIN_CHARACTERS] for name, value in origin.items() if value is not None
         },
     }
     return turn_of(parsed).model_copy(update=fields)

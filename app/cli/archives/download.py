@@ -188,10 +188,10 @@ class _PartFile:
     def __init__(self, file: Path, server: RunningServer, scope: ExportSelection) -> None:
         self._file = file
         self._part = file.with_name(f"{file.name}.part")
-        self._note = file.with_name(f"{file.name}.part.json")
+        self._checkpoint_file = file.with_name(f"{file.name}.part.json")
         self._source: JsonObject = {"url": server.url} | asdict(scope)
         try:
-            self.place = self._noted()
+            self.place = self._read_checkpoint()
             # an export has salts and content: only its owner reads it
             self._out = os.fdopen(os.open(self._part, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
             fcntl.flock(self._out, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,14 +202,14 @@ class _PartFile:
         except OSError as error:
             fail(f"{error.filename or self._part} cannot be written ({error.strerror}).")
 
-    def _noted(self) -> _Place:
+    def _read_checkpoint(self) -> _Place:
         """Return the place of an earlier run; the start if there is none."""
-        if not self._note.exists() or not self._part.exists():
+        if not self._checkpoint_file.exists() or not self._part.exists():
             return _Place()
         try:
-            noted = json.loads(self._note.read_bytes())
-            place = _Place(str(noted["cursor"]), int(noted["size"]), int(noted["records"]))
-            source = noted["source"]
+            checkpoint = json.loads(self._checkpoint_file.read_bytes())
+            place = _Place(str(checkpoint["cursor"]), int(checkpoint["size"]), int(checkpoint["records"]))
+            source = checkpoint["source"]
         except (ValueError, KeyError, TypeError):
             return _Place()
         if source != self._source:
@@ -220,13 +220,13 @@ class _PartFile:
         self._out.write(line)
 
     def checkpoint(self, place: _Place) -> None:
-        # the lines are durable before the note that counts them
+        # the lines are durable before the checkpoint that counts them
         self._out.flush()
         os.fsync(self._out.fileno())
         self.place = place
-        fresh = self._note.with_name(f"{self._note.name}.new")
+        fresh = self._checkpoint_file.with_name(f"{self._checkpoint_file.name}.new")
         fresh.write_text(json.dumps(asdict(place) | {"source": self._source}))
-        fresh.replace(self._note)
+        fresh.replace(self._checkpoint_file)
 
     def rewind(self) -> None:
         self._out.flush()
@@ -238,7 +238,7 @@ class _PartFile:
         self._out.flush()
         os.fsync(self._out.fileno())
         self._part.replace(self._file)
-        self._note.unlink(missing_ok=True)
+        self._checkpoint_file.unlink(missing_ok=True)
 
     def close(self) -> None:
         self._out.close()

@@ -133,7 +133,7 @@ class Exports:
         finally:
             counts = {"records": sum(digest.counts.values()) - before}
             kind = None if subject.conversation_id is None else ObjectKind.CONVERSATION
-            self._audit.note(
+            self._audit.record_read(
                 caller, Action.EXPORT_READ, kind, subject.conversation_id,
                 conversation_id=subject.conversation_id, counts=counts,
             )  # fmt: skip

@@ -73,19 +73,23 @@ class TurnBuilder:
         answers: str | None = None,
         supersedes: str | None = None,
         usage: JsonObject | None = None,
-        notes: JsonObject | None = None,
+        source_metadata: JsonObject | None = None,
     ) -> JsonObject | None:
-        """Return the record of a turn; None if there is nothing in it. `notes` are kept under the system's name."""
+        """Return the record of a turn; None if there is nothing in it.
+
+        `source_metadata`: members of the source without a field of their own. They go to `metadata`, under the
+        system's name.
+        """
         made = [call for call in calls if self._is_new_call(call)]
         if not made and content in (None, "", []):
             return None
         if external_id in self._names:
             raise place.error("its id is that of an earlier message")
         self._names.add(external_id)
-        notes = without_null(notes or {})
+        source_metadata = without_null(source_metadata or {})
         answered = answers if answers in self._calls else None
         if role is Role.TOOL and answered is None:
-            notes |= {"role": role.value} | ({} if answers is None else {"tool_call_id": answers})
+            source_metadata |= {"role": role.value} | ({} if answers is None else {"tool_call_id": answers})
             role = Role.ASSISTANT
         elif answered is not None:
             self._calls.discard(answered)
@@ -94,7 +98,7 @@ class TurnBuilder:
             "kind": kind_of(role, calls=bool(made)).value, "actor": actor, "content": content,
             "tool_calls": [*made] or None, "tool_call_id": answered if role is Role.TOOL else None, "model": model,
             "usage": usage, "occurred_at": occurred_at, "supersedes_external_id": supersedes,
-            "metadata": bounded({self._system: notes}) if notes else None,
+            "metadata": bounded({self._system: source_metadata}) if source_metadata else None,
         }  # fmt: skip
         return without_null(found)
 

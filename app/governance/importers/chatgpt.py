@@ -51,7 +51,7 @@ class _ChatNode:
 class _ChatBranch:
     nodes: list[_ChatNode]
     external_id: str
-    notes: JsonObject = field(default_factory=dict[str, JsonValue])
+    source_metadata: JsonObject = field(default_factory=dict[str, JsonValue])
 
 
 def records(document: Cursor) -> Iterator[JsonObject]:
@@ -76,7 +76,7 @@ def _conversation(place: Cursor) -> Iterator[JsonObject]:
         seen.update(node.name for node in branch.nodes)
         branches += _others(name, nodes, branch, revisions, seen)
         title = place.text_of("title")
-        yield conversation(branch.external_id, title=title, metadata={SYSTEM: branch.notes})
+        yield conversation(branch.external_id, title=title, metadata={SYSTEM: branch.source_metadata})
         yield from _turns(place, branch.nodes, revisions)
         if not branches:
             branches += _other_trees(place, name, nodes, seen)
@@ -159,8 +159,8 @@ def _others(
                 revisions.setdefault(chosen, []).append(other)
                 continue
             path = _descend(nodes, other)
-            notes: JsonObject = {"branch_of": name, "branch_after": node.name}
-            yield _ChatBranch(path, f"{name}#{child}", notes)
+            source_metadata: JsonObject = {"branch_of": name, "branch_after": node.name}
+            yield _ChatBranch(path, f"{name}#{child}", source_metadata)
 
 
 def _turns(place: Cursor, nodes: Sequence[_ChatNode], revisions: Mapping[str, list[_ChatNode]]) -> Iterator[JsonObject]:
@@ -197,7 +197,7 @@ def _turn(
     recipient = message.text_of("recipient") or ""
     is_call = role is Role.ASSISTANT and recipient not in _TO_ALL and isinstance(content, str) and bool(content)
     meta = message.get("metadata")
-    notes: JsonObject = {
+    source_metadata: JsonObject = {
         "status": message.object().get("status"),
         "channel": message.object().get("channel"),
         "recipient": None if recipient in _TO_ALL else recipient,
@@ -215,7 +215,7 @@ def _turn(
         calls=[call(node.name, recipient[:64], content)] if is_call else (),
         answers=open_call if role is Role.TOOL else None,
         supersedes=older,
-        notes=notes,
+        source_metadata=source_metadata,
     )
 
 

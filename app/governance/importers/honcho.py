@@ -74,7 +74,7 @@ def _session(place: Cursor, assistants: set[str]) -> Iterator[JsonObject]:
             message.need("content").text(),
             actor=peer,
             occurred_at=message.time_of("created_at"),
-            notes={"metadata": message.object().get("metadata") or None},
+            source_metadata={"metadata": message.object().get("metadata") or None},
         )
         if found is not None:
             yield found

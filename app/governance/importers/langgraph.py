@@ -100,9 +100,9 @@ def _thread(thread: str, checkpoints: Mapping[str, _GraphCheckpoint]) -> Iterato
         turns = list(_turns(reversed(line), known))
         if not turns and not is_main:
             continue
-        notes: JsonObject = {} if is_main else {"branch_of": thread, "branch_after": line[-1].parent}
+        source_metadata: JsonObject = {} if is_main else {"branch_of": thread, "branch_after": line[-1].parent}
         name = thread if is_main else f"{thread}#{line[-1].name}"
-        yield conversation(name, metadata={SYSTEM: notes} if notes else None)
+        yield conversation(name, metadata={SYSTEM: source_metadata} if source_metadata else None)
         yield from turns
 
 
@@ -166,7 +166,7 @@ def _turn(builder: TurnBuilder, kind: str, data: Cursor, name: str, older: str |
         answers=data.text_of("tool_call_id"),
         supersedes=older,
         usage=counts or None,
-        notes={key: data.object().get(key) or None for key in _KEPT},
+        source_metadata={key: data.object().get(key) or None for key in _KEPT},
     )
 
 

@@ -71,7 +71,7 @@ def _turns(builder: TurnBuilder, message: Cursor, number: int, agent: str) -> It
     name = message.text_of("id") or f"message-{number}"
     said_at = message.time_of("created_at", "date")
     actor = message.text_of("name") or (agent if role is Role.ASSISTANT else None)
-    notes: JsonObject = {
+    source_metadata: JsonObject = {
         "role": given.value if given.value in {"approval", "summary"} else None,
         "group_id": message.object().get("group_id"), "sender_id": message.object().get("sender_id"),
     }  # fmt: skip
@@ -81,7 +81,7 @@ def _turns(builder: TurnBuilder, message: Cursor, number: int, agent: str) -> It
             identity = place.need("tool_call_id").name()
             text = place.text_of("func_response", "tool_return") or ""
             found = builder.turn(place, f"{name}/{identity}", role, text, actor=actor, occurred_at=said_at,
-                                 answers=identity, notes=notes)  # fmt: skip
+                                 answers=identity, source_metadata=source_metadata)  # fmt: skip
             if found is not None:
                 yield found
         return
@@ -90,7 +90,8 @@ def _turns(builder: TurnBuilder, message: Cursor, number: int, agent: str) -> It
         answered = returns[0].text_of("tool_call_id")
     found = builder.turn(
         message, name, role, _content(message), actor=actor, occurred_at=said_at, model=message.text_of("model"),
-        calls=[_call(place) for place in message.list_of("tool_calls")], answers=answered, notes=notes,
+        calls=[_call(place) for place in message.list_of("tool_calls")], answers=answered,
+        source_metadata=source_metadata,
     )  # fmt: skip
     if found is not None:
         yield found

@@ -55,7 +55,7 @@ def _thread(place: Cursor, owner: str | None) -> Iterator[JsonObject]:
             message.need("content").text(),
             actor=actor,
             occurred_at=message.time_of("reference_time", "created_at"),
-            notes={
+            source_metadata={
                 "role": given.value if given.value == "norole" else None,
                 "metadata": message.object().get("metadata"),
             },

@@ -99,7 +99,7 @@ class ImportState:
         )
 
     def refuse(self, refused: RecordRefusedError) -> None:
-        """Note a refused record: its line and its wrong members."""
+        """Record a refused line: its number and its wrong members."""
         self.problem_count += 1
         if len(self.problems) < _LISTED:
             errors: list[JsonObject] = [

@@ -151,8 +151,8 @@ async def filter_lacking(
     return [(row["id"], row["entry_id"]) for row in rows]
 
 
-async def note_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], *, searched: bool) -> None:
-    """Note that entries have got vectors. `searched`: they wait for none in the searched space any more.
+async def record_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], *, searched: bool) -> None:
+    """Record that entries have vectors now. `searched`: they wait for none in the searched space any more.
 
     The update alone tells processes that keep the entries in memory to read them again.
     """

@@ -210,7 +210,7 @@ class VectorBackfill:
         `searched`: the space is the searched one, whose vectors an entry may be waiting for.
         """
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
-        await backfill_store.note_vectors(tx, caller.tenant_id, list(vectors), searched=searched)
+        await backfill_store.record_vectors(tx, caller.tenant_id, list(vectors), searched=searched)
         if searched:  # a move to another space is the operator's
             self._quotas.count(tx, caller.tenant_id, vectors=sum(map(len, vectors.values())))
 

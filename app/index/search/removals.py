@@ -56,7 +56,7 @@ def forget_removed(resident: ResidentIndex, message: Message) -> None:
 
 
 async def delete_old_removals(ops: Database) -> int:
-    """Delete the notes that no process needs any more; return the number."""
+    """Delete the records of removed entries that no process needs any more; return the number."""
     deleted = 0
     while True:
         async with ops.across_tenants() as tx:

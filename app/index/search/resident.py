@@ -27,7 +27,7 @@ from app.index.search.segment import EntryBatch, EntryIds, Segment, SegmentView,
 from app.index.search.segment_store import SegmentScope, SegmentState, SegmentTooLargeError
 
 MAX_AGE_US: Final = 30 * 60 * 1_000_000
-"""A segment that was not searched for this long is read again; deletions are noted for longer than that."""
+"""A segment that was not searched for this long is read again; removals are recorded for longer than that."""
 
 _SPOKEN: Final = (EntryKind.TURN, EntryKind.SUMMARY)
 _STATEMENTS: Final = (EntryKind.FACT, EntryKind.MEMORY)

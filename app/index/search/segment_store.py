@@ -359,7 +359,7 @@ async def list_in_scope(tx: Transaction, tenant_id: TenantId, scope: SegmentScop
 
 
 async def delete_old_removals(tx: Transaction, *, older_than_s: float, limit: int) -> int:
-    """Delete notes of deletions; return the number (ops role)."""
+    """Delete old records of removed entries; return the number (ops role)."""
     return await tx.execute(
         """
         delete from index_removals r using (

@@ -75,7 +75,7 @@ class Memories:
     async def _write(
         self, caller: Caller, tx: Transaction, body: MemoryStore, prepared: PreparedEntries
     ) -> RequestResult[UUID]:
-        """Store the memory, or note that it is stored again; return its id."""
+        """Store the memory, or record the repeat if it is stored already; return its id."""
         metadata = json.dumps(body.metadata, ensure_ascii=False)
         memory = NewMemory(caller.agent, body.owner, body.content, metadata, body.ttl_s)
         await memory_store.lock_text(tx, caller.tenant_id, agent_id=memory.agent_id, content=memory.content)

@@ -21,5 +21,5 @@ async def ask_agent(
     Query and answer are stored in the named conversation, or in a new one. The key needs the scopes read and write.
     """
     answer = await services.ask_service.ask(caller, body=body, idempotency_key=idempotency_key)
-    services.audit.note(caller, Action.AGENT_ASK)
+    services.audit.record_read(caller, Action.AGENT_ASK)
     return respond(response, answer)

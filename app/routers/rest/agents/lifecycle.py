@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1/lifecycle", tags=["lifecycle"], route_class=Stric
 async def before_turn(body: BeforeTurn, caller: AgentReader, services: Services) -> TurnContext:
     """Return the model's input for the next turn of a session, within `max_input_tok`; nothing is stored."""
     prepared = await services.lifecycle.before_turn(caller, request=body)
-    services.audit.note(caller, Action.CONTEXT_BUILD, counts={"messages": len(prepared.input_items)})
+    services.audit.record_read(caller, Action.CONTEXT_BUILD, counts={"messages": len(prepared.input_items)})
     return prepared
 
 

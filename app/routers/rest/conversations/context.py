@@ -17,7 +17,7 @@ async def build_context(
 ) -> Context:
     """Build the message list for one model call, never over `token_budget`."""
     built = await services.contexts.build(caller, conversation_id, request=body)
-    services.audit.note(
+    services.audit.record_read(
         caller, Action.CONTEXT_BUILD, conversation_id=conversation_id, counts={"messages": len(built.messages)}
     )
     return built

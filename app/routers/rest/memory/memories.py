@@ -37,7 +37,7 @@ async def store_memory(
 async def search_memories(body: MemoryQuery, caller: AgentReader, services: Services) -> MemoryEntries:
     """Recall the memories of the calling agent, the nearest first."""
     found = await services.memory_of(caller).recall_memory(body)
-    services.audit.note(caller, Action.MEMORY_SEARCH, counts={"hits": len(found.entries)})
+    services.audit.record_read(caller, Action.MEMORY_SEARCH, counts={"hits": len(found.entries)})
     return found
 
 

@@ -53,7 +53,7 @@ async def recall(
     `space` and `configuration` are for evaluations, and need the scope `admin` or `operator`.
     """
     result = await services.recall_service.recall(caller, request=body, evaluation=body)
-    services.audit.note(caller, Action.RECALL, counts={"hits": len(result.data)})
+    services.audit.record_read(caller, Action.RECALL, counts={"hits": len(result.data)})
     return _answer(request, result)
 
 
@@ -67,7 +67,9 @@ async def recall_in_conversation(
 ) -> RecallResult | Response:
     """Search within one conversation. `space` and `configuration` are for evaluations, as in `POST /v1/recall`."""
     result = await services.recall_service.recall_in(caller, conversation_id, request=body, evaluation=body)
-    services.audit.note(caller, Action.RECALL, conversation_id=conversation_id, counts={"hits": len(result.data)})
+    services.audit.record_read(
+        caller, Action.RECALL, conversation_id=conversation_id, counts={"hits": len(result.data)}
+    )
     return _answer(request, result)
 
 

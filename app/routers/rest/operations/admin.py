@@ -49,7 +49,7 @@ async def list_keys(
 ) -> Page[Key]:
     """List the tenant's keys, newest first, without their secrets. Needs the scope `admin`."""
     page = await services.administration.list_keys(caller, order=order, limit=limit, cursor=cursor)
-    services.audit.note(caller, Action.KEY_LIST, counts={"keys": len(page.data)})
+    services.audit.record_read(caller, Action.KEY_LIST, counts={"keys": len(page.data)})
     return page
 
 
@@ -92,7 +92,7 @@ async def list_tenants(
 ) -> Page[Tenant]:
     """List all tenants, newest first. Needs the scope `operator`."""
     page = await services.administration.list_tenants(caller, order=order, limit=limit, cursor=cursor)
-    services.audit.note(caller, Action.TENANT_READ, counts={"tenants": len(page.data)})
+    services.audit.record_read(caller, Action.TENANT_READ, counts={"tenants": len(page.data)})
     return page
 
 
@@ -111,7 +111,7 @@ async def create_tenant(
 async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services) -> Tenant:
     """Read one tenant. Needs the scope `operator`."""
     tenant = await services.administration.tenant(caller, tenant_id)
-    services.audit.note(caller, Action.TENANT_READ, ObjectKind.TENANT, tenant_id)
+    services.audit.record_read(caller, Action.TENANT_READ, ObjectKind.TENANT, tenant_id)
     return tenant
 
 
@@ -125,7 +125,7 @@ async def update_tenant(tenant_id: TenantPath, body: TenantUpdate, caller: Opera
 async def get_limits(caller: Admin, services: Services) -> LimitsView:
     """Return the limits of the tenant, and what it has used of its quotas today. Needs the scope `admin`."""
     shown = await services.limits.limits(caller)
-    services.audit.note(caller, Action.LIMIT_READ, ObjectKind.TENANT, caller.tenant_id)
+    services.audit.record_read(caller, Action.LIMIT_READ, ObjectKind.TENANT, caller.tenant_id)
     return shown
 
 
@@ -133,7 +133,7 @@ async def get_limits(caller: Admin, services: Services) -> LimitsView:
 async def get_tenant_limits(tenant_id: TenantPath, caller: Operator, services: Services) -> LimitsView:
     """Return the limits of a tenant, and what it has used of its quotas today. Needs the scope `operator`."""
     shown = await services.limits.limits(caller, tenant_id)
-    services.audit.note(caller, Action.LIMIT_READ, ObjectKind.TENANT, tenant_id)
+    services.audit.record_read(caller, Action.LIMIT_READ, ObjectKind.TENANT, tenant_id)
     return shown
 
 
@@ -152,7 +152,7 @@ async def set_tenant_limits(
 async def get_key_limits(key_id: KeyPath, caller: Admin, services: Services) -> KeyLimitsView:
     """Return the rates of a key. Needs the scope `admin`."""
     shown = await services.limits.key_limits(caller, key_id)
-    services.audit.note(caller, Action.LIMIT_READ, ObjectKind.KEY, key_id)
+    services.audit.record_read(caller, Action.LIMIT_READ, ObjectKind.KEY, key_id)
     return shown
 
 
@@ -176,7 +176,7 @@ async def get_stats(
 ) -> Stats:
     """Return statistics of the caller's tenant, or of the installation. Needs the scope `admin`."""
     stats = await services.statistics.stats(caller, of=of, top=top)
-    services.audit.note(caller, Action.STATS_READ)
+    services.audit.record_read(caller, Action.STATS_READ)
     return stats
 
 
@@ -203,5 +203,5 @@ async def list_model_usage(
         limit=limit,
         cursor=cursor,
     )
-    services.audit.note(caller, Action.USAGE_LIST)
+    services.audit.record_read(caller, Action.USAGE_LIST)
     return page

@@ -56,5 +56,5 @@ async def list_audit_entries(
         before=until,
     )
     page = await services.audit.list_entries(caller.tenant_id, where=where, order=order, limit=limit, cursor=cursor)
-    services.audit.note(caller, Action.AUDIT_LIST, counts={"entries": len(page.data)})
+    services.audit.record_read(caller, Action.AUDIT_LIST, counts={"entries": len(page.data)})
     return page

@@ -23,7 +23,7 @@ async def list_spaces(caller: Operator, services: Services) -> EmbeddingSpaces:
     For a large installation the figures are estimated from a sample, at a constant cost.
     """
     spaces = await services.spaces.list_spaces(caller)
-    services.audit.note(caller, Action.SPACE_LIST)
+    services.audit.record_read(caller, Action.SPACE_LIST)
     return spaces
 
 
@@ -53,7 +53,7 @@ async def compare_space(
     Returns how similar the results are, and the hits of both by id.
     """
     result = await services.recall_service.compare(caller, space_id, request=body)
-    services.audit.note(caller, Action.SPACE_COMPARE, ObjectKind.SPACE, space_id)
+    services.audit.record_read(caller, Action.SPACE_COMPARE, ObjectKind.SPACE, space_id)
     return result
 
 

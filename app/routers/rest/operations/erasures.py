@@ -58,7 +58,7 @@ async def list_erasures(
 ) -> Page[Erasure]:
     """List the receipts of erasures, newest first. They are kept, and have no personal data. Needs `admin`."""
     page = await services.governance.erasures.list_page(caller, order=order, limit=limit, cursor=cursor)
-    services.audit.note(caller, Action.ERASURE_LIST, counts={"erasures": len(page.data)})
+    services.audit.record_read(caller, Action.ERASURE_LIST, counts={"erasures": len(page.data)})
     return page
 
 
@@ -82,5 +82,7 @@ async def look_up_owner(body: OwnerLookup, caller: Admin, services: Services) ->
     """
     view = await services.governance.look_up_owner(caller, request=body)
     listed = {"conversations": view.conversations, "facts": view.facts, "memories": view.memories}
-    services.audit.note(caller, Action.OWNER_READ, counts={name: len(part.data) for name, part in listed.items()})
+    services.audit.record_read(
+        caller, Action.OWNER_READ, counts={name: len(part.data) for name, part in listed.items()}
+    )
     return view

@@ -43,7 +43,7 @@ async def list_jobs(
     page = await services.jobs.list_jobs(
         caller, all_tenants=all_tenants, kind=kind, state=state, order=order, limit=limit, cursor=cursor
     )
-    services.audit.note(caller, Action.JOB_LIST, counts={"jobs": len(page.data)})
+    services.audit.record_read(caller, Action.JOB_LIST, counts={"jobs": len(page.data)})
     return page
 
 
@@ -56,7 +56,7 @@ async def get_job(
 ) -> JobView:
     """Read one job that has not finished, such as a parked one with its error."""
     job = await services.jobs.job(caller, job_id, all_tenants=all_tenants)
-    services.audit.note(caller, Action.JOB_READ, ObjectKind.JOB, job_id)
+    services.audit.record_read(caller, Action.JOB_READ, ObjectKind.JOB, job_id)
     return job
 
 

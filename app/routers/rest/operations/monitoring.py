@@ -41,7 +41,7 @@ async def get_samples(
     They are kept in the memory of the process for an hour: a restart loses them, and each replica has its own.
     """
     shown = monitor.samples(caller, minutes=minutes)
-    services.audit.note(caller, Action.SAMPLES_READ, counts={"samples": len(shown.samples)})
+    services.audit.record_read(caller, Action.SAMPLES_READ, counts={"samples": len(shown.samples)})
     return shown
 
 
@@ -64,5 +64,5 @@ async def list_slow_calls(
     page = monitor.slow_calls(
         caller, cursors=services.cursors, all_tenants=all_tenants, order=order, limit=limit, cursor=cursor
     )
-    services.audit.note(caller, Action.SLOW_CALL_LIST, counts={"slow_calls": len(page.data)})
+    services.audit.record_read(caller, Action.SLOW_CALL_LIST, counts={"slow_calls": len(page.data)})
     return page

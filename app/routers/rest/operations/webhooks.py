@@ -56,7 +56,7 @@ async def list_webhooks(
 ) -> Page[Webhook]:
     """List the tenant's webhooks, newest first, without their secrets. Needs the scope `admin`."""
     page = await services.webhooks.api.list_page(caller, order=order, limit=limit, cursor=cursor)
-    services.audit.note(caller, Action.WEBHOOK_LIST, counts={"webhooks": len(page.data)})
+    services.audit.record_read(caller, Action.WEBHOOK_LIST, counts={"webhooks": len(page.data)})
     return page
 
 
@@ -64,7 +64,7 @@ async def list_webhooks(
 async def get_webhook(webhook_id: WebhookPath, caller: Admin, services: Services) -> Webhook:
     """Read one webhook, without its secret. Needs the scope `admin`."""
     shown = await services.webhooks.api.get(caller, webhook_id)
-    services.audit.note(caller, Action.WEBHOOK_LIST, ObjectKind.WEBHOOK, webhook_id)
+    services.audit.record_read(caller, Action.WEBHOOK_LIST, ObjectKind.WEBHOOK, webhook_id)
     return shown
 
 
@@ -138,7 +138,7 @@ async def list_deliveries(
     page = await services.webhooks.api.list_deliveries(
         caller, webhook_id, where=where, order=order, limit=limit, cursor=cursor
     )
-    services.audit.note(
+    services.audit.record_read(
         caller, Action.WEBHOOK_LIST, ObjectKind.WEBHOOK, webhook_id, counts={"deliveries": len(page.data)}
     )
     return page
@@ -150,7 +150,7 @@ async def get_delivery(
 ) -> Delivery:
     """Read one delivery. Needs the scope `admin`."""
     shown = await services.webhooks.api.get_delivery(caller, webhook_id, delivery_id)
-    services.audit.note(caller, Action.WEBHOOK_LIST, ObjectKind.WEBHOOK, webhook_id)
+    services.audit.record_read(caller, Action.WEBHOOK_LIST, ObjectKind.WEBHOOK, webhook_id)
     return shown
 
 

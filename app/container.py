@@ -241,7 +241,7 @@ def _listener(container: Container, live: Listener) -> Listener:
         elif message.get("k") == _SPACES_MESSAGE["k"]:
             container.index.spaces.wake()
         elif message.get("k") == REMOVALS:
-            container.index.forget(message)
+            container.index.apply_removal(message)
         elif message.get("k") == _WEBHOOKS_MESSAGE["k"]:
             container.webhooks.outbox.refresh_soon()
         elif message.get("k") == _DELIVERIES_MESSAGE["k"]:
@@ -250,8 +250,8 @@ def _listener(container: Container, live: Listener) -> Listener:
             live.on_message(message)
 
     def on_loss() -> None:
-        container.index.forget_all()
-        container.webhooks.outbox.forget()
+        container.index.evict_all()
+        container.webhooks.outbox.mark_stale()
         live.on_loss()
 
     return Listener(on_message, on_loss)

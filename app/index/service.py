@@ -42,7 +42,7 @@ from app.index.schemas import (
 )
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.ann_search import Space
-from app.index.search.removals import REMOVALS, Removal, delete_old_removals, forget_removed, removal_messages
+from app.index.search.removals import REMOVALS, Removal, apply_removal, delete_old_removals, removal_messages
 from app.index.search.resident import ResidentIndex
 from app.index.search.searcher import RankingT, Searcher
 from app.index.search.segment_search import SegmentQuery
@@ -416,17 +416,17 @@ class SearchIndex:
         pool = max(self._settings.recall_pool, min_candidates)
         return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool, rank=rank)
 
-    def forget(self, message: Message) -> None:
-        """Remove from memory what another process, or this one, has deleted."""
-        forget_removed(self._resident, message)
+    def apply_removal(self, message: Message) -> None:
+        """Remove the entries from memory that another process, or this one, has deleted."""
+        apply_removal(self._resident, message)
 
-    def forget_tenant(self, caller: Caller) -> None:
-        """Let all processes drop what they have in memory of the tenant's entries, names included."""
+    def evict_tenant(self, caller: Caller) -> None:
+        """Let all processes evict the tenant's entries and names from memory."""
         self._publish({"k": REMOVALS, "t": str(caller.tenant_id)})
 
-    def forget_all(self) -> None:
-        """Remove all entries from memory, because messages about deletions may have been lost."""
-        self._resident.forget_all()
+    def evict_all(self) -> None:
+        """Evict all entries from memory, because messages about deletions may have been lost."""
+        self._resident.evict_all()
 
     async def sweep(self) -> int:
         """Delete old records of removed entries; return the number."""

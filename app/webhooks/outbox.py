@@ -100,8 +100,8 @@ class WebhookOutbox:
         """Read again which tenants have webhooks: a message says that one has changed."""
         self._changed.set()
 
-    def forget(self) -> None:
-        """Stop trusting what is known, because a message may have been lost."""
+    def mark_stale(self) -> None:
+        """Stop using the list in memory until it is read again, because a message may have been lost."""
         self._read_at = None
         self._changed.set()
 
@@ -114,12 +114,12 @@ class WebhookOutbox:
                 self._wanted = await store.list_wanted(tx)
             self._read_at = began
 
-    async def refresh_or_forget(self) -> None:
+    async def refresh_or_mark_stale(self) -> None:
         """Read it after a change in this process, whose next transaction must see it."""
         try:
             await self.refresh()
         except AppError:
-            self.forget()
+            self.mark_stale()
 
     async def follow_forever(self) -> None:
         """Read at each change, and every `webhook_poll_s`, until cancelled."""

@@ -111,7 +111,7 @@ class Webhooks:
             await self._idempotency.store_result(caller, tx, idempotency_key, [webhook_id], is_new=True)
             record(tx, caller, Action.WEBHOOK_CREATE, ObjectKind.WEBHOOK, webhook_id, counts={"webhooks": 1})
             tx.after_commit.append(self._announce)
-        await self._outbox.refresh_or_forget()
+        await self._outbox.refresh_or_mark_stale()
         return self._made(row)
 
     async def list_page(
@@ -156,7 +156,7 @@ class Webhooks:
                 tx.after_commit.append(self._due)
             record(tx, caller, Action.WEBHOOK_UPDATE, ObjectKind.WEBHOOK, webhook_id)
             tx.after_commit.append(self._announce)
-        await self._outbox.refresh_or_forget()
+        await self._outbox.refresh_or_mark_stale()
         return _view(row)
 
     async def rotate_secret(

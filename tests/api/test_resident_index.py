@@ -21,12 +21,12 @@ _SEGMENT = 8192
 """The least that a segment takes."""
 
 
-def notice(client: Client, *entry_ids: str) -> dict[str, Any]:
-    """The notice of deleted entries that a process gets."""
+def removal_message(client: Client, *entry_ids: str) -> dict[str, Any]:
+    """The message about deleted entries that a process receives."""
     return {"k": "removals", "t": str(client.tenant_id), "e": [str(parse_id(entry_id)) for entry_id in entry_ids]}
 
 
-async def test_a_fact_stored_again_is_found_after_a_late_notice_of_its_deletion(
+async def test_a_fact_stored_again_is_found_after_a_late_message_of_its_deletion(
     service: Service, client: Client
 ) -> None:
     body = {"subject": "ana", "predicate": "plays", "object": "the violin", "owner": "ana"}
@@ -36,12 +36,14 @@ async def test_a_fact_stored_again_is_found_after_a_late_notice_of_its_deletion(
         assert answer.is_success, answer.text
         found = [hit["id"] for hit in await client.recall(None, "violin", kinds=["fact"])]
         assert found == [answer.json()["fact"]["id"]]
-    service.container.index.forget(notice(client, *found))
+    service.container.index.apply_removal(removal_message(client, *found))
     assert [hit["id"] for hit in await client.recall(None, "violin", kinds=["fact"])] == found
 
 
 @pytest.mark.parametrize("role", ["app", "ops"])
-async def test_entries_deleted_with_their_conversation_are_noted(service: Service, client: Client, role: str) -> None:
+async def test_entries_deleted_with_their_conversation_are_recorded(
+    service: Service, client: Client, role: str
+) -> None:
     """A deletion that cascades runs as the owner of the table, whom row-level security binds, too."""
     conversation = await client.conversation()
     turns = (await client.append(conversation, "my violin teacher is Ann"))["turns"]
@@ -142,13 +144,13 @@ async def test_a_segment_that_is_evicted_while_a_search_waits_for_it_is_not_coun
         async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
             return await resident.load(tx, client.tenant_id, scope, space, max_entries=100) is not None
 
-    [slot] = [resident._slot((client.tenant_id, scope, space.id))]  # noqa: SLF001
-    await slot.lock.acquire()
+    [cached] = [resident._find_or_add((client.tenant_id, scope, space.id))]  # noqa: SLF001
+    await cached.lock.acquire()
     waiting = asyncio.create_task(load())
     await asyncio.sleep(0.2)
-    slot.lock.release()
+    cached.lock.release()
     resident._max_bytes = 0  # noqa: SLF001
-    resident._evict((client.tenant_id, scope, -1))  # noqa: SLF001
+    resident._evict_surplus((client.tenant_id, scope, -1))  # noqa: SLF001
     resident._max_bytes = 2**20  # noqa: SLF001
     assert await waiting
     assert (len(resident), resident.nbytes) == (0, 0)
@@ -163,18 +165,18 @@ async def test_what_is_deleted_during_a_failing_search_is_not_kept(
     resident = service.container.index._resident  # noqa: SLF001
 
     async def fail(*_args: Any, **_options: Any) -> Any:
-        resident.forget(client.tenant_id, None)
+        resident.evict_tenant(client.tenant_id)
         raise OSError
 
     with monkeypatch.context() as patch:
         patch.setattr(segment_store, "list_changes", fail)
         assert (await client.post(f"/v1/conversations/{conversation}/recall", json={"query": "violin"})).is_error
-    kept = [slot.segment for key, slot in resident._slots.items() if key[0] == client.tenant_id]  # noqa: SLF001
+    kept = [cached.segment for key, cached in resident._cached.items() if key[0] == client.tenant_id]  # noqa: SLF001
     assert kept == []
     assert len(await client.recall(conversation, "violin")) == 1
 
 
-async def test_a_notice_during_a_search_removes_the_entry_and_keeps_the_others(
+async def test_a_message_during_a_search_removes_the_entry_and_keeps_the_others(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation = await client.conversation()
@@ -182,15 +184,15 @@ async def test_a_notice_during_a_search_removes_the_entry_and_keeps_the_others(
     await client.recall(conversation, "violin")
     index, list_changes = service.container.index, segment_store.list_changes
 
-    async def list_and_forget(*args: Any, **options: Any) -> Any:
+    async def list_and_remove(*args: Any, **options: Any) -> Any:
         found = await list_changes(*args, **options)
-        index.forget(notice(client, turns[0]["id"]))
+        index.apply_removal(removal_message(client, turns[0]["id"]))
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(segment_store, "list_changes", list_and_forget)
+        patch.setattr(segment_store, "list_changes", list_and_remove)
         await client.recall(conversation, "violin")
-    [segment] = [slot.segment for key, slot in index._resident._slots.items() if key[0] == client.tenant_id]  # noqa: SLF001
+    [segment] = [cached.segment for key, cached in index._resident._cached.items() if key[0] == client.tenant_id]  # noqa: SLF001
     assert segment is not None
     assert segment.live_count == 1
     assert len(await client.recall(conversation, "violin")) == 2
@@ -211,7 +213,7 @@ async def test_a_search_that_is_cancelled_while_a_thread_changes_the_segment_lea
         change(*args)
 
     space = service.container.ann.space
-    [(_, scope, _)] = [key for key in service.container.index._resident._slots if key[0] == client.tenant_id]  # noqa: SLF001
+    [(_, scope, _)] = [key for key in service.container.index._resident._cached if key[0] == client.tenant_id]  # noqa: SLF001
 
     async def load() -> None:
         async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:

@@ -104,7 +104,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         "short texts of the installation's own instructions",
     ),
     # search
-    "app.index.search.resident.ResidentIndex._slots": (
+    "app.index.search.resident.ResidentIndex._cached": (
         Why.TENANT,
         "entries by tenant, scope and space, read in a transaction of the tenant",
     ),
@@ -192,7 +192,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.formats.schemas.ParsedTurn": "one turn",
     "app.formats.tokens.CachingCounter": "one context",
     "app.formats.units._CallPairing": "one list of messages",
-    "app.index.search.resident._Slot": "the segment of one scope of one tenant",
+    "app.index.search.resident._CachedSegment": "the segment of one scope of one tenant",
     "app.index.search.segment.Segment": "the entries of one scope of one tenant",
     "app.index.search.dictionaries.Codes": "one segment",
     "app.index.search.maxscore.TopEntries": "one search",

@@ -71,17 +71,17 @@ async def open_pair(database: TestDatabase, folder: Path, **more: Any) -> AsyncI
 
 
 def disturb(service: Service, chance: random.Random) -> None:
-    """Lose, double or delay the notices of deletions that a service gets."""
-    forget = service.container.index.forget
+    """Lose, double or delay the messages about deletions that a service gets."""
+    apply = service.container.index.apply_removal
 
     def disturbed(message: Any) -> None:
         for _ in range(chance.choice((0, 0, 1, 2))):
             if chance.random() < 0.5:
-                forget(message)
+                apply(message)
             else:
-                asyncio.get_running_loop().call_later(chance.random(), forget, message)
+                asyncio.get_running_loop().call_later(chance.random(), apply, message)
 
-    service.container.index.forget = disturbed  # type: ignore[method-assign]
+    service.container.index.apply_removal = disturbed  # type: ignore[method-assign]
 
 
 def text_of(chance: random.Random) -> str:

@@ -119,15 +119,15 @@ def test_few_of_many_equal_entries_are_made_into_hits() -> None:
     assert len(made) <= 20
 
 
-def test_a_notice_looks_at_the_segments_of_its_tenant_alone() -> None:
+def test_a_removal_reads_the_segments_of_its_tenant_alone() -> None:
     resident = ResidentIndex(max_bytes=2000)
     tenants = [TenantId(UUID(int=number)) for number in range(3)]
     for tenant in tenants:
-        resident._slot((tenant, SegmentScope("tenant", None, (EntryKind.TURN,)), 1))  # noqa: SLF001
+        resident._find_or_add((tenant, SegmentScope("tenant", None, (EntryKind.TURN,)), 1))  # noqa: SLF001
     assert {tenant: len(own) for tenant, own in resident._of_tenant.items()} == dict.fromkeys(tenants, 1)  # noqa: SLF001
-    last = next(reversed(resident._slots))  # noqa: SLF001
-    resident._evict(last)  # noqa: SLF001
+    last = next(reversed(resident._cached))  # noqa: SLF001
+    resident._evict_surplus(last)  # noqa: SLF001
     assert list(resident._of_tenant) == [tenants[2]]  # noqa: SLF001
-    resident.forget(tenants[0], None)
-    resident.forget(tenants[2], [A])
+    resident.evict_tenant(tenants[0])
+    resident.remove_entries(tenants[2], [A])
     assert len(resident) == 1

@@ -206,7 +206,7 @@ class ErasureRunner:
                 result = await self._end(run, tx, state, ended_at)
                 await run.succeed(tx, result=result, ended_at=ended_at)
                 # names that the segments of the tenant have in memory
-                tx.after_commit.append(lambda: self._index.forget_tenant(erasing.caller))
+                tx.after_commit.append(lambda: self._index.evict_tenant(erasing.caller))
                 return
             state.phase, state.after = 0, None
             state.since = None if state.began is None else state.began - _MARGIN

@@ -46,7 +46,7 @@ class Codes:
         return self._codes.get(value)
 
     def value(self, code: int) -> object | None:
-        """Return the value of a code; None if it was dropped."""
+        """Return the value of a code; None if it was removed."""
         return None if code == NONE else self._values[code]
 
     def with_values_of(self, codes: Rows) -> "Codes":

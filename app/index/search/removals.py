@@ -1,4 +1,4 @@
-"""Notices of deletions between processes, so that vectors of deleted text do not remain in memory.
+"""Messages about deletions between processes, so that vectors of deleted text do not remain in memory.
 
 Searches do not depend on them: each asks the database what was deleted.
 """
@@ -43,16 +43,16 @@ def removal_messages(removed: Removal) -> Iterator[Message]:
         yield {"k": REMOVALS, "t": tenant, "e": [str(entry_id) for entry_id in ids]}
 
 
-def forget_removed(resident: ResidentIndex, message: Message) -> None:
-    """Remove from memory what a message says; anything that it does not understand drops the tenant's segments."""
+def apply_removal(resident: ResidentIndex, message: Message) -> None:
+    """Remove the entries of a message from memory; for a message of another form, evict the tenant's segments."""
     tenant_id = TenantId(UUID(str(message.get("t"))))
     ids, conversation = message.get("e"), message.get("c")
     if isinstance(ids, list):
-        resident.forget(tenant_id, [UUID(str(entry_id)) for entry_id in ids])
+        resident.remove_entries(tenant_id, [UUID(str(entry_id)) for entry_id in ids])
     elif isinstance(conversation, str):
-        resident.forget_conversation(tenant_id, UUID(conversation))
+        resident.remove_conversation(tenant_id, UUID(conversation))
     else:
-        resident.forget(tenant_id, None)
+        resident.evict_tenant(tenant_id)
 
 
 async def delete_old_removals(ops: Database) -> int:

@@ -1,11 +1,17 @@
 """The resident index: segments in process memory, validated against Postgres by every search.
 
 A search asks, in its own transaction, what changed in the segment since it was read, and reads only that. So it finds
-what is committed, on any process, and nothing that was erased; no notice from another process is needed for that.
-Notices of deletions only serve to delete from memory soon.
+what is committed, on any process, and nothing that was erased; no message from another process is needed for that.
+Messages about deletions only serve to delete from memory soon.
 
-Segments are keyed by tenant, scope and embedding space, and loaded under the tenant's row-level security. The least
-recently used ones are dropped when all together take more than a number of bytes.
+Segments are keyed by tenant, scope and embedding space, and loaded under the tenant's row-level security.
+
+Three verbs say what leaves memory:
+
+- remove: entries leave a segment, because they were deleted from the database. The segment stays.
+- evict: a segment leaves with its key, for three reasons: all segments together take too many bytes (the least recently
+  used ones are evicted), its tenant was erased, or messages about deletions may have been lost.
+- unload: a segment leaves, and its key and lock stay. The next search reads the segment again.
 """
 
 import asyncio
@@ -29,26 +35,29 @@ from app.index.search.segment_store import SegmentScope, SegmentState, SegmentTo
 MAX_AGE_US: Final = 30 * 60 * 1_000_000
 """A segment that was not searched for this long is read again; removals are recorded for longer than that."""
 
-_SPOKEN: Final = (EntryKind.TURN, EntryKind.SUMMARY)
-_STATEMENTS: Final = (EntryKind.FACT, EntryKind.MEMORY)
-_TOO_WIDE_S: Final = 30.0
-_TOO_LARGE_S: Final = 600.0
-"""Until a scope is read again that has few entries, but too many vectors."""
+_CONVERSATION_KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY)
+_MEMORY_KINDS: Final = (EntryKind.FACT, EntryKind.MEMORY)
+_MANY_ENTRIES_S: Final = 30.0
+"""Until a scope with too many entries is read again."""
+_MANY_VECTORS_S: Final = 600.0
+"""Until a scope with few entries, but too many vectors, is read again."""
 _MAX_CHANGES: Final = 4096
-_MAX_NOTICES: Final = 100
-_MAX_SLOTS: Final = 50_000
-_LOOKED_AT: Final = 1000
-"""Segments that one search drops at most."""
+_MAX_PENDING: Final = 100
+"""Removals that wait for the lock of one segment. With more, the segment is evicted."""
+_MAX_CACHED: Final = 50_000
+_MAX_EXAMINED: Final = 1000
+"""Segments that one search examines, and can evict."""
 _BYTES_PER_ENTRY: Final = 700
 """Of an entry without its vector: columns, terms, and the objects of Python."""
 _BUILT_INLINE: Final = 2048
 _CHANGED_INLINE: Final = 10_000
 """Changes of a larger segment are made in a thread: now and then all its terms are sorted."""
-_SLOT_BYTES: Final = 1024
+_CACHED_BYTES: Final = 1024
 _ID_BYTES: Final = 150
 
 _Key: TypeAlias = tuple[TenantId, SegmentScope, int]
-_Removed: TypeAlias = Callable[[Segment], EntryIds]
+_Removal: TypeAlias = Callable[[Segment], EntryIds]
+"""Returns the entries to remove from a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +70,12 @@ class LoadedScope:
 
 
 @dataclass(slots=True)
-class _Slot:
-    """The place of one segment. `lock`: one search at a time loads or refreshes it.
+class _CachedSegment:
+    """A segment, if it is loaded, with its lock: one search at a time loads or refreshes it.
 
-    `forgotten`: removed because of notices since the last search. `notices`: those that came while it was locked, as
-    functions that return the entries to remove. `own_bytes` are those of the slot and its key,
-    `nbytes` those of the segment, too.
+    `removed_ids`: entries that messages removed since the last search. `pending`: removals that arrived while it was
+    locked. `must_be_evicted`: by the search that has the lock. `own_bytes`: bytes of this object and its key,
+    `nbytes`: with those of the segment.
     """
 
     own_bytes: int
@@ -74,10 +83,10 @@ class _Slot:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     segment: Segment | None = None
     state: SegmentState | None = None
-    forgotten: list[UUID] = field(default_factory=list[UUID])
-    notices: list[_Removed] = field(default_factory=list[_Removed])
-    too_wide_until: float = 0.0
-    dropped: bool = False
+    removed_ids: list[UUID] = field(default_factory=list[UUID])
+    pending: list[_Removal] = field(default_factory=list[_Removal])
+    too_large_until: float = 0.0
+    must_be_evicted: bool = False
 
 
 def segment_scope(scope: SearchScope, *, by_project: bool = False) -> SegmentScope:
@@ -86,7 +95,10 @@ def segment_scope(scope: SearchScope, *, by_project: bool = False) -> SegmentSco
     `by_project`: all entries of the tenant are too many for a segment.
     """
     kinds = set(scope.kinds)
-    chosen = _SPOKEN if kinds <= set(_SPOKEN) else _STATEMENTS if kinds <= set(_STATEMENTS) else _SPOKEN + _STATEMENTS
+    if kinds <= set(_CONVERSATION_KINDS):
+        chosen = _CONVERSATION_KINDS
+    else:
+        chosen = _MEMORY_KINDS if kinds <= set(_MEMORY_KINDS) else _CONVERSATION_KINDS + _MEMORY_KINDS
     if scope.conversation_ids is not None:
         return SegmentScope("conversations", tuple(sorted(set(scope.conversation_ids))), chosen)
     if scope.agent_id is not None and kinds == {EntryKind.MEMORY}:
@@ -103,14 +115,14 @@ class ResidentIndex:
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._slots: OrderedDict[tuple[TenantId, SegmentScope, int], _Slot] = OrderedDict()
-        self._of_tenant: dict[TenantId, dict[_Key, _Slot]] = {}
+        self._cached: OrderedDict[tuple[TenantId, SegmentScope, int], _CachedSegment] = OrderedDict()
+        self._of_tenant: dict[TenantId, dict[_Key, _CachedSegment]] = {}
         self.nbytes = 0
         """About the bytes that all segments take."""
 
     def __len__(self) -> int:
-        """Return the number of segments, and of scopes that are too wide for one."""
-        return len(self._slots)
+        """Return the number of segments, and of scopes that are too large for one."""
+        return len(self._cached)
 
     async def load(
         self, tx: Transaction, tenant_id: TenantId, scope: SegmentScope, space: Space, *, max_entries: int
@@ -125,62 +137,62 @@ class ResidentIndex:
         if not limit:
             return None
         key = (tenant_id, scope, space.id)
-        slot = self._slot(key)
-        if slot.too_wide_until > time.monotonic():
+        cached = self._find_or_add(key)
+        if cached.too_large_until > time.monotonic():
             return None
-        async with slot.lock:
-            slot.dropped = False
+        async with cached.lock:
+            cached.must_be_evicted = False
             try:
-                loaded = await self._load(tx, key, slot, space, limit=limit)
+                loaded = await self._load(tx, key, cached, space, limit=limit)
                 view = None if loaded is None else loaded[0].view
             finally:
-                # dropped meanwhile, or evicted before the lock was free
-                if slot.dropped or self._slots.get(key) is not slot:
-                    self._discard(key, slot)
-                self._remove(slot, slot.notices)
-                slot.notices.clear()
-                self._count_bytes(key, slot)
-        self._evict(key)
+                # to be evicted since then, or evicted before the lock was free
+                if cached.must_be_evicted or self._cached.get(key) is not cached:
+                    self._evict(key, cached)
+                self._apply(cached, cached.pending)
+                cached.pending.clear()
+                self._count_bytes(key, cached)
+        self._evict_surplus(key)
         return None if loaded is None or view is None else LoadedScope(scope, view, loaded[1].now)
 
-    def _slot(self, key: _Key) -> _Slot:
-        slot = self._slots.get(key)
-        if slot is None:
+    def _find_or_add(self, key: _Key) -> _CachedSegment:
+        cached = self._cached.get(key)
+        if cached is None:
             values = key[1].values
-            own = _SLOT_BYTES + (_ID_BYTES * len(values) if isinstance(values, tuple) else len(values or ""))
-            slot = self._slots[key] = self._of_tenant.setdefault(key[0], {})[key] = _Slot(own, own)
+            own = _CACHED_BYTES + (_ID_BYTES * len(values) if isinstance(values, tuple) else len(values or ""))
+            cached = self._cached[key] = self._of_tenant.setdefault(key[0], {})[key] = _CachedSegment(own, own)
             self.nbytes += own
-        self._slots.move_to_end(key)
-        return slot
+        self._cached.move_to_end(key)
+        return cached
 
     async def _load(
-        self, tx: Transaction, key: _Key, slot: _Slot, space: Space, *, limit: int
+        self, tx: Transaction, key: _Key, cached: _CachedSegment, space: Space, *, limit: int
     ) -> tuple[Segment, SegmentState] | None:
-        """Bring the segment of a slot up to date, or read it; None if it is too large."""
+        """Bring a segment up to date, or read it; None if it is too large."""
         tenant_id, scope, _ = key
-        segment, state = slot.segment, slot.state
+        segment, state = cached.segment, cached.state
         try:
             if segment is not None and state is not None:
-                state = await self._refresh(tx, key, slot, space, segment, state)
+                state = await self._refresh(tx, key, cached, space, segment, state)
             if segment is None or state is None:
-                self._empty(slot)
+                self._unload(cached)
                 state, entry_ids = await segment_store.list_entries(tx, tenant_id, scope, limit=limit + 1)
                 segment = None
                 if len(entry_ids) <= limit:
                     segment = await read_segment(tx, tenant_id, entry_ids, space, max_bytes=self._max_bytes)
         except SegmentTooLargeError:
-            self._empty(slot)
-            slot.too_wide_until = time.monotonic() + _TOO_LARGE_S
+            self._unload(cached)
+            cached.too_large_until = time.monotonic() + _MANY_VECTORS_S
             return None
         if segment is None or segment.live_count > limit or segment.nbytes > self._max_bytes:
-            self._empty(slot)
-            slot.too_wide_until = time.monotonic() + _TOO_WIDE_S
+            self._unload(cached)
+            cached.too_large_until = time.monotonic() + _MANY_ENTRIES_S
             return None
-        slot.segment, slot.state = segment, state
+        cached.segment, cached.state = segment, state
         return segment, state
 
     async def _refresh(
-        self, tx: Transaction, key: _Key, slot: _Slot, space: Space, segment: Segment, state: SegmentState
+        self, tx: Transaction, key: _Key, cached: _CachedSegment, space: Space, segment: Segment, state: SegmentState
     ) -> SegmentState | None:
         """Bring a segment up to date; None if it has to be read again."""
         tenant_id, scope, _ = key
@@ -192,8 +204,8 @@ class ResidentIndex:
             or len(changes.removed_ids) == _MAX_CHANGES
         ):
             return None
-        # a late notice may be of an entry that was deleted, stored again and read before it came
-        unsure_ids = set(slot.forgotten).difference(changes.removed_ids)
+        # a late message may be about an entry that was deleted, stored again and read before it arrived
+        unsure_ids = set(cached.removed_ids).difference(changes.removed_ids)
         read_ids = [*unsure_ids.difference(changes.changed_ids), *changes.changed_ids]
         batches: list[EntryBatch] = []
         if read_ids:
@@ -204,83 +216,84 @@ class ResidentIndex:
         if len(segment) <= _CHANGED_INLINE or not (read_ids or changes.removed_ids):
             _change(segment, changes.removed_ids, read_ids, batches)
         else:
-            slot.segment = None  # if the search is cancelled, the thread goes on
+            cached.segment = None  # if the search is cancelled, the thread goes on
             await asyncio.to_thread(_change, segment, changes.removed_ids, read_ids, batches)
-        slot.forgotten.clear()
+        cached.removed_ids.clear()
         return changes.state
 
-    def _evict(self, kept: _Key) -> None:
-        """Drop the least recently used segments until the others fit."""
-        for key, slot in list(islice(self._slots.items(), _LOOKED_AT)):
-            if self.nbytes <= self._max_bytes and len(self._slots) <= _MAX_SLOTS:
+    def _evict_surplus(self, kept: _Key) -> None:
+        """Evict the least recently used segments until the others fit."""
+        for key, cached in list(islice(self._cached.items(), _MAX_EXAMINED)):
+            if self.nbytes <= self._max_bytes and len(self._cached) <= _MAX_CACHED:
                 break
-            if key != kept and not slot.lock.locked():
-                self._discard(key, slot)
+            if key != kept and not cached.lock.locked():
+                self._evict(key, cached)
 
-    def _count_bytes(self, key: _Key, slot: _Slot) -> None:
-        if self._slots.get(key) is slot:
-            nbytes = slot.own_bytes + (0 if slot.segment is None else slot.segment.nbytes)
-            self.nbytes += nbytes - slot.nbytes
-            slot.nbytes = nbytes
+    def _count_bytes(self, key: _Key, cached: _CachedSegment) -> None:
+        if self._cached.get(key) is cached:
+            nbytes = cached.own_bytes + (0 if cached.segment is None else cached.segment.nbytes)
+            self.nbytes += nbytes - cached.nbytes
+            cached.nbytes = nbytes
 
-    def _empty(self, slot: _Slot) -> None:
-        """Drop the segment of a slot. One that was evicted is not counted any more."""
-        slot.segment, slot.state = None, None
-        slot.forgotten.clear()
+    def _unload(self, cached: _CachedSegment) -> None:
+        """Free the memory of a segment; keep its key and lock."""
+        cached.segment, cached.state = None, None
+        cached.removed_ids.clear()
 
-    def _discard(self, key: _Key, slot: _Slot) -> None:
-        """Remove a slot with its key, which may be a name."""
-        self._empty(slot)
-        if self._slots.get(key) is slot:
-            self.nbytes -= slot.nbytes
-            del self._slots[key], self._of_tenant[key[0]][key]
+    def _evict(self, key: _Key, cached: _CachedSegment) -> None:
+        """Free the memory of a segment and of its key, which can contain a name."""
+        self._unload(cached)
+        if self._cached.get(key) is cached:
+            self.nbytes -= cached.nbytes
+            del self._cached[key], self._of_tenant[key[0]][key]
             if not self._of_tenant[key[0]]:
                 del self._of_tenant[key[0]]
 
-    def _drop(self, key: _Key, slot: _Slot) -> None:
-        if slot.lock.locked():
-            slot.dropped = True
+    def _evict_when_unlocked(self, key: _Key, cached: _CachedSegment) -> None:
+        if cached.lock.locked():
+            cached.must_be_evicted = True
         else:
-            self._discard(key, slot)
+            self._evict(key, cached)
 
-    def forget(self, tenant_id: TenantId, entry_ids: Sequence[UUID] | None) -> None:
-        """Remove entries of a tenant from memory; None drops all its segments."""
-        if entry_ids is not None:
-            numbers = numbers_of_ids(entry_ids)
-            self._forget(tenant_id, lambda _: numbers)
-            return
-        for key, slot in list(self._of_tenant.get(tenant_id, {}).items()):
-            self._drop(key, slot)
+    def remove_entries(self, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> None:
+        """Remove these entries of a tenant from memory."""
+        numbers = numbers_of_ids(entry_ids)
+        self._remove(tenant_id, lambda _: numbers)
 
-    def forget_conversation(self, tenant_id: TenantId, conversation_id: UUID) -> None:
+    def remove_conversation(self, tenant_id: TenantId, conversation_id: UUID) -> None:
         """Remove all entries of a conversation from memory."""
-        self._forget(tenant_id, lambda segment: segment.entries_of(conversation_id))
+        self._remove(tenant_id, lambda segment: segment.entries_of(conversation_id))
 
-    def _forget(self, tenant_id: TenantId, removed: _Removed) -> None:
-        for key, slot in list(self._of_tenant.get(tenant_id, {}).items()):
-            if not slot.lock.locked():
-                had_entries = slot.segment is not None and slot.segment.live_count > 0
-                self._remove(slot, [removed])
-                if had_entries and (slot.segment is None or not slot.segment.live_count):
-                    self._discard(key, slot)
+    def _remove(self, tenant_id: TenantId, removal: _Removal) -> None:
+        for key, cached in list(self._of_tenant.get(tenant_id, {}).items()):
+            if not cached.lock.locked():
+                had_entries = cached.segment is not None and cached.segment.live_count > 0
+                self._apply(cached, [removal])
+                if had_entries and (cached.segment is None or not cached.segment.live_count):
+                    self._evict(key, cached)
                 else:
-                    self._count_bytes(key, slot)
-            elif len(slot.notices) < _MAX_NOTICES:
-                slot.notices.append(removed)
+                    self._count_bytes(key, cached)
+            elif len(cached.pending) < _MAX_PENDING:
+                cached.pending.append(removal)
             else:
-                slot.dropped = True
+                cached.must_be_evicted = True
 
-    def _remove(self, slot: _Slot, notices: Sequence[_Removed]) -> None:
-        for removed in notices:
-            if slot.segment is not None:
-                slot.forgotten += ids_of_numbers(slot.segment.remove(removed(slot.segment)))
-                if len(slot.forgotten) > _MAX_CHANGES:
-                    self._empty(slot)
+    def _apply(self, cached: _CachedSegment, removals: Sequence[_Removal]) -> None:
+        for removal in removals:
+            if cached.segment is not None:
+                cached.removed_ids += ids_of_numbers(cached.segment.remove(removal(cached.segment)))
+                if len(cached.removed_ids) > _MAX_CHANGES:
+                    self._unload(cached)
 
-    def forget_all(self) -> None:
-        """Drop all segments, because notices of deletions may have been lost."""
-        for key, slot in list(self._slots.items()):
-            self._drop(key, slot)
+    def evict_tenant(self, tenant_id: TenantId) -> None:
+        """Evict all segments of a tenant."""
+        for key, cached in list(self._of_tenant.get(tenant_id, {}).items()):
+            self._evict_when_unlocked(key, cached)
+
+    def evict_all(self) -> None:
+        """Evict all segments, because messages about deletions may have been lost."""
+        for key, cached in list(self._cached.items()):
+            self._evict_when_unlocked(key, cached)
 
 
 async def read_segment(
@@ -305,7 +318,7 @@ def _change(
     if removed_ids:
         segment.remove(numbers_of_ids(removed_ids))
     if read_ids:
-        # those that were not found are retired, or gone by now
-        segment.retire(numbers_of_ids(read_ids))
+        # those that were not found are dead now, or were removed before
+        segment.mark_dead(numbers_of_ids(read_ids))
     for batch in batches:
         segment.put(batch)

@@ -2,9 +2,9 @@
 
 A segment has the columns that filters and ranking need, a vector per piece of text, and an inverted list of terms: for
 each term the rows that have it, with its count. No text is kept. Rows are only added; a changed entry gets a new row,
-and its old one is dead. When a quarter of the rows is dead, the segment is rebuilt without them. The vectors of a
-removed entry become zero at once, and names that only removed entries have are dropped; its terms remain as hashes,
-without being found, until then.
+and its old one is dead. When a quarter of the rows is dead, the segment is rebuilt without them. The row of a removed
+entry is dead too, its vectors become zero at once, and names that no other entry has are removed; its terms remain as
+hashes, without being found, until the segment is rebuilt.
 
 A search reads a `SegmentView`. It does not change when entries are added, changed or removed meanwhile, except that the
 vectors of removed entries become zero.
@@ -267,7 +267,7 @@ class Segment:
 
     def put(self, batch: EntryBatch) -> None:
         """Add entries; those that the segment has already are replaced. The ids of a batch are distinct."""
-        self.retire(batch.columns.entry_id)
+        self.mark_dead(batch.columns.entry_id)
         self._recent_terms = RecentTerms.joined([self._recent_terms, self._append(batch)])
         self._order(self._count - len(batch), self._count)
         if self._recent > max(_MIN_RECENT, self._count // _RECENT_SHARE):
@@ -310,37 +310,37 @@ class Segment:
     def remove(self, entry_ids: EntryIds) -> EntryIds:
         """Remove entries; return the ids of those that the segment had.
 
-        All their vectors become zero at once, and the names that no other live entry has are dropped.
+        All their vectors become zero at once, and the names that no other live entry has are removed.
         """
         is_own = rows_with(self._columns.entry_id[: self._count], entry_ids)
         rows = np.flatnonzero(is_own)
         self._vectors[_piece_rows(self._columns.first_piece[rows], self._columns.pieces[rows])] = 0
         removed = self._columns.entry_id[: self._count][is_own & self._live]
-        self._kill(np.flatnonzero(is_own & self._live))
+        self._mark_rows_dead(np.flatnonzero(is_own & self._live))
         if len(rows):
-            self._drop_names()
+            self._remove_unused_names()
         return removed
 
-    def _drop_names(self) -> None:
-        """Drop the names that no live entry has. Views keep their own dictionaries."""
+    def _remove_unused_names(self) -> None:
+        """Remove the names that no live entry has. Views keep their own dictionaries."""
         live = self._live[: self._count]
         self._texts = self._texts.with_names_of(
             {name: getattr(self._columns, name)[: self._count][live] for name in NAME_COLUMNS}
         )
 
-    def retire(self, entry_ids: EntryIds) -> None:
-        """Leave out entries that changed; a search that has begun still compares their vectors."""
-        self._kill(np.flatnonzero(rows_with(self._columns.entry_id[: self._count], entry_ids) & self._live))
+    def mark_dead(self, entry_ids: EntryIds) -> None:
+        """Mark the rows of changed entries as dead; a search that has begun still compares their vectors."""
+        self._mark_rows_dead(np.flatnonzero(rows_with(self._columns.entry_id[: self._count], entry_ids) & self._live))
 
-    def _kill(self, rows: NDArray[np.intp]) -> None:
-        """Leave out live rows."""
+    def _mark_rows_dead(self, rows: NDArray[np.intp]) -> None:
+        """Mark live rows as dead, and rebuild the segment if too many rows are dead."""
         if not len(rows):
             return
         self._live = self._live.copy()  # a view keeps its own
         self._live[rows] = False
         if self._dates:
-            killed = {(high, low) for high, low in self._columns.entry_id[rows].tolist()}
-            self._dates = {known: text for known, text in self._dates.items() if known not in killed}
+            dead_ids = {(high, low) for high, low in self._columns.entry_id[rows].tolist()}
+            self._dates = {known: text for known, text in self._dates.items() if known not in dead_ids}
         if self._count - self.live_count > max(_MIN_RECENT, self._count // _DEAD_SHARE):
             self._rebuild()
 

@@ -10,7 +10,7 @@ from app.core.ids import KeyId, TenantId, format_id
 from app.settings.models import ChatSettings
 from app.settings.rates import RateSettings
 from app.tenancy.limits import store
-from app.tenancy.limits.quotas import NAMES, TenantQuotas, next_midnight
+from app.tenancy.limits.quotas import QUOTA_NAMES, TenantQuotas, next_midnight
 from app.tenancy.limits.rates import default_rates
 from app.tenancy.limits.schemas import (
     KeyLimitsView,
@@ -54,7 +54,7 @@ class LimitAdministration:
         quotas = {
             name: QuotaView(limit=limit, used=used)
             for name, limit, used in zip(
-                NAMES, self._quotas.limits(own), self._quotas.used_by(tenant_id, usage), strict=True
+                QUOTA_NAMES, self._quotas.limits(own), self._quotas.used_by(tenant_id, usage), strict=True
             )
         }
         tokens = chat.llm_daily_tokens if own.daily_model_tokens is None else own.daily_model_tokens

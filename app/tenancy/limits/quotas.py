@@ -23,7 +23,7 @@ from app.tenancy.limits.store import Usage
 from app.tenancy.schemas import Caller
 
 MAX_TENANTS: Final = 10_000
-NAMES: Final = ("daily_turns", "daily_bytes", "daily_vectors")
+QUOTA_NAMES: Final = ("daily_turns", "daily_bytes", "daily_vectors")
 _Amounts = tuple[int, int, int]
 _NOTHING: Final[_Amounts] = (0, 0, 0)
 
@@ -61,7 +61,7 @@ class TenantQuotas:
         self._log = get_logger()
 
     def limits(self, given: Quotas) -> _Amounts:
-        """Return the limits of a tenant, in the order of `NAMES`; 0 for none."""
+        """Return the limits of a tenant, in the order of `QUOTA_NAMES`; 0 for none."""
         return _amounts(given, self._defaults)
 
     def observe(self, tenant_id: TenantId, *, quotas: Quotas, usage: Usage | None) -> None:
@@ -78,7 +78,7 @@ class TenantQuotas:
         known = self._known.get(caller.tenant_id)
         if known is None or known.limits == _NOTHING:
             return None
-        for name, limit, used in zip(NAMES, known.limits, known.used(), strict=True):
+        for name, limit, used in zip(QUOTA_NAMES, known.limits, known.used(), strict=True):
             if limit and used >= limit:
                 if known.day != _today():
                     known.written, known.day = _NOTHING, _today()
@@ -163,7 +163,7 @@ def _exhausted(name: str, limit: int) -> RateLimited:
 
 
 def _amounts(given: Quotas, defaults: Quotas) -> _Amounts:
-    pairs = ((getattr(given, name), getattr(defaults, name)) for name in NAMES)
+    pairs = ((getattr(given, name), getattr(defaults, name)) for name in QUOTA_NAMES)
     turns, size, vectors = (own if own is not None else default or 0 for own, default in pairs)
     return turns, size, vectors
 

@@ -1,7 +1,7 @@
 """Times are RFC 3339 in UTC with milliseconds in the API, and aware datetimes of the same precision in Python."""
 
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerializer, WithJsonSchema
@@ -28,6 +28,11 @@ def format_time(value: datetime) -> str:
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (  # noqa: UP031
         value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond // 1000,
     )  # fmt: skip
+
+
+def next_midnight(after: datetime) -> datetime:
+    """Return the first midnight (UTC) after a time: the end of its day."""
+    return (after.astimezone(UTC) + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _only_text(value: object) -> object:

@@ -1,16 +1,18 @@
 """Public API of limits: an operator sets those of a tenant, an administrator those of its keys; both see the usage."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.core.database.transactions import Database
 from app.core.errors import Forbidden, NotFound
 from app.core.ids import KeyId, TenantId, format_id
+from app.core.times import next_midnight
 from app.settings.models import ChatSettings
 from app.settings.rates import RateSettings
 from app.tenancy.limits import store
-from app.tenancy.limits.quotas import QUOTA_NAMES, TenantQuotas, next_midnight
+from app.tenancy.limits.quotas import QUOTA_NAMES, TenantQuotas
 from app.tenancy.limits.rates import default_rates
 from app.tenancy.limits.schemas import (
     KeyLimitsView,
@@ -67,7 +69,7 @@ class LimitAdministration:
                 daily_model_tokens=QuotaView(limit=tokens or 0, used=spent.tokens),
                 daily_model_cost=QuotaView(limit=cost or 0, used=float(spent.cost)),
             ),
-            resets_at=next_midnight(),
+            resets_at=next_midnight(datetime.now(UTC)),
         )
 
     async def set_limits(self, caller: Caller, tenant_id: TenantId, *, body: TenantLimits) -> LimitsView:

@@ -7,7 +7,7 @@ counts of that time; the rows themselves are counted nowhere else.
 """
 
 import asyncio
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import Final
 
@@ -15,7 +15,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, RateLimited
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
-from app.core.times import format_time
+from app.core.times import format_time, next_midnight
 from app.settings.rates import RateSettings
 from app.tenancy.limits import store
 from app.tenancy.limits.schemas import Quotas
@@ -147,17 +147,13 @@ class TenantQuotas:
         return written if known is None else _sum(written, known.counted)
 
 
-def next_midnight() -> datetime:
-    """Return the end of the day (UTC)."""
-    return (datetime.now(UTC) + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
-
-
 def _exhausted(name: str, limit: int) -> RateLimited:
-    midnight = next_midnight()
+    now = datetime.now(UTC)
+    midnight = next_midnight(now)
     return RateLimited(
         "quota_exhausted",
         f"This tenant has used up its quota {name} ({limit}). It can store again at midnight, UTC.",
-        retry_after_s=int((midnight - datetime.now(UTC)).total_seconds()) + 1,
+        retry_after_s=int((midnight - now).total_seconds()) + 1,
         extra={"quota": name, "resumes_at": format_time(midnight)},
     )
 

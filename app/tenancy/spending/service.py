@@ -17,7 +17,7 @@ from app.core.ids import TenantId, format_id, parse_id
 from app.core.paging import Cursors, Page, make_page
 from app.core.paging import Key as SortKey
 from app.core.telemetry import get_logger
-from app.core.times import format_time
+from app.core.times import format_time, next_midnight
 from app.providers.schemas import ModelPurpose, ModelUsage
 from app.providers.shapes import cleaned
 from app.settings.models import ChatSettings
@@ -66,7 +66,7 @@ class Spending:
                 "model_budget_exhausted",
                 "What this tenant may spend on chat models in a day is spent. It goes on at midnight, UTC.",
                 retry_after_s=spent.left_s,
-                extra={"resumes_at": format_time(_midnight(spent.left_s))},
+                extra={"resumes_at": format_time(_renewal_time(spent.left_s))},
             )
 
     async def record(
@@ -147,9 +147,10 @@ class Spending:
                 yield tx
 
 
-def _midnight(left_s: int) -> datetime:
-    """Return the midnight that is so many seconds from now."""
-    return (datetime.now(UTC) + timedelta(seconds=left_s, hours=12)).replace(hour=0, minute=0, second=0, microsecond=0)
+def _renewal_time(left_s: int) -> datetime:
+    """Return the midnight that is about `left_s` seconds away by the clock of the database."""
+    # counted from noon, so that a clock of this process that is wrong by some hours gives the same midnight
+    return next_midnight(datetime.now(UTC) + timedelta(seconds=left_s) - timedelta(hours=12))
 
 
 def _key(row: ModelUsageDay) -> SortKey:

@@ -390,7 +390,7 @@ class Appends:
             await self.bench.ann.keep(self.bench.tenants[0].id)
             await asyncio.sleep(0.2)
 
-    async def forget(self) -> None:
+    async def delete_appended(self) -> None:
         """Delete what was appended, so that searches may be measured on the same world again."""
         await self.connection.execute(f"drop index if exists {self.index}")  # slow to delete from, soon made
         await self.connection.execute(
@@ -412,11 +412,11 @@ async def measure_ingest(bench: Bench, superuser: str, space_id: int, rounds: in
     for number in range(rounds):
         if number % 2:
             live, without = await appends.live(), await appends.without()
-            await appends.forget()
+            await appends.delete_appended()
         else:
             without, live = await appends.without(), await appends.live()
         pairs.append((without, live))
-    await appends.forget()
+    await appends.delete_appended()
     await appends.connection.close()
     for name, of_pair in (("no vector index", 0), ("tier live, filled meanwhile", 1)):
         table.add_row(f"{name}, median", *(f"{rate:,.0f}" for rate in np.median([p[of_pair] for p in pairs], axis=0)))

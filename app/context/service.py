@@ -138,7 +138,7 @@ class ContextBuilder:
     ) -> ContextParts:
         """Return all parts that may be shown; `conversation_id` is None for a conversation that does not exist yet."""
         query = await self._query(caller, conversation_id, request, recent)
-        (recalled, facts, degraded), (memories, forgetful) = await asyncio.gather(
+        (recalled, facts, degraded), (memories, memories_degraded) = await asyncio.gather(
             self._by_question(caller, conversation_id, request, recent, query),
             self._or_degraded(self._memories(caller, request, recent, query), []),
         )
@@ -151,7 +151,7 @@ class ContextBuilder:
             facts=facts,
             memories=memories,
             recalled=recalled,
-            degraded=list(dict.fromkeys([*degraded, *forgetful])),
+            degraded=list(dict.fromkeys([*degraded, *memories_degraded])),
         )
 
     def _asked(self, request: ContextRequest, newest: int | None) -> WindowRequest:

@@ -72,12 +72,12 @@ class TenantShares:
                 await waiter.granted
         except TimeoutError:
             if not waiter.has_it:
-                self._forget(waiter)
+                self._stop_waiting(waiter)
         except asyncio.CancelledError:
             if waiter.has_it:
                 self.release(tenant, amount)
             else:
-                self._forget(waiter)
+                self._stop_waiting(waiter)
             raise
         return waiter.has_it
 
@@ -89,7 +89,7 @@ class TenantShares:
             del self._used_by[tenant]
         self._admit()
 
-    def _forget(self, waiter: _Waiter) -> None:
+    def _stop_waiting(self, waiter: _Waiter) -> None:
         self._waiting.remove(waiter)
         self._admit()  # a later request may be next
 

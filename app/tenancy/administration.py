@@ -102,7 +102,7 @@ class Administration:
             )
             await self._idempotency.store_result(caller, tx, idempotency_key, [key_id], is_new=False)
             record(tx, caller, Action.KEY_ROTATE, ObjectKind.KEY, key_id, counts={"keys": 1})
-        self._tenancy.forget_checked()
+        self._tenancy.clear_checked()
         return KeyMade(**(rotated or key).model_dump(), key=str(text))
 
     async def revoke_key(self, caller: Caller, key_id: KeyId, *, force: bool) -> None:
@@ -119,7 +119,7 @@ class Administration:
                 )
             await store.revoke_key(tx, caller.tenant_id, key_id)
             record(tx, caller, Action.KEY_REVOKE, ObjectKind.KEY, key_id, counts={"keys": 1})
-        self._tenancy.forget_checked()
+        self._tenancy.clear_checked()
 
     async def _own_key(self, caller: Caller, tx: Transaction, key_id: KeyId) -> Key:
         key = await store.lock_key(tx, caller.tenant_id, key_id)

@@ -79,7 +79,7 @@ class LimitAdministration:
             if not await store.write_limits(tx, tenant_id, body):
                 raise NotFound("not_found", "There is no such tenant.")
             record(tx, caller, Action.TENANT_LIMIT, ObjectKind.TENANT, tenant_id, counts={"tenants": 1})
-        self._tenancy.forget_checked()
+        self._tenancy.clear_checked()
         return await self.limits(caller, tenant_id)
 
     async def key_limits(self, caller: Caller, key_id: KeyId) -> KeyLimitsView:
@@ -101,5 +101,5 @@ class LimitAdministration:
             if not await store.write_key_rates(tx, caller.tenant_id, key_id, body):
                 raise NotFound("not_found", "There is no such key.")
             record(tx, caller, Action.KEY_LIMIT, ObjectKind.KEY, key_id, counts={"keys": 1})
-        self._tenancy.forget_checked()
+        self._tenancy.clear_checked()
         return await self.key_limits(caller, key_id)

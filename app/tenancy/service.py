@@ -98,7 +98,7 @@ class Tenancy:
         """Calls that this process works on."""
         self._failed_keys = FailedKeys(rates.failed_keys_per_minute, max_known=settings.key_cache_entries)
         self._checked: dict[bytes, tuple[float, Caller]] = {}
-        self._forgotten = 0
+        self._clear_count = 0
         self._log = get_logger()
         self._used: dict[tuple[TenantId, KeyId], datetime] = {}
         self._warned: dict[tuple[TenantId, KeyId], date] = {}
@@ -148,7 +148,7 @@ class Tenancy:
         return cached[1] if cached is not None and cached[0] > monotonic() else None
 
     def _cache_caller(self, digest: bytes, caller: Caller, *, for_s: float, asked_at: int) -> None:
-        if asked_at != self._forgotten:
+        if asked_at != self._clear_count:
             return  # the row may be older than a later revocation
         while len(self._checked) >= self._settings.key_cache_entries:
             del self._checked[next(iter(self._checked))]
@@ -159,7 +159,7 @@ class Tenancy:
         key = parse_key(token)
         if key is None:
             raise Unauthenticated("unauthenticated", _BAD_KEY)
-        asked_at = self._forgotten
+        asked_at = self._clear_count
         async with self._database.transaction(key.tenant_id, read_only=True) as tx:
             row = await store.find_key(tx, key.tenant_id, key.key_id)
         # compared even for an unknown key, so that timing reveals nothing
@@ -186,7 +186,7 @@ class Tenancy:
         return caller
 
     async def _check_person(self, people: People, token: str, digest: bytes) -> Caller:
-        asked_at = self._forgotten
+        asked_at = self._clear_count
         identity = await people.verify(token)
         async with self._database.transaction(identity.tenant_id, read_only=True) as tx:
             row = await store.find_tenant_limits(tx, identity.tenant_id)
@@ -291,7 +291,7 @@ class Tenancy:
             if not await self._epochs.move(tx, caller.tenant_id, conversation_id):
                 raise NotFound("not_found", "There is no such conversation.")
             record(tx, caller, Action.TOKEN_REVOKE, ObjectKind.CONVERSATION, conversation_id)
-        self._forgotten += 1
+        self._clear_count += 1
         for digest, (_, known) in list(self._checked.items()):
             bound = known.bound
             if bound is not None and (known.key_tenant_id, bound.conversation_id) == (
@@ -301,7 +301,7 @@ class Tenancy:
                 del self._checked[digest]
 
     async def _check_token(self, token: str, digest: bytes) -> Caller:
-        asked_at = self._forgotten
+        asked_at = self._clear_count
         claims = read_token(self._token_secret, token)
         if claims is None:
             raise Unauthenticated("unauthenticated", _BAD_JWT)
@@ -418,9 +418,9 @@ class Tenancy:
         """Return the stored hash of a key."""
         return key_hmac(self._secret, key)
 
-    def forget_checked(self) -> None:
-        """Clear the cache of keys and tokens, after a revocation or rotation."""
-        self._forgotten += 1
+    def clear_checked(self) -> None:
+        """Clear the cache of checked keys and tokens, after a revocation or rotation."""
+        self._clear_count += 1
         self._checked.clear()
 
     async def revoke_key(self, tenant_id: TenantId, *, key_id: KeyId) -> None:
@@ -429,7 +429,7 @@ class Tenancy:
             if not await store.revoke_key(tx, tenant_id, key_id):
                 raise NotFound("not_found", "There is no such key.")
             record(tx, Command(tenant_id), Action.KEY_REVOKE, ObjectKind.KEY, key_id, counts={"keys": 1})
-        self.forget_checked()
+        self.clear_checked()
 
     async def flush_last_used(self) -> None:
         """Write the last use of keys; if that fails, they are kept for the next time."""

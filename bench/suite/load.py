@@ -69,7 +69,7 @@ async def send(client: Client, request: Request) -> float:
 
 
 async def warm_up(target: Target, requests_of: RequestsOf, *, clients: int, requests: int) -> None:
-    """Send some requests of each client and forget the times."""
+    """Send some requests of each client and discard the times."""
 
     async def work(number: int) -> None:
         requests_of_client = requests_of(number)

@@ -372,7 +372,7 @@ async def test_the_use_of_a_key_that_expires_soon_is_logged_once_a_day(
     for key in keys:
         async with service.client(key) as sender:
             await sender.get("/v1/conversations")
-            service.container.tenancy.forget_checked()
+            service.container.tenancy.clear_checked()
             await sender.get("/v1/conversations")
     warned = [(one.args[0], one.kwargs["count"]) for one in log.warning.call_args_list]
     assert warned == [("key.expires_soon", 3)]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.core.bus.wire import FORGET_AFTER_S, MAX_ORIGINS, Envelope, SequenceTracker, encode, pack, read_envelope
+from app.core.bus.wire import EVICT_AFTER_S, MAX_ORIGINS, Envelope, SequenceTracker, encode, pack, read_envelope
 
 
 def envelope(first: int, count: int = 1, *, origin: str = "a", has_loss: bool = False) -> Envelope:
@@ -65,8 +65,8 @@ def test_an_origin_that_says_it_lost_something_is_believed_at_first_sight() -> N
 def test_origins_are_forgotten_after_a_while_and_when_there_are_too_many() -> None:
     sequences = SequenceTracker()
     sequences.record(envelope(0), now_s=0)
-    sequences.record(envelope(0, origin="b"), now_s=FORGET_AFTER_S + 1)
-    assert sequences.record(envelope(9), now_s=FORGET_AFTER_S + 1)[0] is False
+    sequences.record(envelope(0, origin="b"), now_s=EVICT_AFTER_S + 1)
+    assert sequences.record(envelope(9), now_s=EVICT_AFTER_S + 1)[0] is False
     sequences = SequenceTracker()
     sequences.record(envelope(0), now_s=0)
     for number in range(MAX_ORIGINS):

@@ -113,7 +113,7 @@ class Flusher:
 
     def _keep_acknowledged(self, buffer: OpenTurnBuffer, *, ended: bool) -> None:
         """Keep the acknowledged lengths of a dropped tail until the turn has ended or has another epoch."""
-        self.forget_acknowledged(buffer.key)
+        self.remove_acknowledged(buffer.key)
         if not ended and (owing := buffer.lengths_at_risk()):
             self._acknowledged[buffer.key] = (buffer.epoch, owing)
             if len(self._acknowledged) > _MAX_ACKNOWLEDGED:
@@ -124,8 +124,8 @@ class Flusher:
         of, lengths = self._acknowledged.get(key, (epoch, {}))
         return lengths if of == epoch else {}
 
-    def forget_acknowledged(self, key: StreamKey) -> None:
-        """Forget the acknowledged lengths of a turn: it has ended, or another one was opened under its key."""
+    def remove_acknowledged(self, key: StreamKey) -> None:
+        """Remove the acknowledged lengths of a turn: it has ended, or another one was opened under its key."""
         self._acknowledged.pop(key, None)
 
     async def run_forever(self) -> None:

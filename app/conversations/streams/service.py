@@ -381,9 +381,9 @@ class Streams:
     def _add_opened_buffer(
         self, caller: Caller, row: TurnRow, opened: OpenedTurn, listener: StreamListener | None
     ) -> OpenTurnBuffer:
-        """Add the buffer of a new turn, and forget an earlier turn of its key in a deleted conversation."""
+        """Add the buffer of a new turn. Its key may be that of an earlier turn in a deleted conversation."""
         buffer = self._add_buffer(caller, row, opened, listener, key_id=caller.key_id, size=0)
-        self._flusher.forget_acknowledged(buffer.key)
+        self._flusher.remove_acknowledged(buffer.key)
         buffer.acknowledged = {}
         return buffer
 

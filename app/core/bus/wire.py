@@ -14,7 +14,7 @@ from typing import cast
 from app.core.bus.messages import Message
 
 MAX_ORIGINS = 1024
-FORGET_AFTER_S = 86_400.0
+EVICT_AFTER_S = 86_400.0
 _MAX_ORIGIN_LENGTH = 64
 _PREFIX_BYTES = 128  # upper bound for an origin, a number and the punctuation
 
@@ -95,7 +95,7 @@ class SequenceTracker:
         self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def clear(self) -> None:
-        """Forget all origins: the first envelope of each sets its next number."""
+        """Remove all origins: the first envelope of each sets its next number."""
         self._known.clear()
 
     def record(self, envelope: Envelope, *, now_s: float) -> tuple[bool, Sequence[Message]]:
@@ -104,7 +104,7 @@ class SequenceTracker:
         expected, _ = self._known.get(envelope.origin, (envelope.first, 0.0))
         self._known[envelope.origin] = (max(expected, next_number), now_s)
         self._known.move_to_end(envelope.origin)
-        while len(self._known) > MAX_ORIGINS or next(iter(self._known.values()))[1] < now_s - FORGET_AFTER_S:
+        while len(self._known) > MAX_ORIGINS or next(iter(self._known.values()))[1] < now_s - EVICT_AFTER_S:
             self._known.popitem(last=False)
         repeated = max(0, expected - envelope.first)
         return envelope.has_loss or envelope.first > expected, envelope.messages[repeated:]

@@ -70,7 +70,7 @@ class ConnectionPool:
             if not pooled.connection.is_closed():
                 pooled.uses += 1
                 return pooled
-            self._drop(pooled)
+            self._remove_idle(pooled)
         if self._closing is not None:
             raise _closed()
         async with asyncio.timeout(self._timeout_s):
@@ -122,8 +122,8 @@ class ConnectionPool:
         self._all.discard(pooled)
         self._pass_on(None)
 
-    def _drop(self, pooled: PooledConnection) -> None:
-        """Forget an idle connection, which no caller waits for."""
+    def _remove_idle(self, pooled: PooledConnection) -> None:
+        """Remove an idle connection, which no caller waits for."""
         self._all.discard(pooled)
         self._count -= 1
 
@@ -154,7 +154,7 @@ class ConnectionPool:
             self._idle.remove(pooled)
             if not pooled.connection.is_closed():
                 pooled.connection.terminate()
-            self._drop(pooled)
+            self._remove_idle(pooled)
         self._sweep_timer = loop.call_later(_SWEEP_S, self._sweep) if len(self._idle) > 1 else None
 
     async def close(self) -> None:
@@ -169,7 +169,7 @@ class ConnectionPool:
         while self._idle:
             pooled = self._idle.pop()
             await pooled.connection.close()
-            self._drop(pooled)
+            self._remove_idle(pooled)
         if self._count > 0:
             await self._closing
 

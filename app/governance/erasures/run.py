@@ -158,7 +158,7 @@ class ErasureRunner:
         self._end = end
         self._steps: dict[str, Callable[[_Erasing, Transaction], Awaitable[bool]]] = {
             "keys": self._close_tenant,
-            _OWNER_OF_KEYS: self._forget_owner_of_keys,
+            _OWNER_OF_KEYS: self._remove_owner_of_keys,
             "conversations": self._erase_conversations,
             "facts": self._erase_facts,
             "memories": self._erase_memories,
@@ -213,11 +213,11 @@ class ErasureRunner:
             state.began = ended_at
         await run.checkpoint(tx, done=state.done(kind), total=total, state=state.written())
 
-    async def _forget_owner_of_keys(self, erasing: _Erasing, tx: Transaction) -> bool:
+    async def _remove_owner_of_keys(self, erasing: _Erasing, tx: Transaction) -> bool:
         """Remove the name of an owner from keys."""
         subject = erasing.subject
         if subject.project is None:
-            changed = await store.forget_owner_of_keys(tx, erasing.run.tenant_id, subject.name)
+            changed = await store.remove_owner_of_keys(tx, erasing.run.tenant_id, subject.name)
             erasing.state.add("api_keys", emptied=changed)
         return False
 

@@ -209,7 +209,7 @@ async def close_tenant(tx: Transaction, tenant_id: TenantId, *, kept_key: KeyId 
     return {"api_keys": (keys, renamed), "tenants": (0, tenants)}
 
 
-async def forget_owner_of_keys(tx: Transaction, tenant_id: TenantId, owner: str) -> int:
+async def remove_owner_of_keys(tx: Transaction, tenant_id: TenantId, owner: str) -> int:
     """Remove an owner from the restrictions of keys (ops role), and revoke keys that reach nothing then.
 
     Return the number of changed keys.

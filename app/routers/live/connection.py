@@ -179,10 +179,10 @@ class LiveSocket:
 
         Later frames with this epoch are refused.
         """
-        self._forget_ended(turn_id, error)
+        self._remove_ended(turn_id, error)
         self._outbox.send_answer(error_frame(error, turn_id=format_id(turn_id), known=self._known))
 
-    def _forget_ended(self, turn_id: TurnId, error: AppError) -> None:
+    def _remove_ended(self, turn_id: TurnId, error: AppError) -> None:
         if error.code in _HAS_ENDED:
             self._epochs.end(turn_id)
 
@@ -226,7 +226,7 @@ class LiveSocket:
         except AppError as error:
             self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
             if turn_id is not None:
-                self._forget_ended(TurnId(parse_id(turn_id)), error)
+                self._remove_ended(TurnId(parse_id(turn_id)), error)
             if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
                 self._count_bad()
             return

@@ -41,7 +41,7 @@ class Epochs:
         self._own.discard(turn_id)
 
     def change_caller(self) -> None:
-        """Forget which turns the caller writes: a new caller must first write to a turn."""
+        """Clear the turns that the caller writes: a new caller must first write to a turn."""
         self._own.clear()
 
     def own(self) -> Mapping[TurnId, int]:

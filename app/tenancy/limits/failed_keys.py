@@ -11,7 +11,7 @@ from typing import Final
 from app.core.errors import RateLimited
 
 MAX_ADDRESSES: Final = 10_000
-"""Beyond that, the address whose first failure is the oldest is forgotten."""
+"""Beyond that, the address whose first failure is the oldest is evicted."""
 _IPV6_HOST_BITS: Final = 64
 """One customer of a provider has at least a network of this size."""
 _MINUTE_S: Final = 60.0

@@ -99,12 +99,12 @@ class TenantQuotas:
         known = self._known.get(tenant_id)
         if known is None:
             if len(self._known) >= MAX_TENANTS:
-                self._forget_one()
+                self._evict_one()
             known = self._known[tenant_id] = _TenantUsage(self.limits(Quotas()))
         return known
 
-    def _forget_one(self) -> None:
-        """Forget the tenant that is known longest, if possible one without unwritten counts."""
+    def _evict_one(self) -> None:
+        """Evict the tenant that was added first, if possible one without unwritten counts."""
         idle = (one for one, known in self._known.items() if known.counted == known.sending == _NOTHING)
         del self._known[next(idle, next(iter(self._known)))]
 

@@ -92,12 +92,12 @@ class TenantSlots:
                     return
                 self.release(tenant)
             else:
-                self._forget(tenant, granted)
+                self._stop_waiting(tenant, granted)
             if isinstance(error, TimeoutError):
                 raise _overloaded() from None
             raise
 
-    def _forget(self, tenant: TenantId, granted: "asyncio.Future[None]") -> None:
+    def _stop_waiting(self, tenant: TenantId, granted: "asyncio.Future[None]") -> None:
         waiting = self._waiting.get(tenant)
         if waiting is not None and granted in waiting:
             waiting.remove(granted)

@@ -14,7 +14,7 @@ from app.audit import store
 from app.audit.request_context import current_request
 from app.audit.schemas import Action, Actor, ActorKind, Command, Entry, ObjectKind
 from app.core.database.transactions import Transaction
-from app.core.ids import format_id, new_unordered_uuid, parse_id
+from app.core.ids import NO_KEY_ID, format_id, new_unordered_uuid, parse_id
 
 NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -41,7 +41,7 @@ def record(
     key_id = actor.key_id
     first, last = seqs or ("null", "null")
     values = (
-        _id(actor.key_tenant_id), _id(new_unordered_uuid()), _id(key_id) if key_id.int else "null",
+        _id(actor.key_tenant_id), _id(new_unordered_uuid()), "null" if key_id == NO_KEY_ID else _id(key_id),
         f"'{actor_kind(actor)}'", f"'{action}'", "null" if kind is None else f"'{kind}'",
         _object_literal(object_id), _id(conversation_id),
         str(first), str(last), "null" if head_hash is None else f"'\\x{head_hash.hex()}'", _counts_literal(counts),
@@ -64,7 +64,7 @@ def entry_of_read(
         tenant_id=actor.key_tenant_id,
         id=new_unordered_uuid(),
         recorded_at=datetime.now(UTC),
-        key_id=actor.key_id if actor.key_id.int else None,
+        key_id=None if actor.key_id == NO_KEY_ID else actor.key_id,
         actor=actor_kind(actor),
         action=action,
         object_kind=kind,
@@ -82,7 +82,7 @@ def actor_kind(actor: Actor) -> ActorKind:
     """Return who acts."""
     if isinstance(actor, Command):
         return ActorKind.COMMAND
-    if actor.key_id.int == 0:
+    if actor.key_id == NO_KEY_ID:
         return ActorKind.JOB
     if actor.is_person:
         return ActorKind.PERSON

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from app.core.ids import KeyId, TenantId
+from app.core.ids import NO_KEY_ID, KeyId, TenantId
 from app.core.times import TimeOut
 
 
@@ -122,11 +122,11 @@ class ActorKind(StrEnum):
     COMMAND = "command"
 
 
-_NO_KEY = KeyId(UUID(int=0))
-
-
 class Actor(Protocol):
-    """The caller of a service, as far as an entry names it. `key_id` is 0 for a job, for a person a keyed hash."""
+    """The caller of a service, as far as an entry names it.
+
+    `key_id` is `NO_KEY_ID` for a job or a command, and a keyed hash for a person.
+    """
 
     @property
     def key_tenant_id(self) -> TenantId:
@@ -154,7 +154,7 @@ class Command:
     """The operator of the installation, who runs a command for a tenant."""
 
     key_tenant_id: TenantId
-    key_id: KeyId = _NO_KEY
+    key_id: KeyId = NO_KEY_ID
     via_token: bool = False
     is_person: bool = False
 

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from typing import NewType
+from typing import Final, NewType
 from uuid import UUID
 
 from ulid import ULID
@@ -13,6 +13,9 @@ KeyId = NewType("KeyId", UUID)
 ConversationId = NewType("ConversationId", UUID)
 TurnId = NewType("TurnId", UUID)
 JobId = NewType("JobId", UUID)
+
+NO_KEY_ID: Final = KeyId(UUID(int=0))
+"""The key id of a caller without an API key: a job, or a command of the operator."""
 
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(first + second for first in _DIGITS for second in _DIGITS)

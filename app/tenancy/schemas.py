@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
 
 from app.core.database.transactions import Transaction
 from app.core.errors import FieldError, Forbidden, Invalid, NotFound, Unauthenticated
-from app.core.ids import ConversationId, KeyId, TenantId, format_id
+from app.core.ids import NO_KEY_ID, ConversationId, KeyId, TenantId, format_id
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
 from app.formats.schemas import Role
@@ -190,7 +190,7 @@ def job_caller(tenant_id: TenantId) -> Caller:
     """Return the caller of a tenant's job: it may read and write there, and has no key."""
     return Caller(
         key_tenant_id=tenant_id,
-        key_id=KeyId(UUID(int=0)),
+        key_id=NO_KEY_ID,
         scopes=frozenset({Scope.READ, Scope.WRITE}),
         agent_id=None,
         long_term_enabled=False,

@@ -53,9 +53,9 @@ ALL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN, Scope.OPERATOR)
 _FLUSH_INTERVAL_S = 60.0
 _LIST_LIMIT = 1000
 KEY_PREFIX = "tk_"
-_NO_KEY = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
-_BAD_KEY = "Invalid API key."
-_BAD_JWT = "Invalid conversation token."
+_KEY_IS_MISSING = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
+_KEY_IS_INVALID = "Invalid API key."
+_TOKEN_IS_INVALID = "Invalid conversation token."  # noqa: S105 - a sentence
 
 
 class Tenancy:
@@ -114,7 +114,7 @@ class Tenancy:
         invalid ones.
         """
         if not token:
-            raise Unauthenticated("unauthenticated", _NO_KEY)
+            raise Unauthenticated("unauthenticated", _KEY_IS_MISSING)
         is_token = token.startswith(PREFIX)
         digest = token_hmac(self._token_secret, token) if is_token else key_text_hmac(self._secret, token)
         caller = self._cached(digest) or await self._check_new(token, digest, address)
@@ -158,7 +158,7 @@ class Tenancy:
     async def _check_key(self, token: str, digest: bytes) -> Caller:
         key = parse_key(token)
         if key is None:
-            raise Unauthenticated("unauthenticated", _BAD_KEY)
+            raise Unauthenticated("unauthenticated", _KEY_IS_INVALID)
         asked_at = self._clear_count
         async with self._database.transaction(key.tenant_id, read_only=True) as tx:
             row = await store.find_key(tx, key.tenant_id, key.key_id)
@@ -166,7 +166,7 @@ class Tenancy:
         current = hmac.compare_digest(row.secret_hmac if row else bytes(32), digest)
         previous = hmac.compare_digest((row.previous_hmac if row else None) or bytes(32), digest)
         if row is None or not (current or previous):
-            raise Unauthenticated("unauthenticated", _BAD_KEY)
+            raise Unauthenticated("unauthenticated", _KEY_IS_INVALID)
         if row.revoked:
             raise Unauthenticated("key_revoked", "This API key has been revoked.")
         if row.expired:
@@ -304,7 +304,7 @@ class Tenancy:
         asked_at = self._clear_count
         claims = read_token(self._token_secret, token)
         if claims is None:
-            raise Unauthenticated("unauthenticated", _BAD_JWT)
+            raise Unauthenticated("unauthenticated", _TOKEN_IS_INVALID)
         left_s = (claims.expires_at - datetime.now(UTC)).total_seconds()
         if left_s <= 0:
             raise token_expired()
@@ -312,9 +312,9 @@ class Tenancy:
             key = await store.find_key(tx, claims.tenant_id, claims.key_id)
             epoch = await self._epochs.current(tx, claims.tenant_id, claims.conversation_id)
         if key is None or key.revoked or key.expired or epoch != claims.epoch:
-            raise Unauthenticated("unauthenticated", _BAD_JWT)
+            raise Unauthenticated("unauthenticated", _TOKEN_IS_INVALID)
         if not scopes_of(claims.access) <= {Scope(scope) for scope in key.scopes}:
-            raise Unauthenticated("unauthenticated", _BAD_JWT)
+            raise Unauthenticated("unauthenticated", _TOKEN_IS_INVALID)
         caller = Caller(
             key_tenant_id=claims.tenant_id,
             key_id=claims.key_id,

@@ -31,10 +31,10 @@ CLOSE_CODES: Final[dict[int, str]] = {
     connection.RESTARTING: "The server is stopping. Connect again, to another replica, and resume.",
     connection.TRY_LATER: "A dependency of the server is not available. Connect again later.",
     connection.MALFORMED: "The first frame was not `auth` where it had to be, or too many frames were invalid.",
-    connection.NO_KEY: "No key or token, an invalid one, or one in the URL.",
+    connection.UNAUTHENTICATED: "No key or token, an invalid one, or one in the URL.",
     connection.FORBIDDEN: "The key or token does not open this conversation.",
-    connection.NO_CONVERSATION: "The conversation does not exist, or was deleted.",
-    connection.TOO_LATE: "No key was received in time, or the client did not read for too long.",
+    connection.NOT_FOUND: "The conversation does not exist, or was deleted.",
+    connection.TIMED_OUT: "No key was received in time, or the client did not read for too long.",
     connection.TOO_MANY: "Too many live connections: the `error` frame before names the limit. Close some or wait.",
 }
 """The codes with which the server closes a WebSocket, and their reasons."""

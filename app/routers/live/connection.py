@@ -51,14 +51,14 @@ from app.routers.live.outbox import GONE, Outbox, send_text
 from app.tenancy.schemas import Caller, RateClass, Scope, token_expired
 
 NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
-MALFORMED, NO_KEY, FORBIDDEN, NO_CONVERSATION, TOO_LATE, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
+MALFORMED, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, TIMED_OUT, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
 _LAST_WORDS_S: Final = 1.0
 _TIMES_OPEN: Final = 4
 _HAS_ENDED: Final = frozenset({"turn_committed", "turn_aborted"})
 _CODE_OF_KIND: Final[dict[str, int]] = {
-    Unauthenticated.kind: NO_KEY,
+    Unauthenticated.kind: UNAUTHENTICATED,
     Forbidden.kind: FORBIDDEN,
-    NotFound.kind: NO_CONVERSATION,
+    NotFound.kind: NOT_FOUND,
     RateLimited.kind: TOO_MANY,
     Unavailable.kind: TRY_LATER,
     Malformed.kind: MALFORMED,

@@ -21,10 +21,10 @@ from app.routers.http.bytes_in_flight import BytesInFlight
 from app.routers.live.connection import (
     FAILED,
     MALFORMED,
-    NO_KEY,
     NOT_TEXT,
+    TIMED_OUT,
     TOO_LARGE,
-    TOO_LATE,
+    UNAUTHENTICATED,
     Closing,
     LiveSocket,
     closing_of,
@@ -132,7 +132,9 @@ async def _authenticate(
 ) -> tuple[Caller, str | None]:
     """Return the caller and its token, from a header, a subprotocol or a first frame."""
     if any(name.lower() in CREDENTIALS_IN_QUERY for name in websocket.query_params):
-        raise _ClosedError(Closing(NO_KEY, "a key never goes into the URL: send a header, a subprotocol or `auth`"))
+        raise _ClosedError(
+            Closing(UNAUTHENTICATED, "a key never goes into the URL: send a header, a subprotocol or `auth`")
+        )
     token = _token(websocket, offered)
     if token is None:
         with connections.arriving():
@@ -166,7 +168,7 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
         async with asyncio.timeout(settings.live.live_auth_timeout_s):
             message = await websocket.receive()
     except TimeoutError:
-        raise _ClosedError(Closing(TOO_LATE, "no key came in time: send `auth` first")) from None
+        raise _ClosedError(Closing(TIMED_OUT, "no key came in time: send `auth` first")) from None
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(int(message.get("code") or GONE))
     text = message.get("text")

@@ -25,7 +25,7 @@ DEFAULT_AGENT: Final = "default"
 AGENT_PATTERN: Final = "^[!-~]([ -~]*[!-~])?$"
 MAX_AGENT_CHARACTERS: Final = 256
 ERASED_NAME: Final = "erased"
-"""Name of an erased tenant, and of the key that is left of it."""
+"""Replaces an erased name: of a tenant, of the key that is left of it, and of the actor of a turn."""
 
 
 def agent_name(text: str) -> str:

@@ -12,10 +12,10 @@ from app.conversations.tables import conversation_heads, conversations
 from app.core.database.queries import compiled, equals, given
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
+from app.tenancy.schemas import ERASED_NAME
 
-ERASED_ACTOR: Final = "erased"
-"""The actor of turns whose actor was erased. A caller's actor may have this name, too."""
-_OF_ACTOR: Final = f"t.actor = $2 and (t.actor <> '{ERASED_ACTOR}' or t.erased_at is null)"
+# a caller's actor may have the name of erased actors, too
+_OF_ACTOR: Final = f"t.actor = $2 and (t.actor <> '{ERASED_NAME}' or t.erased_at is null)"
 
 
 class ActorWindow(NamedTuple):
@@ -154,7 +154,7 @@ async def rename_turns(
         "update turns set actor = $3, rev = $4 where tenant_id = $1 and id = any($2::uuid[])",
         tenant_id,
         turn_ids,
-        ERASED_ACTOR,
+        ERASED_NAME,
         rev,
     )
     return rev

@@ -161,7 +161,7 @@ def turn_view(row: TurnRow, *, content: JsonValue | None = None) -> Turn:
         content_tokens=row.content_tokens,
         model=row.model,
         adapter=row.adapter,
-        status=cast("Literal['pending', 'committed', 'aborted']", row.status),
+        status=row.status,
         superseded_by=_id(row.superseded_by),
         supersedes=_id(row.supersedes),
         origin_turn_id=_id(row.origin_turn_id),
@@ -171,7 +171,7 @@ def turn_view(row: TurnRow, *, content: JsonValue | None = None) -> Turn:
         committed_at=row.committed_at,
         content_hash=None if row.content_hash is None else row.content_hash.hex(),
         chain_hash=None if row.chain_hash is None else row.chain_hash.hex(),
-        index_state=cast("Literal['indexed', 'pending', 'none']", row.index_state),
+        index_state=row.index_state,
         erased_at=row.erased_at,
     )
 

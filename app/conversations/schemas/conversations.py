@@ -51,6 +51,9 @@ Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 Filter: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 NonNegative: TypeAlias = Annotated[StrictInt, Field(ge=0)]
 
+TurnStatus: TypeAlias = Literal["pending", "committed", "aborted"]
+IndexState: TypeAlias = Literal["indexed", "pending", "none"]
+
 _SHORT_COUNTS = frozenset({"prompt", "completion"})
 MAX_TURNS = 10_000
 MAX_PARTS = 1_000
@@ -329,7 +332,7 @@ class Turn(BaseModel):
     content_tokens: int
     model: str | None
     adapter: str | None
-    status: Literal["pending", "committed", "aborted"]
+    status: TurnStatus
     superseded_by: str | None
     supersedes: str | None
     origin_turn_id: str | None
@@ -339,7 +342,7 @@ class Turn(BaseModel):
     committed_at: TimeOut | None
     content_hash: str | None
     chain_hash: str | None
-    index_state: Literal["indexed", "pending", "none"]
+    index_state: IndexState
     erased_at: TimeOut | None
 
 

@@ -13,6 +13,7 @@ import asyncpg
 from pydantic import JsonValue
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
+from app.conversations.schemas.conversations import IndexState, TurnStatus
 from app.conversations.schemas.titles import DerivedTitle
 from app.conversations.tables import LIVE_TURN, conversations, turns
 from app.core.database.transactions import Transaction, row_as
@@ -91,7 +92,7 @@ class TurnRow:
     content_tokens: int
     model: str | None
     adapter: str | None
-    status: str
+    status: TurnStatus
     superseded_by: UUID | None
     supersedes: UUID | None
     origin_turn_id: UUID | None
@@ -102,7 +103,7 @@ class TurnRow:
     salt: bytes | None
     content_hash: bytes | None
     chain_hash: bytes | None
-    index_state: str
+    index_state: IndexState
     erased_at: datetime | None
 
 

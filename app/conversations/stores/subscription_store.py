@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from app.conversations.schemas.conversations import TurnStatus
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
@@ -78,7 +79,7 @@ async def read_texts_after(
 class EndedTurn:
     """The status of a turn that was open, and the length of its content in characters if it was aborted."""
 
-    status: str
+    status: TurnStatus
     length: int = 0
 
 

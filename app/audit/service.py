@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
-from typing import Literal
 from uuid import UUID
 
 from app.audit import store
@@ -21,7 +20,7 @@ from app.audit.verification import AuditReport, Break, Checkpoint, Known, verify
 from app.core.database.transactions import Database
 from app.core.errors import AppError
 from app.core.ids import TenantId, format_id, new_uuid
-from app.core.paging import Cursors, Key, Page, make_page
+from app.core.paging import Cursors, Order, Page, SortKey, make_page
 from app.core.telemetry import get_logger
 from app.settings.audit import AuditSettings
 
@@ -142,7 +141,7 @@ class AuditTrail:
         tenant_id: TenantId,
         *,
         where: AuditFilter,
-        order: Literal["asc", "desc"],
+        order: Order,
         limit: int,
         cursor: str | None,
     ) -> Page[AuditEntry]:
@@ -199,5 +198,5 @@ def _public(value: UUID | None) -> str | None:
     return None if value is None else format_id(value)
 
 
-def _time_key(row: tuple[Entry, date | None, int | None]) -> Key:
+def _time_key(row: tuple[Entry, date | None, int | None]) -> SortKey:
     return [row[0].recorded_at.isoformat(), str(row[0].id)]

@@ -55,7 +55,7 @@ from app.conversations.schemas.conversations import (
     UpdatedConversation,
     Verification,
 )
-from app.conversations.schemas.history import HistoryPage, HistoryQuery, Order
+from app.conversations.schemas.history import HistoryPage, HistoryQuery
 from app.conversations.schemas.listing import ConversationFilter, ConversationSearch
 from app.conversations.schemas.participants import Participant
 from app.conversations.stores import conversation_store, list_store, stream_store, token_store, turn_store
@@ -86,7 +86,7 @@ from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.jobs import JobQueue
 from app.core.outbox import EventOutbox, EventType
-from app.core.paging import Cursors, LimitedList, Page, make_page
+from app.core.paging import Cursors, LimitedList, Order, Page, make_page
 from app.formats.schemas import CanonicalTurn, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
@@ -107,7 +107,6 @@ __all__ = [
     "Conversations",
     "NotExactError",
     "OmittedTurns",
-    "Order",
 ]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(

@@ -26,7 +26,7 @@ from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.stores.list_store import ListedRow, MessageRow
 from app.conversations.stores.summary_store import SummaryRow
 from app.core.ids import format_id
-from app.core.paging import Key
+from app.core.paging import SortKey
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
 from app.formats.service import parse_tool_call, parse_tool_result
 from app.tenancy.schemas import Caller, Scope
@@ -248,6 +248,6 @@ def participants_column(given: Iterable[Participant]) -> list[JsonObject]:
     return list(by_actor.values())
 
 
-def activity_key(row: ListedRow) -> Key:
+def activity_key(row: ListedRow) -> SortKey:
     """Return the sort key of a conversation in lists by latest activity."""
     return [row.conversation.active_at.isoformat(), str(row.conversation.id)]

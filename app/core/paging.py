@@ -19,7 +19,9 @@ from app.core.errors import FieldError, Invalid
 from app.core.ids import parse_id
 
 Item = TypeVar("Item")
-Key: TypeAlias = list[str | int]
+Order: TypeAlias = Literal["asc", "desc"]
+SortKey: TypeAlias = list[str | int]
+"""The values of a row by which its list is sorted, the id last."""
 _MAC_BYTES = 12
 
 
@@ -48,12 +50,12 @@ class Cursors:
     def _mac(self, scope: str, body: bytes) -> bytes:
         return hmac.digest(self._secret, b"cursor:" + scope.encode() + b"\0" + body, hashlib.sha256)[:_MAC_BYTES]
 
-    def write(self, scope: str, key: Key) -> str:
+    def write(self, scope: str, key: SortKey) -> str:
         """Return a cursor of the list `scope` (name, tenant, filters, order) after the row with this sort key."""
         body = json.dumps(key, separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._mac(scope, body) + body).decode().rstrip("=")
 
-    def read(self, scope: str, cursor: str) -> Key:
+    def read(self, scope: str, cursor: str) -> SortKey:
         """Return the sort key of a cursor; raise Invalid if it is not a cursor of this list."""
         try:
             raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
@@ -68,7 +70,7 @@ class Cursors:
                     FieldError("/cursor", "a cursor is valid for the list, filters and order that returned it", "query")
                 ],
             )
-        return cast("Key", json.loads(body))
+        return cast("SortKey", json.loads(body))
 
     def read_time(self, scope: str, cursor: str | None) -> tuple[datetime, UUID] | None:
         """Return the time and the id in a cursor of a list that is ordered by them; None without a cursor."""
@@ -79,7 +81,7 @@ class Cursors:
 
 
 def make_page(
-    rows: Sequence[Item], *, limit: int, cursors: Cursors, scope: str, key: Callable[[Item], Key], cut: bool = False
+    rows: Sequence[Item], *, limit: int, cursors: Cursors, scope: str, key: Callable[[Item], SortKey], cut: bool = False
 ) -> Page[Item]:
     """Return a page of up to `limit` rows; a further row, or `cut`, means that there are more."""
     data = list(rows[:limit])

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from app.audit.service import request_uuid
 from app.core.database.pool import PoolUse
 from app.core.ids import TenantId, format_id, new_uuid
-from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Cursors, Order, Page, make_page
 from app.core.times import truncate_ms
 from app.core.tracing.call_record import CallRecord, Stage
 from app.diagnostics.request_counts import RequestCounts
@@ -155,7 +155,7 @@ class Monitor:
         *,
         cursors: Cursors,
         all_tenants: bool,
-        order: Literal["asc", "desc"],
+        order: Order,
         limit: int,
         cursor: str | None,
     ) -> Page[SlowCall]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints,
 
 from app.conversations.schemas.conversations import Filter, IdIn, Name
 from app.conversations.schemas.records import Counter, Sha256
+from app.core.paging import Order
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
@@ -155,7 +156,7 @@ class FactSearch(Strict):
 class FactListing(FactSearch):
     """Filters and paging of a list of facts, in a body."""
 
-    order: Literal["asc", "desc"] = "desc"
+    order: Order = "desc"
     limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
     cursor: Annotated[str, StringConstraints(max_length=1024)] | None = None
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
@@ -22,7 +21,7 @@ from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Conflict, NotFound, RateLimited
 from app.core.ids import KeyId, TenantId, format_id, new_uuid
 from app.core.jobs import Job, JobQueue, NewJob
-from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Cursors, Order, Page, make_page
 from app.core.telemetry import get_logger
 from app.formats.schemas import JsonObject
 from app.operations import store
@@ -193,7 +192,7 @@ class Operations:
         *,
         kind: str | None,
         status: OperationStatus | None,
-        order: Literal["asc", "desc"],
+        order: Order,
         limit: int,
         cursor: str | None,
     ) -> Page[Operation]:

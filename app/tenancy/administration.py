@@ -8,7 +8,7 @@ unless the caller forces it. Every statement uses the ops role and names the cal
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal, NoReturn
+from typing import NoReturn
 from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
@@ -16,8 +16,7 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import KeyId, TenantId, format_id, parse_id
-from app.core.paging import Cursors, Page, make_page
-from app.core.paging import Key as SortKey
+from app.core.paging import Cursors, Order, Page, SortKey, make_page
 from app.tenancy import store
 from app.tenancy.key_text import KeyText, generate_key
 from app.tenancy.restriction import require_scopes
@@ -37,8 +36,6 @@ from app.tenancy.schemas import (
 from app.tenancy.service import Tenancy
 
 _FIRST_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
-
-Order = Literal["asc", "desc"]
 
 
 class Administration:

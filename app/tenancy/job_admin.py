@@ -18,7 +18,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import JobId, TenantId, format_id
 from app.core.jobs import Job, JobQueue, JobState, cancel_job, find_job, list_jobs, lock_job, requeue_job
-from app.core.paging import Cursors, Key, Page, make_page
+from app.core.paging import Cursors, Order, Page, SortKey, make_page
 from app.core.times import TimeOut
 from app.tenancy.schemas import Caller, Scope
 
@@ -59,7 +59,7 @@ class JobAdministration:
         all_tenants: bool,
         kind: str | None,
         state: JobState | None,
-        order: Literal["asc", "desc"],
+        order: Order,
         limit: int,
         cursor: str | None,
     ) -> Page[JobView]:
@@ -167,5 +167,5 @@ def _view(job: Job) -> JobView:
     )
 
 
-def _age_key(job: Job) -> Key:
+def _age_key(job: Job) -> SortKey:
     return [str(job.id)]

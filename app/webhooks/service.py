@@ -6,7 +6,7 @@ All of it needs the scope `admin`, and content in events the scope `read` too. A
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import MAXYEAR, UTC, datetime, timedelta
-from typing import Final, Literal, NoReturn
+from typing import Final, NoReturn
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import format_id, new_uuid, parse_id
 from app.core.jobs import Job, JobQueue, NewJob
-from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Cursors, Order, Page, make_page
 from app.formats.schemas import JsonObject
 from app.operations.schemas import Operation
 from app.operations.service import OperationHandler, OperationRun, Operations
@@ -114,9 +114,7 @@ class Webhooks:
         await self._outbox.refresh_or_mark_stale()
         return self._made(row)
 
-    async def list_page(
-        self, caller: Caller, *, order: Literal["asc", "desc"], limit: int, cursor: str | None
-    ) -> Page[Webhook]:
+    async def list_page(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Webhook]:
         """Return a page of the tenant's webhooks, in the order of their creation."""
         caller.require(Scope.ADMIN)
         scope = f"webhooks|{caller.tenant_id}|{order}"
@@ -215,7 +213,7 @@ class Webhooks:
         webhook_id: UUID,
         *,
         where: DeliveryFilter,
-        order: Literal["asc", "desc"],
+        order: Order,
         limit: int,
         cursor: str | None,
     ) -> Page[Delivery]:

@@ -16,10 +16,11 @@ from app.conversations.schemas.conversations import (
     Turn,
     TurnInput,
 )
-from app.conversations.schemas.history import HistoryQuery, Order
+from app.conversations.schemas.history import HistoryQuery
 from app.conversations.service import Conversations
 from app.core.errors import AppError, Invalid, NotFound, TooLarge
 from app.core.ids import ConversationId, format_id, parse_id
+from app.core.paging import Order
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject
 from app.governance.service import Governance

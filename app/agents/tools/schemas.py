@@ -8,8 +8,9 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints,
 from app.context.schemas import ContextRequest, SummaryRequest
 from app.conversations.schemas.append import TurnsToAppend
 from app.conversations.schemas.conversations import Filter, IdIn, NonNegative
-from app.conversations.schemas.history import HistoryQuery, ListedStatus, Order
+from app.conversations.schemas.history import HistoryQuery, ListedStatus
 from app.core.errors import Forbidden
+from app.core.paging import Order
 from app.core.times import TimeOut
 from app.core.validation.strict import Strict
 from app.formats.schemas import Role

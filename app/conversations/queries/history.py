@@ -19,7 +19,7 @@ from app.conversations.views import summary_view, turn_view
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId
-from app.core.paging import Cursors, Key, make_page
+from app.core.paging import Cursors, SortKey, make_page
 from app.tenancy.schemas import Caller
 
 _LAST_SEQ = 2**62
@@ -79,7 +79,7 @@ class History:
             rev=rev,
         )
 
-    def _read_cursor(self, scope: str, cursor: str | None) -> tuple[Key | None, int | None]:
+    def _read_cursor(self, scope: str, cursor: str | None) -> tuple[SortKey | None, int | None]:
         """Return the sort key of the last turn of the previous page, and the rev at which the reading began."""
         if cursor is None:
             return None, None
@@ -93,7 +93,7 @@ class History:
         conversation_id: ConversationId,
         query: HistoryQuery,
         walk: _ReadingOrder,
-        beyond: Key | None,
+        beyond: SortKey | None,
         rev: int,
     ) -> TurnRows:
         limit = query.limit + 1
@@ -135,7 +135,7 @@ def _walk(query: HistoryQuery) -> _ReadingOrder:
     return _ReadingOrder(kind, backwards=query.after is None, reversed=query.after is None)
 
 
-def _sort_key(row: TurnRow, walk: _ReadingOrder) -> Key:
+def _sort_key(row: TurnRow, walk: _ReadingOrder) -> SortKey:
     match walk.kind:
         case "position":
             return [row.position or 0, row.seq or 0]

@@ -8,11 +8,10 @@ from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
 from app.conversations.schemas.conversations import Filter, Turn
 from app.conversations.schemas.summaries import Summary
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.core.validation.strict import Strict
 
 _Position: TypeAlias = Annotated[StrictInt, Field(ge=0, le=2**53 - 1)]
-Order: TypeAlias = Literal["asc", "desc"]
 ListedStatus: TypeAlias = Literal["committed", "aborted"]
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, StringConstraints
 
 from app.conversations.schemas.conversations import Filter
+from app.core.paging import Order
 from app.core.times import TimeIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
@@ -55,7 +56,7 @@ class ConversationSearch(Strict):
     archived: StrictBool | Literal["any"] | None = None
     pinned: StrictBool | None = None
     trashed: StrictBool = False
-    order: Literal["asc", "desc"] = "desc"
+    order: Order = "desc"
     limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
     cursor: Annotated[str, StringConstraints(max_length=1024)] | None = None
 

@@ -3,7 +3,6 @@
 import hmac
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
 from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
@@ -11,7 +10,7 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import TenantId, format_id, new_uuid, parse_id
-from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Cursors, Order, Page, make_page
 from app.core.times import format_time
 from app.formats.schemas import JsonObject
 from app.governance.erasures import store
@@ -111,9 +110,7 @@ class Erasures:
             raise NotFound("not_found", "There is no such erasure.")
         return _view(row)
 
-    async def list_page(
-        self, caller: Caller, *, order: Literal["asc", "desc"], limit: int, cursor: str | None
-    ) -> Page[Erasure]:
+    async def list_page(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Erasure]:
         """Return a page of the tenant's receipts, in the order of their creation."""
         caller.require(Scope.ADMIN)
         scope = f"erasures|{caller.tenant_id}|{order}"

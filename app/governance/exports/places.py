@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from app.conversations.schemas.records import ConversationPlace
-from app.core.paging import Key
+from app.core.paging import SortKey
 from app.governance.exports.records import RECORD_TYPES
 
 
@@ -30,15 +30,15 @@ class ExportPlace:
         """Return the place inside of the last conversation; None for its end."""
         return replace(self, inside=inside)
 
-    def written(self) -> Key:
+    def written(self) -> SortKey:
         """Return the place as the key of a cursor."""
         one = self.inside
-        inside: Key = [] if one is None else [one.through, one.rev, one.part, one.seq, str(one.after or "")]
+        inside: SortKey = [] if one is None else [one.through, one.rev, one.part, one.seq, str(one.after or "")]
         counts = [self.counts.get(kind, 0) for kind in RECORD_TYPES]
         return [self.phase, str(self.after or ""), self.hash.hex(), *counts, *inside]
 
     @classmethod
-    def read(cls, key: Key) -> "ExportPlace":
+    def read(cls, key: SortKey) -> "ExportPlace":
         """Return the place of a key. Raises ValueError for a key of another release."""
         phase, after, hashed = (str(part) for part in key[:3])
         end = 3 + len(RECORD_TYPES)

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field, StrictFloat, StrictInt, StringConstraints
 
 from app.conversations.schemas.conversations import IdIn, Name
 from app.conversations.schemas.records import ExternalId
+from app.core.paging import Order
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
@@ -67,7 +68,7 @@ class MemoryListing(Strict):
 
     agent_id: Name | None = None
     owner: Name | None = None
-    order: Literal["asc", "desc"] = "desc"
+    order: Order = "desc"
     limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
     cursor: Annotated[str, StringConstraints(max_length=1024)] | None = None
 

@@ -1,7 +1,7 @@
 """Shared dependencies of routes: caller, conversation, paging."""
 
 import re
-from typing import Annotated, Literal, TypeAlias, cast
+from typing import Annotated, TypeAlias, cast
 from uuid import UUID
 
 from fastapi import Depends, Header, Path, Query, Request
@@ -174,7 +174,6 @@ QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length
 Cursor: TypeAlias = Annotated[
     str | None, Query(max_length=1024, description="`next_cursor` of the page before, with the same filters.")
 ]
-Order: TypeAlias = Literal["asc", "desc"]
 _MAX_NAMED = 500
 _MAX_NAMED_CHARACTERS = 37 * _MAX_NAMED
 

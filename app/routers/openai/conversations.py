@@ -15,8 +15,9 @@ from app.agents.generation.openai_conversations import (
 from app.agents.generation.openai_items import CONVERSATION_PREFIX
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id
+from app.core.paging import Order
 from app.routers.http.body import PassThroughRoute
-from app.routers.http.dependencies import Order, Reader, Services, Writer
+from app.routers.http.dependencies import Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.openai_errors import ROOT
 from app.routers.http.problems import problem_responses

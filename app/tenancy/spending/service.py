@@ -8,14 +8,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, RateLimited
 from app.core.ids import TenantId, format_id, parse_id
-from app.core.paging import Cursors, Page, make_page
-from app.core.paging import Key as SortKey
+from app.core.paging import Cursors, Order, Page, SortKey, make_page
 from app.core.telemetry import get_logger
 from app.core.times import format_time, next_midnight
 from app.providers.schemas import ModelPurpose, ModelUsage
@@ -116,7 +115,7 @@ class Spending:
         first_day: date | None,
         last_day: date | None,
         purpose: ModelPurpose | None,
-        order: Literal["asc", "desc"],
+        order: Order,
         limit: int,
         cursor: str | None,
     ) -> Page[ModelUsageDay]:

@@ -14,14 +14,13 @@ from app.conversations.schemas.conversations import (
     Verification,
 )
 from app.conversations.schemas.listing import ConversationSearch
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
     ConversationPath,
     ConversationReader,
     Cursor,
     EntityTags,
-    Order,
     QueryText,
     Reader,
     Services,

@@ -7,7 +7,8 @@ from pydantic import BaseModel
 
 from app.conversations.schemas.append import Append
 from app.conversations.schemas.conversations import AppendResult, ErasedTurns, Revision, RevisionResult, Turn
-from app.conversations.schemas.history import HistoryPage, HistoryQuery, HistorySearch, ListedStatus, Order
+from app.conversations.schemas.history import HistoryPage, HistoryQuery, HistorySearch, ListedStatus
+from app.core.paging import Order
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
     ConversationPath,

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.conversations.schemas.conversations import IdIn
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.core.times import TimeIn
 from app.memory.schemas import (
     Extraction,
@@ -19,7 +19,7 @@ from app.memory.schemas import (
     Tier,
 )
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import ConversationPath, Cursor, Order, QueryText, Reader, Services, Writer
+from app.routers.http.dependencies import ConversationPath, Cursor, QueryText, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from app.audit.schemas import Action
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryListing, MemoryQuery, MemoryStore, MemoryStored
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
@@ -14,7 +14,6 @@ from app.routers.http.dependencies import (
     AgentWriter,
     Cursor,
     MemoryPath,
-    Order,
     QueryText,
     Services,
 )

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 
 from app.audit.schemas import Action, ObjectKind
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.core.times import DayIn
 from app.diagnostics.schemas import Stats
 from app.providers.schemas import ModelPurpose
@@ -16,7 +16,6 @@ from app.routers.http.dependencies import (
     Cursor,
     KeyPath,
     Operator,
-    Order,
     Services,
     TenantPath,
 )

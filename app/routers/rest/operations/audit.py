@@ -9,10 +9,10 @@ from app.audit.schemas import Action, AuditEntry, AuditFilter, ObjectKind
 from app.audit.service import object_id_of, request_uuid
 from app.conversations.schemas.conversations import IdOf
 from app.core.ids import ConversationId, KeyId
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.core.times import TimeIn
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import Admin, Cursor, Order, Services
+from app.routers.http.dependencies import Admin, Cursor, Services
 from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1/admin/audit", tags=["administration"], route_class=StrictJsonRoute)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from app.audit.schemas import Action
 from app.conversations.schemas.conversations import IdOf
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.governance.schemas import (
     Erasure,
     ErasureCreate,
@@ -18,7 +18,7 @@ from app.governance.schemas import (
 )
 from app.operations.schemas import Operation
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import Admin, Administrator, Cursor, Order, Services
+from app.routers.http.dependencies import Admin, Administrator, Cursor, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_responses
 

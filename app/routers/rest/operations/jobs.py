@@ -9,9 +9,9 @@ from app.audit.schemas import Action, ObjectKind
 from app.conversations.schemas.conversations import IdOf
 from app.core.ids import JobId
 from app.core.jobs import JobState
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import Administrator, Cursor, Order, Services
+from app.routers.http.dependencies import Administrator, Cursor, Services
 from app.routers.http.problems import problem_responses
 from app.tenancy.job_admin import JobView
 

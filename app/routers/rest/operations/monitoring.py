@@ -5,11 +5,11 @@ from typing import Annotated, TypeAlias, cast
 from fastapi import APIRouter, Depends, Query, Request
 
 from app.audit.schemas import Action
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.diagnostics.schemas import MetricSamples, SlowCall
 from app.diagnostics.service import MAX_MINUTES, Monitor
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import Administrator, Cursor, Operator, Order, Services
+from app.routers.http.dependencies import Administrator, Cursor, Operator, Services
 from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=StrictJsonRoute)

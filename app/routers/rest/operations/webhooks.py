@@ -9,11 +9,11 @@ from app.audit.schemas import Action, ObjectKind
 from app.conversations.schemas.conversations import IdOf
 from app.core.ids import ConversationId
 from app.core.outbox import EventType
-from app.core.paging import Page
+from app.core.paging import Order, Page
 from app.core.times import TimeIn
 from app.operations.schemas import Operation
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import Admin, Cursor, Order, Services
+from app.routers.http.dependencies import Admin, Cursor, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_responses
 from app.webhooks.schemas import (

@@ -7,8 +7,7 @@ most by the calls that are running. Neither errors nor logs contain prompts or a
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 from urllib.parse import urlsplit
@@ -19,7 +18,16 @@ from app.core.telemetry import get_logger
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.providers.calling import calls_of, message_param, tool_params, words_of
-from app.providers.endpoint import CHAT_ERRORS, InvalidAnswer, Refused, client_of, delay, reported_tokens
+from app.providers.endpoint import (
+    CHAT_ERRORS,
+    InvalidAnswer,
+    Refused,
+    UsageRecorder,
+    chat_slot,
+    client_of,
+    delay,
+    reported_tokens,
+)
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import (
     ChatMessage,
@@ -86,7 +94,7 @@ class OpenAIChat:
             interactive: asyncio.Semaphore(settings.llm_concurrency) for interactive in (False, True)
         }
         self._variants: dict[tuple[str, str | None], RequestVariant] = {}
-        self._recording: set[asyncio.Task[None]] = set()
+        self._usage = UsageRecorder(ledger)
         self._log = get_logger()
         self._client = client_of(endpoint, timeout_s=self._timeout_s)
 
@@ -97,7 +105,7 @@ class OpenAIChat:
 
     async def close(self) -> None:
         """Wait until all usage is recorded, and close the connections."""
-        await asyncio.gather(*self._recording, return_exceptions=True)
+        await self._usage.wait()
         await self._client.close()
 
     async def answer(
@@ -159,7 +167,8 @@ class OpenAIChat:
         # callers choose other models by any name
         known = self.model if call.model == self.model else "other"
         with MeasuredStage(Stage.MODEL, purpose=call.purpose.value, model=known):
-            async with self._wait_for_slot(call.purpose):
+            slots = self._slots[call.purpose in _INTERACTIVE]
+            async with chat_slot(slots, wait=asyncio.timeout(self._timeout_s)):
                 value = await self._answered(call, work)
         return ModelAnswer(value, call.model, call.usage)
 
@@ -173,34 +182,8 @@ class OpenAIChat:
         except TimeoutError as error:
             raise CHAT_ERRORS.unanswered() from error
         finally:
-            await self._record(call, failed=failed)
+            await self._usage.record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
         return value
-
-    @asynccontextmanager
-    async def _wait_for_slot(self, purpose: ModelPurpose) -> AsyncGenerator[None]:
-        slots = self._slots[purpose in _INTERACTIVE]
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await slots.acquire()
-        except TimeoutError as error:
-            detail = "Too much waits for the chat model; try again."
-            raise Unavailable("model_overloaded", detail, retry_after_s=1) from error
-        try:
-            yield
-        finally:
-            slots.release()
-
-    async def _record(self, call: _Call, *, failed: bool) -> None:
-        """Record the usage in the ledger, even if the caller is cancelled meanwhile."""
-        if call.prompt_tokens + call.completion_tokens == 0:
-            return
-        recording = asyncio.create_task(self._record_usage(call, failed=failed))
-        self._recording.add(recording)
-        recording.add_done_callback(self._recording.discard)
-        await asyncio.shield(recording)
-
-    async def _record_usage(self, call: _Call, *, failed: bool) -> None:
-        await self._ledger.record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
 
     # one call: its shape, its tries
 

@@ -1,17 +1,21 @@
-"""Shared parts of all endpoints with OpenAI's API: their refusals as errors, and the delays of retries.
+"""Shared parts of all endpoints with OpenAI's API: refusals as errors, delays of retries, slots and usage records.
 
 No text of an endpoint is repeated: its messages may quote the prompt and its key.
 """
 
+import asyncio
 import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from app.core.errors import AppError, RateLimited, Unavailable
+from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.core.tracing.export import trace_http_client
 from app.formats.schemas import JsonObject
-from app.providers.schemas import ChatModel
+from app.providers.schemas import ChatModel, Ledger, ModelPurpose, ModelUsage
 from app.settings.models import Endpoint
 
 if TYPE_CHECKING:
@@ -109,6 +113,52 @@ def retry_after(error: "openai.APIStatusError") -> int | None:
     except ValueError:
         return None
     return min(int(-(-seconds // 1)), _LONGEST_RETRY_AFTER_S) if 0 <= seconds < float("inf") else None
+
+
+@asynccontextmanager
+async def chat_slot(slots: asyncio.Semaphore, *, wait: asyncio.Timeout) -> AsyncGenerator[None]:
+    """Hold one of the slots for calls of the chat model. Raises Unavailable `model_overloaded` if none is free in time.
+
+    `wait` limits the wait, not the block.
+    """
+    try:
+        async with wait:
+            await slots.acquire()
+    except TimeoutError as error:
+        detail = "Too much waits for the chat model; try again."
+        raise Unavailable("model_overloaded", detail, retry_after_s=1) from error
+    try:
+        yield
+    finally:
+        slots.release()
+
+
+class UsageRecorder:
+    """Records the usage of calls in the ledger, even if the caller of the model is cancelled meanwhile."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def record(
+        self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
+    ) -> None:
+        """Record one call. A call that used no tokens is not recorded."""
+        if usage.prompt_tokens + usage.completion_tokens == 0:
+            return
+        task = asyncio.create_task(self._record(tenant_id, purpose, model=model, usage=usage, failed=failed))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        await asyncio.shield(task)
+
+    async def _record(
+        self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
+    ) -> None:
+        await self._ledger.record(tenant_id, purpose, model=model, usage=usage, failed=failed)
+
+    async def wait(self) -> None:
+        """Wait until all usage is recorded."""
+        await asyncio.gather(*self._running, return_exceptions=True)
 
 
 def usage_in(answer: JsonObject) -> JsonObject | None:

@@ -25,6 +25,8 @@ from app.providers.endpoint import (
     CHAT_ERRORS,
     InvalidAnswer,
     Refused,
+    UsageRecorder,
+    chat_slot,
     client_of,
     delay,
     reported_tokens,
@@ -121,7 +123,7 @@ class Upstream:
         self._ledger = ledger
         self._guard = guard
         self._slots = asyncio.Semaphore(settings.generation_concurrency)
-        self._recording: set[asyncio.Task[None]] = set()
+        self._usage = UsageRecorder(ledger)
         self._log = get_logger()
         self._client = client_of(endpoint, timeout_s=settings.generation_timeout_s)
 
@@ -132,7 +134,7 @@ class Upstream:
 
     async def close(self) -> None:
         """Wait until all usage is recorded, and close the connections."""
-        await asyncio.gather(*self._recording, return_exceptions=True)
+        await self._usage.wait()
         await self._client.close()
 
     async def post(self, tenant_id: TenantId, path: str, body: JsonObject) -> JsonObject:
@@ -175,13 +177,7 @@ class Upstream:
 
     @asynccontextmanager
     async def _in_slot(self, tenant_id: TenantId, body: JsonObject, deadline: float) -> AsyncGenerator[_Spent]:
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._slots.acquire()
-        except TimeoutError as error:
-            detail = "Too much waits for the chat model; try again."
-            raise Unavailable("model_overloaded", detail, retry_after_s=1) from error
-        try:
+        async with chat_slot(self._slots, wait=asyncio.timeout_at(deadline)):
             await self._ledger.check(tenant_id, ModelPurpose.GENERATION)
             model = body.get("model")
             asked = json.dumps([body.get(name) for name in ("messages", "tools", "input")], ensure_ascii=False)
@@ -192,20 +188,9 @@ class Upstream:
                 spent.prompt_estimate = 0  # refused before anything was read
                 raise
             finally:
-                await self._record(tenant_id, spent)
-        finally:
-            self._slots.release()
-
-    async def _record(self, tenant_id: TenantId, spent: _Spent) -> None:
-        total = spent.total()
-        if total.prompt_tokens + total.completion_tokens == 0:
-            return
-        recording = asyncio.create_task(
-            self._ledger.record(tenant_id, ModelPurpose.GENERATION, model=spent.model, usage=total, failed=spent.failed)
-        )
-        self._recording.add(recording)
-        recording.add_done_callback(self._recording.discard)
-        await asyncio.shield(recording)
+                await self._usage.record(
+                    tenant_id, ModelPurpose.GENERATION, model=spent.model, usage=spent.total(), failed=spent.failed
+                )
 
     @asynccontextmanager
     async def _opened(self, path: str, body: JsonObject | None, deadline: float) -> AsyncGenerator[_Response]:

@@ -92,8 +92,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         Why.NO_TENANT_DATA,
         "parameters that each model of the endpoint takes",
     ),
-    "app.providers.chat.OpenAIChat._recording": (Why.OWN, "tasks to wait for at the end"),
-    "app.providers.upstream.Upstream._recording": (Why.OWN, "tasks to wait for at the end"),
+    "app.providers.endpoint.UsageRecorder._running": (Why.OWN, "tasks to wait for at the end"),
     "app.agents.generation.service.Generation._pending": (Why.OWN, "tasks to wait for at the end"),
     "app.agents.ask.output_filter.OutputFilter._runs": (
         Why.NO_TENANT_DATA,

@@ -20,7 +20,7 @@ from app.audit.verification import AuditReport, Break, Checkpoint, Known, verify
 from app.core.database.transactions import Database
 from app.core.errors import AppError
 from app.core.ids import TenantId, format_id, new_uuid
-from app.core.paging import Cursors, Order, Page, SortKey, make_page
+from app.core.paging import Cursors, Order, Page, SortKey, make_page, page_of_views
 from app.core.telemetry import get_logger
 from app.settings.audit import AuditSettings
 
@@ -158,12 +158,7 @@ class AuditTrail:
                 tx, tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1
             )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_time_key)
-        return Page[AuditEntry](
-            object="list",
-            data=[_view(*row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[AuditEntry], lambda row: _view(*row))
 
 
 def _entry_of_loss(tenant_id: TenantId, count: int) -> Entry:

@@ -86,7 +86,7 @@ from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.jobs import JobQueue
 from app.core.outbox import EventOutbox, EventType
-from app.core.paging import Cursors, LimitedList, Order, Page, make_page
+from app.core.paging import Cursors, LimitedList, Order, Page, make_page, page_of_views
 from app.formats.schemas import CanonicalTurn, Role
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
@@ -235,12 +235,7 @@ class Conversations:
                 max_bytes=self._settings.limits.max_answer_bytes,
             )  # fmt: skip
         page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=found.cut)
-        return Page[ListedConversation](
-            object="list",
-            data=[listed_view(row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[ListedConversation], listed_view)
 
     async def search(self, caller: Caller, *, request: ConversationSearch) -> Page[ListedConversation]:
         """Return the conversations that match all given filters, by latest activity."""

@@ -19,6 +19,7 @@ from app.core.errors import FieldError, Invalid
 from app.core.ids import parse_id
 
 Item = TypeVar("Item")
+View = TypeVar("View")
 Order: TypeAlias = Literal["asc", "desc"]
 SortKey: TypeAlias = list[str | int]
 """The values of a row by which its list is sorted, the id last."""
@@ -32,6 +33,13 @@ class Page(BaseModel, Generic[Item]):
     data: list[Item]
     has_more: bool
     next_cursor: str | None
+
+
+def page_of_views(page: Page[Item], page_type: type[Page[View]], view: Callable[[Item], View]) -> Page[View]:
+    """Return a page of rows as a page of what callers receive."""
+    return page_type(
+        object="list", data=[view(row) for row in page.data], has_more=page.has_more, next_cursor=page.next_cursor
+    )
 
 
 class LimitedList(NamedTuple, Generic[Item]):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from app.audit.service import request_uuid
 from app.core.database.pool import PoolUse
 from app.core.ids import TenantId, format_id, new_uuid
-from app.core.paging import Cursors, Order, Page, make_page
+from app.core.paging import Cursors, Order, Page, make_page, page_of_views
 from app.core.times import truncate_ms
 from app.core.tracing.call_record import CallRecord, Stage
 from app.diagnostics.request_counts import RequestCounts
@@ -173,12 +173,7 @@ class Monitor:
         page = make_page(
             entries[: limit + 1], limit=limit, cursors=cursors, scope=scope, key=lambda entry: [entry.number]
         )
-        return Page[SlowCall](
-            object="list",
-            data=[_slow_call(entry) for entry in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[SlowCall], _slow_call)
 
 
 def _class_sample(name: str, counts: RequestCounts) -> RouteClassSample:

@@ -15,7 +15,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, Forbidden, NotFound
 from app.core.ids import ConversationId, TenantId
 from app.core.outbox import EventOutbox
-from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Cursors, Page, make_page, page_of_views
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex, VectorBackfill
 from app.memory.archive.export import MemoryExporter
@@ -115,12 +115,7 @@ class FactService:
                 caller, tx, narrowed, newest_first=newest_first, after=after, limit=limit + 1
             )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
-        return Page[Fact](
-            object="list",
-            data=[fact_view(row, known_at=where.known_at) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[Fact], lambda row: fact_view(row, known_at=where.known_at))
 
     async def _list_visible(
         self, caller: Caller, tx: Transaction, where: Where, *, newest_first: bool, after: UUID | None, limit: int

@@ -21,7 +21,7 @@ from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Conflict, NotFound, RateLimited
 from app.core.ids import KeyId, TenantId, format_id, new_uuid
 from app.core.jobs import Job, JobQueue, NewJob
-from app.core.paging import Cursors, Order, Page, make_page
+from app.core.paging import Cursors, Order, Page, make_page, page_of_views
 from app.core.telemetry import get_logger
 from app.formats.schemas import JsonObject
 from app.operations import store
@@ -207,12 +207,7 @@ class Operations:
                 newest_first=order == "desc", after=after, limit=limit + 1,
             )  # fmt: skip
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
-        return Page[Operation](
-            object="list",
-            data=[self._view(row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[Operation], self._view)
 
     async def cancel(self, caller: Caller, operation_id: UUID) -> Operation:
         """Cancel an operation. What it has done so far stays. A cancelled one stays as it is.

@@ -18,7 +18,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import JobId, TenantId, format_id
 from app.core.jobs import Job, JobQueue, JobState, cancel_job, find_job, list_jobs, lock_job, requeue_job
-from app.core.paging import Cursors, Order, Page, SortKey, make_page
+from app.core.paging import Cursors, Order, Page, SortKey, make_page, page_of_views
 from app.core.times import TimeOut
 from app.tenancy.schemas import Caller, Scope
 
@@ -72,12 +72,7 @@ class JobAdministration:
                 tx, tenant_id, kind=kind, state=state, newest_first=order == "desc", after=after, limit=limit + 1
             )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_age_key)
-        return Page[JobView](
-            object="list",
-            data=[_view(row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[JobView], _view)
 
     async def job(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
         """Return an unfinished job. Raises NotFound."""

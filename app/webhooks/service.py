@@ -16,7 +16,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import format_id, new_uuid, parse_id
 from app.core.jobs import Job, JobQueue, NewJob
-from app.core.paging import Cursors, Order, Page, make_page
+from app.core.paging import Cursors, Order, Page, make_page, page_of_views
 from app.formats.schemas import JsonObject
 from app.operations.schemas import Operation
 from app.operations.service import OperationHandler, OperationRun, Operations
@@ -124,12 +124,7 @@ class Webhooks:
                 tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
             )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
-        return Page[Webhook](
-            object="list",
-            data=[_view(row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[Webhook], _view)
 
     async def get(self, caller: Caller, webhook_id: UUID) -> Webhook:
         """Return a webhook. Raises NotFound."""
@@ -228,12 +223,7 @@ class Webhooks:
                 limit=limit + 1,
             )  # fmt: skip
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [row.number])
-        return Page[Delivery](
-            object="list",
-            data=[_delivery_view(row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[Delivery], _delivery_view)
 
     async def get_delivery(self, caller: Caller, webhook_id: UUID, event_id: UUID) -> Delivery:
         """Return a delivery. Raises NotFound."""

@@ -39,7 +39,7 @@ from app.core.errors import Conflict, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
 from app.core.jobs import JobQueue
 from app.core.outbox import EventType
-from app.core.paging import Cursors, LimitedList, Page, make_page
+from app.core.paging import Cursors, LimitedList, Page, make_page, page_of_views
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
@@ -112,12 +112,7 @@ class Summaries:
         page = make_page(
             rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [row.to_position, str(row.id)]
         )
-        return Page[Summary](
-            object="list",
-            data=[summary_view(row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[Summary], summary_view)
 
     async def get(self, caller: Caller, conversation_id: ConversationId, *, summary_id: UUID) -> Summary:
         """Return one summary of a conversation, valid or replaced. Raises NotFound.

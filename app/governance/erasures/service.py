@@ -10,7 +10,7 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import TenantId, format_id, new_uuid, parse_id
-from app.core.paging import Cursors, Order, Page, make_page
+from app.core.paging import Cursors, Order, Page, make_page, page_of_views
 from app.core.times import format_time
 from app.formats.schemas import JsonObject
 from app.governance.erasures import store
@@ -120,12 +120,7 @@ class Erasures:
                 tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
             )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
-        return Page[Erasure](
-            object="list",
-            data=[_view(row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[Erasure], _view)
 
     def verify(self, caller: Caller, *, body: ReceiptCheck) -> ReceiptVerification:
         """Check the signature of a receipt of the caller's tenant, and whether it is about the given subject."""

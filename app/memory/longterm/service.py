@@ -16,7 +16,7 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import FieldError, Forbidden, Invalid, NotFound, TooLarge
 from app.core.ids import TenantId, format_id, new_uuid
-from app.core.paging import Cursors, Page, make_page
+from app.core.paging import Cursors, Page, make_page, page_of_views
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex, VectorBackfill
 from app.memory.longterm import store as memory_store
@@ -157,12 +157,7 @@ class Memories:
             scope=scope,
             key=lambda row: [row.created_at.isoformat(), str(row.id)],
         )
-        return Page[Memory](
-            object="list",
-            data=[_view(row) for row in page.data],
-            has_more=page.has_more,
-            next_cursor=page.next_cursor,
-        )
+        return page_of_views(page, Page[Memory], _view)
 
     async def get(self, caller: Caller, memory_id: UUID) -> Memory:
         """Return one memory: of any agent for the scope `admin`, else of the calling agent. Raises NotFound."""

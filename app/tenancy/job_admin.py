@@ -5,8 +5,6 @@ the installation. The list of one tenant is read under row-level security; chang
 tenant.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Literal
 from uuid import UUID
 
@@ -14,7 +12,7 @@ from pydantic import BaseModel
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
-from app.core.database.transactions import Database, Transaction
+from app.core.database.transactions import Database, Transaction, read_transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import JobId, TenantId, format_id
 from app.core.jobs import Job, JobQueue, JobState, cancel_job, find_job, list_jobs, lock_job, requeue_job
@@ -67,7 +65,7 @@ class JobAdministration:
         tenant_id = _reach(caller, all_tenants)
         scope = f"jobs|{tenant_id}|{order}|{kind}|{state}"
         after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
-        async with self._read_transaction(tenant_id) as tx:
+        async with read_transaction(self._database, self._ops, tenant_id) as tx:
             rows = await list_jobs(
                 tx, tenant_id, kind=kind, state=state, newest_first=order == "desc", after=after, limit=limit + 1
             )
@@ -77,7 +75,7 @@ class JobAdministration:
     async def job(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
         """Return an unfinished job. Raises NotFound."""
         tenant_id = _reach(caller, all_tenants)
-        async with self._read_transaction(tenant_id) as tx:
+        async with read_transaction(self._database, self._ops, tenant_id) as tx:
             job = await find_job(tx, tenant_id, job_id)
         if job is None:
             raise _missing()
@@ -112,15 +110,6 @@ class JobAdministration:
         if job is None:
             raise _missing()
         return job
-
-    @asynccontextmanager
-    async def _read_transaction(self, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
-        if tenant_id is None:
-            async with self._ops.across_tenants() as tx:
-                yield tx
-        else:
-            async with self._database.transaction(tenant_id, read_only=True) as tx:
-                yield tx
 
 
 def _missing() -> NotFound:

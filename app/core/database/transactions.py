@@ -341,6 +341,13 @@ class Database:
         return _OpenTransaction(self._pool, self._inside, begin=begin, tenant_id=tenant_id)
 
 
+def read_transaction(
+    database: Database, ops: Database, tenant_id: TenantId | None
+) -> AbstractAsyncContextManager[Transaction]:
+    """Open a read-only transaction of a tenant, or, for None, one of the ops role across all tenants."""
+    return ops.across_tenants() if tenant_id is None else database.transaction(tenant_id, read_only=True)
+
+
 def _unavailable() -> Unavailable:
     return Unavailable(
         "database_unavailable",

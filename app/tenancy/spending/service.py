@@ -4,14 +4,12 @@ A budget is checked before a call and counted after it, so only running calls ca
 written is kept in the process and written with the tenant's next call, or at the end, on the day of writing.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TypeAlias
 from uuid import UUID
 
-from app.core.database.transactions import Database, Transaction
+from app.core.database.transactions import Database, read_transaction
 from app.core.errors import AppError, RateLimited
 from app.core.ids import TenantId, format_id, parse_id
 from app.core.paging import Cursors, Order, Page, SortKey, make_page
@@ -124,7 +122,7 @@ class Spending:
         tenant_id = None if all_tenants else caller.tenant_id
         scope = f"usage|{tenant_id}|{order}|{first_day}|{last_day}|{purpose}"
         after = None if cursor is None else _position(self._cursors.read(scope, cursor))
-        async with self._read_transaction(tenant_id) as tx:
+        async with read_transaction(self._database, self._ops, tenant_id) as tx:
             rows = await spending_store.page_usage(
                 tx,
                 tenant_id,
@@ -135,15 +133,6 @@ class Spending:
                 limit=limit + 1,
             )
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_key)
-
-    @asynccontextmanager
-    async def _read_transaction(self, tenant_id: TenantId | None) -> AsyncGenerator[Transaction]:
-        if tenant_id is None:
-            async with self._ops.across_tenants() as tx:
-                yield tx
-        else:
-            async with self._database.transaction(tenant_id, read_only=True) as tx:
-                yield tx
 
 
 def _renewal_time(left_s: int) -> datetime:

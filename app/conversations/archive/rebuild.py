@@ -19,6 +19,7 @@ from app.conversations.archive.restore import (
     batches,
     conversation_row,
     require_content,
+    summary_row,
     turn_row,
 )
 from app.conversations.archive.store import ExportedConversation, ExportedSummary
@@ -340,19 +341,10 @@ def _summary(growth: _Growth, record: SummaryRecord) -> ExportedSummary:
     def derived(summary_id: UUID) -> UUID:
         return uuid5(_NAMESPACE, f"summary|{growth.conversation.id}|{summary_id}")
 
-    return ExportedSummary(
+    return replace(
+        summary_row(record),
         id=derived(record.id),
-        kind=record.kind.value,
-        level=record.level,
-        from_position=record.from_position,
-        to_position=max(record.to_position, record.from_position),
-        actors=record.actors,
-        text=record.text,
-        abstract=record.abstract,
         lines=[[str(growth.turn_id(str(line.turn_id))), line.text, line.tokens] for line in record.lines],
-        tokens=record.tokens,
-        model=record.model,
-        prompt_version=record.prompt_version,
         replaced_by=None if record.replaced_by is None else derived(record.replaced_by),
         rev=max(1, min(record.rev, growth.rev)),
         created_at=record.created_at,

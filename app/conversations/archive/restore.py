@@ -101,7 +101,7 @@ class ConversationRestorer:
                 rows = await asyncio.to_thread(walk.rows, conversation, added, has_vectors=self.has_vectors)
                 await self.insert(caller, tx, rows)
                 turns += len(rows)
-            made = [_summary(one) for _, one in batch if isinstance(one, SummaryRecord)]
+            made = [summary_row(one) for _, one in batch if isinstance(one, SummaryRecord)]
             if made and not await store.insert_summaries(tx, caller.tenant_id, conversation_id, made):
                 raise NotExactError
             summaries += len(made)
@@ -390,7 +390,8 @@ def _objects(items: Sequence[JsonObject]) -> list[JsonObject]:
     return list(items)
 
 
-def _summary(record: SummaryRecord) -> ExportedSummary:
+def summary_row(record: SummaryRecord) -> ExportedSummary:
+    """Return the row of a summary, with the ids and the rev of its record."""
     lines: list[list[JsonValue]] = [[str(line.turn_id), line.text, line.tokens] for line in record.lines]
     return ExportedSummary(
         id=record.id,

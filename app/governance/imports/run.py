@@ -5,7 +5,7 @@ continues after the last object, and nothing is half-written. A dry run does the
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -24,7 +24,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import FieldError
 from app.core.ids import format_id
 from app.formats.schemas import JsonObject
-from app.governance.exports.records import RECORD_TYPES
+from app.governance.exports.records import RECORD_TYPES, Record
 from app.governance.imports import store
 from app.governance.imports.lines import LinePlace, StagedLines
 from app.governance.purge import pause
@@ -116,7 +116,23 @@ class _DryRunError(Exception):
         self.place = place
 
 
-def _require_wet(run: OperationRun, lines: StagedLines) -> None:
+async def _next_of(lines: StagedLines, types: Container[str], *, is_first: bool) -> tuple[int, Record] | None:
+    """Return the next line and its record, without taking it; None if the group of these types ends before it.
+
+    A refused record ends the group. Raises RecordRefusedError if it is the first one.
+    """
+    found = await lines.peek()
+    if found is None or lines.type_of(found[1]) not in types:
+        return None
+    try:
+        return found[0], lines.read(*found)
+    except RecordRefusedError:
+        if is_first:
+            raise
+        return None
+
+
+def _raise_if_dry_run(run: OperationRun, lines: StagedLines) -> None:
     if run.parameters.get("dry_run"):
         raise _DryRunError(lines.place)
 
@@ -163,7 +179,7 @@ class ImportRunner:
                     return True
                 await self._store_next(run, tx, lines, state, store_conversation)
                 state.done += lines.taken
-                _require_wet(run, lines)
+                _raise_if_dry_run(run, lines)
                 await self._checkpoint(run, tx, lines.place, state)
         except NotExactError:
             return False
@@ -263,16 +279,8 @@ class ImportRunner:
     ) -> None:  # fmt: skip
         key = key_of(first)
         group: list[tuple[int, FactRecord | FactDecisionRecord]] = []
-        while (found := await lines.peek()) is not None:
-            number, line = found
-            if lines.type_of(line) not in {"fact", "fact_decision"}:
-                break
-            try:
-                record = lines.read(number, line)
-            except RecordRefusedError:
-                if group:
-                    break
-                raise
+        while (found := await _next_of(lines, {"fact", "fact_decision"}, is_first=not group)) is not None:
+            number, record = found
             if not isinstance(record, FactRecord | FactDecisionRecord) or key_of(record) != key:
                 break
             lines.skip()
@@ -284,16 +292,8 @@ class ImportRunner:
 
     async def _store_memories(self, run: OperationRun, tx: Transaction, lines: StagedLines, state: ImportState) -> None:
         group: list[tuple[int, MemoryRecord]] = []
-        while len(group) < _MEMORIES and (found := await lines.peek()) is not None:
-            number, line = found
-            if lines.type_of(line) != "memory":
-                break
-            try:
-                record = lines.read(number, line)
-            except RecordRefusedError:
-                if group:
-                    break
-                raise
+        while len(group) < _MEMORIES and (found := await _next_of(lines, {"memory"}, is_first=not group)) is not None:
+            number, record = found
             lines.skip()
             if isinstance(record, MemoryRecord):
                 group.append((number, record))

@@ -145,7 +145,7 @@ class Dispatcher:
             await self._release(lane, delay_s=0.0)
 
     async def drain(self) -> int:
-        """Send until nothing is due; return the number of lanes. For tests and commands that wait."""
+        """Send until nothing is due; return the number of lanes. For tests."""
         done = 0
         while claimed := await self._claim():
             done += claimed

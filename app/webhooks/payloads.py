@@ -113,8 +113,6 @@ class TestEvent(BaseModel):
     data: TestEventData
 
 
-AnyEvent = ConversationEvent | TurnEvent | SummaryEvent | FactEvent | TestEvent
-
 SHAPES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
     {
         **{one.value: ConversationEvent for one in EventType if one.value.startswith("conversation.")},

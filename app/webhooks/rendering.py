@@ -33,7 +33,6 @@ from app.webhooks.payloads import (
 from app.webhooks.schemas import TEST_EVENT
 
 _Shown = TypeVar("_Shown")
-_IN_THREAD_BYTES = 65_536
 
 
 class EventRenderer:

@@ -79,7 +79,7 @@ class Worker:
         self._queue.enqueued.set()
 
     async def drain(self) -> int:
-        """Run jobs until none is due; return their number. For tests and commands that wait."""
+        """Run jobs until none is due; return their number. For tests."""
         done = 0
         while await self._claim():
             done += len(self._running)

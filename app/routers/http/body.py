@@ -9,7 +9,7 @@ import email.message
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Final, TypeAlias, cast, get_args, get_origin
+from typing import ClassVar, Final, cast, get_args, get_origin
 
 from fastapi import Request, Response, params
 from fastapi.dependencies.utils import get_flat_params
@@ -28,7 +28,6 @@ _INLINE_BYTES: Final = 64 * 2**10
 _READ_HERE: Final = frozenset(
     {"model", "conversation_id", "token_budget", "context", "metadata", "user", "external_id", "project"}
 )
-BodyGuard: TypeAlias = Callable[[Request], Coroutine[object, object, None]]
 
 
 class StrictJsonRoute(APIRoute):
@@ -108,7 +107,9 @@ class GenerateRoute(StrictJsonRoute):
 
 
 async def _guard(request: Request) -> None:
-    guard = cast("BodyGuard | None", getattr(request.app.state, "body_guard", None))
+    guard = cast(
+        "Callable[[Request], Coroutine[object, object, None]] | None", getattr(request.app.state, "body_guard", None)
+    )
     if guard is not None:
         await guard(request)
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +23,7 @@ _STEP_CHARACTERS: Final = 64 * 2**10
 INLINE_CHARACTERS: Final = 20_000
 _NICE_STEP: Final = 10
 _MAX_NICE: Final = 19
+_MAX_PAUSE_S: Final = 0.5
 
 
 def bound_threads() -> None:
@@ -68,3 +70,11 @@ async def map_in_threads(
 
 def _apply(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     return [work(item) for item in items]
+
+
+async def pause_after_step(began: float) -> None:
+    """Sleep as long as a step took, at most 0.5 s, so that half of the time is left to other work.
+
+    `began`: the `time.monotonic()` at which the step began.
+    """
+    await asyncio.sleep(min(time.monotonic() - began, _MAX_PAUSE_S))

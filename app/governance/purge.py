@@ -5,7 +5,6 @@ concurrently, and each can be killed at any time: another process repeats an unc
 a conversation that another process has locked.
 """
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
+from app.core.threads import pause_after_step
 from app.index.service import SearchIndex
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, job_caller
@@ -28,7 +28,6 @@ _CONVERSATIONS = 100
 _ROWS = 500
 _LONGEST_S = 240.0
 # Pause as a multiple of the duration of a step: half of the time is left to appends.
-_REST, _LONGEST_REST_S = 1.0, 0.5
 
 
 class Purger:
@@ -79,7 +78,7 @@ class Purger:
             if hidden:
                 record(tx, caller, Action.CONVERSATION_DELETE, counts={"conversations": hidden})
         self.counts["expired"] += hidden
-        await pause(step)
+        await pause_after_step(step)
         await self.purge(caller, conversation_ids)
 
     async def purge(self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool = False) -> dict[str, int]:
@@ -95,7 +94,7 @@ class Purger:
             done.update(counts)
             if not more:
                 return dict(done)
-            await pause(step)
+            await pause_after_step(step)
 
     async def _step(
         self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool
@@ -136,8 +135,3 @@ class Purger:
             rest["conversations"] = await of.delete_conversations(caller, tx, conversation_ids=locked)
         counts.update(rest)
         return dict(+counts), more
-
-
-async def pause(since: float) -> None:
-    """Sleep as long as the step that began at `since` took, so that half of the time is left to other work."""
-    await asyncio.sleep(min(_REST * (time.monotonic() - since), _LONGEST_REST_S))

@@ -5,7 +5,6 @@ all that are deleted, superseded, erased or changed since. The head is locked be
 no deadlock can occur.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
+from app.core.threads import pause_after_step
 from app.index.schemas import EntryKind, IndexDocument
 from app.index.service import SearchIndex, VectorBackfill
 from app.tenancy.schemas import Caller
@@ -34,7 +34,6 @@ _MAX_FILLED = 400
 _MAX_PASSES = 40
 # pause after a batch, relative to its duration, so that half of the time is left to appends; the maximum applies to
 # batches that wait for an endpoint, which costs appends nothing
-_REST, _LONGEST_REST_S = 1.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class Indexing:
             began = time.monotonic()
             async for sources in self._sources(caller, backfill, step.entry_ids):
                 made += await self._make(caller, backfill, sources, [])  # the backfill finds refused entries again
-                await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
+                await pause_after_step(began)
                 began = time.monotonic()
             for make in self._index.makers:
                 made += await make(caller, backfill, step.entry_ids)

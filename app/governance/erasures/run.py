@@ -18,10 +18,11 @@ from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TenantId
+from app.core.threads import pause_after_step
 from app.formats.schemas import JsonObject
 from app.governance.erasures import store
 from app.governance.erasures.receipts import ErasureSubject
-from app.governance.purge import Purger, pause
+from app.governance.purge import Purger
 from app.governance.schemas import SubjectKind
 from app.index.service import SearchIndex
 from app.memory.facts.spelling import name_key
@@ -178,7 +179,7 @@ class ErasureRunner:
                 await self._step(erasing, tx)
             if run.pause_is_due and not run.has_ended:
                 return
-            await pause(began)
+            await pause_after_step(began)
 
     def _transaction(self, erasing: _Erasing) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of one tenant; as the ops role where another tenant's rows, or keys, are written."""

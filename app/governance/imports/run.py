@@ -23,11 +23,11 @@ from app.conversations.service import Conversations, NotExactError
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import FieldError
 from app.core.ids import format_id
+from app.core.threads import pause_after_step
 from app.formats.schemas import JsonObject
 from app.governance.exports.records import RECORD_TYPES, Record
 from app.governance.imports import store
 from app.governance.imports.lines import LinePlace, StagedLines
-from app.governance.purge import pause
 from app.memory.longterm.schemas import MemoryRecord
 from app.memory.schemas import FactDecisionRecord, FactRecord, RestoredMemory
 from app.memory.service import FactService, key_of
@@ -161,7 +161,7 @@ class ImportRunner:
                 await self._attempt(run, self._under_new_ids)
             if run.pause_is_due and not run.has_ended:
                 return
-            await pause(began)
+            await pause_after_step(began)
 
     async def stop(self, run: OperationRun, tx: Transaction, status: OperationStatus) -> JsonObject:
         """Delete the lines of an import that failed or was cancelled; return its counts so far."""

@@ -9,7 +9,6 @@ same transaction. An entry is read before its text, and its analysis is stored o
 entry since. Otherwise the entry is found again by the next `plan`.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -18,7 +17,7 @@ from uuid import UUID
 from app.core.database.transactions import Database
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
-from app.core.threads import map_in_threads
+from app.core.threads import map_in_threads, pause_after_step
 from app.index.analyser.analyser import indexed_text
 from app.index.analyser.cues import Cue, read_cues
 from app.index.analyser.terms import pack_terms, parse_tsvector
@@ -40,8 +39,6 @@ _ENTRIES: Final = 200
 # bounds the memory for lexemes: about 4 MB
 _WORDS: Final = 200_000
 _STEPS_PER_JOB: Final = 10
-# pause after a step, relative to its duration
-_REST, _LONGEST_REST_S = 1.0, 0.5
 # waiting requests, and jobs with their own due time, have a higher priority
 _PRIORITY: Final = -1
 _PASSING: Final = ("database_unavailable", "resource_busy", "job_timeout")
@@ -95,7 +92,7 @@ class AnalysisBackfill:
             async with self._database.transaction(caller.tenant_id) as tx:
                 count += await analysis_store.write_analyses(tx, caller.tenant_id, analyses)
             last = entries[-1].entry_id
-            await asyncio.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
+            await pause_after_step(began)
         else:
             async with self._database.transaction(caller.tenant_id) as tx:
                 await self._jobs.enqueue(tx, caller.tenant_id, [_job(last)])

@@ -376,7 +376,7 @@ class Appends:
     async def live(self) -> list[float]:
         """With the tier live, and filled meanwhile for as much of the time as the service would."""
         if not await self.connection.fetchval("select to_regclass($1)", self.index):
-            await self.bench.ann.keep(self.bench.tenants[0].id)
+            await self.bench.ann.index_tenant(self.bench.tenants[0].id)
         before = await self._tiered()
         keeping = asyncio.create_task(self._keep())
         rates = [await ingest(self.bench, turns, self.made) for turns in SIZES]
@@ -387,7 +387,7 @@ class Appends:
 
     async def _keep(self) -> None:
         while True:
-            await self.bench.ann.keep(self.bench.tenants[0].id)
+            await self.bench.ann.index_tenant(self.bench.tenants[0].id)
             await asyncio.sleep(0.2)
 
     async def delete_appended(self) -> None:
@@ -473,7 +473,7 @@ async def run(root: Path, *, queries: int, rounds: int) -> None:
         started = time.perf_counter()
         for tenant in tenants:
             if len(tenant.ids) > WIDE:
-                await ann.keep(tenant.id)
+                await ann.index_tenant(tenant.id)
         console.print(f"the vector index in {time.perf_counter() - started:.0f} s")
         if queries:
             await measure_recall(bench, queries)

@@ -299,8 +299,8 @@ class RetentionDryRun(BaseModel):
 class DryRun(BaseModel):
     """What background work would do to a conversation now. Nothing was changed, and no model was asked.
 
-    `cost` is null without a model. Highlights that a model replaces later, and folds of hierarchical summaries, are not
-    included.
+    `cost` is null without a model. It does not include highlights that a model replaces later, and merges of summaries
+    into one of a higher level.
     """
 
     conversation_id: str

@@ -43,11 +43,11 @@ _MAX_TEXT: Final = 300
 _MAX_ITEMS: Final = 40
 _MAX_FRAMES: Final = 30
 _MAX_CAUSES: Final = 4
-_PLAIN_SPOKEN: Final = ("uvicorn", "alembic")
+_PLAIN_TEXT_LOGGERS: Final = ("uvicorn", "alembic")
 """Loggers whose text is about the process itself. Of other loggers, only the constant template is kept."""
 _POOL_LOGGER: Final = "asyncpg.pool"
 _REPEAT_S: Final = 60.0
-_ASYNCIO_SAYINGS: Final = (
+_ASYNCIO_MESSAGES: Final = (
     "Task exception was never retrieved",
     "Future exception was never retrieved",
     "Task was destroyed but it is pending!",
@@ -264,11 +264,11 @@ def _library_fields(record: logging.LogRecord) -> dict[str, object]:
 
 def _library_text(record: logging.LogRecord, message: str) -> str | None:
     """Return the part of a library's line that no caller can have written, or None."""
-    if record.name.split(".")[0] in _PLAIN_SPOKEN:
+    if record.name.split(".")[0] in _PLAIN_TEXT_LOGGERS:
         text = message % _safe_arguments(message, record.args) if record.args else message
         return _first_line(_QUERY.sub("", text))
     if record.name == "asyncio":  # its text is already formatted, with the repr of the failed object
-        return next((saying for saying in _ASYNCIO_SAYINGS if message.startswith(saying)), None)
+        return next((known for known in _ASYNCIO_MESSAGES if message.startswith(known)), None)
     # with arguments, the template is a constant of the library; without, it may be formatted already
     return _first_line(message) if record.args else None
 

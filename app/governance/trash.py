@@ -32,7 +32,7 @@ class TrashBin:
         """
         caller.require(Scope.WRITE)
         async with self._database.transaction(caller.tenant_id) as tx:
-            restored = await self._trash.take_back(caller, tx, conversation_id=conversation_id)
+            restored = await self._trash.restore(caller, tx, conversation_id=conversation_id)
             if restored.is_new:
                 record(tx, caller, Action.CONVERSATION_RESTORE, ObjectKind.CONVERSATION, conversation_id)
         return restored.value

@@ -157,14 +157,14 @@ class Bridge:
                 sentence = f"Turnkeep does not answer at {self._target.url}."
                 await self._write({**_named(line), **_error(INTERNAL_ERROR, sentence)})
             return
-        await self._give(line, response)
+        await self._write_answer(line, response)
 
     def _end(self, name: str | int | None, task: "asyncio.Task[None]") -> None:
         self._room.release()
         if name is not None and self._running.get(name) is task:
             del self._running[name]
 
-    async def _give(self, line: ClientMessage, response: httpx2.Response) -> None:
+    async def _write_answer(self, line: ClientMessage, response: httpx2.Response) -> None:
         if not line.is_answered:
             return
         try:
@@ -174,7 +174,7 @@ class Bridge:
         if isinstance(answered, dict) and "jsonrpc" in answered:
             if answered.get("id") is None:
                 answered["id"] = line.name
-            self._note_version(line, answered)
+            self._record_version(line, answered)
             await self._write(answered)
             return
         detail = answered.get("detail") if isinstance(answered, dict) else None
@@ -205,7 +205,7 @@ class Bridge:
             headers[MCP_PROTOCOL_VERSION_HEADER] = self._version
         return headers
 
-    def _note_version(self, line: ClientMessage, answered: Mapping[str, JsonValue]) -> None:
+    def _record_version(self, line: ClientMessage, answered: Mapping[str, JsonValue]) -> None:
         result = answered.get("result")
         if line.method == "initialize" and isinstance(result, dict):
             version = result.get("protocolVersion")

@@ -35,8 +35,8 @@ from app.providers.schemas import (
     ModelAnswer,
     ModelCall,
     ModelPurpose,
+    ModelReply,
     ModelUsage,
-    Said,
     Shape,
     ToolOffer,
 )
@@ -145,12 +145,12 @@ class OpenAIChat:
         purpose: ModelPurpose,
         model: str | None = None,
         max_output_tokens: int | None = None,
-    ) -> ModelAnswer[Said]:
+    ) -> ModelAnswer[ModelReply]:
         """Answer with calls of tools, or with text. The caller refuses calls of tools that were not offered."""
         call = self._call(tenant_id, purpose, model, max_output_tokens)
 
-        async def work() -> Said:
-            return (await self._chosen(call, messages, None, tools)).said()
+        async def work() -> ModelReply:
+            return (await self._chosen(call, messages, None, tools)).reply()
 
         return await self._accounted(call, work)
 
@@ -312,11 +312,11 @@ class _FirstChoice:
             raise CHAT_ERRORS.invalid_answer()
         return text
 
-    def said(self) -> Said:
+    def reply(self) -> ModelReply:
         text = self._whole()
         if not text and not self.calls:
             raise CHAT_ERRORS.invalid_answer()
-        return Said(text, self.calls)
+        return ModelReply(text, self.calls)
 
     def _whole(self) -> str:
         if self.refusal or self.finish_reason == "content_filter":

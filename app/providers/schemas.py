@@ -108,7 +108,7 @@ class ChatMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ModelReply:
     """Answer of a model that was offered tools: calls, a text, or both."""
 
     text: str
@@ -183,7 +183,7 @@ class ChatModel(Protocol):
         purpose: ModelPurpose,
         model: str | None = None,
         max_output_tokens: int | None = None,
-    ) -> ModelAnswer[Said]:
+    ) -> ModelAnswer[ModelReply]:
         """Answer with tool calls or with text. Calls are not executed here, and may name any tool."""
         ...
 

@@ -19,7 +19,7 @@ LimitName: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
 
 _MAX_PROBLEMS = 20
 _MAX_REPEATED_CHARACTERS = 16_384
-_FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
+_CODE_BLOCK = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
 _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _ABOUT_FORMAT = ("response_format", "json_schema", "json_object", "schema", "structured output", "grammar", "guided")
@@ -117,9 +117,9 @@ def cleaned(text: str) -> str:
 
 def _candidates(answer: str) -> list[str]:
     found = [answer]
-    fenced = _FENCE.search(answer)
-    if fenced is not None:
-        found.append(fenced[1])
+    code_block = _CODE_BLOCK.search(answer)
+    if code_block is not None:
+        found.append(code_block[1])
     start, end = answer.find("{"), answer.rfind("}")
     if 0 <= start < end:
         found.append(answer[start : end + 1])

@@ -229,7 +229,7 @@ async def test_no_byte_of_erased_turns_is_in_a_full_dump(own: Service) -> None:
         await converse(own, client, said, conversation)
         await converse(own, client, copied, other)
         fork = (await client.post(f"/v1/conversations/{other}/fork", json={})).json()["id"]
-        await own.container.ann.keep(client.tenant_id)
+        await own.container.ann.index_tenant(client.tenant_id)
         await run(own, "analyze")
         before = await dump(own)
         gone = await vectors(own, said.turns)
@@ -271,7 +271,7 @@ async def test_no_byte_of_a_deleted_conversation_is_in_a_full_dump(own: Service)
         await client.append(conversation, {"role": "user", "actor": said.word("actor"), "content": "hello"})
         await client.append(conversation, call, result)
         await converse(own, client, said, conversation)
-        await own.container.ann.keep(client.tenant_id)
+        await own.container.ann.index_tenant(client.tenant_id)
         before = await dump(own)
         gone = await vectors(own, said.turns)
         assert found(said, before) == {f"deleted: {place}" for place in said.roots}
@@ -312,7 +312,7 @@ async def test_no_statistics_hold_it_and_what_vacuum_leaves_in_the_files_goes_wh
     async with await own.new_tenant() as client:
         conversation = await client.conversation()
         await converse(own, client, said, conversation)
-        await own.container.ann.keep(client.tenant_id)
+        await own.container.ann.index_tenant(client.tenant_id)
         await run(own, "analyze")
         before = await files(own, said)
         assert set().union(*before.values()) == {f"filed: {place}" for place in said.roots}

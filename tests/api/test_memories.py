@@ -681,7 +681,7 @@ async def test_a_wide_tenant_finds_the_memories_of_its_agents(service: Service, 
         await expire(service, gone)
         for keep in (False, True):
             if keep:
-                await wide.container.ann.keep(client.tenant_id)
+                await wide.container.ann.index_tenant(client.tenant_id)
             entries = await remember(client, "memory parrots", agent_id="planner", top_k=20)
             assert len({entry["id"] for entry in entries} & set(mine)) == len(entries) == 20
             body = {"kinds": ["memory"], "agent_id": "planner", "k": 50}

@@ -326,7 +326,7 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("list_turns", ["turns_live_idx"]),
         ("list_turns_page", ["turns_live_idx"]),
         ("list_neighbours", ["turns_live_idx"]),
-        ("list_versions", ["turns_live_idx", "turns_superseded_idx"]),
+        ("list_with_superseded", ["turns_live_idx", "turns_superseded_idx"]),
         ("list_changed", ["turns_rev_idx"]),
         ("list_aborted", ["turns_tenant_id_conversation_id_seq_key"]),
         ("list_revisions", ["turns_live_idx", "turns_superseded_idx", "turns_tenant_id_conversation_id_seq_key"]),
@@ -355,7 +355,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "list_neighbours": lambda tx: turn_store.list_neighbours(
             tx, tenant, [(conversation, 5)], reach=1, max_bytes=2**20
         ),
-        "list_versions": lambda tx: turn_store.list_versions(
+        "list_with_superseded": lambda tx: turn_store.list_with_superseded(
             tx, tenant, conversation, before=None, beyond=(5, 5), **page
         ),
         "list_changed": lambda tx: stream_store.list_changed(

@@ -35,7 +35,7 @@ async def tiered(wide: Service) -> AsyncIterator[tuple[Client, list[str], list[l
             texts = [f"the {ANIMALS[n % 8]} number {n} of {part} likes place {n // 8}" for n in range(TURNS)]
             turns.append([turn["id"] for turn in (await client.append(conversation, *texts))["turns"]])
         await wide.run_jobs()  # they make the vectors that were too many for one append
-        assert await wide.container.ann.keep(client.tenant_id) == 4 * TURNS
+        assert await wide.container.ann.index_tenant(client.tenant_id) == 4 * TURNS
         yield client, conversations, turns
 
 
@@ -88,7 +88,7 @@ class ListSubscription:
 
     async def _keep(self) -> None:
         while True:
-            await self._service.container.ann.keep(self._client.tenant_id)
+            await self._service.container.ann.index_tenant(self._client.tenant_id)
             await asyncio.sleep(0.05)
 
 
@@ -116,7 +116,7 @@ async def test_turns_of_the_vector_index_that_go_are_never_found_again(
         watch.gone.update(of_third[50:])
         assert (await client.delete(f"/v1/conversations/{fourth}")).status_code == 204
         watch.gone.update(of_fourth)
-    await wide.container.ann.keep(client.tenant_id)
+    await wide.container.ann.index_tenant(client.tenant_id)
     assert await is_by_index(wide, client)
     live = {
         turn["id"]

@@ -55,7 +55,7 @@ async def crowd(wide: Service) -> AsyncIterator[Client]:
             ]
             await client.append(conversation, *turns)
         await wide.run_jobs()  # they make the vectors that were too many for one append
-        assert await wide.container.ann.keep(client.tenant_id) == ROWS
+        assert await wide.container.ann.index_tenant(client.tenant_id) == ROWS
         await client.append(conversation, "the parrot that came late likes place 3")
         yield client
 
@@ -99,7 +99,7 @@ async def test_what_no_model_of_this_space_has_embedded_competes_and_is_said(wid
         conversation = await client.conversation()
         turns = (await client.append(conversation, *[f"the {ANIMALS[n % 8]} number {n}" for n in range(90)]))["turns"]
         await wide.run_jobs()  # they make the vectors that were too many for one append
-        assert await wide.container.ann.keep(client.tenant_id) == 90
+        assert await wide.container.ann.index_tenant(client.tenant_id) == 90
         connection = await asyncpg.connect(wide.database.superuser)
         await connection.execute(
             "delete from vectors where tenant_id = $1 and entry_id = $2", client.tenant_id, parse_id(turns[7]["id"])
@@ -120,7 +120,7 @@ async def test_dates_and_questions_count_in_a_wide_scope(wide: Service) -> None:
         await client.append(conversation, *[f"the {ANIMALS[n % 8]} number {n}" for n in range(90)])
         await client.append(conversation, said | {"content": "Bob moved out last Friday."})
         await wide.run_jobs()
-        await wide.container.ann.keep(client.tenant_id)
+        await wide.container.ann.index_tenant(client.tenant_id)
         (hit, *_) = await client.recall(None, "what happened on 5 May", mode="text", k=1)
         assert [date["first_day"] for date in hit["dates"]] == ["2023-05-05"]
 
@@ -253,7 +253,7 @@ async def library(wide: Service) -> AsyncIterator[Client]:
             ]
             await client.append(conversation, *turns)
         await wide.run_jobs()  # they make the vectors that were too many for one append
-        assert await wide.container.ann.keep(client.tenant_id) == 600
+        assert await wide.container.ann.index_tenant(client.tenant_id) == 600
         yield client
 
 

@@ -23,6 +23,7 @@ STANDARD = {
     "covering": "summary_invalidation",
     "doubt": "mark_uncertain",
     "folding": "chunk_merge",
+    "forget": "remove, evict or clear",
     "gate": "maxscore",
     "hear": "on_message",
     "Held": "OpenTurnBuffer",
@@ -57,6 +58,7 @@ STANDARD = {
     "watching": "list_subscription",
     "wide": "ann_search",
     "withholding": "pii_filter",
+    "wordings": "revisions",
 }
 """A name that no module, class or function has, and the name for it. `claim` is left out: a worker claims a job."""
 PREFIXES = ("most_", "at_most_")

@@ -150,7 +150,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.governance.imports.upload.UploadReader": "one upload",
     "app.cli.archives.download._Pipe": "one export of one command",
     "app.cli.archives.download._PartFile": "one export of one command",
-    "app.conversations.archive.rebuild._Growth": "one conversation of one import",
+    "app.conversations.archive.rebuild._RebuiltConversation": "one conversation of one import",
     "app.operations.service.OperationRun": "one run of one operation",
     "app.webhooks.outbox._Events": "one transaction of one tenant",
     "app.webhooks.dispatch._Shares": "one look for due deliveries",

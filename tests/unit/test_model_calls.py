@@ -9,7 +9,7 @@ from app.core.errors import Unavailable
 from app.core.ids import TenantId, new_uuid
 from app.providers.calling import MAX_CALLS
 from app.providers.chat import OpenAIChat
-from app.providers.schemas import ChatMessage, ModelAnswer, ModelCall, ModelPurpose, ModelUsage, Said, ToolOffer
+from app.providers.schemas import ChatMessage, ModelAnswer, ModelCall, ModelPurpose, ModelReply, ModelUsage, ToolOffer
 from app.settings.models import ChatSettings, Endpoint
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, calls, open_fake_chat, says
 
@@ -54,14 +54,16 @@ async def model(fake: FakeChat, book: Book) -> AsyncIterator[OpenAIChat]:
 
 async def converse(
     model: OpenAIChat, messages: list[ChatMessage] | None = None, tools: tuple[ToolOffer, ...] = (LOOK,)
-) -> ModelAnswer[Said]:
+) -> ModelAnswer[ModelReply]:
     return await model.converse(messages or ASKED, tools=tools, tenant_id=TENANT, purpose=ModelPurpose.AGENT)
 
 
 async def test_tools_are_offered_and_calls_are_read(model: OpenAIChat, fake: FakeChat, book: Book) -> None:
     fake.reply = calls(("look", {"at": "é"}), ("other", "not json"))
     answer = await converse(model)
-    assert answer.value == Said("", (ModelCall("0", "look", '{"at": "\\u00e9"}'), ModelCall("1", "other", "not json")))
+    assert answer.value == ModelReply(
+        "", (ModelCall("0", "look", '{"at": "\\u00e9"}'), ModelCall("1", "other", "not json"))
+    )
     function = {"name": "look", "description": "Look something up.", "parameters": LOOK.parameters}
     assert fake.chats[0]["tools"] == [{"type": "function", "function": function}]
     assert book.rows == [(ModelPurpose.AGENT, ModelUsage(20, 10), False)]
@@ -72,7 +74,7 @@ async def test_calls_and_what_they_gave_are_sent_back(model: OpenAIChat, fake: F
     made = (ModelCall("7", "look", "{}"), ModelCall("8", "look", "{}"))
     given = [ChatMessage("tool", "a tree", call_id="7"), ChatMessage("tool", "no", call_id="8")]
     answer = await converse(model, [*ASKED, ChatMessage("assistant", "", calls=made), *given], tools=())
-    assert answer.value == Said("A tree.", ())
+    assert answer.value == ModelReply("A tree.", ())
     assert "tools" not in fake.chats[0]
     assistant, *results = fake.chats[0]["messages"][2:]
     assert assistant["content"] is None

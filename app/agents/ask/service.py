@@ -27,7 +27,7 @@ from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.governance.service import Governance
 from app.providers.endpoint import Refused, require_model
-from app.providers.schemas import ChatModel, ModelAnswer, ModelCall, ModelPurpose, Said
+from app.providers.schemas import ChatModel, ModelAnswer, ModelCall, ModelPurpose, ModelReply
 from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 
@@ -155,11 +155,11 @@ class AskService:
         said = await self._call_model(chat, run, last=True)
         return said.text or UNFINISHED
 
-    async def _call_model(self, chat: ChatModel, run: _AskRun, *, last: bool) -> Said:
+    async def _call_model(self, chat: ChatModel, run: _AskRun, *, last: bool) -> ModelReply:
         messages = build_messages(
             self._instructions, earlier=run.earlier, query=run.query, rounds=run.rounds, is_last_round=last
         )
-        answer: ModelAnswer[Said] = await chat.converse(
+        answer: ModelAnswer[ModelReply] = await chat.converse(
             messages,
             tools=() if last else run.granted.offers,
             tenant_id=run.caller.tenant_id,

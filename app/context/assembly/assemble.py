@@ -125,7 +125,7 @@ class _Assembly:
                 self._kept = sum(self._costs.unit(unit) for unit in newest_units) if has_newest else 0
                 plan = self._planned(Floors.RECALL)
         rendered = self._costs.render(plan.blocks())
-        while self._costs.count_rendered(rendered) > self._limit and plan.give_up(self._required):
+        while self._costs.count_rendered(rendered) > self._limit and plan.remove_least_important(self._required):
             rendered = self._costs.render(plan.blocks())
         return report(
             self._parts,

@@ -35,7 +35,7 @@ _GREETING: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class TurnText:
     """The text of a turn, with its author and time."""
 
     turn_id: str
@@ -56,7 +56,7 @@ class Candidate:
     density: float
 
 
-def candidates(turns: Iterable[Spoken]) -> list[Candidate]:
+def candidates(turns: Iterable[TurnText]) -> list[Candidate]:
     """Return the densest lines of each turn, at most three."""
     found: list[Candidate] = []
     for turn in turns:
@@ -113,7 +113,7 @@ def density(sentence: str) -> float:
     return score
 
 
-def _labelled(turn: Spoken, sentence: str) -> str:
+def _labelled(turn: TurnText, sentence: str) -> str:
     when = "" if turn.occurred_at is None else f"{turn.occurred_at.astimezone(UTC):%Y-%m-%d} "
     return f"[{when}{' '.join(turn.actor.split())}] {sentence}"
 

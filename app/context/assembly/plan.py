@@ -53,7 +53,7 @@ class Plan:
         """Return whether there are lines under the heading of a section."""
         return bool(self.render_lines(_HEADING_OF[name]))
 
-    def give_up(self, required: int) -> bool:
+    def remove_least_important(self, required: int) -> bool:
         """Remove the least important item.
 
         Return False if only system text and the newest `required` units are left.

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from app.context.assembly.highlights import PROMPT_VERSION as HIGHLIGHTS_VERSION
-from app.context.assembly.highlights import Spoken, candidates, choose, of_line
+from app.context.assembly.highlights import TurnText, candidates, choose, of_line
 from app.context.compaction.cut import within_tokens
 from app.context.compaction.due import CompactionRun, DueTurns, find_due
 from app.context.compaction.summariser import MAX_TOKENS, PROMPT_VERSION, Written, WrittenSummary, summarise
@@ -41,7 +41,7 @@ __all__ = ["COMPACT_JOB", "Compactor"]
 _PAGE = 500
 _MAX_STEPS = 8
 _TRIES = 5
-_FOLD = 4
+_MERGED_AT_ONCE = 4
 # Attempts of a job after which a temporary failure of the model counts as permanent.
 _MAX_TEMPORARY_FAILURES = 4
 _WORDS = 400
@@ -177,7 +177,7 @@ class Compactor:
             draft = await self._replacing(caller, conversation_id, valid, replaceable, run)
             if draft is not None:
                 return draft
-        return await self._folded(caller, valid, run) if run.policy.strategy == "hierarchical" else None
+        return await self._merged(caller, valid, run) if run.policy.strategy == "hierarchical" else None
 
     # what is due
 
@@ -265,16 +265,16 @@ class Compactor:
             return draft
         return replace(draft, to_position=after, replaces=[one.id for one in before], shortens=replaceable.id)
 
-    async def _folded(self, caller: Caller, valid: ValidSummaries, run: CompactionRun) -> SummaryDraft | None:
+    async def _merged(self, caller: Caller, valid: ValidSummaries, run: CompactionRun) -> SummaryDraft | None:
         """Return one summary of the next level that replaces four summaries of one level."""
-        some = _foldable(valid.summaries)
+        some = _mergeable(valid.summaries)
         if some is None:
             return None
         if some[0].kind is SummaryKind.HIGHLIGHTS or self._chat is None:
             due = DueTurns([], some[-1].to_position)
             models = {one.refused_by for one in some}
             refused_by = some[0].refused_by if len(models) == 1 else None
-            return await self._highlights(valid, due, run, refused_by=refused_by, fold=some)
+            return await self._highlights(valid, due, run, refused_by=refused_by, merged=some)
         try:
             written, model = await self._write(caller, run, [one.text for one in some], [])
         except AppError as error:
@@ -294,7 +294,7 @@ class Compactor:
             tenant_id=caller.tenant_id,
             name=run.policy.summarizer_model,
             before=before,
-            turns=[source.turn for source in turns if _is_said(source.turn)],
+            turns=[source.turn for source in turns if _is_message(source.turn)],
             words=_WORDS,
         )
 
@@ -346,7 +346,7 @@ class Compactor:
             read_after=read_after,
             replaces=[one.id for one in before],
             position=valid.position,
-            occurred_at=_last_said(turns),
+            occurred_at=_newest_time(turns),
         )
 
     async def _highlights(
@@ -356,15 +356,15 @@ class Compactor:
         run: CompactionRun,
         *,
         refused_by: str | None,
-        fold: Sequence[ValidSummary] | None = None,
+        merged: Sequence[ValidSummary] | None = None,
     ) -> SummaryDraft:
         turns = due.turns
-        before = self._before(valid, run, SummaryKind.HIGHLIGHTS) if fold is None else list(fold)
+        before = self._before(valid, run, SummaryKind.HIGHLIGHTS) if merged is None else list(merged)
         # In a thread: megabytes of text may be read, and the event loop must answer other requests.
         lines = await asyncio.to_thread(self._chosen, before, turns)
         return SummaryDraft(
             kind=SummaryKind.HIGHLIGHTS,
-            level=_level(before, turns) if fold is not None else max((one.level for one in before), default=0),
+            level=_level(before, turns) if merged is not None else max((one.level for one in before), default=0),
             from_position=before[0].from_position if before else valid.position + 1,
             to_position=due.end(),
             text=_NOTHING,
@@ -375,10 +375,10 @@ class Compactor:
             model=refused_by,
             prompt_version=HIGHLIGHTS_VERSION,
             sources={source.id: source.content_hash for source in turns},
-            read_after=valid.position if fold is None else due.end(),
+            read_after=valid.position if merged is None else due.end(),
             replaces=[one.id for one in before],
             position=valid.position,
-            occurred_at=_last_said(turns),
+            occurred_at=_newest_time(turns),
         )
 
     def _chosen(self, before: Sequence[ValidSummary], turns: Sequence[SourceTurn]) -> list[HighlightLine]:
@@ -387,7 +387,7 @@ class Compactor:
             of_line(format_id(line.turn_id), place, line.text)
             for place, line in enumerate(_lines(before), start=-10_000)
         ]
-        fresh = candidates(_spoken(source) for source in turns if _is_said(source.turn))
+        fresh = candidates(_turn_text(source) for source in turns if _is_message(source.turn))
         chosen = choose([*kept, *fresh], max_tokens=self._highlight_tokens, count=self._counter.count)
         return [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
 
@@ -409,14 +409,14 @@ class Compactor:
             read_after=replaceable.to_position,
             replaces=[replaceable.id],
             position=valid.position,
-            occurred_at=_last_said([]),
+            occurred_at=_newest_time([]),
         )
 
 
-def _foldable(summaries: Sequence[ValidSummary]) -> list[ValidSummary] | None:
+def _mergeable(summaries: Sequence[ValidSummary]) -> list[ValidSummary] | None:
     """Return the oldest four adjacent summaries of one level and kind."""
-    for start in range(len(summaries) - _FOLD + 1):
-        some = list(summaries[start : start + _FOLD])
+    for start in range(len(summaries) - _MERGED_AT_ONCE + 1):
+        some = list(summaries[start : start + _MERGED_AT_ONCE])
         alike = {(one.level, one.kind) for one in some}
         if len(alike) == 1 and all(one.to_position + 1 == other.from_position for one, other in pairwise(some)):
             return some
@@ -438,15 +438,15 @@ def _actors(before: Sequence[ValidSummary], turns: Sequence[SourceTurn]) -> list
     return sorted({*named, *(source.turn.actor for source in turns)})
 
 
-def _last_said(turns: Sequence[SourceTurn]) -> datetime:
+def _newest_time(turns: Sequence[SourceTurn]) -> datetime:
     times = [source.turn.occurred_at for source in turns if source.turn.occurred_at is not None]
     return max(times, default=datetime.now(UTC))
 
 
-def _is_said(turn: CanonicalTurn) -> bool:
+def _is_message(turn: CanonicalTurn) -> bool:
     return turn.kind is not Kind.COMPACTION
 
 
-def _spoken(source: SourceTurn) -> Spoken:
+def _turn_text(source: SourceTurn) -> TurnText:
     turn = source.turn
-    return Spoken(turn.id, turn.position, turn.actor, turn.occurred_at, text_of(turn))
+    return TurnText(turn.id, turn.position, turn.actor, turn.occurred_at, text_of(turn))

@@ -53,8 +53,8 @@ _HASH_BYTES = 32
 
 
 @dataclass(slots=True)
-class _Growth:
-    """A conversation that grows by records: the end of its chain, and what was added so far.
+class _RebuiltConversation:
+    """A conversation to which records are added: the end of its chain, and what was added so far.
 
     `is_shifted`: a turn has another seq than its record, so that summaries of positions do not fit.
     """
@@ -93,32 +93,32 @@ class ConversationRebuilder:
         is_foreign: bool,
     ) -> RestoredConversation:  # fmt: skip
         """Store a conversation under new ids, or add what is new to it. Raises RecordRefusedError; Busy."""
-        growth, is_new = await self._target(caller, tx, record, line, is_foreign=is_foreign)
-        before = growth.seq
+        rebuilt, is_new = await self._target(caller, tx, record, line, is_foreign=is_foreign)
+        before = rebuilt.seq
         async for batch in batches(children):
-            await self._add(caller, tx, growth, [(at, one) for at, one in batch if isinstance(one, TurnRecord)])
+            await self._add(caller, tx, rebuilt, [(at, one) for at, one in batch if isinstance(one, TurnRecord)])
             made = [one for _, one in batch if isinstance(one, SummaryRecord)]
-            if made and is_new and not growth.is_shifted:
-                rows = [_summary(growth, one) for one in made]
-                if await store.insert_summaries(tx, caller.tenant_id, ConversationId(growth.conversation.id), rows):
-                    growth.summaries += len(rows)
-        conversation_id = ConversationId(growth.conversation.id)
-        if growth.turns or is_new:
+            if made and is_new and not rebuilt.is_shifted:
+                rows = [_summary(rebuilt, one) for one in made]
+                if await store.insert_summaries(tx, caller.tenant_id, ConversationId(rebuilt.conversation.id), rows):
+                    rebuilt.summaries += len(rows)
+        conversation_id = ConversationId(rebuilt.conversation.id)
+        if rebuilt.turns or is_new:
             await store.advance_head(
-                tx, caller.tenant_id, conversation_id, last_seq=growth.seq, rev=growth.rev, chain_hash=growth.chain
+                tx, caller.tenant_id, conversation_id, last_seq=rebuilt.seq, rev=rebuilt.rev, chain_hash=rebuilt.chain
             )
-            await self._name_speakers(caller, tx, growth)
-            if growth.retired and not is_new:
-                await self._index.retire(caller, tx, entry_ids=growth.retired)
-            await self._restorer.finish(caller, tx, growth.conversation, line=line, after_seq=before)
+            await self._name_speakers(caller, tx, rebuilt)
+            if rebuilt.retired and not is_new:
+                await self._index.retire(caller, tx, entry_ids=rebuilt.retired)
+            await self._restorer.finish(caller, tx, rebuilt.conversation, line=line, after_seq=before)
         outcome = ConversationOutcome.EXTENDED
         if is_new:
             outcome = ConversationOutcome.REMAPPED
-        return RestoredConversation(outcome, conversation_id, growth.turns, growth.summaries)
+        return RestoredConversation(outcome, conversation_id, rebuilt.turns, rebuilt.summaries)
 
     async def _target(
         self, caller: Caller, tx: Transaction, record: ConversationRecord, line: int, *, is_foreign: bool
-    ) -> tuple[_Growth, bool]:
+    ) -> tuple[_RebuiltConversation, bool]:
         """Return the conversation to add to, with its head locked, and whether it is new."""
         key = str(record.id) if record.external_id is None or not is_foreign else record.external_id
         if record.id is None and record.external_id is None:
@@ -132,7 +132,7 @@ class ConversationRebuilder:
         else:
             found = await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(wanted))
         if found is not None:
-            return _growth(found, is_foreign=is_foreign), False
+            return _rebuilt(found, is_foreign=is_foreign), False
         # with an external id, one of another system is found by it; its earlier id may be that of a deleted one
         new_id = new_uuid() if is_foreign and record.external_id is not None else wanted
         conversation = self._new(record, new_id, is_foreign=is_foreign)
@@ -148,8 +148,8 @@ class ConversationRebuilder:
                 wrong = FieldError("", "Its conversation is in the trash: restore it, or delete it.")
                 raise RecordRefusedError(line, [wrong])
             raise Busy("resource_busy", "A conversation of the file is being deleted right now.", retry_after_s=1)
-        growth = _Growth(conversation, 0, GENESIS, max(1, conversation.rev), is_foreign)
-        return growth, True
+        rebuilt = _RebuiltConversation(conversation, 0, GENESIS, max(1, conversation.rev), is_foreign)
+        return rebuilt, True
 
     def _new(self, record: ConversationRecord, conversation_id: UUID, *, is_foreign: bool) -> ExportedConversation:
         row = conversation_row(record)
@@ -164,7 +164,7 @@ class ConversationRebuilder:
         if not is_foreign and record.id is not None:
             metadata.setdefault("origin_conversation_id", format_id(record.id))
         through = row.summarized_through
-        growth = _Growth(replace(row, id=conversation_id), 0, GENESIS, 0, is_foreign)
+        rebuilt = _RebuiltConversation(replace(row, id=conversation_id), 0, GENESIS, 0, is_foreign)
         return replace(
             row,
             id=conversation_id,
@@ -175,26 +175,26 @@ class ConversationRebuilder:
             chain_hash=GENESIS,
             last_seq=0,
             rev=max(1, row.rev),
-            derived_title_turn_ids=[growth.turn_id(str(one)) for one in row.derived_title_turn_ids or ()] or None,
-            summarized_through=None if through is None else growth.turn_id(str(through)),
+            derived_title_turn_ids=[rebuilt.turn_id(str(one)) for one in row.derived_title_turn_ids or ()] or None,
+            summarized_through=None if through is None else rebuilt.turn_id(str(through)),
             facts_seq=0,
             facts_rev=0,
             facts_held=False,
             expires_at=row.expires_at,
         )
 
-    async def _name_speakers(self, caller: Caller, tx: Transaction, growth: _Growth) -> None:
+    async def _name_speakers(self, caller: Caller, tx: Transaction, rebuilt: _RebuiltConversation) -> None:
         """Add the actors of new turns to the participants of the conversation, as an append does."""
         conversation = await conversation_store.find_conversation(
-            tx, caller.tenant_id, ConversationId(growth.conversation.id)
+            tx, caller.tenant_id, ConversationId(rebuilt.conversation.id)
         )
         if conversation is None:
             return
         listed = {str(one["actor"]) for one in (*conversation.participants, *conversation.tools)}
-        fresh = [actor for actor in growth.actors if actor not in listed][: max(0, MAX_PARTICIPANTS - len(listed))]
+        fresh = [actor for actor in rebuilt.actors if actor not in listed][: max(0, MAX_PARTICIPANTS - len(listed))]
         added: dict[bool, list[JsonObject]] = {True: [], False: []}
         for actor in fresh:
-            added[growth.actors[actor] is Role.TOOL].append({"actor": actor, "name": None, "aliases": []})
+            added[rebuilt.actors[actor] is Role.TOOL].append({"actor": actor, "name": None, "aliases": []})
         if fresh:
             await conversation_store.update_activity(
                 tx, caller.tenant_id, ConversationId(conversation.id), active_at=conversation.listed_at,
@@ -202,9 +202,9 @@ class ConversationRebuilder:
             )  # fmt: skip
 
     async def _add(
-        self, caller: Caller, tx: Transaction, growth: _Growth, records: Sequence[tuple[int, TurnRecord]]
+        self, caller: Caller, tx: Transaction, rebuilt: _RebuiltConversation, records: Sequence[tuple[int, TurnRecord]]
     ) -> None:
-        keyed = [(line, record, growth.turn_id(_key(record, line))) for line, record in records]
+        keyed = [(line, record, rebuilt.turn_id(_key(record, line))) for line, record in records]
         known = await store.filter_known(tx, caller.tenant_id, [turn_id for _, _, turn_id in keyed])
         fresh: dict[UUID, tuple[int, TurnRecord]] = {}
         for line, record, turn_id in keyed:
@@ -215,32 +215,32 @@ class ConversationRebuilder:
         if not fresh:
             return
         replaced = {
-            turn_id: growth.turn_id(record.supersedes_external_id)
+            turn_id: rebuilt.turn_id(record.supersedes_external_id)
             for turn_id, (_, record) in fresh.items()
             if record.supersedes_external_id is not None
         }
-        conversation_id = ConversationId(growth.conversation.id)
+        conversation_id = ConversationId(rebuilt.conversation.id)
         positions = await store.find_positions(tx, caller.tenant_id, conversation_id, list(replaced.values()))
-        rows = await asyncio.to_thread(self._rows, growth, fresh, replaced, positions)
+        rows = await asyncio.to_thread(self._rows, rebuilt, fresh, replaced, positions)
         await self._restorer.insert(caller, tx, rows)
         for row in rows:
-            growth.actors.setdefault(row.actor, Role(row.role))
+            rebuilt.actors.setdefault(row.actor, Role(row.role))
         pairs = [(old, new) for new, old in replaced.items()]
         if pairs:
-            await store.supersede(tx, caller.tenant_id, conversation_id, pairs, rev=growth.rev)
-            growth.retired += [old for old, _ in pairs]
-        growth.turns += len(rows)
+            await store.supersede(tx, caller.tenant_id, conversation_id, pairs, rev=rebuilt.rev)
+            rebuilt.retired += [old for old, _ in pairs]
+        rebuilt.turns += len(rows)
 
     def _rows(
         self,
-        growth: _Growth,
+        rebuilt: _RebuiltConversation,
         fresh: dict[UUID, tuple[int, TurnRecord]],
         replaced: dict[UUID, UUID],
         positions: dict[UUID, int],
     ) -> list[TurnRow]:
         rows: dict[UUID, TurnRow] = {}
         for turn_id, (line, record) in fresh.items():
-            row = self._row(growth, turn_id, line, record)
+            row = self._row(rebuilt, turn_id, line, record)
             old = replaced.get(turn_id)
             if old is not None:
                 if old in rows:
@@ -255,29 +255,29 @@ class ConversationRebuilder:
             rows[turn_id] = row
         return list(rows.values())
 
-    def _row(self, growth: _Growth, turn_id: UUID, line: int, record: TurnRecord) -> TurnRow:
+    def _row(self, rebuilt: _RebuiltConversation, turn_id: UUID, line: int, record: TurnRecord) -> TurnRow:
         """Return the row of a record at the end of the chain."""
         require_content(record, line, self._limits)
-        conversation = growth.conversation
+        conversation = rebuilt.conversation
         row = replace(
             turn_row(conversation, record, has_vectors=self._restorer.has_vectors),
             id=turn_id,
-            rev=growth.rev if growth.is_foreign else max(1, min(record.rev or 1, growth.rev)),
-            superseded_by=None if record.superseded_by is None else growth.turn_id(str(record.superseded_by)),
-            supersedes=_replaced(growth, record),
-            origin_turn_id=record.origin_turn_id if growth.is_foreign else record.id,
+            rev=rebuilt.rev if rebuilt.is_foreign else max(1, min(record.rev or 1, rebuilt.rev)),
+            superseded_by=None if record.superseded_by is None else rebuilt.turn_id(str(record.superseded_by)),
+            supersedes=_replaced(rebuilt, record),
+            origin_turn_id=record.origin_turn_id if rebuilt.is_foreign else record.id,
         )
         if record.status != "committed":
             return replace(row, seq=None, position=None, salt=None, content_hash=None, chain_hash=None)
-        growth.seq += 1
+        rebuilt.seq += 1
         now = datetime.now(UTC).replace(microsecond=0)
         created_at = row.created_at if record.created_at is not None else now
-        seq = growth.seq
-        growth.is_shifted |= record.seq != seq
+        seq = rebuilt.seq
+        rebuilt.is_shifted |= record.seq != seq
         row = replace(
             row,
-            seq=growth.seq,
-            position=growth.seq if growth.is_foreign or growth.is_shifted else min(record.position or seq, seq),
+            seq=rebuilt.seq,
+            position=rebuilt.seq if rebuilt.is_foreign or rebuilt.is_shifted else min(record.position or seq, seq),
             created_at=created_at,
             occurred_at=row.occurred_at if record.occurred_at is not None else created_at,
             committed_at=row.committed_at or now,
@@ -287,11 +287,11 @@ class ConversationRebuilder:
         else:
             given = row.content_hash
             row = replace(row, salt=None, content_hash=given if given is not None else secrets.token_bytes(_HASH_BYTES))
-        growth.chain = chain_hash(
-            growth.chain, turn_id=turn_id, seq=growth.seq, role=row.role, kind=row.kind, created_at=row.created_at,
+        rebuilt.chain = chain_hash(
+            rebuilt.chain, turn_id=turn_id, seq=rebuilt.seq, role=row.role, kind=row.kind, created_at=row.created_at,
             content=row.content_hash or b"",
         )  # fmt: skip
-        return replace(row, chain_hash=growth.chain)
+        return replace(row, chain_hash=rebuilt.chain)
 
     def _hashed(self, row: TurnRow, line: int, record: TurnRecord) -> TurnRow:
         """Return a row with its tokens and a new hash, after the checks of an append."""
@@ -307,7 +307,7 @@ class ConversationRebuilder:
         return replace(row, salt=salt, content_hash=hashed, content_tokens=self._counter.count(draft.text))
 
 
-def _growth(found: ConversationRow, *, is_foreign: bool) -> _Growth:
+def _rebuilt(found: ConversationRow, *, is_foreign: bool) -> _RebuiltConversation:
     row = ExportedConversation(
         id=found.id, project=found.project, external_id=found.external_id, owner=found.owner, title=found.title,
         derived_title=None, derived_title_source=None, derived_title_turn_ids=None, derived_title_model=None,
@@ -320,7 +320,7 @@ def _growth(found: ConversationRow, *, is_foreign: bool) -> _Growth:
         summarized_turns=0, summarized_tokens=0, erased_position=found.erased_position, facts_seq=found.facts_seq,
         facts_rev=0, facts_held=found.facts_held,
     )  # fmt: skip
-    return _Growth(row, found.last_seq, found.chain_hash, found.rev + 1, is_foreign)
+    return _RebuiltConversation(row, found.last_seq, found.chain_hash, found.rev + 1, is_foreign)
 
 
 def _key(record: TurnRecord, line: int) -> str:
@@ -331,21 +331,21 @@ def _key(record: TurnRecord, line: int) -> str:
     return str(record.id)
 
 
-def _replaced(growth: _Growth, record: TurnRecord) -> UUID | None:
+def _replaced(rebuilt: _RebuiltConversation, record: TurnRecord) -> UUID | None:
     if record.supersedes_external_id is not None:
-        return growth.turn_id(record.supersedes_external_id)
-    return None if record.supersedes is None else growth.turn_id(str(record.supersedes))
+        return rebuilt.turn_id(record.supersedes_external_id)
+    return None if record.supersedes is None else rebuilt.turn_id(str(record.supersedes))
 
 
-def _summary(growth: _Growth, record: SummaryRecord) -> ExportedSummary:
+def _summary(rebuilt: _RebuiltConversation, record: SummaryRecord) -> ExportedSummary:
     def derived(summary_id: UUID) -> UUID:
-        return uuid5(_NAMESPACE, f"summary|{growth.conversation.id}|{summary_id}")
+        return uuid5(_NAMESPACE, f"summary|{rebuilt.conversation.id}|{summary_id}")
 
     return replace(
         summary_row(record),
         id=derived(record.id),
-        lines=[[str(growth.turn_id(str(line.turn_id))), line.text, line.tokens] for line in record.lines],
+        lines=[[str(rebuilt.turn_id(str(line.turn_id))), line.text, line.tokens] for line in record.lines],
         replaced_by=None if record.replaced_by is None else derived(record.replaced_by),
-        rev=max(1, min(record.rev, growth.rev)),
+        rev=max(1, min(record.rev, rebuilt.rev)),
         created_at=record.created_at,
     )

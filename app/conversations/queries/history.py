@@ -111,7 +111,7 @@ class History:
                 tx, caller.tenant_id, conversation_id, newest_first=walk.backwards, beyond=created, actors=query.actors,
                 limit=limit, max_bytes=self._max_bytes,
             )  # fmt: skip
-        listing = turn_store.list_versions if query.include_superseded else conversation_store.list_turns
+        listing = turn_store.list_with_superseded if query.include_superseded else conversation_store.list_turns
         return await listing(
             tx,
             caller.tenant_id,

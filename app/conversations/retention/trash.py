@@ -77,7 +77,7 @@ class ConversationTrash:
             raise RuntimeError("a conversation is not in the trash in the transaction that put it there")
         return RequestResult(conversation_view_for(caller, row), is_new=True)
 
-    async def take_back(
+    async def restore(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId
     ) -> RequestResult[Conversation]:
         """Take a conversation out of the trash. One that is not in the trash stays as it is. Raises NotFound."""
@@ -104,15 +104,15 @@ class ConversationTrash:
         self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_DELETED, conversation_id)
         return True
 
-    async def show_here(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> bool:
+    async def show_in_transaction(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> bool:
         """Show a conversation in the trash to the rest of this transaction. Return False if it is not in the trash."""
         if not await expiry_store.lock_trashed(tx, caller.tenant_id, [conversation_id]):
             return False
         await expiry_store.set_hidden(tx, caller.tenant_id, conversation_id, hidden=False)
         return True
 
-    async def hide_again(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
-        """Hide a conversation again that `show_here` has shown to this transaction."""
+    async def hide_in_transaction(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
+        """Hide a conversation again that `show_in_transaction` has shown to this transaction."""
         await expiry_store.set_hidden(tx, caller.tenant_id, conversation_id, hidden=True)
 
     async def change_entries(self, caller: Caller, conversation_id: ConversationId) -> None:

@@ -111,7 +111,7 @@ async def count_live_before(
     return 0 if row is None else int(row["count"])
 
 
-async def list_versions(
+async def list_with_superseded(
     tx: Transaction,
     tenant_id: TenantId,
     conversation_id: ConversationId,

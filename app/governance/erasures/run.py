@@ -309,7 +309,7 @@ class ErasureRunner:
             return window.looked_at == _WINDOW
         conversation_id = ConversationId(window.found)
         trash = self._conversations.trash
-        was_trashed = await trash.show_here(caller, tx, conversation_id=conversation_id)
+        was_trashed = await trash.show_in_transaction(caller, tx, conversation_id=conversation_id)
         try:
             step = await eraser.step(caller, tx, conversation_id, actor=subject.name, limit=_TURNS)
         except NotFound:  # it is being deleted
@@ -324,7 +324,7 @@ class ErasureRunner:
             state.add_deleted(entries)
             state.add_deleted(await self._facts.invalidate(caller, tx, turn_ids=step.turn_ids))
         if was_trashed:
-            await trash.hide_again(caller, tx, conversation_id=conversation_id)
+            await trash.hide_in_transaction(caller, tx, conversation_id=conversation_id)
         return True
 
     # of a tenant

@@ -101,7 +101,7 @@ class AnnMaintenance:
         if due:
             await self._index(due)
 
-    async def keep(self, tenant_id: TenantId) -> int:
+    async def index_tenant(self, tenant_id: TenantId) -> int:
         """Move all of a tenant's vectors into the index, which is created if missing; return the number moved."""
         if self.space.id == 0:
             return 0

@@ -56,7 +56,7 @@ _CACHED_BYTES: Final = 1024
 _ID_BYTES: Final = 150
 
 _Key: TypeAlias = tuple[TenantId, SegmentScope, int]
-_Removal: TypeAlias = Callable[[Segment], EntryIds]
+_EntrySelector: TypeAlias = Callable[[Segment], EntryIds]
 """Returns the entries to remove from a segment."""
 
 
@@ -84,7 +84,7 @@ class _CachedSegment:
     segment: Segment | None = None
     state: SegmentState | None = None
     removed_ids: list[UUID] = field(default_factory=list[UUID])
-    pending: list[_Removal] = field(default_factory=list[_Removal])
+    pending: list[_EntrySelector] = field(default_factory=list[_EntrySelector])
     too_large_until: float = 0.0
     must_be_evicted: bool = False
 
@@ -264,7 +264,7 @@ class ResidentIndex:
         """Remove all entries of a conversation from memory."""
         self._remove(tenant_id, lambda segment: segment.entries_of(conversation_id))
 
-    def _remove(self, tenant_id: TenantId, removal: _Removal) -> None:
+    def _remove(self, tenant_id: TenantId, removal: _EntrySelector) -> None:
         for key, cached in list(self._of_tenant.get(tenant_id, {}).items()):
             if not cached.lock.locked():
                 had_entries = cached.segment is not None and cached.segment.live_count > 0
@@ -278,7 +278,7 @@ class ResidentIndex:
             else:
                 cached.must_be_evicted = True
 
-    def _apply(self, cached: _CachedSegment, removals: Sequence[_Removal]) -> None:
+    def _apply(self, cached: _CachedSegment, removals: Sequence[_EntrySelector]) -> None:
         for removal in removals:
             if cached.segment is not None:
                 cached.removed_ids += ids_of_numbers(cached.segment.remove(removal(cached.segment)))

@@ -128,7 +128,7 @@ class SpaceAdministration:
         have no vectors in it, unless `force`.
         """
         caller.require(Scope.OPERATOR)
-        return await self._turn_to(caller, space_id, force=body.force)
+        return await self._switch_to(caller, space_id, force=body.force)
 
     async def roll_back(self, caller: Caller) -> EmbeddingSpace:
         """Search the previously searched space again.
@@ -140,7 +140,7 @@ class SpaceAdministration:
             previous = (await space_store.read_searched_space(tx)).previous_id
         if previous is None:
             raise Conflict("space_no_previous", "No other space was searched before, or it has been dropped.")
-        return await self._turn_to(caller, previous, force=False)
+        return await self._switch_to(caller, previous, force=False)
 
     async def drop(self, caller: Caller, space_id: int) -> EmbeddingSpace:
         """Delete a space's vectors and vector index in the background. Raises NotFound, Conflict `space_searched`."""
@@ -205,7 +205,7 @@ class SpaceAdministration:
                 " succeeds anyway; then they are found by words until they have vectors.",
             )
 
-    async def _turn_to(self, caller: Caller, space_id: int, *, force: bool) -> EmbeddingSpace:
+    async def _switch_to(self, caller: Caller, space_id: int, *, force: bool) -> EmbeddingSpace:
         async with self._ops.across_tenants() as tx:
             await space_store.lock_spaces(tx)
             catalogue = await _read(tx)

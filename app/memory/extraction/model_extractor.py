@@ -90,7 +90,7 @@ class _Extracted(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ExtractedTurn:
     """A turn to extract from. Its text is redacted if that is required."""
 
     id: UUID
@@ -134,7 +134,12 @@ async def find_personal(
 
 
 async def ask_statements(
-    model: ChatModel, *, tenant_id: TenantId, turns: Sequence[Shown], names: Names, redacted_texts: RedactedTexts | None
+    model: ChatModel,
+    *,
+    tenant_id: TenantId,
+    turns: Sequence[ExtractedTurn],
+    names: Names,
+    redacted_texts: RedactedTexts | None,
 ) -> tuple[list[Statement], int]:
     """Return the statements of the turns, and the number of those passed over. Raises the errors of the model.
 
@@ -162,7 +167,7 @@ def _messages(instructions: str, lines: Sequence[str]) -> list[ChatMessage]:
     return [ChatMessage("system", instructions), ChatMessage("user", fenced)]
 
 
-def _line(number: int, turn: Shown) -> str:
+def _line(number: int, turn: ExtractedTurn) -> str:
     # one line, so that a text cannot imitate the start of another turn
     text = " ".join(turn.text.split())
     if len(text) > _HEAD + _TAIL:
@@ -172,7 +177,7 @@ def _line(number: int, turn: Shown) -> str:
 
 def _statement(
     statement: _ModelStatement,
-    turns: Sequence[Shown],
+    turns: Sequence[ExtractedTurn],
     names: Names,
     *,
     position: int,

@@ -21,7 +21,7 @@ from app.core.errors import AppError, Busy, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId, format_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import Role
-from app.memory.extraction.model_extractor import Names, Shown, ask_statements, find_personal
+from app.memory.extraction.model_extractor import ExtractedTurn, Names, ask_statements, find_personal
 from app.memory.extraction.rule_extractor import find_statements
 from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Outcome
@@ -211,14 +211,14 @@ class Extractor:
         self,
         chat: ChatModel,
         tenant_id: TenantId,
-        shown: Sequence[Shown],
+        shown: Sequence[ExtractedTurn],
         taken: Counter[str],
         redacted_texts: RedactedTexts,
-    ) -> list[Shown]:
+    ) -> list[ExtractedTurn]:
         """Return the turns without the personal data that the model finds and the patterns missed."""
         personal = await find_personal(chat, tenant_id=tenant_id, texts=[turn.text for turn in shown])
         redacted_texts.add(piece for piece, _ in personal)
-        result: list[Shown] = []
+        result: list[ExtractedTurn] = []
         for turn in shown:
             text, kinds = replace_personal(turn.text, personal)
             taken.update(kind.value for kind in kinds)
@@ -302,7 +302,7 @@ def _limited(unread: Unread, found: _BatchResult) -> tuple[Unread, _BatchResult]
     return unread, found
 
 
-async def _shown(unread: Unread, taken: Counter[str], redacted_texts: RedactedTexts | None) -> list[Shown]:
+async def _shown(unread: Unread, taken: Counter[str], redacted_texts: RedactedTexts | None) -> list[ExtractedTurn]:
     """Return the turns of users and assistants without tool results, redacted if `redacted_texts` is given."""
     turns = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
     texts = [content_text(one.turn.content) for one in turns]
@@ -322,8 +322,8 @@ def _redactions(texts: Sequence[str]) -> list[Redaction]:
     return [redact(text) for text in texts]
 
 
-def _turn_to_show(turn: TextTurn, text: str) -> Shown:
-    return Shown(turn.id, turn.turn.actor, turn.turn.role, turn.said_at, text)
+def _turn_to_show(turn: TextTurn, text: str) -> ExtractedTurn:
+    return ExtractedTurn(turn.id, turn.turn.actor, turn.turn.role, turn.said_at, text)
 
 
 def _actors(unread: Unread) -> dict[str, str]:
@@ -332,7 +332,9 @@ def _actors(unread: Unread) -> dict[str, str]:
     )
 
 
-async def _by_rules(people: Sequence[Shown], names: Names, taken: Counter[str], *, redacted: bool) -> _BatchResult:
+async def _by_rules(
+    people: Sequence[ExtractedTurn], names: Names, taken: Counter[str], *, redacted: bool
+) -> _BatchResult:
     def find() -> list[Statement]:
         return [
             one

@@ -20,7 +20,7 @@ _UNSEEN = frozenset("\u034f\u115f\u1160\u3164\uffa0" + "".join(map(chr, range(0x
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class DeobfuscatedText:
     """Normalised characters. The original of the i-th is from `starts[i]` to before `ends[i]`."""
 
     characters: str
@@ -35,7 +35,7 @@ class Plain:
             end += 1
         return start, end
 
-    def without(self, spans: Sequence[tuple[int, int]]) -> "Plain":
+    def without(self, spans: Sequence[tuple[int, int]]) -> "DeobfuscatedText":
         """Replace each span by a barrier. The spans are in order and do not overlap."""
         pieces: list[str] = []
         starts: list[int] = []
@@ -47,19 +47,19 @@ class Plain:
             ends += (*self.ends[at:start], self.ends[end - 1])
             at = end
         pieces.append(self.characters[at:])
-        return Plain("".join(pieces), [*starts, *self.starts[at:]], [*ends, *self.ends[at:]])
+        return DeobfuscatedText("".join(pieces), [*starts, *self.starts[at:]], [*ends, *self.ends[at:]])
 
 
-def unmask(text: str) -> Plain:
+def deobfuscate(text: str) -> DeobfuscatedText:
     """Return the normalised form of a text."""
     if text.isascii():
-        plain = Plain(text.replace(BARRIER, " "), range(len(text)), range(1, len(text) + 1))
+        found = DeobfuscatedText(text.replace(BARRIER, " "), range(len(text)), range(1, len(text) + 1))
     else:
         pieces = [_folded(character) for character in text]
         starts = [at for at, piece in enumerate(pieces) for _ in piece]
-        plain = Plain("".join(pieces), starts, [at + 1 for at in starts])
-    placeholders = [match.span() for match in _PLACEHOLDER.finditer(plain.characters)]
-    return plain.without(placeholders) if placeholders else plain
+        found = DeobfuscatedText("".join(pieces), starts, [at + 1 for at in starts])
+    placeholders = [match.span() for match in _PLACEHOLDER.finditer(found.characters)]
+    return found.without(placeholders) if placeholders else found
 
 
 @lru_cache(maxsize=4096)

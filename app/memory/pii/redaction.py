@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from app.memory.pii.deobfuscation import unmask
+from app.memory.pii.deobfuscation import deobfuscate
 from app.memory.pii.numbers import Found, find_numbers
 from app.memory.pii.patterns import PATTERNS
 from app.memory.schemas import PersonalKind
@@ -44,7 +44,7 @@ class Redaction:
 
 def redact(text: str) -> Redaction:
     """Replace the personal data in a text by placeholders."""
-    plain = unmask(text)
+    plain = deobfuscate(text)
     spans: list[Span] = []
     for _ in range(_MAX_ROUNDS):
         found = _merged((*plain.whole(start, end), kind) for start, end, kind in _candidates(plain.characters))

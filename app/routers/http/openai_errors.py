@@ -18,7 +18,7 @@ _TYPES: Final = {
 }
 
 
-def is_spoken(scope: Scope) -> bool:
+def is_openai_path(scope: Scope) -> bool:
     """Return whether a request is for the OpenAI API."""
     path = str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
     return path == ROOT or path.startswith(f"{ROOT}/")

@@ -149,12 +149,12 @@ def status_of(error: AppError) -> int:
 
 def problem_response(scope: Scope, error: AppError, *, status: int | None = None) -> ProblemResponse:
     """Return the response for an error; middleware uses it too."""
-    speaks_openai = openai_errors.is_spoken(scope)
+    is_openai = openai_errors.is_openai_path(scope)
     status = status or status_of(error)
     fields = _cut_fields(scope, error.fields[:MAX_FIELDS])
     problem = problem_of(request_id_of(scope), error, status=status, fields=fields)
     headers: dict[str, str] = {}
-    if speaks_openai:
+    if is_openai:
         shown = {"error": openai_errors.error_of(error, status=status, fields=fields)} | problem.model_dump()
         problem = Problem.model_validate(shown)
         headers["x-should-retry"] = "true" if error.retryable else "false"

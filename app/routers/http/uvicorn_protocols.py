@@ -27,7 +27,7 @@ CUT_EXTENSION: Final = "turnkeep.cut"
 
 MAX_FRAGMENTS: Final = 4096
 NOT_READ: Final = 4408
-_LAST_WORDS_S: Final = 2.0
+_CLOSE_S: Final = 2.0
 
 _HEAD_END: Final = b"\r\n\r\n"
 
@@ -233,7 +233,7 @@ class BoundedSocket(_WatchedWriting, WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Watch the connection from its start."""
         super().connection_made(transport)
-        self._guard = StallGuard(self.loop, self.transport, self.stall_s, self._give_up)
+        self._guard = StallGuard(self.loop, self.transport, self.stall_s, self._close_stalled)
 
     def data_received(self, data: bytes) -> None:
         """Answer an unreadable handshake: uvicorn leaves such a connection open without an answer."""
@@ -273,7 +273,7 @@ class BoundedSocket(_WatchedWriting, WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         """Run the application; disconnect a peer that does not read its end."""
         await super().run_asgi()
-        self.loop.call_later(self.close_timeout + _LAST_WORDS_S, self._cut)
+        self.loop.call_later(self.close_timeout + _CLOSE_S, self._cut)
 
     def keepalive_timeout(self) -> None:
         """Disconnect a peer that does not answer pings."""
@@ -285,7 +285,7 @@ class BoundedSocket(_WatchedWriting, WebSocketsSansIOProtocol):
         super().shutdown()
         self._cut_soon()
 
-    def _give_up(self) -> None:
+    def _close_stalled(self) -> None:
         if not self.close_sent and self.handshake_complete and not self.transport.is_closing():
             self.conn.fail(NOT_READ, "what was sent is not read")
             self.transport.write(b"".join(self.conn.data_to_send()))
@@ -294,7 +294,7 @@ class BoundedSocket(_WatchedWriting, WebSocketsSansIOProtocol):
         self._cut_soon()
 
     def _cut_soon(self) -> None:
-        self.loop.call_later(_LAST_WORDS_S, self._cut)
+        self.loop.call_later(_CLOSE_S, self._cut)
 
     def _cut(self) -> None:
         if not self.disconnected:

@@ -52,7 +52,7 @@ from app.tenancy.schemas import Caller, RateClass, Scope, token_expired
 
 NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, TIMED_OUT, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
-_LAST_WORDS_S: Final = 1.0
+_LAST_FRAMES_S: Final = 1.0
 _TIMES_OPEN: Final = 4
 _HAS_ENDED: Final = frozenset({"turn_committed", "turn_aborted"})
 _CODE_OF_KIND: Final[dict[str, int]] = {
@@ -137,7 +137,7 @@ class LiveSocket:
             await asyncio.gather(*tasks, return_exceptions=True)
         if not closing.by_client:
             with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
-                await asyncio.wait_for(self._outbox.flush(), _LAST_WORDS_S)
+                await asyncio.wait_for(self._outbox.flush(), _LAST_FRAMES_S)
         return closing
 
     async def _guarded(self, work: Callable[[], Awaitable[None]], *, lasts: bool = True) -> None:

@@ -1300,8 +1300,8 @@ export type DisabledReason = 'request' | 'failing' | 'gone';
  *
  * What background work would do to a conversation now. Nothing was changed, and no model was asked.
  *
- * `cost` is null without a model. Highlights that a model replaces later, and folds of hierarchical summaries, are not
- * included.
+ * `cost` is null without a model. It does not include highlights that a model replaces later, and merges of summaries
+ * into one of a higher level.
  */
 export type DryRun = {
     /**

@@ -53,8 +53,8 @@ _ERRORS: Final = EndpointErrors(
 class OpenAIEmbedder:
     """An endpoint as an `Embedder`.
 
-    At most `concurrency` requests run for documents, and as many for queries. `guard` is called at the beginning of
-    every `embed`. It raises if embedding is not allowed there.
+    At most `embeddings_concurrency` requests run for documents, and as many for queries. `guard` is called at the
+    beginning of every `embed`. It raises if embedding is not allowed there.
     """
 
     def __init__(

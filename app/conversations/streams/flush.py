@@ -189,7 +189,9 @@ class Flusher:
             buffer.pending_write = written
         try:
             if turns:
-                await self._write(tenant_id, turns)
+                named: dict[str, str | int] = {"turnkeep.tenant_id": format_id(tenant_id), "turnkeep.turns": len(turns)}
+                with root_span("flush", named):
+                    await self._write(tenant_id, turns)
         except Exception as error:  # noqa: BLE001 - after any error the text is kept and written later
             for buffer in turns:
                 buffer.is_uncertain = True
@@ -206,11 +208,7 @@ class Flusher:
                 written.set_result(None)
 
     async def _write(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
-        named: dict[str, str | int] = {"turnkeep.tenant_id": format_id(tenant_id), "turnkeep.turns": len(turns)}
-        with root_span("flush", named):
-            await self._write_turns(tenant_id, turns)
-
-    async def _write_turns(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
+        """Write the text of some turns. It is durable when this transaction commits."""
         sent: list[tuple[OpenTurnBuffer, NewChunk, int]] = []
         async with self._database.transaction(tenant_id) as tx:
             ours = await stream_store.lock_streams(

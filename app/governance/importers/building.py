@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from app.formats.schemas import JsonObject, Role, kind_of
-from app.governance.importers.cursor import Cursor
+from app.governance.importers.json_cursor import JsonCursor
 
 _MAX_METADATA_BYTES: Final = 15 * 1024  # below the limit of the API, 16 KiB
 _MAX_TITLE: Final = 1024
@@ -61,7 +61,7 @@ class TurnBuilder:
 
     def turn(
         self,
-        place: Cursor,
+        place: JsonCursor,
         external_id: str,
         role: Role,
         content: JsonValue,

@@ -23,7 +23,7 @@ from pydantic import JsonValue
 
 from app.formats.schemas import JsonObject, Role
 from app.governance.importers.building import TurnBuilder, call, conversation
-from app.governance.importers.cursor import Cursor
+from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "chatgpt"
 _ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM, "tool": Role.TOOL}
@@ -34,12 +34,12 @@ _TEXT_MEMBERS: Final = ("text", "result", "content")
 @dataclass(frozen=True, slots=True)
 class _ChatNode:
     name: str
-    place: Cursor
+    place: JsonCursor
     parent: str | None
     children: list[str]
 
     @property
-    def message(self) -> Cursor | None:
+    def message(self) -> JsonCursor | None:
         return self.place.get("message")
 
     @property
@@ -54,13 +54,13 @@ class _ChatBranch:
     source_metadata: JsonObject = field(default_factory=dict[str, JsonValue])
 
 
-def records(document: Cursor) -> Iterator[JsonObject]:
+def records(document: JsonCursor) -> Iterator[JsonObject]:
     """Yield the records of all conversations of a `conversations.json`."""
     for place in document.items():
         yield from _conversation(place)
 
 
-def _conversation(place: Cursor) -> Iterator[JsonObject]:
+def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
     name = place.need("conversation_id", "id").name()
     nodes = _nodes(place.need("mapping"))
     about = {
@@ -82,7 +82,7 @@ def _conversation(place: Cursor) -> Iterator[JsonObject]:
             branches += _other_trees(place, name, nodes, seen)
 
 
-def _other_trees(place: Cursor, name: str, nodes: Mapping[str, _ChatNode], seen: set[str]) -> Iterator[_ChatBranch]:
+def _other_trees(place: JsonCursor, name: str, nodes: Mapping[str, _ChatNode], seen: set[str]) -> Iterator[_ChatBranch]:
     """Yield the trees that no branch has reached. Raises an error of the document if some nodes are in no tree."""
     unseen = [node for node in nodes.values() if node.name not in seen]
     roots = [node for node in unseen if node.parent is None]
@@ -92,7 +92,7 @@ def _other_trees(place: Cursor, name: str, nodes: Mapping[str, _ChatNode], seen:
         yield _ChatBranch(_descend(nodes, root), f"{name}#{root.name}", {"branch_of": name})
 
 
-def _nodes(mapping: Cursor) -> Mapping[str, _ChatNode]:
+def _nodes(mapping: JsonCursor) -> Mapping[str, _ChatNode]:
     nodes: dict[str, _ChatNode] = {}
     for name, place in mapping.members():
         parent = place.get("parent")
@@ -110,7 +110,7 @@ def _nodes(mapping: Cursor) -> Mapping[str, _ChatNode]:
     return nodes
 
 
-def _path_to(place: Cursor, nodes: Mapping[str, _ChatNode]) -> list[_ChatNode]:
+def _path_to(place: JsonCursor, nodes: Mapping[str, _ChatNode]) -> list[_ChatNode]:
     """Return the nodes from the root to the current node; without one, to the last node of the mapping's first root."""
     current = place.get("current_node")
     if current is None:
@@ -163,7 +163,9 @@ def _others(
             yield _ChatBranch(path, f"{name}#{child}", source_metadata)
 
 
-def _turns(place: Cursor, nodes: Sequence[_ChatNode], revisions: Mapping[str, list[_ChatNode]]) -> Iterator[JsonObject]:
+def _turns(
+    place: JsonCursor, nodes: Sequence[_ChatNode], revisions: Mapping[str, list[_ChatNode]]
+) -> Iterator[JsonObject]:
     builder = TurnBuilder(SYSTEM)
     last_time = place.time_of("create_time")
     open_call: str | None = None
@@ -184,7 +186,7 @@ def _turns(place: Cursor, nodes: Sequence[_ChatNode], revisions: Mapping[str, li
 def _turn(
     builder: TurnBuilder,
     node: _ChatNode,
-    message: Cursor,
+    message: JsonCursor,
     said_at: str | None,
     open_call: str | None,
     older: str | None,
@@ -219,7 +221,7 @@ def _turn(
     )
 
 
-def _content(content: Cursor | None) -> JsonValue:
+def _content(content: JsonCursor | None) -> JsonValue:
     """Return the text of a content; a list of typed parts if it has more than text."""
     if content is None:
         return None

@@ -15,13 +15,13 @@ from typing import Final
 
 from app.formats.schemas import JsonObject, Role
 from app.governance.importers.building import TurnBuilder, conversation, memory, without_null
-from app.governance.importers.cursor import Cursor
+from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "honcho"
 _ASSISTANTS: Final = frozenset({"assistant", "agent", "ai", "bot"})
 
 
-def records(document: Cursor) -> Iterator[JsonObject]:
+def records(document: JsonCursor) -> Iterator[JsonObject]:
     """Yield the records of all sessions, then the memories of all conclusions."""
     assistants = {place.need("id", "name").name() for place in document.list_of("peers") if _is_assistant(place)}
     for place in document.list_of("sessions"):
@@ -43,14 +43,14 @@ def records(document: Cursor) -> Iterator[JsonObject]:
         )
 
 
-def _is_assistant(peer: Cursor) -> bool:
+def _is_assistant(peer: JsonCursor) -> bool:
     configuration, metadata = peer.get("configuration"), peer.get("metadata")
     is_unobserved = configuration is not None and configuration.object().get("observe_me") is False
     role = None if metadata is None else metadata.object().get("role")
     return is_unobserved or (isinstance(role, str) and role.lower() in _ASSISTANTS)
 
 
-def _session(place: Cursor, assistants: set[str]) -> Iterator[JsonObject]:
+def _session(place: JsonCursor, assistants: set[str]) -> Iterator[JsonObject]:
     messages = list(place.list_of("messages"))
     people = dict.fromkeys(message.need("peer_id", "peer_name").name() for message in messages)
     owners = [peer for peer in people if peer not in assistants]

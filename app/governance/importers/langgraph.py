@@ -24,7 +24,7 @@ from pydantic import JsonValue
 
 from app.formats.schemas import JsonObject, Role
 from app.governance.importers.building import TurnBuilder, call, conversation, memory, without_null
-from app.governance.importers.cursor import Cursor
+from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "langgraph"
 _ROLES: Final = {
@@ -40,10 +40,10 @@ class _GraphCheckpoint:
     parent: str | None
     thread: str
     time: str
-    messages: Sequence[Cursor]
+    messages: Sequence[JsonCursor]
 
 
-def records(document: Cursor) -> Iterator[JsonObject]:
+def records(document: JsonCursor) -> Iterator[JsonObject]:
     """Yield the records of all threads, then the memories of all items of the store."""
     listed = list(document.items()) if isinstance(document.value, list) else []
     is_store = bool(listed) and listed[0].get("namespace") is not None
@@ -59,7 +59,7 @@ def records(document: Cursor) -> Iterator[JsonObject]:
         yield _item(place)
 
 
-def _checkpoint(place: Cursor) -> _GraphCheckpoint:
+def _checkpoint(place: JsonCursor) -> _GraphCheckpoint:
     raw = place.get("checkpoint")
     has_values = raw is not None and raw.get("channel_values") is not None
     values = raw.need("channel_values") if raw is not None and has_values else place.need("values")
@@ -125,7 +125,7 @@ def _turns(line: Iterator[_GraphCheckpoint], known: dict[str, str]) -> Iterator[
                 yield found
 
 
-def _unpacked(place: Cursor) -> tuple[str, Cursor]:
+def _unpacked(place: JsonCursor) -> tuple[str, JsonCursor]:
     """Return the type and the members of a message in any of its forms."""
     if place.get("lc") is not None:
         classes = [part.text() for part in place.need("id").items()]
@@ -137,7 +137,9 @@ def _unpacked(place: Cursor) -> tuple[str, Cursor]:
     return kind, place if data is None else data
 
 
-def _turn(builder: TurnBuilder, kind: str, data: Cursor, name: str, older: str | None, time: str) -> JsonObject | None:
+def _turn(
+    builder: TurnBuilder, kind: str, data: JsonCursor, name: str, older: str | None, time: str
+) -> JsonObject | None:
     role = _ROLES.get(data.text_of("role") or "" if kind == "chat" else kind.removesuffix("MessageChunk").lower())
     if role is None:
         raise data.error("a type of message that LangChain does not have")
@@ -170,7 +172,7 @@ def _turn(builder: TurnBuilder, kind: str, data: Cursor, name: str, older: str |
     )
 
 
-def _content(data: Cursor) -> JsonValue:
+def _content(data: JsonCursor) -> JsonValue:
     content = data.get("content")
     if content is None or isinstance(content.value, str):
         return None if content is None else content.value
@@ -180,7 +182,7 @@ def _content(data: Cursor) -> JsonValue:
     ]
 
 
-def _item(place: Cursor) -> JsonObject:
+def _item(place: JsonCursor) -> JsonObject:
     namespace = [part.name() for part in place.need("namespace").items()]
     key = place.need("key").name()
     value = place.need("value")

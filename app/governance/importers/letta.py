@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from app.formats.schemas import JsonObject, Role
 from app.governance.importers.building import TurnBuilder, call, conversation, memory, without_null
-from app.governance.importers.cursor import Cursor
+from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "letta"
 _ROLES: Final = {
@@ -25,7 +25,7 @@ _ROLES: Final = {
 }  # fmt: skip
 
 
-def records(document: Cursor) -> Iterator[JsonObject]:
+def records(document: JsonCursor) -> Iterator[JsonObject]:
     """Yield the records of all agents, then their memories."""
     if document.get("agents") is None:
         yield from _first_version(document)
@@ -48,14 +48,14 @@ def records(document: Cursor) -> Iterator[JsonObject]:
     yield from memories
 
 
-def _first_version(document: Cursor) -> Iterator[JsonObject]:
+def _first_version(document: JsonCursor) -> Iterator[JsonObject]:
     name = document.need("name").name()
     yield from _agent(document, name, name)
     for block in document.list_of("core_memory"):
         yield from _block(block, f"{name}/{block.need('label').name()}", name)
 
 
-def _agent(agent: Cursor, external_id: str, name: str) -> Iterator[JsonObject]:
+def _agent(agent: JsonCursor, external_id: str, name: str) -> Iterator[JsonObject]:
     about = without_null({key: agent.object().get(key) for key in ("description", "agent_type", "tags", "created_at")})
     yield conversation(external_id, title=name, metadata={SYSTEM: about} if about else None)
     builder = TurnBuilder(SYSTEM)
@@ -63,7 +63,7 @@ def _agent(agent: Cursor, external_id: str, name: str) -> Iterator[JsonObject]:
         yield from _turns(builder, message, number, name)
 
 
-def _turns(builder: TurnBuilder, message: Cursor, number: int, agent: str) -> Iterator[JsonObject]:
+def _turns(builder: TurnBuilder, message: JsonCursor, number: int, agent: str) -> Iterator[JsonObject]:
     given = message.need("role")
     role = _ROLES.get(given.text())
     if role is None:
@@ -97,12 +97,12 @@ def _turns(builder: TurnBuilder, message: Cursor, number: int, agent: str) -> It
         yield found
 
 
-def _call(place: Cursor) -> JsonObject:
+def _call(place: JsonCursor) -> JsonObject:
     function = place.need("function")
     return call(place.need("id").name(), function.need("name").name(), function.object().get("arguments"))
 
 
-def _content(message: Cursor) -> JsonValue:
+def _content(message: JsonCursor) -> JsonValue:
     content = message.get("content", "text")
     if content is None or isinstance(content.value, str):
         return None if content is None else content.value
@@ -112,7 +112,7 @@ def _content(message: Cursor) -> JsonValue:
     return [part.object() for part in parts]
 
 
-def _block(block: Cursor, external_id: str, agent: str | None) -> Iterator[JsonObject]:
+def _block(block: JsonCursor, external_id: str, agent: str | None) -> Iterator[JsonObject]:
     value = block.need("value").text()
     if not value.strip():
         return

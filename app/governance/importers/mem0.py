@@ -13,13 +13,13 @@ from typing import Final
 
 from app.formats.schemas import JsonObject
 from app.governance.importers.building import memory, without_null
-from app.governance.importers.cursor import Cursor
+from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "mem0"
 _KEPT: Final = ("app_id", "run_id", "actor_id", "role", "hash", "categories", "updated_at", "immutable")
 
 
-def records(document: Cursor) -> Iterator[JsonObject]:
+def records(document: JsonCursor) -> Iterator[JsonObject]:
     """Yield a record for each memory."""
     listed = document if isinstance(document.value, list) else document.need("results", "memories")
     names: set[str] = set()

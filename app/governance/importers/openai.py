@@ -15,18 +15,18 @@ from app.core.errors import Invalid
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject
 from app.governance.importers.building import conversation
-from app.governance.importers.cursor import Cursor
+from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "openai"
 
 
-def records(document: Cursor) -> Iterator[JsonObject]:
+def records(document: JsonCursor) -> Iterator[JsonObject]:
     """Yield the records of one conversation, or of a list of conversations."""
     for place in document.items() if isinstance(document.value, list) else [document]:
         yield from _conversation(place)
 
 
-def _conversation(place: Cursor) -> Iterator[JsonObject]:
+def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
     name = place.need("id").name()
     about = place.get("metadata")
     created_at = place.time_of("created_at")
@@ -52,7 +52,7 @@ def _conversation(place: Cursor) -> Iterator[JsonObject]:
             yield record
 
 
-def _turns(item: Cursor) -> list[JsonObject]:
+def _turns(item: JsonCursor) -> list[JsonObject]:
     item.object()
     try:
         parsed = formats.parse_single_message(Format.OPENAI_RESPONSES, item.object(), item.at)

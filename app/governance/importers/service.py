@@ -15,7 +15,7 @@ from app.formats.parse.validation import check_json
 from app.formats.schemas import JsonObject
 from app.governance.exports.records import RECORD_LINE, write_foreign
 from app.governance.importers import chatgpt, honcho, langgraph, letta, mem0, openai, zep
-from app.governance.importers.cursor import Cursor
+from app.governance.importers.json_cursor import JsonCursor
 
 __all__ = ["ForeignSystem", "convert", "convert_file"]
 
@@ -32,7 +32,7 @@ class ForeignSystem(StrEnum):
     HONCHO = "honcho"
 
 
-_READERS: Final[Mapping[ForeignSystem, Callable[[Cursor], Iterator[JsonObject]]]] = {
+_READERS: Final[Mapping[ForeignSystem, Callable[[JsonCursor], Iterator[JsonObject]]]] = {
     ForeignSystem.CHATGPT: chatgpt.records,
     ForeignSystem.OPENAI: openai.records,
     ForeignSystem.MEM0: mem0.records,
@@ -47,7 +47,7 @@ def convert(system: ForeignSystem, document: JsonValue) -> Iterator[JsonObject]:
     """Yield the records of a parsed document. Raises Invalid, which names the place, at the first that is wrong."""
     check_json(document, "")
     names: dict[str, int] = {}
-    for number, record in enumerate(_READERS[system](Cursor(document)), start=1):
+    for number, record in enumerate(_READERS[system](JsonCursor(document)), start=1):
         try:
             RECORD_LINE.validate_python(record)
         except ValidationError as error:

@@ -15,7 +15,7 @@ from typing import Final
 
 from app.formats.schemas import JsonObject, Role
 from app.governance.importers.building import TurnBuilder, conversation, without_null
-from app.governance.importers.cursor import Cursor
+from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "zep"
 _ROLES: Final = {
@@ -24,10 +24,10 @@ _ROLES: Final = {
 }  # fmt: skip
 
 
-def records(document: Cursor) -> Iterator[JsonObject]:
+def records(document: JsonCursor) -> Iterator[JsonObject]:
     """Yield the records of all threads, then the facts of all edges."""
     if isinstance(document.value, list):
-        document = Cursor({"threads": document.value})
+        document = JsonCursor({"threads": document.value})
     owner = document.text_of("user_id")
     for place in document.list_of("threads", "sessions"):
         yield from _thread(place, owner)
@@ -36,7 +36,7 @@ def records(document: Cursor) -> Iterator[JsonObject]:
         yield _fact(place, names, owner)
 
 
-def _thread(place: Cursor, owner: str | None) -> Iterator[JsonObject]:
+def _thread(place: JsonCursor, owner: str | None) -> Iterator[JsonObject]:
     builder = TurnBuilder(SYSTEM)
     about = without_null({"created_at": place.object().get("created_at"), "metadata": place.object().get("metadata")})
     name = place.need("thread_id", "session_id", "uuid").name()
@@ -64,7 +64,7 @@ def _thread(place: Cursor, owner: str | None) -> Iterator[JsonObject]:
             yield found
 
 
-def _fact(place: Cursor, names: Mapping[str, str], owner: str | None) -> JsonObject:
+def _fact(place: JsonCursor, names: Mapping[str, str], owner: str | None) -> JsonObject:
     def node(side: str) -> str:
         given = place.text_of(f"{side}_node_name")
         if given is not None:

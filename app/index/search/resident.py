@@ -55,7 +55,7 @@ _CHANGED_INLINE: Final = 10_000
 _CACHED_BYTES: Final = 1024
 _ID_BYTES: Final = 150
 
-_Key: TypeAlias = tuple[TenantId, SegmentScope, int]
+_SegmentKey: TypeAlias = tuple[TenantId, SegmentScope, int]
 _EntrySelector: TypeAlias = Callable[[Segment], EntryIds]
 """Returns the entries to remove from a segment."""
 
@@ -115,8 +115,8 @@ class ResidentIndex:
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._cached: OrderedDict[tuple[TenantId, SegmentScope, int], _CachedSegment] = OrderedDict()
-        self._of_tenant: dict[TenantId, dict[_Key, _CachedSegment]] = {}
+        self._cached: OrderedDict[_SegmentKey, _CachedSegment] = OrderedDict()
+        self._of_tenant: dict[TenantId, dict[_SegmentKey, _CachedSegment]] = {}
         self.nbytes = 0
         """About the bytes that all segments take."""
 
@@ -155,7 +155,7 @@ class ResidentIndex:
         self._evict_surplus(key)
         return None if loaded is None or view is None else LoadedScope(scope, view, loaded[1].now)
 
-    def _find_or_add(self, key: _Key) -> _CachedSegment:
+    def _find_or_add(self, key: _SegmentKey) -> _CachedSegment:
         cached = self._cached.get(key)
         if cached is None:
             values = key[1].values
@@ -166,7 +166,7 @@ class ResidentIndex:
         return cached
 
     async def _load(
-        self, tx: Transaction, key: _Key, cached: _CachedSegment, space: Space, *, limit: int
+        self, tx: Transaction, key: _SegmentKey, cached: _CachedSegment, space: Space, *, limit: int
     ) -> tuple[Segment, SegmentState] | None:
         """Bring a segment up to date, or read it; None if it is too large."""
         tenant_id, scope, _ = key
@@ -192,7 +192,13 @@ class ResidentIndex:
         return segment, state
 
     async def _refresh(
-        self, tx: Transaction, key: _Key, cached: _CachedSegment, space: Space, segment: Segment, state: SegmentState
+        self,
+        tx: Transaction,
+        key: _SegmentKey,
+        cached: _CachedSegment,
+        space: Space,
+        segment: Segment,
+        state: SegmentState,
     ) -> SegmentState | None:
         """Bring a segment up to date; None if it has to be read again."""
         tenant_id, scope, _ = key
@@ -221,7 +227,7 @@ class ResidentIndex:
         cached.removed_ids.clear()
         return changes.state
 
-    def _evict_surplus(self, kept: _Key) -> None:
+    def _evict_surplus(self, kept: _SegmentKey) -> None:
         """Evict the least recently used segments until the others fit."""
         for key, cached in list(islice(self._cached.items(), _MAX_EXAMINED)):
             if self.nbytes <= self._max_bytes and len(self._cached) <= _MAX_CACHED:
@@ -229,7 +235,7 @@ class ResidentIndex:
             if key != kept and not cached.lock.locked():
                 self._evict(key, cached)
 
-    def _count_bytes(self, key: _Key, cached: _CachedSegment) -> None:
+    def _count_bytes(self, key: _SegmentKey, cached: _CachedSegment) -> None:
         if self._cached.get(key) is cached:
             nbytes = cached.own_bytes + (0 if cached.segment is None else cached.segment.nbytes)
             self.nbytes += nbytes - cached.nbytes
@@ -240,7 +246,7 @@ class ResidentIndex:
         cached.segment, cached.state = None, None
         cached.removed_ids.clear()
 
-    def _evict(self, key: _Key, cached: _CachedSegment) -> None:
+    def _evict(self, key: _SegmentKey, cached: _CachedSegment) -> None:
         """Free the memory of a segment and of its key, which can contain a name."""
         self._unload(cached)
         if self._cached.get(key) is cached:
@@ -249,7 +255,7 @@ class ResidentIndex:
             if not self._of_tenant[key[0]]:
                 del self._of_tenant[key[0]]
 
-    def _evict_when_unlocked(self, key: _Key, cached: _CachedSegment) -> None:
+    def _evict_when_unlocked(self, key: _SegmentKey, cached: _CachedSegment) -> None:
         if cached.lock.locked():
             cached.must_be_evicted = True
         else:

@@ -174,6 +174,8 @@ QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length
 Cursor: TypeAlias = Annotated[
     str | None, Query(max_length=1024, description="`next_cursor` of the page before, with the same filters.")
 ]
+QueryCounter: TypeAlias = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
+"""A position, seq or rev in a query."""
 _MAX_NAMED = 500
 _MAX_NAMED_CHARACTERS = 37 * _MAX_NAMED
 

@@ -44,7 +44,7 @@ from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, R
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
-from app.routers.live.connection_limits import Bucket, Connections, Place, recheck
+from app.routers.live.connection_limits import Connections, ConnectionSlot, RateLimiter, recheck
 from app.routers.live.epochs import Epochs
 from app.routers.live.frames import asked, error_frame, read_message
 from app.routers.live.outbox import GONE, Outbox, send_text
@@ -91,7 +91,7 @@ class LiveSocket:
         websocket: WebSocket,
         container: Container,
         connections: Connections,
-        place: Place,
+        slot: ConnectionSlot,
         *,
         conversation_id: ConversationId,
         caller: Caller,
@@ -104,7 +104,7 @@ class LiveSocket:
         self._container = container
         self._streams = container.conversations.streams
         self._connections = connections
-        self._place = place
+        self._slot = slot
         self._settings = container.settings
         self._conversation_id = conversation_id
         self._caller = caller
@@ -189,7 +189,10 @@ class LiveSocket:
     # Receiving
 
     async def _read(self) -> None:
-        frames, volume = Bucket(self._settings.live.live_frames_per_s), Bucket(self._settings.live.live_bytes_per_s)
+        frames, volume = (
+            RateLimiter(self._settings.live.live_frames_per_s),
+            RateLimiter(self._settings.live.live_bytes_per_s),
+        )
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
@@ -221,7 +224,7 @@ class LiveSocket:
             self._bad_in_row = 0
             await self._take_rate(frame)
             if isinstance(frame, AppendFrame):
-                await reservation.make(len(data), self._place.tenant)
+                await reservation.make(len(data), self._slot.tenant)
             answer = await self._handle_in_turn(frame)
         except AppError as error:
             self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
@@ -271,7 +274,7 @@ class LiveSocket:
     async def _handle_in_turn(self, frame: ClientFrame) -> BaseModel | None:
         if isinstance(frame, ChunkFrame | PingFrame | AuthFrame):
             return await self._handle(frame)
-        async with self._container.tenancy.slots.slot(self._place.tenant):
+        async with self._container.tenancy.slots.slot(self._slot.tenant):
             return await self._handle(frame)
 
     async def _handle(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
@@ -387,7 +390,7 @@ class LiveSocket:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         if caller.restriction is not None:
             await self._container.subscriptions.require_access(caller, self._conversation_id)
-        self._place.move(caller)
+        self._slot.move(caller)
         self._token = frame.token
         self._set_caller(caller)
         self._set_expiry()

@@ -15,7 +15,7 @@ from app.core.telemetry import get_logger
 from app.settings.conversations import LiveSettings
 from app.tenancy.schemas import Caller
 
-Kind: TypeAlias = Literal["websocket", "events"]
+ConnectionKind: TypeAlias = Literal["websocket", "events"]
 _Counted = TypeVar("_Counted")
 _RETRY_AFTER_S: Final = 5
 
@@ -25,7 +25,7 @@ CREDENTIALS_IN_QUERY: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class _CountedKey:
     """A key, with the tokens made by it."""
 
     tenant_id: TenantId
@@ -33,7 +33,7 @@ class _Key:
 
 
 @dataclass(frozen=True, slots=True)
-class _Holder:
+class _CountedToken:
     """The holder of a token: its actor in its conversation, for any token of that actor.
 
     Without an actor, the token itself.
@@ -44,19 +44,19 @@ class _Holder:
     who: str | bytes
 
 
-def _counted_to(caller: Caller) -> Sequence[_Key | _Holder]:
+def _counted_to(caller: Caller) -> Sequence[_CountedKey | _CountedToken]:
     """Return the holders, apart from the tenant, that a caller's connection counts for.
 
     The smallest limit comes first.
     """
-    key, bound = _Key(caller.key_tenant_id, caller.key_id), caller.bound
+    key, bound = _CountedKey(caller.key_tenant_id, caller.key_id), caller.bound
     if bound is None:
         return (key,)
     holder = caller.digest if bound.actor is None else bound.actor
-    return _Holder(caller.key_tenant_id, bound.conversation_id, holder), key
+    return _CountedToken(caller.key_tenant_id, bound.conversation_id, holder), key
 
 
-class Place:
+class ConnectionSlot:
     """The slot of one connection, and the holders that it counts for."""
 
     def __init__(self, connections: "Connections", caller: Caller) -> None:
@@ -76,7 +76,7 @@ class Place:
         self._connections.release([one for one in before if one not in now])
         self._counted_to = now
 
-    def leave(self) -> None:
+    def free(self) -> None:
         """Release the slot."""
         self._connections.release(self._counted_to)
 
@@ -93,7 +93,7 @@ class Connections:
         self._unknown = 0
         self._open = 0
         self._of_tenant: dict[TenantId, int] = {}
-        self._of: dict[_Key | _Holder, int] = {}
+        self._of: dict[_CountedKey | _CountedToken, int] = {}
         self._gauge = Gauge("turnkeep_live_connections", "Live connections that are open.", ["kind"], registry=registry)
         self._sent = Counter(
             "turnkeep_live_frames_sent", "Frames that live connections were sent.", ["kind"], registry=registry
@@ -120,7 +120,7 @@ class Connections:
             self._unknown -= 1
 
     @contextmanager
-    def entered(self, kind: Kind, caller: Caller) -> Generator[Place]:
+    def entered(self, kind: ConnectionKind, caller: Caller) -> Generator[ConnectionSlot]:
         """Count a caller's connection until the block ends. Raises RateLimited if there are too many."""
         tenant_id, of_tenant = caller.key_tenant_id, self._settings.live_max_connections_per_tenant
         if self._open >= self._settings.live_max_connections:
@@ -130,37 +130,37 @@ class Connections:
                 f"This tenant has {of_tenant} live connections to this server, and no more are allowed: close"
                 " some, or connect again later."
             )
-        place = Place(self, caller)
+        slot = ConnectionSlot(self, caller)
         self._open += 1
         _count(self._of_tenant, tenant_id, 1)
         self._gauge.labels(kind).inc()
         try:
-            yield place
+            yield slot
         finally:
             self._open -= 1
             _count(self._of_tenant, tenant_id, -1)
-            place.leave()
+            slot.free()
             self._gauge.labels(kind).dec()
 
-    def acquire(self, whose: Sequence[_Key | _Holder]) -> None:
+    def acquire(self, whose: Sequence[_CountedKey | _CountedToken]) -> None:
         """Add one to the count of each holder, or of none: raises RateLimited if one of them has too many."""
         for one in whose:
             if self._of.get(one, 0) >= (
                 self._settings.live_max_connections_per_key
-                if isinstance(one, _Key)
+                if isinstance(one, _CountedKey)
                 else self._settings.live_max_connections_per_token
             ):
                 raise self._too_many_of(one)
         for one in whose:
             _count(self._of, one, 1)
 
-    def release(self, whose: Sequence[_Key | _Holder]) -> None:
+    def release(self, whose: Sequence[_CountedKey | _CountedToken]) -> None:
         """Subtract one from the count of each holder."""
         for one in whose:
             _count(self._of, one, -1)
 
-    def _too_many_of(self, whose: _Key | _Holder) -> RateLimited:
-        if isinstance(whose, _Key):
+    def _too_many_of(self, whose: _CountedKey | _CountedToken) -> RateLimited:
+        if isinstance(whose, _CountedKey):
             most = self._settings.live_max_connections_per_key
             return _too_many(
                 f"This key, with the tokens made by it, has {most} live connections to this server, and no more are"
@@ -172,7 +172,7 @@ class Connections:
             " allowed: close some, or connect again later."
         )
 
-    def sent(self, kind: Kind, count: int = 1) -> None:
+    def sent(self, kind: ConnectionKind, count: int = 1) -> None:
         """Count frames that were sent."""
         self._sent.labels(kind).inc(count)
 
@@ -208,7 +208,7 @@ def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
         Gauge(name, text, registry=registry).set_function(value)
 
 
-class Bucket:
+class RateLimiter:
     """A rate limiter that allows `per_s` per second. One second's amount may come at once; anything more waits."""
 
     def __init__(self, per_s: float) -> None:
@@ -225,13 +225,15 @@ class Bucket:
             await asyncio.sleep(-self._left / self._per_s)
 
 
-def log_closed(kind: Kind, caller: Caller | None, conversation_id: ConversationId | None, **fields: object) -> None:
+def log_closed(
+    kind: ConnectionKind, caller: Caller | None, conversation_id: ConversationId | None, **fields: object
+) -> None:
     """Log that a live connection has ended."""
     who: dict[str, object] = {} if caller is None else {"tenant_id": caller.key_tenant_id, "key_id": caller.key_id}
     get_logger().info("live.closed", kind=kind, conversation_id=conversation_id, **who, **fields)
 
 
-def log_connected(kind: Kind, caller: Caller, conversation_id: ConversationId | None) -> None:
+def log_connected(kind: ConnectionKind, caller: Caller, conversation_id: ConversationId | None) -> None:
     """Log that a live connection has begun."""
     get_logger().info(
         "live.connected",

@@ -39,7 +39,15 @@ from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.memory.schemas import FactRecordedFrame
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import ConversationPath, ConversationReader, QueryText, Reader, Services, get_token
+from app.routers.http.dependencies import (
+    ConversationPath,
+    ConversationReader,
+    QueryCounter,
+    QueryText,
+    Reader,
+    Services,
+    get_token,
+)
 from app.routers.http.problems import problem_responses
 from app.routers.live.connection_limits import Connections, log_closed, log_connected, recheck
 from app.routers.live.frames import error_frame
@@ -183,7 +191,6 @@ LastEvent = Annotated[
     str | None,
     Header(alias="Last-Event-ID", max_length=128, description="The id of the last event; wins over the query."),
 ]
-Place = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
 
 router = APIRouter(prefix="/v1", tags=["live"], route_class=StrictJsonRoute)
 
@@ -200,8 +207,8 @@ async def follow_conversation(
     caller: ConversationReader,
     follows: Follows,
     last_event_id: LastEvent = None,
-    after_rev: Annotated[Place, Query(description="Begin with what changed after this rev.")] = None,
-    after_seq: Annotated[Place, Query(description="Begin with the turns after this seq.")] = None,
+    after_rev: Annotated[QueryCounter, Query(description="Begin with what changed after this rev.")] = None,
+    after_seq: Annotated[QueryCounter, Query(description="Begin with the turns after this seq.")] = None,
 ) -> Response:
     """Follow a conversation: a snapshot, then every change, and text as it is written.
 

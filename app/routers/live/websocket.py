@@ -69,14 +69,14 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
         parsed = _conversation_id(conversation_id)
         caller, token = await _authenticate(websocket, container, connections, offered)
         _refuse_query(websocket)
-        with connections.entered("websocket", caller) as place:
+        with connections.entered("websocket", caller) as slot:
             await container.subscriptions.require_access(caller, parsed)
             log_connected("websocket", caller, parsed)
             socket = LiveSocket(
                 websocket,
                 container,
                 connections,
-                place,
+                slot,
                 conversation_id=parsed,
                 caller=caller,
                 token=token,

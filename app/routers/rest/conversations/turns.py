@@ -16,6 +16,7 @@ from app.routers.http.dependencies import (
     ConversationWriter,
     Cursor,
     NamedTurns,
+    QueryCounter,
     QueryText,
     Services,
     TurnPath,
@@ -26,7 +27,6 @@ from app.routers.http.problems import problem_responses
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
 
-Position = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
 OnlyThis = Annotated[bool, Query(description="Erase the named turns only, not their other revisions.")]
 
 
@@ -40,10 +40,10 @@ class HistoryParameters(BaseModel):
             " order: the newest turns, or those just before `before`, or those just after `after`."
         ),
     ] = None
-    after: Annotated[Position, Query(description="Only turns after this position.")] = None
-    before: Annotated[Position, Query(description="Only turns before this position.")] = None
+    after: Annotated[QueryCounter, Query(description="Only turns after this position.")] = None
+    before: Annotated[QueryCounter, Query(description="Only turns before this position.")] = None
     since_rev: Annotated[
-        Position,
+        QueryCounter,
         Query(
             description="Only turns that changed after this `rev`, in the order of their `rev`: new, superseded and"
             " erased ones. Give the `rev` of an earlier page."

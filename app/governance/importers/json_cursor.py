@@ -13,7 +13,7 @@ from app.formats.schemas import JsonObject
 _END_OF_SECONDS: Final = 253_402_300_800  # the year 10000
 
 
-class Cursor:
+class JsonCursor:
     """A value of the document and its pointer. Every reader raises Invalid for a value of another type."""
 
     __slots__ = ("at", "value")
@@ -35,34 +35,34 @@ class Cursor:
             raise self.error("an object is expected")
         return self.value
 
-    def get(self, *names: str) -> "Cursor | None":
+    def get(self, *names: str) -> "JsonCursor | None":
         """Return the first of these members that is there and not null."""
         members = self.object()
         for name in names:
             if members.get(name) is not None:
-                return Cursor(members[name], f"{self.at}/{_escaped(name)}")
+                return JsonCursor(members[name], f"{self.at}/{_escaped(name)}")
         return None
 
-    def need(self, *names: str) -> "Cursor":
+    def need(self, *names: str) -> "JsonCursor":
         """Return the first of these members that is there. Raises Invalid if there is none."""
         found = self.get(*names)
         if found is None:
-            raise Cursor(None, f"{self.at}/{names[0]}").error("a value is expected")
+            raise JsonCursor(None, f"{self.at}/{names[0]}").error("a value is expected")
         return found
 
-    def items(self) -> Iterator["Cursor"]:
+    def items(self) -> Iterator["JsonCursor"]:
         """Yield the items of a list."""
         if not isinstance(self.value, list):
             raise self.error("a list is expected")
         for index, item in enumerate(self.value):
-            yield Cursor(item, f"{self.at}/{index}")
+            yield JsonCursor(item, f"{self.at}/{index}")
 
-    def members(self) -> Iterator[tuple[str, "Cursor"]]:
+    def members(self) -> Iterator[tuple[str, "JsonCursor"]]:
         """Yield the members of an object."""
         for name, value in self.object().items():
-            yield name, Cursor(value, f"{self.at}/{_escaped(name)}")
+            yield name, JsonCursor(value, f"{self.at}/{_escaped(name)}")
 
-    def list_of(self, *names: str) -> Iterator["Cursor"]:
+    def list_of(self, *names: str) -> Iterator["JsonCursor"]:
         """Yield the items of the first of these members that is there; nothing if there is none."""
         found = self.get(*names)
         if found is not None:

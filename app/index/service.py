@@ -408,7 +408,7 @@ class SearchIndex:
     ) -> RankingT:  # fmt: skip
         """Rank the entries in scope by how well they match a query: all of them, if the scope fits into memory.
 
-        Of a wider scope, candidates are compared: at least `min_candidates` by words, and as many by vector. `rank` is
+        Of a larger scope, candidates are compared: at least `min_candidates` by words, and as many by vector. `rank` is
         called once, for many entries in a thread.
         """
         ann = (query.runtime or self.spaces.current).ann

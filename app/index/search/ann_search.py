@@ -207,7 +207,7 @@ async def _score_matches(
 
 @dataclass(frozen=True, slots=True)
 class AnnQuery:
-    """The query of a wide scope: its vector, the best entries by words, and the wanted number.
+    """The query of a large scope: its vector, the best entries by words, and the wanted number.
 
     `by_index`: find the nearest vectors by the vector index, whose order is approximate. `uncovered`: entries may lack
     a vector without waiting for one.
@@ -326,7 +326,7 @@ def _nearest_sql(search: SearchStatement, space: Space, vector: FloatVector, poo
 async def find_candidates(
     tx: Transaction, tenant_id: TenantId, scope: SearchScope, wanted: AnnQuery, *, space: Space
 ) -> AnnCandidates:
-    """Return the candidates of a wide scope."""
+    """Return the candidates of a large scope."""
     sql, args = ann_statement(tenant_id, scope, wanted, space=space)
     row = await tx.fetchrow(sql, *args)
     if row is None:

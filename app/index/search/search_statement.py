@@ -1,4 +1,4 @@
-"""Parts of the statements that search a wide scope: its conditions, and BM25 with the words of a query as columns.
+"""Parts of the statements that search a large scope: its conditions, and BM25 with the words of a query as columns.
 
 Words are number columns, one per word of the query, since arrays cost several times as much to build, count and sum.
 

@@ -50,7 +50,7 @@ class Searcher:
                 tx, tenant_id, wanted, ann.space, max_entries=ann.settings.exact_scope_entries
             )
         if loaded is None:
-            return rank(await self._search_wide(tx, tenant_id, ann, scope, query, pool=pool))
+            return rank(await self._search_large(tx, tenant_id, ann, scope, query, pool=pool))
         allowed = None
         if scope.metadata is not None:
             allowed = await segment_store.list_in_scope(tx, tenant_id, wanted, metadata=scope.metadata)
@@ -66,7 +66,7 @@ class Searcher:
         rows = select_rows(loaded.view, scope, now=loaded.now, allowed=allowed)
         return search_segment(loaded.view, rows, query, weigh=self._weights)
 
-    async def _search_wide(
+    async def _search_large(
         self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope, query: SegmentQuery,
         *, pool: int,
     ) -> SearchResult:  # fmt: skip

@@ -128,8 +128,8 @@ class EmbeddingSpaceRegistry:
         lacking = await runtime.backfill.plan(searched=runtime is self.current)
         if not lacking and runtime is not self.current:
             async with self._ops.across_tenants() as tx:
-                wide = await space_store.list_large_tenants(tx, entries=runtime.ann.settings.exact_scope_entries)
-                await runtime.ann.schedule(tx, wide)
+                large = await space_store.list_large_tenants(tx, entries=runtime.ann.settings.exact_scope_entries)
+                await runtime.ann.schedule(tx, large)
         return lacking
 
     def wake(self) -> None:

@@ -165,7 +165,7 @@ def _repeated_ids(turns: Sequence[TurnInput]) -> Iterator[FieldError]:
     for index, turn in enumerate(turns):
         if turn.id is not None:
             if turn.id in seen:
-                yield FieldError(f"/turns/{index}/id", "this id stands twice in one append")
+                yield FieldError(f"/turns/{index}/id", "this id appears twice in one append")
             seen.add(turn.id)
 
 
@@ -256,7 +256,7 @@ def _call_errors(calls: Sequence[JsonObject], at: str, limits: LimitSettings) ->
         if not isinstance(call_id, str) or not 0 < len(call_id) <= _MAX_NAME:
             yield FieldError(f"{here}/id", f"a call has an id of 1 to {_MAX_NAME} characters")
         elif call_id in seen:
-            yield FieldError(f"{here}/id", "this call id stands twice in one turn")
+            yield FieldError(f"{here}/id", "this call id appears twice in one turn")
         else:
             seen.add(call_id)
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:

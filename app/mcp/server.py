@@ -153,7 +153,7 @@ class McpServer:
         with self._request_log.of_call(record, UNKNOWN if tool is None else tool.name):
             if tool is None:
                 record.status = "unknown_tool"
-                raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list names those that there are.")
+                raise MCPError(INVALID_PARAMS, "Unknown tool; tools/list returns the known tools.")
             try:
                 if asking.rate is not None:
                     asking.rate.require()

@@ -43,7 +43,7 @@ from app.memory.schemas import (
 )
 from app.providers.schemas import ChatModel
 from app.settings.memory import FactSettings
-from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller, result_deleted
 from app.tenancy.service import Tenancy
 
 __all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "FactService", "key_of"]
@@ -208,7 +208,7 @@ class FactService:
         done = await self._asserter.assert_fact(caller, body=body, idempotency_key=idempotency_key)
         result = await self._result(caller, done.value)
         if done.is_replay and result.fact is None:
-            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
+            raise result_deleted()
         return done.with_value(result)
 
     async def update(self, caller: Caller, fact_id: UUID, *, body: FactUpdate) -> FactResult:
@@ -220,7 +220,7 @@ class FactService:
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, fact = await self._open(caller, tx, fact_id)
             if fact.retracted:
-                raise Conflict("fact_retracted", "The fact is retracted; undo that before it is corrected.")
+                raise Conflict("fact_retracted", "The fact is retracted; undo the retraction before you correct it.")
             statement = correction_statement(fact, body)
             if statement is None:
                 return FactResult(fact=fact_view_for(caller, row), changed=[])
@@ -246,7 +246,7 @@ class FactService:
             kept = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
             decision = None if kept is None else timeline.undo_decision(kept.decision)
             if kept is None or decision is None or decision.outcome is Outcome.IGNORED:
-                raise Conflict("nothing_to_undo", "Nothing that changed this fact can be taken back.")
+                raise Conflict("nothing_to_undo", "No change of this fact can be undone.")
             await decision_store.delete(tx, caller.tenant_id, kept.id)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
             record(tx, caller, Action.FACT_UNDO, ObjectKind.FACT, fact_id, counts={"facts": 1})

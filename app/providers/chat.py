@@ -324,7 +324,7 @@ class _FirstChoice:
         if self.finish_reason == "length":
             raise InvalidAnswer(
                 "model_invalid",
-                "The chat model's answer was cut off: it is longer than it may be; see the limit asked.",
+                "The chat model's answer was cut off: it is longer than the limit of the request allows.",
             )
         return cleaned(self.content) if isinstance(self.content, str) else ""
 

@@ -62,7 +62,7 @@ class EndpointErrors:
             kind = QuotaUsedUp if error.code == "insufficient_quota" else RateLimited
             return kind(self.rate_limited, f"{self.name} takes no more requests for now.", retry_after_s=wait)
         if status in _OVERLOADED:
-            return Unavailable(self.overloaded, f"{self.name} has too much to do.", retry_after_s=wait)
+            return Unavailable(self.overloaded, f"{self.name} is overloaded.", retry_after_s=wait)
         get_logger().warning(self.event, status=status)
         passing = status >= _SERVER_ERROR or status in {_CONFLICT, _TIMEOUT}
         return (Unavailable if passing else Refused)(
@@ -125,7 +125,7 @@ async def chat_slot(slots: asyncio.Semaphore, *, wait: asyncio.Timeout) -> Async
         async with wait:
             await slots.acquire()
     except TimeoutError as error:
-        detail = "Too much waits for the chat model; try again."
+        detail = "Too many calls wait for the chat model; try again."
         raise Unavailable("model_overloaded", detail, retry_after_s=1) from error
     try:
         yield

@@ -119,7 +119,7 @@ class OpenAIEmbedder:
                 raise Unavailable(
                     "embedder_unavailable",
                     "The embedding endpoint could not be asked for the dimensions of its vectors"
-                    f" ({error.code}): mend it, or set TURNKEEP_EMBEDDINGS_DIMENSIONS.",
+                    f" ({error.code}): fix the endpoint, or set TURNKEEP_EMBEDDINGS_DIMENSIONS.",
                 ) from error
             self._log.warning("embedder.unreachable", code=error.code)
 

@@ -89,7 +89,7 @@ class JobAdministration:
         async with self._ops.across_tenants() as tx:
             job = await self._lock(caller, tx, job_id, all_tenants)
             if _state(job) == "running":
-                raise Conflict("job_running", "This job is running; it is tried again by itself if it fails.")
+                raise Conflict("job_running", "This job is running; it is retried automatically if it fails.")
             again = await requeue_job(tx, job)
             if again is None:
                 raise Conflict("job_waiting", "Another job waits that will do the same work.")

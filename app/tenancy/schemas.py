@@ -263,6 +263,11 @@ _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
+def result_deleted() -> NotFound:
+    """Return the error for a repeated request whose stored result was deleted."""
+    return NotFound("not_found", "The result of this Idempotency-Key has been deleted since.")
+
+
 @dataclass(frozen=True, slots=True)
 class RequestResult(Generic[_T]):
     """The result of a request that can be repeated.

@@ -251,7 +251,7 @@ class Tenancy:
         ttl_s, max_s = body.ttl_s or self._settings.token_ttl_s, self._settings.token_max_ttl_s
         wrong: list[FieldError] = []
         if body.access is Access.APPEND and body.actor is None:
-            wrong.append(FieldError("/actor", "who appends is named: turns are written as this actor alone"))
+            wrong.append(FieldError("/actor", "required with append: all turns are written as this actor"))
         if ttl_s > max_s:
             wrong.append(FieldError("/ttl_s", f"at most {max_s} seconds here"))
         if wrong:

@@ -200,7 +200,7 @@ async def test_a_tool_that_breaks_says_nothing_of_how(
         raise RuntimeError("s3cretmarker")
 
     async def busy(*_: object, **__: object) -> None:
-        raise Unavailable("embedder_overloaded", "The embedder has too much to do.")
+        raise Unavailable("embedder_overloaded", "The embedder is overloaded.")
 
     monkeypatch.setattr(type(agency.container.recall_service), "recall", fail)
     monkeypatch.setattr(type(agency.container.memories), "store", busy)

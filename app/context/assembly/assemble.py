@@ -145,7 +145,7 @@ class _Assembly:
         if minimum > self._request.token_budget:
             raise Invalid(
                 "budget_too_small",
-                "The token budget does not hold the system text and the newest turn, or all turns that are to come.",
+                "The token budget is too small for the system text and the newest turn, or for all new turns.",
                 fields=[FieldError("/token_budget", f"at least {minimum}")],
                 extra={"minimum_budget": minimum},
             )

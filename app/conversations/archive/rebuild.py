@@ -209,7 +209,7 @@ class ConversationRebuilder:
         fresh: dict[UUID, tuple[int, TurnRecord]] = {}
         for line, record, turn_id in keyed:
             if turn_id in fresh:
-                raise RecordRefusedError(line, [FieldError("/id", "this id stands twice in its conversation")])
+                raise RecordRefusedError(line, [FieldError("/id", "this id appears twice in its conversation")])
             if turn_id not in known:
                 fresh[turn_id] = (line, record)
         if not fresh:

@@ -209,7 +209,7 @@ class Streams:
         buffer.require_space(size, max_bytes=self._limits.max_text_bytes)
         if self._flusher.unflushed > self._settings.max_unflushed_characters:
             raise Unavailable(
-                "database_unavailable", "Too much text waits to be stored; send it again.", retry_after_s=1
+                "database_unavailable", "Too much text waits to be stored; send this text again later.", retry_after_s=1
             )
         new_text = part.take(chunk.offset, chunk.delta)
         if new_text or chunk.offset == offset:  # a repeated older chunk does not confirm the text after it

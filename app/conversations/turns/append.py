@@ -27,7 +27,7 @@ from app.conversations.summaries.invalidation import compact_job, is_due
 from app.conversations.turns.placement import PlacedTurns, PreparedTurn, is_searchable, new_participants, place
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import Conflict, FieldError, Invalid, NotFound
+from app.core.errors import Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, format_id
 from app.core.outbox import EventType
 from app.core.threads import map_in_threads
@@ -35,7 +35,7 @@ from app.index.schemas import IndexDocument
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.settings.conversations import LimitSettings
-from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, result_deleted
 from app.tenancy.service import Tenancy
 
 
@@ -101,7 +101,7 @@ class Appender:
     async def _read(self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID]) -> Sequence[TurnRow]:
         rows = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids)
         if len(rows) != len(turn_ids):
-            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
+            raise result_deleted()
         return [rows[turn_id] for turn_id in turn_ids]
 
     async def prepare_turns(

@@ -30,7 +30,7 @@ from app.conversations.turns.append import (
 from app.conversations.turns.placement import PreparedTurn, RevisionPlacement, place_revision
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import Conflict, FieldError, NotFound
+from app.core.errors import Conflict, FieldError
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.core.outbox import EventOutbox, EventType
@@ -38,7 +38,7 @@ from app.formats.schemas import Kind, Role
 from app.index.schemas import IndexPosition
 from app.index.service import SearchIndex
 from app.settings.conversations import LimitSettings
-from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, result_deleted
 from app.tenancy.service import Tenancy
 
 Expire: TypeAlias = Callable[[Transaction, TenantId, TurnId], Awaitable[bool]]
@@ -245,7 +245,7 @@ class Reviser:
     async def _read(self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID]) -> ReplacedTurn:
         row = (await conversation_store.find_turns(tx, caller.tenant_id, turn_ids)).get(turn_ids[0])
         if row is None:
-            raise NotFound("not_found", "What this Idempotency-Key made has been deleted since.")
+            raise result_deleted()
         return await self._replaced(caller, tx, row)
 
 

@@ -304,7 +304,7 @@ class Database:
             )
         if row is None or row["unbound"]:
             raise Unavailable(
-                "postgres_unusable", "The database role can bypass row-level security; connect as one that cannot."
+                "postgres_unusable", "The database role can bypass row-level security; connect as a role that cannot."
             )
 
     def transaction(

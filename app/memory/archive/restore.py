@@ -165,7 +165,7 @@ def _timeline_facts(
         if evidence:
             facts.append(_fact(line, record, tuple(evidence)))
     if len({fact.id for fact in facts}) < len(facts):
-        raise RecordRefusedError(records[0][0], [FieldError("/id", "this id stands twice")])
+        raise RecordRefusedError(records[0][0], [FieldError("/id", "this id appears twice")])
     return facts, origins, is_whole
 
 

@@ -174,7 +174,9 @@ class Extractor:
             self._log.info("facts.discarded", conversation_id=conversation_id, attempt=lost)
             if lost == _TRIES:
                 raise Busy(
-                    "resource_busy", "The conversation changes faster than it is looked through.", retry_after_s=1
+                    "resource_busy",
+                    "The conversation changes faster than facts are extracted from it.",
+                    retry_after_s=1,
                 )
         tally.continues = True
         return tally

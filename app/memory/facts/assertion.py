@@ -193,7 +193,7 @@ def _stated(body: FactCreate, place: _FactOrigin) -> tuple[FactKey, Statement]:
     )
     subject = resolve_subject(body.subject, speaker=None, owner=place.owner, actors=actors)
     wrong = [
-        FieldError(f"/{name}", "this has no word to compare it by")
+        FieldError(f"/{name}", "has no word that can be compared")
         for name, key in (("subject", subject), ("object", object_key(body.object)))
         if not key
     ]
@@ -238,7 +238,7 @@ def _merged(timeline: FactTimeline, statement: Statement, origins: Mapping[UUID 
             "too_many_facts", "There are too many facts of this subject and predicate; name a predicate that says more."
         )
     if known.retracted:
-        raise Conflict("fact_retracted", "This very statement was retracted; undo that instead.")
+        raise Conflict("fact_retracted", "This statement was retracted; undo the retraction instead.")
     is_widened = not statement.sources and timeline.widen(known, statement, object_key(statement.object), origins[None])
     return Asserted(known.id, [known.id] if is_widened else [])
 
@@ -284,7 +284,7 @@ def require_effect(decision: Decision) -> None:
         raise Invalid(
             "invalid_request",
             "The fact has no words to compare; nothing was changed.",
-            fields=[FieldError("/object", "this has no word to compare it by")],
+            fields=[FieldError("/object", "has no word that can be compared")],
         )
 
 

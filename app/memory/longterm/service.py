@@ -251,9 +251,9 @@ def require_reach(caller: Caller, agent_id: str | None, *, named_in: Literal["bo
     if agent_id != caller.agent:
         raise Forbidden(
             "agent_not_allowed",
-            "Memories of another agent are for keys with the scope admin. Who asks is said by the key, else by the"
-            " header X-Agent-Id.",
-            fields=[FieldError("/agent_id", "another agent than asks", named_in)],
+            "Only keys with the scope admin reach memories of another agent. The key names the calling agent, or"
+            " else the header X-Agent-Id.",
+            fields=[FieldError("/agent_id", "not the calling agent", named_in)],
         )
     return agent_id
 

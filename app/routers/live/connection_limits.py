@@ -110,7 +110,7 @@ class Connections:
         """Count an unauthenticated connection until the block ends. Raises RateLimited over the limit."""
         if self._unknown >= self._settings.live_max_unauthenticated:
             raise _too_many(
-                "Too many connections here have not said yet who they are: bring the key with the connection, in a"
+                "Too many connections here are not authenticated yet: send the key with the connection, in a"
                 " header or as a subprotocol, or connect again later."
             )
         self._unknown += 1
@@ -168,7 +168,7 @@ class Connections:
             )
         most = self._settings.live_max_connections_per_token
         return _too_many(
-            f"Who has this token has {most} live connections to this server in this conversation, and no more are"
+            f"The holder of this token has {most} live connections to this server in this conversation, and no more are"
             " allowed: close some, or connect again later."
         )
 

@@ -61,7 +61,7 @@ class Spending:
             self._log.info("model.budget_exhausted", tenant_id=format_id(tenant_id), kind=purpose.value)
             raise RateLimited(
                 "model_budget_exhausted",
-                "What this tenant may spend on chat models in a day is spent. It goes on at midnight, UTC.",
+                "The daily budget of this tenant for chat models is used up. It is renewed at midnight, UTC.",
                 retry_after_s=spent.left_s,
                 extra={"resumes_at": format_time(_renewal_time(spent.left_s))},
             )

@@ -73,13 +73,13 @@ def create_app(settings: Settings) -> FastAPI:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    door = McpEndpoint(settings, registry)
+    mcp_endpoint = McpEndpoint(settings, registry)
     monitor = Monitor(settings.telemetry)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(exported_telemetry(version=app.version, names=door.names))
+            await stack.enter_async_context(exported_telemetry(version=app.version, names=mcp_endpoint.names))
             # takes about a second: done while Postgres starts, and before the first request
             members = asyncio.get_running_loop().run_in_executor(None, declared_members, app)
             try:
@@ -89,7 +89,7 @@ def create_app(settings: Settings) -> FastAPI:
                 # reported by the starting process: the server only says that the start failed
                 app.state.start_failure = error
                 raise
-            await stack.enter_async_context(door.open(app.state.container))
+            await stack.enter_async_context(mcp_endpoint.open(app.state.container))
             _add_metrics(registry, app.state.container, monitor)
             worker = make_worker(app.state.container) if settings.jobs.worker_in_process else None
             if worker is not None:
@@ -120,7 +120,7 @@ def create_app(settings: Settings) -> FastAPI:
         # not by `include_router`, which matches each path twice
         app.router.routes.append(route)
     # a route, not a mount, which would redirect to another path
-    app.router.routes.append(Route("/mcp", endpoint=door, methods=["POST"], include_in_schema=False))
+    app.router.routes.append(Route("/mcp", endpoint=mcp_endpoint, methods=["POST"], include_in_schema=False))
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     app.router.middleware_stack = RouteIndex(app.router)
     install_problem_handlers(app)

@@ -298,7 +298,7 @@ def _contradictions(settings: Settings) -> Iterator[Check]:
     if settings.tenancy.key_cache_s > _SLOW_REVOCATION_S:
         yield Check(
             "settings: key cache", Level.WARN,
-            f"a revoked key holds up to {settings.tenancy.key_cache_s:g} s elsewhere",
+            f"a revoked key is accepted for up to {settings.tenancy.key_cache_s:g} s elsewhere",
             "Lower TURNKEEP_KEY_CACHE_S.",
         )  # fmt: skip
     if settings.conversations.session_gap_s < _SHORT_SESSION_S:

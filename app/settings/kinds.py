@@ -37,7 +37,7 @@ def _base_url(url: str) -> SplitResult:
     if parts.query or parts.fragment or url.strip().endswith(("?", "#")):
         raise ValueError("a base URL has no query and no fragment")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a base URL holds no login; the key has a setting of its own")
+        raise ValueError("a base URL has no login; the key has a setting of its own")
     return parts
 
 

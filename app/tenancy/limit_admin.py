@@ -30,7 +30,7 @@ from app.tenancy.spending import store as spending_store
 
 
 class LimitAdministration:
-    """Limits of tenants and keys. What is set holds within `key_cache_s` on every replica."""
+    """Limits of tenants and keys. A change takes effect within `key_cache_s` on every replica."""
 
     def __init__(self, ops: Database, *, tenancy: Tenancy, rates: RateSettings, chat: ChatSettings) -> None:
         self._ops = ops

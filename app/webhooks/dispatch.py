@@ -5,7 +5,7 @@ event at a time, in the order of the commits; the next event waits until the ear
 outcome of an attempt is recorded after it, by the holder of the lane only: an attempt whose process died in between is
 repeated with the same id. No transaction is open while a receiver is waited for.
 
-Deliveries are no jobs: a slow receiver would hold the worker's slots, and a job knows no order.
+Deliveries are not jobs: a slow receiver would occupy the slots of the worker, and jobs have no order.
 """
 
 import asyncio

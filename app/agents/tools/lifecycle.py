@@ -77,7 +77,7 @@ def _turn_tools() -> tuple[Tool, ...]:
             description=(
                 "Instead of memory_before_turn and memory_after_turn: the first call takes the fields of the former,"
                 " stores the input and gives the context with an `operation_token`; after the model call, call it again"
-                " with that token and `output_items`. Both calls may be repeated; the token holds some minutes."
+                " with that token and `output_items`. Both calls may be repeated; the token is valid for some minutes."
             ),
             group=Group.MEMORY,
             hints=ADDS | _AGAIN,

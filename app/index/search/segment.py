@@ -253,8 +253,8 @@ class Segment:
         recent = self._recent_terms
         arrays = (self._vectors, self._live, self._by_place, recent.terms, recent.row, recent.count)
         codes = sum(len(getattr(self._texts, one.name)) for one in fields(self._texts))
-        held = self._columns.nbytes + self._postings.nbytes + sum(array.nbytes for array in arrays)
-        return _SEGMENT_BYTES + held + _DATES_BYTES * len(self._dates) + _CODE_BYTES * codes
+        array_bytes = self._columns.nbytes + self._postings.nbytes + sum(array.nbytes for array in arrays)
+        return _SEGMENT_BYTES + array_bytes + _DATES_BYTES * len(self._dates) + _CODE_BYTES * codes
 
     def __len__(self) -> int:
         """Return the number of rows, dead ones included."""

@@ -163,8 +163,8 @@ async def ask_statements(
 
 def _messages(instructions: str, lines: Sequence[str]) -> list[ChatMessage]:
     mark = secrets.token_hex(8)
-    fenced = "\n".join([f"<transcript {mark}>", *lines, f"</transcript {mark}>"])
-    return [ChatMessage("system", instructions), ChatMessage("user", fenced)]
+    delimited = "\n".join([f"<transcript {mark}>", *lines, f"</transcript {mark}>"])
+    return [ChatMessage("system", instructions), ChatMessage("user", delimited)]
 
 
 def _line(number: int, turn: ExtractedTurn) -> str:

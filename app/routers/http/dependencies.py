@@ -166,7 +166,7 @@ TurnPath: TypeAlias = Annotated[IdOf[TurnId], Path(description="The turn's id: a
 
 def _storable(value: str) -> str:
     if "\0" in value:
-        raise ValueError("a text that holds NUL is never stored")
+        raise ValueError("a text with NUL is never stored")
     return value
 
 

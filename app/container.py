@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 
+# describes all tables: the erasure of a tenant deletes from each of them
+import app.tables  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from app.agents.ask.service import AskService
 from app.agents.generation.openai_conversations import OpenAIConversations
 from app.agents.generation.service import Generation

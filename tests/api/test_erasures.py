@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import subprocess
+import sys
 from typing import Any
 
 import asyncpg
@@ -463,3 +465,13 @@ async def test_an_owner_is_shown_with_all_that_is_stored_under_it(service: Servi
     await erase(service, client, owner="ann")
     gone = (await client.post("/v1/owners/lookup", json={"owner": "ann"})).json()
     assert [gone[kind]["count"] for kind in ("conversations", "facts", "memories")] == [0, 0, 0]
+
+
+def test_a_process_that_did_not_migrate_knows_all_tables_of_a_tenant_to_erase() -> None:
+    """In a process of its own: a migration, in this one, describes all tables."""
+    program = (
+        "import app.container; from app.core.database.metadata import METADATA;"
+        " from app.governance.erasures.store import tenant_tables; print(*{*tenant_tables()} - {*METADATA.tables})"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert found.stdout.split() == []

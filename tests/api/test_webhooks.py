@@ -394,6 +394,7 @@ async def test_all_dead_events_since_a_time_are_replayed_in_their_order(
 async def test_an_attempt_whose_process_dies_before_it_is_recorded_is_repeated_with_its_id(
     service: Service, client: Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await deliver(service)  # events of other tests that are due
     made = await hook(client, receiver, event_types=["turn.committed"])
     conversation = await client.conversation()
     await client.append(conversation, "a1", "a2")
@@ -1024,7 +1025,7 @@ async def test_an_event_that_cannot_be_rendered_is_dead_and_its_conversation_goe
     render, failed = EventRenderer.render, list[object]()
 
     async def fail_once(self: EventRenderer, row: DeliveryRow, *, include_content: bool) -> bytes:
-        if not failed:
+        if row.tenant_id == client.tenant_id and not failed:  # others may have events that are due
             failed.append(row.event_id)
             raise error
         return await render(self, row, include_content=include_content)

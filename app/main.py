@@ -49,6 +49,7 @@ from app.routers.rest.operations import (
     health,
     imports,
     jobs,
+    keys,
     monitoring,
     operations,
     webhooks,
@@ -63,7 +64,7 @@ _ROUTERS = tuple(
     for module in (
         docs_pages, pages, conversations, streams, turns, summaries, tokens, websocket, sse, context, recall, facts,
         memories, lifecycle, generation, chat_completions, openai_conversations, ask, erasures, exports, imports,
-        operations, admin, jobs, audit, embedding_spaces, monitoring, webhooks, health,
+        operations, admin, keys, jobs, audit, embedding_spaces, monitoring, webhooks, health,
     )
 )  # fmt: skip
 

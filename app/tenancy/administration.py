@@ -27,6 +27,7 @@ from app.tenancy.schemas import (
     KeyCreate,
     KeyMade,
     KeyRotate,
+    OwnKey,
     Scope,
     Tenant,
     TenantCreate,
@@ -59,6 +60,29 @@ class Administration:
                 tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
             )
         return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
+
+    async def own_key(self, caller: Caller) -> OwnKey:
+        """Return the caller's key or access token, which needs no scope. Raises Forbidden for a conversation token."""
+        tenant_id, restriction = caller.tenant_id, caller.restriction
+        async with self._ops.across_tenants() as tx:
+            names = await store.find_names(tx, tenant_id, caller.key_id)
+        if names is None:
+            raise NotFound("not_found", "The tenant of this key does not exist any more.")
+        tenant_name, name = names
+        projects, owners = (None, None) if restriction is None else (restriction.projects, restriction.owners)
+        return OwnKey(
+            id=format_id(caller.key_id),
+            kind="person" if caller.is_person else "key",
+            name=None if caller.is_person else name,
+            tenant_id=format_id(tenant_id),
+            tenant_name=tenant_name,
+            scopes=[scope for scope in Scope if scope in caller.scopes],
+            agent_id=caller.agent_id,
+            long_term_enabled=caller.long_term_enabled,
+            expires_at=caller.expires_at,
+            projects=None if projects is None else sorted(projects),
+            owners=None if owners is None else sorted(owners),
+        )
 
     async def create_key(self, caller: Caller, *, body: KeyCreate, idempotency_key: IdempotencyKey | None) -> KeyMade:
         """Create a key.

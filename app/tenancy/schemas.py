@@ -113,6 +113,8 @@ class Caller:
     """Calls per second of each class, 0 for no limit; None for the defaults."""
     restriction: Restriction | None = None
     """Projects and owners outside of which the caller finds nothing; None for no restriction."""
+    expires_at: datetime | None = field(default=None, compare=False)
+    """When the key or access token expires; None for never. The expiry of a conversation token is in `bound`."""
 
     @property
     def tenant_id(self) -> TenantId:
@@ -344,6 +346,27 @@ class KeyMade(Key):
     """A key with its text, which only this response contains."""
 
     key: str
+
+
+class OwnKey(BaseModel):
+    """The key or access token of the request, without its secret, and what it may do.
+
+    `kind`: `key`, or `person` for an access token of an identity provider. The id of a person is a keyed hash, as in
+    the audit, and `name` is null. `long_term_enabled`: whether it may use long-term memory. `projects` and `owners`:
+    what it is restricted to, null for all.
+    """
+
+    id: str
+    kind: Literal["key", "person"]
+    name: str | None
+    tenant_id: str
+    tenant_name: str
+    scopes: list[Scope]
+    agent_id: str | None
+    long_term_enabled: bool
+    expires_at: TimeOut | None
+    projects: list[str] | None
+    owners: list[str] | None
 
 
 class TenantCreate(Strict):

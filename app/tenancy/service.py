@@ -181,6 +181,7 @@ class Tenancy:
             digest=digest,
             rates=self._observe_limits(key.tenant_id, row),
             restriction=row.restriction,
+            expires_at=row.expires_at,
         )
         self._cache_caller(digest, caller, for_s=self._settings.key_cache_s, asked_at=asked_at)
         return caller
@@ -202,6 +203,7 @@ class Tenancy:
             is_person=True,
             rates=self._observe_limits(identity.tenant_id, row),
             restriction=identity.restriction,
+            expires_at=identity.expires_at,
         )
         left_s = max(0.0, people.left_s(identity))
         self._cache_caller(digest, caller, for_s=min(self._settings.key_cache_s, left_s), asked_at=asked_at)

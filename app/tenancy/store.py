@@ -163,6 +163,11 @@ _KEY = (
 )  # fmt: skip
 _LOCK_TENANT = Query(select(tenants.c.tenant_id).where(*equals(tenants, "tenant_id")).with_for_update())
 _READ_KEY = Query(select(*_KEY).where(*_THIS_KEY))
+_FIND_NAMES = Query(
+    select(tenants.c.name.label("tenant"), _K.name.label("key"))
+    .select_from(tenants.outerjoin(api_keys, and_(_K.tenant_id == tenants.c.tenant_id, _K.id == bindparam("id"))))
+    .where(*equals(tenants, "tenant_id"))
+)
 _FIND_SECRET_STATE = Query(
     select(
         (_K.secret_hmac == bindparam("digest")).label("present"),
@@ -320,6 +325,12 @@ async def lock_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Key |
     await _LOCK_TENANT.execute(tx, tenant_id=tenant_id)
     row = await _READ_KEY.fetchrow(tx, tenant_id=tenant_id, id=key_id)
     return None if row is None else _key(row)
+
+
+async def find_names(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> tuple[str, str | None] | None:
+    """Return the names of a tenant and of one of its keys, None for an unknown key; None for an unknown tenant."""
+    row = await _FIND_NAMES.fetchrow(tx, tenant_id=tenant_id, id=key_id)
+    return None if row is None else (row["tenant"], row["key"])
 
 
 async def find_secret_state(

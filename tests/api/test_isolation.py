@@ -275,6 +275,15 @@ async def knows_only_its_own_keys(two: Two, name: str) -> None:
     assert (await two.owner.get("/v1/conversations")).status_code == 200
 
 
+async def knows_its_own_key(two: Two, name: str) -> None:
+    method, path = OPERATIONS[name]
+    for one, another in ((two.owner, two.intruder), (two.intruder, two.owner)):
+        answer = await one.request(method, path)
+        assert answer.json()["tenant_id"] == format_id(one.tenant_id)
+        assert format_id(another.tenant_id) not in answer.text
+        assert another.key.split("_")[2] not in answer.text
+
+
 async def is_for_operators_only(two: Two, name: str) -> None:
     method, template = OPERATIONS[name]
     path = template.format(tenant_id=format_id(two.owner.tenant_id))
@@ -722,6 +731,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "run_maintenance": has_sessions_of_its_own,
     "list_memory_tree": has_sessions_of_its_own,
     "ask_agent": is_asked_about_its_own_tenant,
+    "get_own_key": knows_its_own_key,
     "list_keys": knows_only_its_own_keys,
     "create_key": knows_only_its_own_keys,
     "rotate_key": knows_only_its_own_keys,

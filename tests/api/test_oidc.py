@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,17 @@ async def test_roles_give_scopes(service: Service, client: Client, issuer: FakeI
             assert made.status_code == (201 if may_administer else 403)
     for access in (None, {"roles": []}, {"roles": ["operator"]}):
         problem(await get(service, issuer.token(**of(client, realm_access=access))), 403, "forbidden")
+
+
+async def test_a_person_reads_what_the_access_token_allows(
+    service: Service, client: Client, issuer: FakeIssuer
+) -> None:
+    token = issuer.token(**of(client, realm_access={"roles": ["memory-reader"]}))
+    own = (await get(service, token, "/v1/keys/self")).json()
+    assert (own["kind"], own["name"], own["scopes"]) == ("person", None, ["read"])
+    assert (own["tenant_id"], own["projects"], own["owners"]) == (format_id(client.tenant_id), None, None)
+    assert 0 < (datetime.fromisoformat(own["expires_at"]) - datetime.now(UTC)).total_seconds() <= 3600
+    assert "ann" not in str(own), "no claim is shown"
 
 
 async def test_two_tenants_with_the_same_subject_do_not_meet(

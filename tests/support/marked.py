@@ -197,6 +197,7 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "create_key": lambda _: Sent({"name": "another", "scopes": ["admin"]}),
     "rotate_key": lambda _: Sent({}),
     "revoke_key": lambda _: Sent(),
+    "get_own_key": lambda _: Sent(),
     "get_limits": lambda _: Sent(),
     "get_key_limits": lambda _: Sent(),
     "set_key_limits": lambda _: Sent({"write": 9}),

@@ -78,6 +78,7 @@ export const REPEATS: Readonly<Record<string, "safe" | "key">> = {
   "PUT /v1/admin/keys/{key_id}/limits": "safe",
   "GET /v1/admin/stats": "safe",
   "GET /v1/admin/usage": "safe",
+  "GET /v1/keys/self": "safe",
   "GET /v1/admin/jobs": "safe",
   "GET /v1/admin/jobs/{job_id}": "safe",
   "GET /v1/admin/audit": "safe",

@@ -1199,6 +1199,10 @@ class Operations:
             ),
         )
 
+    def get_own_key(self) -> types.OwnKey:
+        """Return what the key or access token of this request is, and what it may do. Needs no scope."""
+        return cast("types.OwnKey", self._transport.request("GET", "/v1/keys/self", "safe", query={}, headers={}))
+
     def list_jobs(
         self,
         *,
@@ -2728,6 +2732,10 @@ class AsyncOperations:
                 headers={},
             ),
         )
+
+    async def get_own_key(self) -> types.OwnKey:
+        """Return what the key or access token of this request is, and what it may do. Needs no scope."""
+        return cast("types.OwnKey", await self._transport.request("GET", "/v1/keys/self", "safe", query={}, headers={}))
 
     async def list_jobs(
         self,

@@ -1362,6 +1362,22 @@ class OtherToolCall(TypedDict):
     id: NotRequired["str | None"]
 
 
+class OwnKey(TypedDict):
+    """The key or access token of the request, without its secret, and what it may do."""
+
+    id: str
+    kind: Literal["key", "person"]
+    name: "str | None"
+    tenant_id: str
+    tenant_name: str
+    scopes: "list[Scope]"
+    agent_id: "str | None"
+    long_term_enabled: bool
+    expires_at: "str | None"
+    projects: "list[str] | None"
+    owners: "list[str] | None"
+
+
 class OwnedConversations(TypedDict):
     """Conversations of an owner, the one last written to first; `count` is the number of all."""
 

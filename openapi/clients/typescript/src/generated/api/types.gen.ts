@@ -4053,6 +4053,62 @@ export type OtherToolCall = {
 };
 
 /**
+ * OwnKey
+ *
+ * The key or access token of the request, without its secret, and what it may do.
+ *
+ * `kind`: `key`, or `person` for an access token of an identity provider. The id of a person is a keyed hash, as in
+ * the audit, and `name` is null. `long_term_enabled`: whether it may use long-term memory. `projects` and `owners`:
+ * what it is restricted to, null for all.
+ */
+export type OwnKey = {
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Kind
+     */
+    kind: 'key' | 'person';
+    /**
+     * Name
+     */
+    name: string | null;
+    /**
+     * Tenant Id
+     */
+    tenant_id: string;
+    /**
+     * Tenant Name
+     */
+    tenant_name: string;
+    /**
+     * Scopes
+     */
+    scopes: Array<Scope>;
+    /**
+     * Agent Id
+     */
+    agent_id: string | null;
+    /**
+     * Long Term Enabled
+     */
+    long_term_enabled: boolean;
+    /**
+     * Expires At
+     */
+    expires_at: string | null;
+    /**
+     * Projects
+     */
+    projects: Array<string> | null;
+    /**
+     * Owners
+     */
+    owners: Array<string> | null;
+};
+
+/**
  * OwnedConversations
  *
  * Conversations of an owner, the one last written to first; `count` is the number of all.
@@ -13911,6 +13967,55 @@ export type ListModelUsageResponses = {
 };
 
 export type ListModelUsageResponse = ListModelUsageResponses[keyof ListModelUsageResponses];
+
+export type GetOwnKeyData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/keys/self';
+};
+
+export type GetOwnKeyErrors = {
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type GetOwnKeyError = GetOwnKeyErrors[keyof GetOwnKeyErrors];
+
+export type GetOwnKeyResponses = {
+    /**
+     * Successful Response
+     */
+    200: OwnKey;
+};
+
+export type GetOwnKeyResponse = GetOwnKeyResponses[keyof GetOwnKeyResponses];
 
 export type ListJobsData = {
     body?: never;

@@ -3,13 +3,15 @@ import type { ComponentType } from "preact";
 import { LocationProvider, useLocation } from "preact-iso";
 import { exec } from "preact-iso/router";
 import { useEffect, useState } from "preact/hooks";
-import { chooseProject, currentSignIn, session, signOut, switchSignIn } from "./api/session";
+import { api, body } from "./api/client";
+import { chooseProject, currentSignIn, hasScope, session, signOut, switchSignIn } from "./api/session";
 import { Empty, Loading, Toasts } from "./components/basics";
 import { Dialog } from "./components/dialog";
+import { time } from "./lib/format";
 import { focusSearch, useKeys } from "./lib/keyboard";
 import { scheme, switchScheme } from "./lib/scheme";
 import { useStore } from "./lib/store";
-import { pages, type PageEntry, type PageProps } from "./registry";
+import { pages, scopesOf, type PageEntry, type PageProps } from "./registry";
 import { SignInPage } from "./pages/sign_in";
 import { strings } from "./strings";
 
@@ -42,7 +44,7 @@ function Frame() {
         {strings.app.skip}
       </a>
       <header class={isMenuOpen ? "side open" : "side"} onKeyDown={(event) => event.key === "Escape" && setMenuOpen(false)}>
-        <a class="brand" href="/dashboard">
+        <a class="brand" href="/dashboard" aria-label={strings.app.name}>
           <Mark /> <span>{strings.app.name}</span>
         </a>
         <span class="here clip">{found?.entry.title}</span>
@@ -90,10 +92,10 @@ function Page({ entry, params }: { entry: PageEntry; params: Record<string, stri
     void entry.load().then((module) => isCurrent && setLoaded({ component: module.default }));
     return () => void (isCurrent = false);
   }, [entry]);
-  if (!currentSignIn()?.scopes[entry.scope]) {
+  if (!hasScope(...scopesOf(entry))) {
     return (
       <Empty>
-        <p>{strings.app.missingScope(entry.scope)}</p>
+        <p>{strings.app.missingScope(scopesOf(entry).join(` ${strings.app.or} `))}</p>
       </Empty>
     );
   }
@@ -101,12 +103,11 @@ function Page({ entry, params }: { entry: PageEntry; params: Record<string, stri
 }
 
 function Navigation({ path }: { path: string }) {
-  const scopes = currentSignIn()?.scopes;
   const current = (entry: PageEntry) => (entry.path === "/dashboard" ? /^\/dashboard\/?$|^\/dashboard\/conversations/.test(path) : path.startsWith(entry.path));
   return (
     <nav id="menu" aria-label={strings.app.navigation}>
       {Object.entries(strings.app.groups).map(([group, title]) => {
-        const shown = pages.filter((entry) => entry.group === group && scopes?.[entry.scope]);
+        const shown = pages.filter((entry) => entry.group === group && hasScope(...scopesOf(entry)));
         return shown.length > 0 && (
           <div class="group" key={group}>
             <h2>{title}</h2>
@@ -122,6 +123,7 @@ function Navigation({ path }: { path: string }) {
 
 function KeySwitch() {
   const { signIns, current } = useStore(session);
+  const expiresAt = signIns[current]?.expiresAt;
   return (
     <div class="field">
       <label for="key-switch">{strings.app.key}</label>
@@ -132,17 +134,28 @@ function KeySwitch() {
           </option>
         ))}
       </select>
+      {expiresAt && <p class="help">{strings.app.expires(time(expiresAt))}</p>}
     </div>
   );
 }
 
+/** The project that lists show. The largest ones are offered, if the key may count them. */
 function ProjectField() {
   const { project } = useStore(session);
+  const signIn = currentSignIn();
+  const [known, setKnown] = useState<string[]>(signIn?.projects ?? []);
+  useEffect(() => setKnown(signIn?.projects ?? []), [signIn?.key]);
+  const find = async () => {
+    if (known.length > 0 || !hasScope("admin")) return;
+    const stats = await body(api.GET("/v1/admin/stats", { params: { query: { top: 100 } } })).catch(() => null);
+    setKnown(stats?.projects.map((one) => one.project) ?? []);
+  };
   return (
     <div class="field">
       <label for="project">{strings.app.project}</label>
-      <input id="project" placeholder={strings.app.allProjects} value={project ?? ""}
+      <input id="project" list="projects" placeholder={strings.app.allProjects} value={project ?? ""} onFocus={() => void find()}
         onChange={(event) => chooseProject(event.currentTarget.value.trim() || null)} />
+      <datalist id="projects">{known.map((name) => <option key={name} value={name} />)}</datalist>
     </div>
   );
 }

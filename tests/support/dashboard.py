@@ -5,16 +5,23 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from playwright.async_api import Page, Request
+import pytest
+from playwright.async_api import Browser, Page, Request, expect
 
 from tests.support.browser import WAIT_MS, chromium
 
 ROOT = Path(__file__).parents[2]
 METHODS = frozenset({"get", "post", "put", "patch", "delete"})
-# a key without a scope is answered 403 while its scopes are found, which the browser reports
+AXE = ROOT / "dashboard/node_modules/axe-core/axe.min.js"
+PATHS = re.findall(r'\{ path: "([^"]+)"', (ROOT / "dashboard/src/registry.ts").read_text())
+"""The paths of all pages; `:id` stands for an id."""
+# what tests let the server refuse, which the browser reports
 EXPECTED_COMPLAINT = re.compile(r"status of (403|404|409|422)")
+
+needs_axe = pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: make dashboard installs it")
 
 
 class Dashboard:
@@ -45,6 +52,24 @@ class Dashboard:
     async def open(self, path: str) -> None:
         """Open a page by its address, as a bookmark does."""
         await self.page.goto(f"{self.root}/dashboard{path}")
+
+    async def visit(self, path: str) -> None:
+        """Open a page of `PATHS` as a bookmark does, and wait until it has read what it shows."""
+        await self.page.goto(f"{self.root}{path}")
+        await expect(self.page.locator("main h1, main h2").first).to_be_visible()
+        await expect(self.page.locator("main .spinner")).to_have_count(0)
+
+    async def violations(self) -> list[str]:
+        """Serious and critical findings of axe on what is shown, each with the element."""
+        found: dict[str, Any] = json.loads(
+            await self.page.evaluate("axe.run(document, { resultTypes: ['violations'] }).then(JSON.stringify)")
+        )
+        return [
+            f"{one['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+            for one in found["violations"]
+            if one["impact"] in {"serious", "critical"}
+            for node in one["nodes"]
+        ]
 
     def unexpected(self) -> list[str]:
         """Everything that the browser complained of, but refused calls."""
@@ -77,3 +102,11 @@ async def signed_in(port: int, key: str, **context: object) -> AsyncIterator[Das
         dashboard = Dashboard(page, f"http://127.0.0.1:{port}")
         await dashboard.sign_in(key)
         yield dashboard
+
+
+async def dashboard_in(browser: Browser, port: int, **options: Any) -> Dashboard:
+    """A tab with storage of its own, and with axe. `options` are those of the context, such as `color_scheme`."""
+    context = await browser.new_context(reduced_motion="reduce", **options)
+    if AXE.exists():
+        await context.add_init_script(path=AXE)
+    return Dashboard(await context.new_page(), f"http://127.0.0.1:{port}")

@@ -1,10 +1,17 @@
 // The keys of this browser tab. They are in its sessionStorage only, and go to this server only, in a header.
 import { createStore } from "../lib/store";
+import type { Scope } from "./types";
 
 export interface SignIn {
   key: string;
-  /** The tenant, if the key may read it; else the start of the key. */
+  keyId: string;
+  /** The names of the tenant and of the key. */
   label: string;
+  tenantId: string;
+  tenantName: string;
+  /** The projects that the key is restricted to; null for all. */
+  projects: string[] | null;
+  expiresAt: string | null;
   scopes: { read: boolean; write: boolean; admin: boolean; operator: boolean };
 }
 
@@ -51,6 +58,12 @@ export function switchSignIn(index: number): void {
 
 export function chooseProject(project: string | null): void {
   session.set({ ...session.get(), project });
+}
+
+/** Whether the current key has one of these scopes. */
+export function hasScope(...scopes: Scope[]): boolean {
+  const has = currentSignIn()?.scopes;
+  return has !== undefined && scopes.some((scope) => has[scope]);
 }
 
 /** Forget the current key, with what was marked under it. */

@@ -10,18 +10,24 @@ interface Common {
 interface InputProps extends Common {
   value: string;
   onValue: (value: string) => void;
-  type?: "text" | "search" | "datetime-local";
+  type?: "text" | "search" | "number" | "url" | "datetime-local";
   required?: boolean;
   placeholder?: string;
   maxLength?: number;
+  min?: number;
+  /** Values that are offered. */
+  options?: readonly string[];
 }
 
-export function TextField({ label, help, value, onValue, ...rest }: InputProps) {
+export function TextField({ label, help, value, onValue, options, ...rest }: InputProps) {
   const id = useId();
+  const more = { ...rest, ...(options ? { list: `${id}-options` } : {}), ...(rest.type === "number" ? { step: "any" } : {}) } as JSX.IntrinsicElements["input"];
   return (
     <div class="field">
       <label for={id}>{label}</label>
-      <input {...(rest as JSX.IntrinsicElements["input"])} id={id} value={value} aria-describedby={help ? `${id}-help` : undefined} onInput={(event) => onValue(event.currentTarget.value)} />
+      <input {...more} id={id} value={value} autocomplete="off"
+        aria-describedby={help ? `${id}-help` : undefined} onInput={(event) => onValue(event.currentTarget.value)} />
+      {options && <datalist id={`${id}-options`}>{options.map((option) => <option key={option} value={option} />)}</datalist>}
       {help && <p class="help" id={`${id}-help`}>{help}</p>}
     </div>
   );
@@ -68,10 +74,23 @@ export function RangeField({ label, help, value, min, max, step, shown, onValue 
   );
 }
 
-export function CheckField({ label, checked, onValue }: { label: ComponentChildren; checked: boolean; onValue: (checked: boolean) => void }) {
+interface CheckProps {
+  label: ComponentChildren;
+  checked: boolean;
+  onValue: (checked: boolean) => void;
+  disabled?: boolean;
+}
+
+export function CheckField({ label, checked, onValue, disabled = false }: CheckProps) {
   return (
     <label class="check">
-      <input type="checkbox" checked={checked} onChange={(event) => onValue(event.currentTarget.checked)} /> {label}
+      <input type="checkbox" checked={checked} disabled={disabled} onChange={(event) => onValue(event.currentTarget.checked)} /> {label}
     </label>
   );
+}
+
+/** The items of a list that the user typed with commas; null for none. */
+export function itemsOf(text: string): string[] | null {
+  const items = text.split(",").map((item) => item.trim()).filter(Boolean);
+  return items.length ? items : null;
 }

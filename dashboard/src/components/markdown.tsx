@@ -28,7 +28,7 @@ for (const rule of ["th_open", "td_open"]) {
 const LONGEST = 60_000;
 
 export default function Markdown({ text }: { text: string }) {
-  const html = useMemo(() => (text.length > LONGEST ? null : markdown.render(text)), [text]);
+  const html = useMemo(() => (text.length > LONGEST ? null : markdown.render(text).replaceAll("<pre>", '<pre tabindex="0">')), [text]);
   if (html === null) return <pre class="prose">{text}</pre>;
   return <div class="prose" dangerouslySetInnerHTML={{ __html: html }} />;
 }

@@ -31,3 +31,14 @@ export function download(name: string, content: BlobPart, type = "application/js
   link.click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+export function bytes(value: number): string {
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? value : value.toLocaleString("en", { maximumFractionDigits: 1 })} ${UNITS[unit]}`;
+}

@@ -155,7 +155,7 @@ function Built({ id, context, tookMs }: BuiltProps) {
 }
 
 const Message = memo(function Message({ json }: { json: string }) {
-  return <pre>{json}</pre>;
+  return <pre tabIndex={0}>{json}</pre>;
 });
 
 function Reasons({ id, explain }: { id: string; explain: Explained[] }) {

@@ -18,7 +18,7 @@ export function SignInPage({ onDone, onCancel }: { onDone: () => void; onCancel?
     setError(null);
     try {
       const signIn = await identify(key.trim());
-      if (!signIn.scopes.read) throw new ApiError(403, "forbidden", text.cannotRead, null, false, []);
+      if (!signIn.scopes.read && !signIn.scopes.admin && !signIn.scopes.operator) throw new ApiError(403, "forbidden", text.cannotRead, null, false, []);
       addSignIn(signIn);
       onDone();
     } catch (caught) {

@@ -1,0 +1,1 @@
+function e(e){if(e===null)return``;let t=new Date(e);return new Date(t.getTime()-t.getTimezoneOffset()*6e4).toISOString().slice(0,16)}var t=e=>new Date(e).toISOString();export{e as n,t};

@@ -1,1 +1,0 @@
-import{C as e,k as t}from"./index-DV-hIfry.js";function n(n,r){let[i,a]=t(n);return e(()=>{let e=setTimeout(()=>a(n),r);return()=>clearTimeout(e)},[n]),i}export{n as t};

@@ -1,0 +1,2 @@
+async function e(e,t,n){let r=e.getReader(),i=[],a=0,o=()=>void r.cancel();n.addEventListener(`abort`,o);try{for(;;){let{done:e,value:o}=await r.read();if(n.throwIfAborted(),e)return new Blob(i,{type:`application/x-ndjson`});i.push(o),a+=o.byteLength,t(a)}}finally{n.removeEventListener(`abort`,o)}}async function t(e){let t=await e.slice(Math.max(0,e.size-65536)).text();try{return JSON.parse(t.trimEnd().split(`
+`).at(-1)??``).type??null}catch{return null}}export{e as n,t};

@@ -137,6 +137,10 @@ class Caller:
         if not self.long_term_enabled:
             raise Forbidden("long_term_disabled", "This key has no long-term memory.")
 
+    def require_unbound(self) -> None:
+        """Raise Forbidden for a caller with a conversation token; a key or access token needs no scope."""
+        self._refuse_bound()
+
     def require(self, scope: Scope) -> None:
         """Raise Forbidden unless the key has `scope`; always, for a bound caller."""
         self._refuse_bound()

@@ -133,7 +133,7 @@ export const strings = {
   },
   tenants: {
     title: "Tenants",
-    intro: "Each tenant has its own conversations and keys. Nobody can read across tenants, operators neither.",
+    intro: "Each tenant has its own conversations and keys. A key reads its own tenant only, also the key of an operator.",
     create: "Create a tenant",
     empty: "There are no tenants. Create the first one: you get a key for it.",
     name: "Name",
@@ -318,6 +318,7 @@ export const strings = {
     runAt: "Runs",
     error: "Last error",
     tenant: "Tenant",
+    installation: "the installation",
     retry: "Run now",
     retried: "The job runs now.",
     cancel: "Cancel",
@@ -372,11 +373,11 @@ export const strings = {
     needsOperator: "Throughput and latency over time need a key with the scope operator.",
     noSamples: "The process started a moment ago. The first sample is there after ten seconds.",
     tiles: {
-      requests: "Requests per second", latency: "Slowest class, 95 of 100 calls within", errors: "Errors of the server", jobs: "Jobs waiting", parked: "Jobs parked",
+      requests: "Requests per second", latency: "Latency, 95th percentile of the slowest class", errors: "Errors of the server", jobs: "Jobs waiting", parked: "Jobs parked",
       live: "Live connections", compaction: "Conversations to compact", pending: "Entries without vector", tokens: "Model tokens today", cost: "Model cost today",
     },
     charts: {
-      throughput: "Requests per second, by class", latency: "95 of 100 calls are faster than (ms)", failures: "Refused requests and errors, per second",
+      throughput: "Requests per second, by class", latency: "Latency: 95th percentile (ms)", failures: "Refused and failed, per second",
       jobs: "Jobs", connections: "Database connections in use", live: "Live connections and open turns", memory: "Memory (MiB)", tokens: "Tokens of chat models, by day", cost: "Cost of chat models, by day",
     },
     series: { refused: "refused (4xx)", errors: "errors (5xx)", queued: "waiting", running: "running", parked: "parked", live: "live connections", open: "open turns", subscribers: "followers", memory: "memory",

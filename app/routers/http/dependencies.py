@@ -71,6 +71,12 @@ async def require_caller(request: Request) -> None:
     await get_caller(request)
 
 
+async def get_key_holder(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+    """Return a caller with a key or an access token, of any scope."""
+    caller.require_unbound()
+    return caller
+
+
 async def get_reader(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
     """Return a caller whose key may read."""
     caller.require(Scope.READ)
@@ -105,6 +111,7 @@ async def get_administrator(caller: Annotated[Caller, Depends(get_caller)]) -> C
 Admin: TypeAlias = Annotated[Caller, Depends(get_admin)]
 Operator: TypeAlias = Annotated[Caller, Depends(get_operator)]
 Administrator: TypeAlias = Annotated[Caller, Depends(get_administrator)]
+KeyHolder: TypeAlias = Annotated[Caller, Depends(get_key_holder)]
 Reader: TypeAlias = Annotated[Caller, Depends(get_reader)]
 Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
 

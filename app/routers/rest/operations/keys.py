@@ -1,19 +1,17 @@
 """The key of the request over REST. Keys are administered under `/v1/admin/keys`."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from app.routers.http.body import StrictJsonRoute
-from app.routers.http.dependencies import Services, get_caller
+from app.routers.http.dependencies import KeyHolder, Services
 from app.routers.http.problems import problem_responses
-from app.tenancy.schemas import Caller, OwnKey
+from app.tenancy.schemas import OwnKey
 
 router = APIRouter(prefix="/v1/keys", tags=["administration"], route_class=StrictJsonRoute)
 
 
 @router.get("/self", responses=problem_responses(401, 403, 404, 422, 503))
-async def get_own_key(caller: Annotated[Caller, Depends(get_caller)], services: Services) -> OwnKey:
+async def get_own_key(caller: KeyHolder, services: Services) -> OwnKey:
     """Return what the key or access token of this request is, and what it may do. Needs no scope.
 
     A conversation token is refused with 403 `token_not_allowed`.

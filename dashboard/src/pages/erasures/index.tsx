@@ -44,7 +44,7 @@ export default function ErasuresPage() {
         columns={[
           { title: text.kindOf, render: (receipt) => <>{text.subjectKinds[receipt.subject_kind]}<br /><code class="small muted">{receipt.id}</code></> },
           { title: strings.keys.state, render: (receipt) => <span class={statusClass(receipt.status)}>{text.statuses[receipt.status]}</span> },
-          { title: text.ended, render: (receipt) => <time dateTime={receipt.ended_at ?? receipt.created_at}>{time(receipt.ended_at ?? receipt.created_at)}</time> },
+          { title: text.ended, render: (receipt) => receipt.ended_at && <time dateTime={receipt.ended_at}>{time(receipt.ended_at)}</time> },
           { title: text.rows, isNumber: true, render: rowsOf },
           { title: "", render: (receipt) => <button onClick={() => setShown(receipt)}>{text.receipt}</button> },
         ]} />

@@ -20,6 +20,8 @@ const KINDS = [
   "conversation.compact", "conversation.facts", "conversation.retain", "conversation.title", "conversation.trash", "facts.withdraw",
   "index.vectors", "index.dates", "index.analysis", "index.drop_space", "session.compact", "operations.erasure", "operations.import", "webhooks.purge",
 ];
+/** Jobs of the whole installation have this tenant. */
+const NO_TENANT = "0".repeat(26);
 type Filters = { kind: string; state: JobState | ""; allTenants: boolean };
 
 export default function JobsPage() {
@@ -69,7 +71,7 @@ export default function JobsPage() {
           { title: text.attempts, isNumber: true, render: (job) => `${job.attempts} / ${job.max_attempts}` },
           { title: text.runAt, render: (job) => <time dateTime={job.run_at} title={time(job.run_at)}>{ago(job.run_at)}</time> },
           { title: text.error, render: (job) => job.last_error && <code>{job.last_error}</code> },
-          ...(all_tenants ? [{ title: text.tenant, render: (job: Job) => <code class="small">{job.tenant_id}</code> }] : []),
+          ...(all_tenants ? [{ title: text.tenant, render: (job: Job) => job.tenant_id === NO_TENANT ? <span class="muted">{text.installation}</span> : <code class="small">{job.tenant_id}</code> }] : []),
           {
             title: "",
             render: (job) => (

@@ -197,6 +197,7 @@ async def test_a_webhook_is_made_tested_and_its_dead_letters_are_sent_again(
         await page.get_by_role("button", name="I have kept it").click()
         await expect(page.get_by_role("heading", name=receiver.url)).to_be_visible()
         await page.get_by_role("button", name="Send a test event").click()
+        await expect(page.locator(".toast", has_text="The test event is sent")).to_be_visible()
         await service.container.webhooks.dispatcher.drain()
         row = page.get_by_role("row").filter(has_text="webhook.test")
         await expect(row.get_by_text("delivered")).to_be_visible()

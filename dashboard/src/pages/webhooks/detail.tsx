@@ -19,7 +19,8 @@ import { Types, WebhookState } from ".";
 
 const text = strings.webhooks;
 const STATUSES = Object.entries(text.statuses) as [DeliveryStatus, string][];
-const TEST_ANSWER_MS = 1500;
+const READ_EACH_MS = 1500;
+const WATCHED_MS = 15_000;
 const REPLAYED_MS = 7 * 86_400_000;
 type Filters = { status: DeliveryStatus | ""; type: EventType | "webhook.test" | "" };
 
@@ -38,12 +39,17 @@ export default function WebhookPage({ params }: PageProps) {
   const acting = useAction();
   const close = () => setOpen(null);
   const webhook = hook.value;
-  // the answer of the receiver is there a moment later
+  // the answer of the receiver is there some moments later
   const [sent, setSent] = useState(0);
   useEffect(() => {
     if (sent === 0) return;
-    const timer = setTimeout(() => (deliveries.reload(), hook.reload()), TEST_ANSWER_MS);
-    return () => clearTimeout(timer);
+    const since = Date.now();
+    const timer = setInterval(() => {
+      deliveries.reload();
+      hook.reload();
+      if (Date.now() - since > WATCHED_MS) clearInterval(timer);
+    }, READ_EACH_MS);
+    return () => clearInterval(timer);
   }, [sent]);
 
   const test = () =>

@@ -48,7 +48,7 @@ class OtherTable:
 
 _WRITTEN_TO = """in (
     select c.id from conversations c where c.tenant_id = $1 and ($3::text is null or c.project = $3) and (
-        exists (
+        c.updated_at >= $4::timestamptz or exists (
             select from conversation_heads h
             where h.tenant_id = $1 and h.conversation_id = c.id and h.updated_at >= $4::timestamptz
         ) or exists (select from turn_streams s where s.tenant_id = $1 and s.conversation_id = c.id)

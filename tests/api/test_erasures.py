@@ -384,6 +384,35 @@ async def test_what_an_owner_or_actor_commits_before_the_end_is_erased_too(
     assert act_in.is_set()
 
 
+async def test_an_actor_that_becomes_a_participant_during_its_erasure_is_erased_too(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await client.conversation()
+    connection = await asyncpg.connect(service.database.superuser)
+    await connection.execute(  # its last turn was written long before
+        "update conversation_heads set updated_at = updated_at - interval '1 hour' where conversation_id = $1",
+        parse_id(conversation),
+    )
+    await connection.close()
+    step, number = ErasureRunner._step, 0  # noqa: SLF001
+
+    async def name_ann() -> None:
+        body = {"participants": [{"actor": "ann", "name": "Ann Smith"}]}
+        assert (await client.patch(f"/v1/conversations/{conversation}", json=body)).status_code == 200
+
+    async def stepping(self: ErasureRunner, erasing: Any, tx: Any) -> None:
+        nonlocal number
+        number += 1
+        if number == 2:  # the first pass has looked at the conversation
+            await asyncio.get_running_loop().create_task(name_ann(), context=contextvars.Context())
+        await step(self, erasing, tx)
+
+    monkeypatch.setattr(ErasureRunner, "_step", stepping)
+    receipt = await erase(service, client, actor="ann")
+    assert receipt["counts"]["conversations"] == {"deleted": 0, "emptied": 1}
+    assert (await client.get(f"/v1/conversations/{conversation}")).json()["participants"] == []
+
+
 async def test_an_interrupted_erasure_counts_each_row_once(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,14 +80,14 @@ async def find_with_actor(
 ) -> ActorWindow:
     """Look at up to `limit` conversations, by id, for an actor's turns or name.
 
-    With `since`, only at those that were written to after this time or have an open turn.
+    With `since`, only at those that were changed after this time or have an open turn.
     """
     row = await tx.fetchrow(
         f"""
         with looked as materialized (
             select c.id, c.participants, c.tools from conversations c
             where c.tenant_id = $1 and ($3::text is null or c.project = $3) and ($5::uuid is null or c.id > $5)
-              and ($4::timestamptz is null
+              and ($4::timestamptz is null or c.updated_at >= $4
                    or exists (
                        select from conversation_heads h
                        where h.tenant_id = $1 and h.conversation_id = c.id and h.updated_at >= $4

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from app.core.errors import RateLimited, Unavailable
-from app.core.ids import format_id
+from app.core.ids import format_id, new_uuid
 from app.providers.schemas import ModelPurpose, ModelUsage
 from app.settings.rates import RateSettings
 from app.tenancy.key_text import generate_key, parse_key
@@ -99,6 +99,48 @@ async def test_a_tenant_over_its_quota_of_turns_stores_no_more_that_day_and_read
     await refused(user, conversation, "daily_turns")
     await limit(operator, user)
     await user.append(conversation, "seven")
+
+
+async def test_a_request_that_was_done_is_answered_again_over_the_quota(user: Client, operator: Client) -> None:
+    conversation = await user.conversation(external_id="s")
+    path, key = f"/v1/conversations/{conversation}", {"Idempotency-Key": "k"}
+    first = (await user.append(conversation, "one"))["turns"][0]
+    ids = [format_id(new_uuid()) for _ in range(5)]
+    after = {
+        "project": "default", "session_id": "s", "user_id": "ann", "turn_id": "t",
+        "input_items": [{"role": "user", "content": "a"}], "output_items": [{"role": "assistant", "content": "b"}],
+    }  # fmt: skip
+    turns = [{"id": ids[0], "role": "user", "content": "two"}]
+    done: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+        (f"{path}/turns", {"turns": [{"role": "user", "content": "three"}]}, key | {"Idempotency-Key": "t"}),
+        (f"{path}/turns", {"turns": turns}, {}),
+        (f"{path}/turns/open", {"turn": {"id": ids[1], "role": "assistant"}, "writer": "w"}, {}),
+        (f"{path}/turns/open", {"turn": {"role": "assistant"}, "writer": "v"}, key | {"Idempotency-Key": "o"}),
+        (f"{path}/turns/{first['id']}/revisions", {"id": ids[2], "content": "uno"}, {}),
+        (f"{path}/fork", {}, key | {"Idempotency-Key": "f"}),
+        (f"{path}/fork", {"id": ids[3]}, {}),
+        ("/v1/lifecycle/after-turn", after, {}),
+    ]
+    before = [await user.post(to, json=body, headers=headers) for to, body, headers in done]
+    assert {answer.status_code for answer in before} == {200, 201}, [answer.text for answer in before]
+    await limit(operator, user, quotas={"daily_turns": 1})
+    for (to, body, headers), answer in zip(done, before, strict=True):
+        again = await user.post(to, json=body, headers=headers)
+        assert again.status_code in {200, 201}, again.text
+        assert again.json().get("id") == answer.json().get("id")
+    assert len(await user.history(conversation)) == 5
+    # what is new is refused, and leaves nothing
+    count = len((await user.get("/v1/conversations")).json()["data"])
+    for to, body in (
+        (f"{path}/turns", {"turns": [*turns, {"id": ids[4], "role": "user", "content": "new"}]}),
+        (f"{path}/turns/open", {"turn": {"id": ids[4], "role": "assistant"}, "writer": "w"}),
+        (f"{path}/turns/{before[4].json()['turn']['id']}/revisions", {"id": ids[4], "content": "due"}),
+        (f"{path}/fork", {"id": ids[4]}),
+        ("/v1/lifecycle/after-turn", after | {"turn_id": "u", "session_id": "new"}),
+    ):
+        problem(await user.post(to, json=body), 429, "quota_exhausted")
+    assert len(await user.history(conversation)) == 5
+    assert len((await user.get("/v1/conversations")).json()["data"]) == count
 
 
 async def test_a_quota_of_a_tenant_stops_no_other_tenant_with_the_same_ids(

@@ -24,6 +24,7 @@ from app.core.errors import Busy, Conflict, FieldError, Invalid, RateLimited
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.settings.conversations import LimitSettings, StreamSettings
 from app.tenancy.schemas import Binding, Caller, RequestResult
+from app.tenancy.service import Tenancy
 
 # Upper bound: each concurrent opening uses a connection to Postgres.
 _MAX_CONCURRENT_OPENINGS = 500
@@ -50,12 +51,14 @@ class TurnOpener:
         holder: UUID,
         finalizer: TurnFinalizer,
         publisher: EventPublisher,
+        tenancy: Tenancy,
     ) -> None:
         self._limits = limits
         self._settings = settings
         self._holder = holder
         self._finalizer = finalizer
         self._publisher = publisher
+        self._quotas = tenancy.quotas
 
     async def open(
         self,
@@ -78,6 +81,7 @@ class TurnOpener:
                 row = await self._find_reopened(caller, tx, conversation_id, known, opening)
                 require_may_continue(bound, turn_author(row))
                 return RequestResult(row, is_new=False)
+        self._quotas.require(caller)
         if given.supersedes is not None:
             # Before the turns are counted: an expired turn is aborted here, and then does not count.
             await self._require_supersedable(caller, tx, head, TurnId(given.supersedes))

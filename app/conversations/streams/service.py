@@ -77,7 +77,6 @@ class Streams:
         self._database = database
         self._ops = ops
         self._idempotency = tenancy.idempotency
-        self._quotas = tenancy.quotas
         self._publisher = publisher
         self._limits = limits = settings.limits
         self._settings = streams = settings.streams
@@ -88,7 +87,7 @@ class Streams:
                                         holder=self._holder, publisher=publisher, limits=limits,
                                         jobs=jobs)  # fmt: skip
         self._opener = TurnOpener(limits=limits, settings=streams, holder=self._holder, finalizer=self.finalizer,
-                                  publisher=publisher)  # fmt: skip
+                                  publisher=publisher, tenancy=tenancy)  # fmt: skip
         self._flusher = Flusher(database, self._buffers, holder=self._holder, settings=streams)  # fmt: skip
         self.handover = StreamHandover(database, self._buffers, holder=self._holder, publisher=publisher,
                                  flusher=self._flusher, wait_s=streams.handover_s)  # fmt: skip
@@ -126,7 +125,6 @@ class Streams:
             idempotency_key = idempotency_key.for_caller(caller)
         caller = caller.require_conversation(Scope.WRITE, conversation_id)
         make_draft(new_turn(opening.turn), limits=self._limits, now=datetime.now(UTC), root="/turn")
-        self._quotas.require(caller)
         async with self._database.transaction(caller.tenant_id) as tx:
             result = await self._idempotency.run_once(
                 caller, tx, idempotency_key, result_ids=lambda row: [row.id],

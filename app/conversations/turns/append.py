@@ -77,7 +77,8 @@ class Appender:
         before = await self.find_result(caller, idempotency_key)
         if before is not None:
             return before
-        self.require_quota(caller)
+        if any(draft.id is None for draft in drafts):  # the others may be stored already: see `_store`
+            self.require_quota(caller)
         prepared = await self.prepare_turns(caller, drafts, index=index)
         async with self._database.transaction(caller.tenant_id) as tx:
             stored = await self._idempotency.run_once(
@@ -136,6 +137,7 @@ class Appender:
         fresh = [item for item in prepared if item.draft.id is None or item.draft.id not in known]
         placed: PlacedTurns | None = None
         if fresh:
+            self.require_quota(caller)
             require_seq(head, expected_seq)
             await check_answers(caller, tx, conversation_id, prepared, stored=known)
             placed = await self.write_last(caller, tx, head, fresh)

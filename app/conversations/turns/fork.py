@@ -79,7 +79,6 @@ class Forker:
         idempotency_key: IdempotencyKey | None,
     ) -> RequestResult[Conversation]:  # fmt: skip
         """Fork a conversation, or return the fork of this id or external id."""
-        self._quotas.require(caller)
         async with self._database.transaction(caller.tenant_id) as tx:
             fork = await self._idempotency.run_once(
                 caller, tx, idempotency_key, run=lambda: self._fork(caller, tx, conversation_id, body),
@@ -136,6 +135,7 @@ class Forker:
         )
         if not created:
             return None
+        self._quotas.require(caller)
         await turn_store.set_fork_origin(tx, caller.tenant_id, fork_id, parent=parent.id, chain_start=start)
         await self._copy(caller, tx, parent, fork_id, through=None if last is None else last.position)
         return fork_id

@@ -89,7 +89,8 @@ class Reviser:
             old = await get_turn(caller, tx, conversation_id, turn_id)
         inherited = InheritedFields(old.id, Role(old.role), Kind(old.kind), old.actor)
         draft = make_revision(inherited, body, limits=self._limits, now=datetime.now(UTC))
-        self._appender.require_quota(caller)
+        if draft.id is None:  # another may be stored already: see `_store`
+            self._appender.require_quota(caller)
         [item] = await self._appender.prepare_turns(caller, [draft])
         async with self._database.transaction(caller.tenant_id) as tx:
             stored = await self._idempotency.run_once(
@@ -112,6 +113,7 @@ class Reviser:
         known = await self._known(caller, tx, conversation_id, item)
         if known is not None:
             return RequestResult(await self._replaced(caller, tx, known), is_new=False)
+        self._appender.require_quota(caller)
         old = await get_turn(caller, tx, conversation_id, turn_id)
         if old.status == "pending":
             # its lease may have expired and its writer may have been refused, before the sweep aborts it

@@ -83,7 +83,6 @@ class Sessions:
         Raises Invalid and TooLarge as appends do, Conflict `session_owner_mismatch` and `turn_id_conflict`. Raises Busy
         if the session is still locked after a short wait, NotFound if it does not exist and `create` is false.
         """
-        self._appender.require_quota(caller)
         drafts = await self._drafts(append_request)
         prepared = await self._appender.prepare_turns(caller, drafts)
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
@@ -99,6 +98,7 @@ class Sessions:
                 if turn_id is not None
             ]
             if fresh:
+                self._appender.require_quota(caller)
                 placed = await self._appender.write_last(caller, tx, head, fresh)
                 record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
         return Stored(ConversationId(head.id), len(fresh), _differs(known, prepared, plan, head))

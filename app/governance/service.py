@@ -14,11 +14,11 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
-from app.governance.erasures.run import ErasureRunner
+from app.governance.erasures.runner import ErasureRunner
 from app.governance.erasures.service import Erasures
 from app.governance.exports.service import Exports
 from app.governance.importers.service import ForeignSystem
-from app.governance.imports.run import ImportRunner
+from app.governance.imports.runner import ImportRunner
 from app.governance.imports.service import Imports
 from app.governance.owners import OwnerViews
 from app.governance.purge import Purger

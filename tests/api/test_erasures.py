@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from app.core.ids import format_id, new_uuid, parse_id
-from app.governance.erasures.run import ErasureRunner
+from app.governance.erasures.runner import ErasureRunner
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
 
@@ -182,8 +182,8 @@ async def test_an_actor_whose_name_is_that_of_erased_actors_is_erased_once(servi
 async def test_an_actor_in_many_conversations_is_erased_in_short_steps(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.governance.erasures.run._WINDOW", 3)
-    monkeypatch.setattr("app.governance.erasures.run._TURNS", 2)
+    monkeypatch.setattr("app.governance.erasures.runner._WINDOW", 3)
+    monkeypatch.setattr("app.governance.erasures.runner._TURNS", 2)
     conversations = [await client.conversation() for _ in range(8)]
     for number, conversation in enumerate(conversations):
         actor = "ann" if number % 3 == 0 else "bob"

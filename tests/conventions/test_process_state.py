@@ -72,7 +72,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.audit.service.AuditTrail._waiting": (Why.TENANT, "entries of reads that are not written yet"),
     "app.audit.service.AuditTrail._lost": (Why.TENANT, "how many entries of reads were not kept"),
     "app.tenancy.spending.service.Spending._unwritten": (Why.TENANT, "spent tokens that could not be written yet"),
-    "app.governance.erasures.run.ErasureRunner._steps": (Why.NO_TENANT_DATA, "the steps of erasures by name"),
+    "app.governance.erasures.runner.ErasureRunner._steps": (Why.NO_TENANT_DATA, "the steps of erasures by name"),
     "app.governance.erasures.store.left_sql": (Why.NO_TENANT_DATA, "statements by kind of subject"),
     "app.operations.service.Operations.handlers": (Why.NO_TENANT_DATA, "handlers by kind of operation"),
     # webhooks
@@ -140,12 +140,12 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
 SHORT_LIVED: Mapping[str, str] = {
     "app.audit.sealing._ChainEnds": "one transaction of the sealer, by tenant and day",
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
-    "app.governance.erasures.run.ErasureState": "one step of one erasure",
+    "app.governance.erasures.runner.ErasureState": "one step of one erasure",
     "app.governance.exports.records.ExportDigest": "one export",
     "app.governance.importers.building.TurnBuilder": "one conversation of one file that is converted",
     "app.governance.importers.chatgpt._ChatBranch": "one conversation of one file that is converted",
     "app.governance.exports.service._RecordPage": "one page of one export",
-    "app.governance.imports.run.ImportState": "one object of one import",
+    "app.governance.imports.runner.ImportState": "one object of one import",
     "app.governance.imports.lines.StagedLines": "one object of one import",
     "app.governance.imports.upload.UploadReader": "one upload",
     "app.cli.archives.download._Pipe": "one export of one command",

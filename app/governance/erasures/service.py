@@ -15,7 +15,7 @@ from app.core.times import format_time
 from app.formats.schemas import JsonObject
 from app.governance.erasures import store
 from app.governance.erasures.receipts import ErasureSubject, ReceiptSigner
-from app.governance.erasures.run import ErasureRunner, ErasureState
+from app.governance.erasures.runner import ErasureRunner, ErasureState
 from app.governance.erasures.store import ErasureRow
 from app.governance.schemas import (
     ErasedRows,

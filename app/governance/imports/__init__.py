@@ -1,4 +1,4 @@
 """Imports: uploaded lines of an export, stored by an operation.
 
-Public API: `Imports` in `governance.service`. `upload` reads the body, `run` stores the records.
+Public API: `Imports` in `governance.service`. `upload` reads the body, `runner` stores the records.
 """

@@ -15,7 +15,7 @@ from app.core.validation.json_text import parse_json
 from app.governance.exports.records import ScopeKind
 from app.governance.importers.service import ForeignSystem, convert_file
 from app.governance.imports import store
-from app.governance.imports.run import ImportRunner
+from app.governance.imports.runner import ImportRunner
 from app.governance.imports.upload import UploadedChunk, UploadReader
 from app.operations.schemas import Operation
 from app.operations.service import OperationHandler, Operations

@@ -51,7 +51,7 @@ async def agency(
     """An app with a model, and the agent switched on."""
     async with open_service(database, tmp_path_factory.mktemp("data"), **with_agent(endpoint)) as opened:
         yield opened
-        opened.contract.note_in(Path(os.environ["TURNKEEP_TEST_FOLDER"]))
+        opened.contract.write_seen(Path(os.environ["TURNKEEP_TEST_FOLDER"]))
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ async def test_a_conversation_is_followed_by_events_and_gone_on_with(user: Clien
     await user.append(conversation, "one")
     reader = Reader()
     async with events_on(port, path, user.key) as events:
-        service.contract.note(events.response)
+        service.contract.record(events.response)
         assert events.response.headers["content-type"].startswith("text/event-stream")
         assert events.response.headers["cache-control"] == "no-store"
         reader.apply(await events.until("snapshot"))
@@ -274,7 +274,7 @@ async def test_a_projects_list_is_followed(user: Client, port: int, service: Ser
         events_on(port, "/v1/events?project=p", user.key) as events,
         events_on(port, "/v1/events", user.key) as everything,
     ):
-        service.contract.note(events.response)
+        service.contract.record(events.response)
         for n in range(5):
             await user.append(kept, f"t{n}")
             await user.append(elsewhere, f"t{n}")

@@ -79,7 +79,7 @@ async def opened_pair(
     ):
         yield one, two
         for service in (one, two):
-            service.contract.note_in(Path(os.environ["TURNKEEP_TEST_FOLDER"]))
+            service.contract.write_seen(Path(os.environ["TURNKEEP_TEST_FOLDER"]))
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ class Service:
         """
         streamed = response.headers.get("content-type", "").startswith("text/event-stream")
         if streamed and response.request.url.path.startswith("/openai/"):
-            self.contract.note(response)
+            self.contract.record(response)
             return
         await response.aread()
         self.contract.check(response)
@@ -142,4 +142,4 @@ async def open_service(database: TestDatabase, data_dir: Path, **more: Any) -> A
         contract = Contract(openapi_document(app))
         yield Service(app, app.state.container, settings, contract, database)
     if (folder := os.environ.get("TURNKEEP_TEST_FOLDER")) is not None:  # a bench has none
-        contract.note_in(Path(folder))
+        contract.write_seen(Path(folder))

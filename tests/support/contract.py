@@ -26,13 +26,13 @@ class Contract:
             operation["operationId"] for operations in document["paths"].values() for operation in operations.values()
         )
 
-    def note_in(self, folder: Path) -> None:
-        """Leave what was seen where the end of the run finds it."""
+    def write_seen(self, folder: Path) -> None:
+        """Write the operations that were seen to a file, for the end of the run."""
         body = {"operations": sorted(self.operations), "seen": sorted({name for name, code in self.seen if code < 300})}
         (folder / f"seen-{uuid.uuid4()}.json").write_text(json.dumps(body))
 
-    def note(self, response: httpx.Response) -> None:
-        """Hold the head of a response whose body is not looked at."""
+    def record(self, response: httpx.Response) -> None:
+        """Record a response without checking its body."""
         self._content(response)
 
     def check(self, response: httpx.Response) -> None:
@@ -81,6 +81,6 @@ class Contract:
 
 def never_answered(folder: Path) -> set[str]:
     """Operations that no test of the run got a good answer from."""
-    notes = [json.loads(path.read_text()) for path in folder.glob("seen-*.json")]
-    operations = {name for note in notes for name in note["operations"]}
-    return operations - {name for note in notes for name in note["seen"]}
+    files = [json.loads(path.read_text()) for path in folder.glob("seen-*.json")]
+    operations = {name for file in files for name in file["operations"]}
+    return operations - {name for file in files for name in file["seen"]}

@@ -36,6 +36,7 @@ export const strings = {
     unreachable: "The server does not answer.",
     requestId: "Request id",
     help: "About this error",
+    line: (message: string, remedy: string, requestId: string | null) => `${message} ${remedy}${requestId ? ` (request id ${requestId})` : ""}`,
   },
   remedies: {
     retryable: "Try again in a moment.",
@@ -62,6 +63,12 @@ export const strings = {
     too_many_operations: "Wait until one of the running operations has ended.",
     too_many_webhooks: "Delete a webhook first.",
     import_unreadable: "Choose a file of an export, and say which system made it.",
+    fact_retracted: "Undo the retraction of that fact instead.",
+    nothing_to_undo: "The last changes were undone already. Assert or correct the fact instead.",
+    agent_id_required: "Name the agent, or use a key with the scope admin.",
+    space_not_configured: "Choose a space that this server can embed for.",
+    turn_erased: "An erased turn has no content to change. Write another turn.",
+    key_restricted: "Use a key that is not restricted to other projects or owners.",
     already_superseded: "Open the newest version of the turn and change that one.",
   },
   shortcuts: {
@@ -556,6 +563,7 @@ export const strings = {
     used: (used: number, budget: number) => `${used.toLocaleString("en")} of ${budget.toLocaleString("en")} tokens`,
     messages: "Messages",
     why: "Why each part is here",
+    turn: (position: number) => `turn ${position.toLocaleString("en")}`,
     included: "shown",
     dropped: "dropped",
     coverage: "Coverage of the conversation",

@@ -225,20 +225,38 @@ async def test_a_link_opens_a_turn_in_the_middle_of_a_long_conversation(client: 
         as_promised(dashboard)
 
 
-async def test_the_budget_slider_answers_within_a_step(client: Client, port: int) -> None:
-    conversation = await client.conversation()
+# Each step of the slider until its answer is shown, less the time of the call itself.
+SLIDE = """async (steps) => {
+  const slider = document.querySelector('input[type=range]');
+  const setValue = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set;
+  const overheads = [];
+  for (let step = 0; step < steps; step += 1) {
+    const value = 7 + step / 4, budget = Math.round(2 ** value).toLocaleString('en'), began = performance.now();
+    setValue.call(slider, String(value));
+    slider.dispatchEvent(new Event('input', { bubbles: true }));
+    while (!document.querySelector('.inspector .spread strong').textContent.includes(`of ${budget} tokens`)) {
+      await new Promise(requestAnimationFrame);
+    }
+    const took = performance.now() - began;
+    const calls = performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/context'));
+    overheads.push(took - calls.find(({ startTime }) => startTime >= began).duration);
+  }
+  return overheads.sort((a, b) => a - b);
+}"""
+
+
+async def test_a_step_of_the_budget_slider_is_shown_as_soon_as_the_service_answers(client: Client, port: int) -> None:
+    conversation = await client.conversation(compaction={"strategy": "never"})
     await client.append(conversation, *(f"Words number {number} about trams and hills" for number in range(300)))
     async with signed_in(port, client.key) as dashboard:
         page = dashboard.page
         await dashboard.open(f"/conversations/{conversation}/context")
         await expect(page.locator(".strip .verbatim").first).to_be_visible()
-        shown = page.locator(".card .spread strong").first
-        times = []
-        for step in range(10):
-            budget = 2 ** (8 + step / 2)
-            await page.get_by_label("Token budget:").fill(str(8 + step / 2))
-            await expect(shown).to_contain_text(f"of {round(budget):,} tokens")
-            times.append(float((await page.locator(".card .spread .small").first.inner_text()).split()[0]))
-        await expect(page.get_by_role("img", name="turns shown verbatim")).to_be_visible()
+        overheads = await page.evaluate(SLIDE, 16)
+        strip = page.get_by_role("img", name="turns shown verbatim")
+        await expect(strip).to_be_visible()
+        await page.get_by_label("Token budget:").fill("17")
+        await expect(strip).to_have_attribute("aria-label", "300 turns shown verbatim, 0 summarised, 0 left out.")
         as_promised(dashboard)
-    assert sorted(times)[5] < 250, times
+    # an answer is shown with the next frame of the screen; the limit leaves room for a busy machine
+    assert overheads[8] < 150, overheads

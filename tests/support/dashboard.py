@@ -97,6 +97,7 @@ class Dashboard:
 @asynccontextmanager
 async def signed_in(port: int, key: str, **context: object) -> AsyncIterator[Dashboard]:
     """Open the dashboard in a browser of its own."""
+    expect.set_options(timeout=WAIT_MS)
     async with chromium() as browser:
         page = await browser.new_page(**context)  # type: ignore[arg-type]
         dashboard = Dashboard(page, f"http://127.0.0.1:{port}")

@@ -76,6 +76,12 @@ export function notify(text: string, undo?: () => Promise<void>): void {
   setTimeout(remove, undo ? 12_000 : 5000, id);
 }
 
+/** Show an error that belongs to no place of the page. */
+export function notifyError(caught: unknown): void {
+  const { message, remedy, requestId } = asApiError(caught);
+  notify(strings.errors.line(message, remedy, requestId));
+}
+
 export function Toasts() {
   return (
     <div class="toasts" role="status" aria-live="polite">
@@ -83,7 +89,7 @@ export function Toasts() {
         <div class="toast" key={id}>
           {text}
           {undo && (
-            <button class="quiet" onClick={() => (remove(id), void undo().catch((error: unknown) => notify(asApiError(error).message)))}>{strings.app.undo}</button>
+            <button class="quiet" onClick={() => (remove(id), void undo().catch(notifyError))}>{strings.app.undo}</button>
           )}
         </div>
       ))}

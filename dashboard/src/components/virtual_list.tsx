@@ -28,6 +28,13 @@ interface Props<T> {
 const NEAR_ROWS = 12;
 const AT_END_PX = 48;
 
+/** Where the list is scrolled to, so that an item is in its middle, or just in view. */
+function topFor({ start, size }: { start: number; size: number }, { scrollTop, clientHeight }: HTMLElement, align: "auto" | "center"): number {
+  if (align === "center") return start - (clientHeight - size) / 2;
+  if (start < scrollTop) return start;
+  return Math.max(scrollTop, start + size - clientHeight);
+}
+
 export function VirtualList<T>(props: Props<T>) {
   const { rows, keyOf, estimate, fromEnd = false, selected } = props;
   const element = useRef<HTMLDivElement>(null);
@@ -48,32 +55,37 @@ export function VirtualList<T>(props: Props<T>) {
   useLayoutEffect(() => virtualizer._didMount(), []);
   useLayoutEffect(() => virtualizer._willUpdate());
 
-  const before = useRef({ first: "", last: "", atEnd: selected === undefined || selected < 0, height: 0 });
   const first = rows.length ? keyOf(rows[0] as T) : "";
   const last = rows.length ? keyOf(rows[rows.length - 1] as T) : "";
   const height = virtualizer.getTotalSize();
+  // rows that come before the selected one change its index, so it is known by its key
+  const selectedKey = selected !== undefined && rows[selected] !== undefined ? keyOf(rows[selected] as T) : null;
+  const before = useRef({ first: "", last: "", height: 0, atEnd: selectedKey === null, isHeld: false, target: "" });
   useLayoutEffect(() => {
     const scroller = element.current;
     const was = before.current;
-    if (scroller && fromEnd && rows.length) {
+    const target = `${selectedKey ?? ""} ${props.jumps ?? 0}`;
+    // the selected row stays in view while rows are measured and read, until the user scrolls
+    const isHeld = selectedKey !== null && (target !== was.target || was.isHeld);
+    if (scroller && isHeld) {
+      const item = virtualizer.measurementsCache[selected ?? 0];
+      if (item) scroller.scrollTop = topFor(item, scroller, props.align ?? "auto");
+      was.atEnd = false;
+    } else if (scroller && fromEnd && rows.length) {
       if (was.atEnd) scroller.scrollTop = scroller.scrollHeight;
       // older rows came before: keep the rows in view where they are
       else if (was.first && was.first !== first && was.last === last) scroller.scrollTop += height - was.height;
     }
-    before.current = { ...was, first, last, height };
-  }, [first, last, height]);
-  // rows that come before the selected one change its index, which is no reason to scroll to it
-  const selectedKey = selected !== undefined && rows[selected] !== undefined ? keyOf(rows[selected] as T) : null;
-  useEffect(() => {
-    if (selected === undefined || selected < 0) return;
-    if (fromEnd) before.current.atEnd = false;
-    virtualizer.scrollToIndex(selected, { align: props.align ?? "auto" });
-  }, [selectedKey, props.jumps]);
+    before.current = { ...was, first, last, height, isHeld, target };
+  }, [first, last, height, selectedKey, props.jumps, virtualizer.scrollRect?.height]);
+  const release = () => void (before.current.isHeld = false);
 
   const shown = virtualizer.getVirtualItems();
   const start = shown[0]?.index ?? 0;
   const end = shown[shown.length - 1]?.index ?? 0;
   useEffect(() => {
+    // not while the list is still on its way to the selected row
+    if (before.current.isHeld && selected !== undefined && (selected < start || selected > end)) return;
     if (end >= rows.length - NEAR_ROWS) props.onNearEnd?.();
     if (start <= NEAR_ROWS && !before.current.atEnd) props.onNearStart?.();
   }, [start, end, rows.length]);
@@ -88,7 +100,8 @@ export function VirtualList<T>(props: Props<T>) {
     if (scroller) before.current.atEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < AT_END_PX;
   };
   return (
-    <div ref={element} class={`virtual ${props.class ?? ""}`} role={props.role ?? "list"} aria-label={props.label} tabIndex={0} onScroll={onScroll}>
+    <div ref={element} class={`virtual ${props.class ?? ""}`} role={props.role ?? "list"} aria-label={props.label} tabIndex={0}
+      onScroll={onScroll} onWheel={release} onTouchStart={release} onPointerDown={release} onKeyDown={release}>
       <div class="virtual-space" style={{ height: `${height}px` }}>
         {shown.map((item) => (
           <div key={item.key} data-index={item.index} ref={(node) => virtualizer.measureElement(node)} class="virtual-row"

@@ -22,27 +22,37 @@ export interface Covered {
   summarised: Range[];
 }
 
-export function Coverage({ id, context }: { id: string; context: Context }) {
-  const [positions] = useState(() => new Map<string, number>());
-  const [covered, setCovered] = useState<Covered | null>(null);
+/** What a page knows of the conversation beside the context: where its newest turns and its summaries are. */
+export interface Known {
+  last: number;
+  summaries: Map<string, Summary>;
+  positions: Map<string, number>;
+}
+
+export function useKnown(id: string): Known | null {
   const newest = useLoaded(id, async () => {
+    const positions = new Map<string, number>();
     const path = { conversation_id: id };
     const [turns, summaries] = await Promise.all([
       body(api.GET("/v1/conversations/{conversation_id}/turns", { params: { path, query: { order: "desc", limit: NEWEST_TURNS } } })),
       body(api.GET("/v1/conversations/{conversation_id}/summaries", { params: { path, query: { order: "desc", limit: 200 } } })),
     ]);
     for (const turn of turns.data) if (turn.position !== null) positions.set(turn.id, turn.position);
-    return { last: turns.data[0]?.position ?? 0, summaries: new Map(summaries.data.map((one) => [one.id, one])) };
+    return { last: turns.data[0]?.position ?? 0, summaries: new Map(summaries.data.map((one) => [one.id, one])), positions };
   });
+  return newest.value;
+}
+
+export function Coverage({ id, context, known }: { id: string; context: Context; known: Known | null }) {
+  const [covered, setCovered] = useState<Covered | null>(null);
   useEffect(() => {
-    const known = newest.value;
     if (!known) return;
     const stop = new AbortController();
-    void coverageOf(id, context, known, positions, stop.signal)
+    void coverageOf(id, context, known, stop.signal)
       .then((next) => !stop.signal.aborted && setCovered(next))
       .catch(() => undefined); // the strip keeps its last state: the context itself reports errors
     return () => stop.abort();
-  }, [context, newest.value]);
+  }, [context, known]);
   if (!covered) return null;
   if (covered.last === 0) return <p class="muted">{text.noTurns}</p>;
   const verbatim = context.included.turn_ids.length;
@@ -65,13 +75,9 @@ export function Coverage({ id, context }: { id: string; context: Context }) {
   );
 }
 
-interface Known {
-  last: number;
-  summaries: Map<string, Summary>;
-}
-
-async function coverageOf(id: string, context: Context, known: Known, positions: Map<string, number>, signal: AbortSignal): Promise<Covered> {
+async function coverageOf(id: string, context: Context, known: Known, signal: AbortSignal): Promise<Covered> {
   const { turn_ids: turns, summary_ids: summaries } = context.included;
+  const { positions } = known;
   const recalled = new Set((context.explain ?? []).filter(({ section, decision }) => section === "recalled" && decision === "included").map((item) => item.id));
   // the recent turns come first, by position; without holes, so that two positions say where all of them are
   const recent = turns.filter((turn) => !recalled.has(turn));

@@ -10,7 +10,7 @@ import { useSettled } from "../../lib/settled";
 import { isWide } from "../../lib/window";
 import type { PageProps } from "../../registry";
 import { strings } from "../../strings";
-import { Coverage } from "./coverage";
+import { Coverage, useKnown, type Known } from "./coverage";
 import { asCurl, asPython, asTypeScript } from "./snippets";
 import "./context.css";
 
@@ -56,6 +56,7 @@ export default function ContextPage({ params }: PageProps) {
   const built = useLatest(`${id} ${JSON.stringify(request)}`, (signal) =>
     body(api.POST("/v1/conversations/{conversation_id}/context", { params: { path: { conversation_id: id } }, body: request, signal })),
   );
+  const known = useKnown(id);
   const set = (change: Partial<Options>) => setOptions({ ...options, ...change });
   return (
     <div class="stack">
@@ -105,7 +106,7 @@ export default function ContextPage({ params }: PageProps) {
         </form>
         <div class="stack">
           {built.error && <ErrorNote error={built.error} />}
-          {built.value ? <Built id={id} context={built.value} tookMs={built.tookMs} /> : built.loading && <Loading />}
+          {built.value ? <Built id={id} known={known} context={built.value} tookMs={built.tookMs} /> : built.loading && <Loading />}
         </div>
       </div>
     </div>
@@ -116,9 +117,10 @@ interface BuiltProps {
   id: string;
   context: Context;
   tookMs: number;
+  known: Known | null;
 }
 
-function Built({ id, context, tookMs }: BuiltProps) {
+function Built({ id, context, tookMs, known }: BuiltProps) {
   const { usage, gap, degraded, explain } = context;
   return (
     <>
@@ -140,11 +142,11 @@ function Built({ id, context, tookMs }: BuiltProps) {
             </li>
           ))}
         </ul>
-        <Coverage id={id} context={context} />
+        <Coverage id={id} context={context} known={known} />
         <p class={gap ? "badge warn" : "badge good"}>{gap ? text.gap(gap.turns, gap.from_position, gap.to_position) : text.noGap}</p>
         {degraded.length > 0 && <p class="badge warn">{text.missing(degraded.join(", "))}</p>}
       </section>
-      <Reasons id={id} explain={explain ?? NO_REASONS} />
+      <Reasons id={id} explain={explain ?? NO_REASONS} known={known} />
       <section class="card stack">
         <h2>{text.messages}</h2>
         {context.system && <Message json={JSON.stringify(context.system, null, 2)} />}
@@ -155,10 +157,10 @@ function Built({ id, context, tookMs }: BuiltProps) {
 }
 
 const Message = memo(function Message({ json }: { json: string }) {
-  return <pre tabIndex={0}>{json}</pre>;
+  return <pre class="message" tabIndex={0}>{json}</pre>;
 });
 
-function Reasons({ id, explain }: { id: string; explain: Explained[] }) {
+function Reasons({ id, explain, known }: { id: string; explain: Explained[]; known: Known | null }) {
   const [isWhole, setWhole] = useState(false);
   // what the model sees comes first
   const ordered = useMemo(() => [...explain].sort((a, b) => Number(a.decision === "dropped") - Number(b.decision === "dropped")), [explain]);
@@ -171,31 +173,33 @@ function Reasons({ id, explain }: { id: string; explain: Explained[] }) {
       </p>
       <ul class="reasons">
         {shown.map(({ section, id: item, decision, reason, tokens }) => (
-          <Reason key={`${section} ${item}`} conversation={id} section={section} id={item} decision={decision} reason={reason} tokens={tokens} />
+          <Reason key={`${section} ${item}`} conversation={id} section={section} id={item} decision={decision} reason={reason} tokens={tokens}
+            position={known?.positions.get(item)} />
         ))}
       </ul>
     </section>
   );
 }
 
-type ReasonProps = Pick<Explained, "section" | "id" | "decision" | "reason" | "tokens"> & { conversation: string };
+type ReasonProps = Pick<Explained, "section" | "id" | "decision" | "reason" | "tokens"> & { conversation: string; position: number | undefined };
 
-const Reason = memo(function Reason({ conversation, section, id, decision, reason, tokens }: ReasonProps) {
+const Reason = memo(function Reason({ conversation, section, id, decision, reason, tokens, position }: ReasonProps) {
   return (
     <li class={decision}>
       <span class="row">
         <span class="badge">{text.names[section]}</span>
         <span class={decision === "included" ? "badge good" : "badge bad"}>{decision === "included" ? text.included : text.dropped}</span>
         <span class="small muted number">{text.tokens(tokens)}</span>
-        <ItemLink conversation={conversation} section={section} id={id} />
+        <ItemLink conversation={conversation} section={section} id={id} position={position} />
       </span>
       <span>{reason}</span>
     </li>
   );
 });
 
-function ItemLink({ conversation, section, id }: { conversation: string; section: Explained["section"]; id: string }) {
+function ItemLink({ conversation, section, id, position }: Pick<ReasonProps, "conversation" | "section" | "id" | "position">) {
   const isTurn = section === "recent" || section === "recalled";
   const href = isTurn ? conversationLink(conversation, id) : section === "facts" ? factsLink({ fact: id }) : null;
-  return href ? <a class="small" href={href}><code>{id}</code></a> : <code class="small muted">{id}</code>;
+  const name = position === undefined ? <code>{id}</code> : text.turn(position);
+  return href ? <a class="small number" href={href}>{name}</a> : <span class="small muted">{name}</span>;
 }

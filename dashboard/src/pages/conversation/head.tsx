@@ -2,10 +2,10 @@
 import { useLocation } from "preact-iso";
 import { useState } from "preact/hooks";
 import { api, body } from "../../api/client";
-import { ApiError, asApiError } from "../../api/problem";
+import { ApiError } from "../../api/problem";
 import { currentSignIn } from "../../api/session";
 import type { Conversation } from "../../api/types";
-import { notify } from "../../components/basics";
+import { notify, notifyError } from "../../components/basics";
 import { ConfirmByName } from "../../components/dialog";
 import type { ErasureRun } from "../../components/erasure";
 import { Menu } from "../../components/menu";
@@ -35,7 +35,6 @@ export function ConversationHead({ id, conversation, title, isConnected, work, e
   const scopes = currentSignIn()?.scopes;
   const [dialog, setDialog] = useState<"delete" | "erase" | null>(null);
   const path = { conversation_id: id };
-  const report = (error: unknown) => notify(asApiError(error).message);
 
   const verify = async () => {
     const result = await body(api.GET("/v1/conversations/{conversation_id}/verify", { params: { path } }));
@@ -72,7 +71,7 @@ export function ConversationHead({ id, conversation, title, isConnected, work, e
       download(`conversation-${id}.jsonl`, lines);
     });
   const { archived = false, pinned = false, facts, owner } = conversation ?? {};
-  const act = (call: () => Promise<void>) => () => void call().catch(report);
+  const act = (call: () => Promise<void>) => () => void call().catch(notifyError);
   return (
     <div class="conversation-head">
       <a class="small" href="/dashboard">{text.back}</a>

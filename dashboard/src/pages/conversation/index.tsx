@@ -5,7 +5,7 @@ import { api, body } from "../../api/client";
 import { useLoaded } from "../../api/paging";
 import { currentSignIn } from "../../api/session";
 import type { Fact, Turn } from "../../api/types";
-import { ErrorNote, Loading, notify } from "../../components/basics";
+import { ErrorNote, Loading, notify, notifyError } from "../../components/basics";
 import { ErasureNote, useErasure } from "../../components/erasure";
 import { VirtualList } from "../../components/virtual_list";
 import { WorkNote } from "../../components/work_note";
@@ -118,7 +118,7 @@ export default function ConversationPage({ params }: PageProps) {
       <div class="conversation-note stack">
         <a class="small" href="/dashboard">{text.back}</a>
         <ErrorNote error={head.error} />
-        {head.error.code === "conversation_trashed" && mayWrite && <div><button class="primary" onClick={() => void restore()}>{text.restore}</button></div>}
+        {head.error.code === "conversation_trashed" && mayWrite && <div><button class="primary" onClick={() => void restore().catch(notifyError)}>{text.restore}</button></div>}
       </div>
     );
   }

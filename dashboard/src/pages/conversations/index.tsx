@@ -6,7 +6,7 @@ import { followEvents } from "../../api/event_stream";
 import { usePages } from "../../api/paging";
 import { session } from "../../api/session";
 import type { ConversationSearch, ListedConversation } from "../../api/types";
-import { Empty, ErrorNote, Loading } from "../../components/basics";
+import { Empty, ErrorNote, Loading, notifyError } from "../../components/basics";
 import { VirtualList } from "../../components/virtual_list";
 import { ago, hue, time } from "../../lib/format";
 import { useKeys } from "../../lib/keyboard";
@@ -97,7 +97,7 @@ export default function ConversationsPage() {
         <div class="page-head">
           <h1>{text.title}</h1>
           <span class={isLive ? "badge good" : "badge"} role="status">{isLive ? text.live : text.offline}</span>
-          <button class="push" onClick={() => void create()}>{text.create}</button>
+          <button class="push" onClick={() => void create().catch(notifyError)}>{text.create}</button>
         </div>
         <FilterBar filters={typed} onChange={set} />
       </div>

@@ -1,1 +1,0 @@
-import{N as e,z as t}from"./index-BXAi0uhu.js";function n(n,r){let[i,a]=t(n);return e(()=>{let e=setTimeout(()=>a(n),r);return()=>clearTimeout(e)},[n]),i}export{n as t};

@@ -348,6 +348,7 @@ async def test_each_recall_and_each_read_of_an_administrator_has_its_entry(opera
     await walk.do("get_limits", "get", "/v1/admin/limits")
     await walk.do("get_tenant_limits", "get", f"{tenant_path}/limits")
     await walk.do("get_key_limits", "get", f"/v1/admin/keys/{operator.key.split('_')[2]}/limits")
+    assert (await operator.post("/v1/erasures", json={"owner": "nobody"})).status_code == 202
     job = (await operator.get("/v1/admin/jobs", params={"all_tenants": "true"})).json()["data"][0]["id"]
     await walk.do("get_job", "get", f"/v1/admin/jobs/{job}", params={"all_tenants": "true"})
     assert walk.done.keys() == READS.keys()

@@ -4,12 +4,11 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import httpx
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 
 
 class Contract:
@@ -21,6 +20,7 @@ class Contract:
             (re.compile("^" + re.sub(r"\{[^}]+\}", "[^/]+", path) + "/?$"), operations)
             for path, operations in sorted(document["paths"].items(), key=lambda item: item[0].count("{"))
         ]
+        self._validators: dict[int, Draft202012Validator] = {}
         self.seen: set[tuple[str, int]] = set()
         self.operations = frozenset(
             operation["operationId"] for operations in document["paths"].values() for operation in operations.values()
@@ -42,14 +42,13 @@ class Contract:
             return
         if media_type.endswith("ndjson"):
             for line in response.text.splitlines():
-                self._validator(json.dumps(content[media_type]["schema"])).validate(json.loads(line))
+                self._validate(content[media_type], json.loads(line))
         elif media_type.endswith("json"):
-            self._validator(json.dumps(content[media_type]["schema"])).validate(response.json())
+            self._validate(content[media_type], response.json())
         elif media_type.endswith("event-stream"):
-            schema = content[media_type]["schema"]
             for line in response.text.split("\n"):
                 if line.startswith("data:"):
-                    self._validator(json.dumps(schema)).validate(json.loads(line.removeprefix("data:")))
+                    self._validate(content[media_type], json.loads(line.removeprefix("data:")))
 
     def _content(self, response: httpx.Response) -> tuple[str, Mapping[str, Any] | None]:
         """The media type of a response, and what the document declares of its bodies; None where it has none."""
@@ -74,9 +73,13 @@ class Contract:
                 return operations[method.lower()]
         return None
 
-    @lru_cache(maxsize=256)  # noqa: B019 - lives as long as the test run
-    def _validator(self, schema: str) -> Draft202012Validator:
-        return Draft202012Validator(json.loads(schema) | {"components": self._document["components"]})
+    def _validate(self, media_type: Mapping[str, Any], value: Any) -> None:
+        """Fail unless a value is of the schema that the document declares for it."""
+        validator = self._validators.get(id(media_type))
+        if validator is None:
+            schema = media_type["schema"] | {"components": self._document["components"]}
+            validator = self._validators[id(media_type)] = Draft202012Validator(schema)
+        validator.validate(value)
 
 
 def never_answered(folder: Path) -> set[str]:

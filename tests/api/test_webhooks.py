@@ -360,7 +360,6 @@ async def test_an_event_that_is_too_old_to_be_retried_is_dead_and_can_be_replaye
     problem(await client.post(f"{path}/{conversation}/replay"), 404, "not_found")
 
 
-@pytest.mark.slow
 async def test_all_dead_events_since_a_time_are_replayed_in_their_order(
     service: Service, client: Client, receiver: Receiver
 ) -> None:

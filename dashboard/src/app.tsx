@@ -67,7 +67,7 @@ function Frame() {
           <Page key={`${current.current}:${found.entry.path}:${Object.values(found.params).join("/")}`} {...found} />
         ) : (
           <Empty>
-            <p>{strings.app.notFound}</p>
+            <h1>{strings.app.notFound}</h1>
             <a href="/dashboard">{strings.app.toConversations}</a>
           </Empty>
         )}
@@ -95,6 +95,7 @@ function Page({ entry, params }: { entry: PageEntry; params: Record<string, stri
   if (!hasScope(...scopesOf(entry))) {
     return (
       <Empty>
+        <h1>{entry.title}</h1>
         <p>{strings.app.missingScope(scopesOf(entry).join(` ${strings.app.or} `))}</p>
       </Empty>
     );

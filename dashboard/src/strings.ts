@@ -83,11 +83,11 @@ export const strings = {
     title: "Sign in",
     intro: "The dashboard shows what this memory service stores and why a model sees what it sees.",
     key: "API key",
-    help: "The first start of the server shows a key in its terminal. The command `turnkeep keys create` makes another.",
+    help: "The first start of the server shows a key in its terminal and writes it to the file “admin-key” in its data folder. The command “turnkeep keys create” makes another.",
     storage: "The key stays in this browser tab until you close it or sign out.",
     submit: "Sign in",
     checking: "Checking the key",
-    cannotRead: "This key may only write. The dashboard needs a key with the scope `read`, `admin` or `operator`.",
+    cannotRead: "This key may only write. The dashboard needs a key with the scope read, admin or operator.",
   },
   operation: {
     statuses: { queued: "waiting", running: "running", cancelling: "ends after this step", succeeded: "done", failed: "failed", cancelled: "cancelled" },
@@ -200,7 +200,7 @@ export const strings = {
     unsealed: "not sealed yet",
     turns: (first: number, last: number) => `turns ${first} to ${last}`,
     verify: "Verify chain",
-    chain: "Entries are sealed into a hash chain for each day. The command `turnkeep audit verify` checks all of it; “Verify chain” checks the chain of one conversation.",
+    chain: "Entries are sealed into a hash chain for each day. The command “turnkeep audit verify” checks all of it; “Verify chain” checks the chain of one conversation.",
   },
   erasures: {
     title: "Erasures",

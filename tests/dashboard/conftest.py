@@ -1,12 +1,14 @@
-"""One served installation for all tests of the dashboard in a process."""
+"""One served installation and one browser for all tests of the dashboard in a process."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Browser, expect
 
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service
+from tests.support.browser import WAIT_MS, chromium
 from tests.support.live import serving
 from tests.support.postgres import TestDatabase
 
@@ -35,3 +37,19 @@ async def operator(service: Service, client: Client) -> Client:
     opened = service.client(key)
     opened.tenant_id, opened.key = client.tenant_id, key
     return opened
+
+
+@pytest.fixture(scope="session")
+async def opened_chromium() -> AsyncIterator[Browser]:
+    """The browser of this process: its start takes longer than many a test."""
+    expect.set_options(timeout=WAIT_MS)
+    async with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def browser(opened_chromium: Browser) -> AsyncIterator[Browser]:
+    """A browser without tabs. The tabs that a test opens are closed after it."""
+    yield opened_chromium
+    for context in opened_chromium.contexts:
+        await context.close()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 
 from tests.support.api import Client, Service
-from tests.support.browser import chromium, needs_chromium
+from tests.support.browser import needs_chromium
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "app/dashboard/built"
@@ -23,6 +23,11 @@ HOSTILE = (
     "<img src=x onerror=alert(1)><script>alert(2)</script> [go](javascript:alert(3)) ![see](https://example.org/a.png)"
 )
 FIRST_LOAD_BYTES = 150_000
+FOCUS_AT_ONCE = """
+  const focus = () => document.getElementById("key")?.focus();
+  new MutationObserver(focus).observe(document, { subtree: true, childList: true });
+"""
+"""A user who is quicker than the browser's own focus of the first field."""
 IMPORTED = re.compile(r"""(?:from|import)\s*["'`]\./([\w.-]+)["'`]""")
 """Files that a built script imports; those that `import()` loads later have a parenthesis before their name."""
 
@@ -79,30 +84,32 @@ def test_no_call_of_the_dashboard_has_names_of_persons_in_its_address() -> None:
 
 @needs_chromium
 @pytest.mark.slow
-async def test_a_user_signs_in_writes_a_turn_and_hostile_content_stays_text(client: Client, port: int) -> None:
+async def test_a_user_signs_in_writes_a_turn_and_hostile_content_stays_text(
+    client: Client, port: int, browser: Browser
+) -> None:
     conversation = await client.conversation(title=HOSTILE, owner=HOSTILE)
     await client.append(conversation, {"role": "user", "actor": HOSTILE[:60], "content": HOSTILE})
     complaints: list[str] = []
-    async with chromium() as browser:
-        page = await browser.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        await page.goto(f"http://127.0.0.1:{port}/dashboard")
-        await page.get_by_label("API key").fill(client.key)
-        await page.get_by_role("button", name="Sign in").click()
-        await page.locator(".conversation-row").first.click()
-        await expect(page.locator(".turn .prose")).to_contain_text("<script>alert(2)</script>")
-        assert await page.locator(".turn script, .turn img, .turn a[href^=javascript]").count() == 0
-        await page.get_by_label("Write a turn").last.fill("Written **here**")
-        await page.get_by_role("button", name="Append").click()
-        await expect(page.locator(".turn strong", has_text="here")).to_be_visible()
-        await page.locator(".menu summary").click()
-        await page.get_by_role("button", name="Verify chain").click()
-        await expect(page.locator(".toast")).to_contain_text("2 turns were checked")
-        await page.get_by_role("link", name="Why this context").click()
-        await page.get_by_label("Token budget:").fill("5.5")
-        await expect(page.locator(".reasons .dropped").first).to_contain_text("does not fit the budget")
+    page = await browser.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: complaints.append(dialog.message))
+    await page.add_init_script(FOCUS_AT_ONCE)
+    await page.goto(f"http://127.0.0.1:{port}/dashboard")
+    await page.get_by_label("API key").fill(client.key)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.locator(".conversation-row").first.click()
+    await expect(page.locator(".turn .prose")).to_contain_text("<script>alert(2)</script>")
+    assert await page.locator(".turn script, .turn img, .turn a[href^=javascript]").count() == 0
+    await page.get_by_label("Write a turn").last.fill("Written **here**")
+    await page.get_by_role("button", name="Append").click()
+    await expect(page.locator(".turn strong", has_text="here")).to_be_visible()
+    await page.locator(".menu summary").click()
+    await page.get_by_role("button", name="Verify chain").click()
+    await expect(page.locator(".toast")).to_contain_text("2 turns were checked")
+    await page.get_by_role("link", name="Why this context").click()
+    await page.get_by_label("Token budget:").fill("5.5")
+    await expect(page.locator(".reasons .dropped").first).to_contain_text("does not fit the budget")
     assert complaints == []
     kept = [turn["content"] for turn in await client.history(conversation)]
     assert kept == [HOSTILE, "Written **here**"]

@@ -8,7 +8,7 @@ from playwright.async_api import Browser
 
 from app.core.ids import format_id
 from tests.support.api import Client, Service
-from tests.support.browser import chromium, needs_chromium
+from tests.support.browser import needs_chromium
 from tests.support.dashboard import PATHS, Dashboard, dashboard_in, needs_axe
 
 pytestmark = [needs_chromium, needs_axe, pytest.mark.slow]
@@ -66,30 +66,28 @@ async def is_inside(window: Dashboard) -> bool:
     ids=["wide light", "wide dark", "narrow light"],
 )
 async def test_axe_finds_nothing_serious_on_any_page(
-    options: dict[str, Any], served: tuple[Service, int], operator: Client
+    options: dict[str, Any], served: tuple[Service, int], operator: Client, browser: Browser
 ) -> None:
     service, port = served
     ids = await filled(operator, service)
-    async with chromium() as browser:
-        assert json.dumps(await look(browser, port, operator.key, ids, **options), indent=1) == "{}"
+    assert json.dumps(await look(browser, port, operator.key, ids, **options), indent=1) == "{}"
 
 
-async def test_axe_finds_nothing_serious_in_dialogs_and_errors(operator: Client, port: int) -> None:
+async def test_axe_finds_nothing_serious_in_dialogs_and_errors(operator: Client, port: int, browser: Browser) -> None:
     dialogs = {
         "/dashboard/keys": ["Create a key", "Rotate", "Revoke"],
         "/dashboard/tenants": ["Create a tenant", "Rename"],
         "/dashboard/webhooks": ["Create a webhook"],
     }
-    async with chromium() as browser:
-        window = await dashboard_in(browser, port, **WIDE)
-        page = window.page
-        await window.sign_in(operator.key)
-        for path, names in dialogs.items():
-            for name in names:
-                await window.visit(path)
-                await page.get_by_role("button", name=name, exact=True).first.click()
-                await page.get_by_role("dialog").wait_for()
-                assert await window.violations() == [], name
-        await page.goto(f"{window.root}/dashboard/webhooks/{format_id(operator.tenant_id)}")
-        await page.get_by_role("alert").wait_for()
-        assert await window.violations() == []
+    window = await dashboard_in(browser, port, **WIDE)
+    page = window.page
+    await window.sign_in(operator.key)
+    for path, names in dialogs.items():
+        for name in names:
+            await window.visit(path)
+            await page.get_by_role("button", name=name, exact=True).first.click()
+            await page.get_by_role("dialog").wait_for()
+            assert await window.violations() == [], name
+    await page.goto(f"{window.root}/dashboard/webhooks/{format_id(operator.tenant_id)}")
+    await page.get_by_role("alert").wait_for()
+    assert await window.violations() == []

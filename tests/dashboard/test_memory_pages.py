@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Locator, expect
+from playwright.async_api import Browser, Locator, expect
 
 from bench.locomo import read_dialogues
 from tests.support.api import Client, open_service
@@ -41,7 +41,7 @@ def turn(dashboard: Dashboard, words: str) -> Locator:
 
 
 async def test_marked_hits_give_recall_figures_and_a_file_that_a_replay_reads(
-    client: Client, port: int, tmp_path: Path
+    client: Client, port: int, tmp_path: Path, browser: Browser
 ) -> None:
     conversation = await client.conversation(owner=OWNER)
     said = [
@@ -53,7 +53,7 @@ async def test_marked_hits_give_recall_figures_and_a_file_that_a_replay_reads(
         )
     ]
     stored = await client.append(conversation, *said)
-    async with signed_in(port, client.key) as dashboard:
+    async with signed_in(browser, port, client.key) as dashboard:
         page = dashboard.page
         await dashboard.open("/recall")
         await page.get_by_label("Query").fill("trams of Lisbon")
@@ -94,14 +94,16 @@ async def test_marked_hits_give_recall_figures_and_a_file_that_a_replay_reads(
     assert dialogue.name == conversation == stored["conversation_id"]
 
 
-async def test_a_fact_is_corrected_retracted_and_undone_beside_its_evidence(client: Client, port: int) -> None:
+async def test_a_fact_is_corrected_retracted_and_undone_beside_its_evidence(
+    client: Client, port: int, browser: Browser
+) -> None:
     conversation = await client.conversation(owner=OWNER)
     stored = await client.append(conversation, "I live in Berlin.")
     body = {"owner": OWNER, "subject": "ana", "predicate": "lives in", "valid_from": "2026-01-05T00:00:00Z"}
     sources = {"conversation_id": conversation, "source_turn_ids": [stored["turns"][0]["id"]]}
     made = await client.post("/v1/facts", json=body | sources | {"object": "Berlin"})
     assert made.status_code == 201
-    async with signed_in(port, client.key) as dashboard:
+    async with signed_in(browser, port, client.key) as dashboard:
         page = dashboard.page
         await dashboard.open("/facts")
         await page.get_by_label("Owner").fill(OWNER)
@@ -127,11 +129,11 @@ async def test_a_fact_is_corrected_retracted_and_undone_beside_its_evidence(clie
     assert [one["object"] for one in facts] == ["Porto"]
 
 
-async def test_a_person_is_hidden_and_erased_with_a_receipt(client: Client, port: int) -> None:
+async def test_a_person_is_hidden_and_erased_with_a_receipt(client: Client, port: int, browser: Browser) -> None:
     conversations = [await client.conversation(owner=OWNER, title=f"Number {number}") for number in range(3)]
     await client.append(conversations[0], "I live in Berlin.")
     await client.post("/v1/memories", json={"content": "Ana likes trams.", "owner": OWNER})
-    async with signed_in(port, client.key) as dashboard:
+    async with signed_in(browser, port, client.key) as dashboard:
         page = dashboard.page
         await dashboard.open("/person")
         await page.get_by_label("Owner").fill(OWNER)
@@ -159,11 +161,11 @@ async def test_a_person_is_hidden_and_erased_with_a_receipt(client: Client, port
 
 
 async def test_a_conversation_is_revised_forked_exported_hidden_and_erased(
-    client: Client, port: int, tmp_path: Path
+    client: Client, port: int, tmp_path: Path, browser: Browser
 ) -> None:
     conversation = await client.conversation(title="A week in Lisbon")
     await client.append(conversation, "First words", "Second words", "Third words")
-    async with signed_in(port, client.key) as dashboard:
+    async with signed_in(browser, port, client.key) as dashboard:
         page = dashboard.page
         await dashboard.open(f"/conversations/{conversation}")
         await page.get_by_role("button", name="Revise turn 2").click()
@@ -208,12 +210,14 @@ async def test_a_conversation_is_revised_forked_exported_hidden_and_erased(
     assert [one["title"] for one in listed] == ["A week in Lisbon (fork)"]
 
 
-async def test_a_link_opens_a_turn_in_the_middle_of_a_long_conversation(client: Client, port: int) -> None:
+async def test_a_link_opens_a_turn_in_the_middle_of_a_long_conversation(
+    client: Client, port: int, browser: Browser
+) -> None:
     conversation = await client.conversation()
     for start in range(0, 1500, 500):
         await client.append(conversation, *(f"Words number {number}" for number in range(start, start + 500)))
     middle = (await client.get(f"/v1/conversations/{conversation}/turns?after=699&limit=1")).json()["data"][0]
-    async with signed_in(port, client.key) as dashboard:
+    async with signed_in(browser, port, client.key) as dashboard:
         page = dashboard.page
         await dashboard.open(f"/conversations/{conversation}?turn={middle['id']}")
         await expect(page.locator(".turn.target")).to_contain_text("Words number 699")
@@ -245,10 +249,12 @@ SLIDE = """async (steps) => {
 }"""
 
 
-async def test_a_step_of_the_budget_slider_is_shown_as_soon_as_the_service_answers(client: Client, port: int) -> None:
+async def test_a_step_of_the_budget_slider_is_shown_as_soon_as_the_service_answers(
+    client: Client, port: int, browser: Browser
+) -> None:
     conversation = await client.conversation(compaction={"strategy": "never"})
     await client.append(conversation, *(f"Words number {number} about trams and hills" for number in range(300)))
-    async with signed_in(port, client.key) as dashboard:
+    async with signed_in(browser, port, client.key) as dashboard:
         page = dashboard.page
         await dashboard.open(f"/conversations/{conversation}/context")
         await expect(page.locator(".strip .verbatim").first).to_be_visible()

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from playwright.async_api import Browser, Page, Request, expect
 
-from tests.support.browser import WAIT_MS, chromium
+from tests.support.browser import WAIT_MS
 
 ROOT = Path(__file__).parents[2]
 METHODS = frozenset({"get", "post", "put", "patch", "delete"})
@@ -32,7 +32,7 @@ class Dashboard:
         self.complaints: list[str] = []
         self.calls: list[tuple[str, str]] = []
         page.set_default_timeout(WAIT_MS)
-        page.on("console", lambda message: self.complaints.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: self.complaints.append(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         page.on("request", self._note)
@@ -95,14 +95,11 @@ class Dashboard:
 
 
 @asynccontextmanager
-async def signed_in(port: int, key: str, **context: object) -> AsyncIterator[Dashboard]:
-    """Open the dashboard in a browser of its own."""
-    expect.set_options(timeout=WAIT_MS)
-    async with chromium() as browser:
-        page = await browser.new_page(**context)  # type: ignore[arg-type]
-        dashboard = Dashboard(page, f"http://127.0.0.1:{port}")
-        await dashboard.sign_in(key)
-        yield dashboard
+async def signed_in(browser: Browser, port: int, key: str, **options: Any) -> AsyncIterator[Dashboard]:
+    """Open the dashboard in a tab with storage of its own, and sign in."""
+    dashboard = await dashboard_in(browser, port, **options)
+    await dashboard.sign_in(key)
+    yield dashboard
 
 
 async def dashboard_in(browser: Browser, port: int, **options: Any) -> Dashboard:

@@ -1,7 +1,7 @@
 // A list that renders only the rows in view: @tanstack/virtual-core, adapted to Preact.
 import { elementScroll, observeElementOffset, observeElementRect, Virtualizer } from "@tanstack/virtual-core";
 import type { ComponentChildren } from "preact";
-import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
 
 interface Props<T> {
   rows: T[];
@@ -39,12 +39,16 @@ export function VirtualList<T>(props: Props<T>) {
   const { rows, keyOf, estimate, fromEnd = false, selected } = props;
   const element = useRef<HTMLDivElement>(null);
   const [, rerender] = useReducer((count: number, _: null) => count + 1, 0);
+  // another function lets the virtualizer compute the places of all rows again
+  const getItemKey = useCallback((index: number) => keyOf(rows[index] as T), [rows]);
   const options = {
     count: rows.length,
     getScrollElement: () => element.current,
     estimateSize: () => estimate,
-    getItemKey: (index: number) => keyOf(rows[index] as T),
+    getItemKey,
     overscan: 6,
+    // rows that are measured show others, which would be measured within the same frame without end
+    useAnimationFrameWithResizeObserver: true,
     scrollToFn: elementScroll,
     observeElementRect,
     observeElementOffset,

@@ -66,7 +66,10 @@ export default function ConversationPage({ params }: PageProps) {
     () => rowsOf(history.turns, live, history.loading ? 0 : readThrough),
     [history.turns, live.committed, live.superseded, live.erased, readThrough, history.loading],
   );
-  const rows: TranscriptRow[] = history.reachesEnd ? [...turns, ...live.pending.map((turn) => ({ turn, versions: NO_VERSIONS }))] : turns;
+  const rows = useMemo<TranscriptRow[]>(
+    () => (history.reachesEnd && live.pending.length > 0 ? [...turns, ...live.pending.map((turn) => ({ turn, versions: NO_VERSIONS }))] : turns),
+    [turns, live.pending, history.reachesEnd],
+  );
   const selected = around === null || around === undefined ? -1 : turns.findIndex(({ turn }) => turn.position === around);
   const newest = Math.max(history.turns.at(0)?.position ?? 0, ...[...live.committed.values()].map(({ position }) => position ?? 0), turns.at(-1)?.turn.position ?? 0);
 
@@ -117,6 +120,7 @@ export default function ConversationPage({ params }: PageProps) {
     return (
       <div class="conversation-note stack">
         <a class="small" href="/dashboard">{text.back}</a>
+        <h1>{text.title}</h1>
         <ErrorNote error={head.error} />
         {head.error.code === "conversation_trashed" && mayWrite && <div><button class="primary" onClick={() => void restore().catch(notifyError)}>{text.restore}</button></div>}
       </div>

@@ -27,7 +27,7 @@ interface Props {
 export const TurnView = memo(function TurnView({ turn, versions, facts, isTarget, actions }: Props) {
   const isTool = turn.role === "tool";
   return (
-    <article class={`turn ${hue(turn.actor)}${isTarget ? " target" : ""}${facts.length ? " with-facts" : ""}`} aria-label={`${turn.role} ${turn.actor}`}>
+    <article class={`turn ${hue(turn.actor)}${isTarget ? " target" : ""}${facts.length ? " with-facts" : ""}`} data-position={turn.position} aria-label={`${turn.role} ${turn.actor}`}>
       <header class="row small">
         <strong class="turn-actor">{turn.actor}</strong>
         <span class="badge">{turn.role}</span>

@@ -23,6 +23,7 @@ interface Props {
 const HEIGHT_PX = 150;
 const COLOURS = 8;
 const HALF_DAY_S = 43_200;
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const cursors = uPlot.sync("operations");
 
 export function Chart({ title, times, series, format, bars = false }: Props) {
@@ -39,10 +40,16 @@ export function Chart({ title, times, series, format, bars = false }: Props) {
     const made = new uPlot(optionsOf(host, series.map(({ label }) => label), format, bars), data, host);
     plot.current = made;
     showLatest(made);
-    const resized = new ResizeObserver(() => made.setSize({ width: host.clientWidth, height: HEIGHT_PX }));
+    let frame = 0;
+    // with the next frame: another width wraps the legend, which changes the height of what is observed
+    const resized = new ResizeObserver(() => {
+      cancelAnimationFrame(frame);
+      frame = requestAnimationFrame(() => host.clientWidth !== made.width && made.setSize({ width: host.clientWidth, height: HEIGHT_PX }));
+    });
     resized.observe(host);
     return () => {
       resized.disconnect();
+      cancelAnimationFrame(frame);
       made.destroy();
       plot.current = null;
     };
@@ -80,7 +87,7 @@ function optionsOf(host: HTMLElement, labels: string[], format: (value: number) 
     scales: { ...(bars ? { x: { range: (_plot: uPlot, from: number, to: number): uPlot.Range.MinMax => [from - HALF_DAY_S, to + HALF_DAY_S] } } : {}), y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     legend: { live: true },
     axes: [
-      { ...axis, ...(bars ? { values: (_plot: uPlot, ticks: number[]) => ticks.map((tick) => new Date(tick * 1000).toISOString().slice(5, 10)), space: 60 } : {}) },
+      { ...axis, size: 30, space: 60, values: (_plot, ticks) => ticks.map((tick) => (bars ? new Date(tick * 1000).toISOString().slice(5, 10) : CLOCK.format(tick * 1000))) },
       { ...axis, size: 58, values: (_plot, ticks) => ticks.map(format) },
     ],
     series: [

@@ -1,5 +1,5 @@
 // Sign in with an API key.
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { identify } from "../../api/identity";
 import { ApiError, asApiError } from "../../api/problem";
 import { addSignIn } from "../../api/session";
@@ -12,6 +12,9 @@ export function SignInPage({ onDone, onCancel }: { onDone: () => void; onCancel?
   const [key, setKey] = useState("");
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<ApiError | null>(null);
+  const field = useRef<HTMLInputElement>(null);
+  // not by the attribute `autofocus`: the browser complains of it where an element has the focus already
+  useEffect(() => field.current?.focus(), []);
   const submit = async (event: Event) => {
     event.preventDefault();
     setBusy(true);
@@ -33,7 +36,7 @@ export function SignInPage({ onDone, onCancel }: { onDone: () => void; onCancel?
         <p class="muted">{text.intro}</p>
         <div class="field">
           <label for="key">{text.key}</label>
-          <input id="key" type="password" required autofocus autocomplete="off" spellcheck={false} placeholder="tk_…"
+          <input ref={field} id="key" type="password" required autocomplete="off" spellcheck={false} placeholder="tk_…"
             aria-describedby="key-help" value={key} onInput={(event) => setKey(event.currentTarget.value)} />
           <p class="help" id="key-help">{text.help} {text.storage}</p>
         </div>

@@ -493,7 +493,8 @@ async def test_turns_whose_embedder_failed_get_their_vectors_when_it_is_back(
     assert await state_of(client, conversation) == ["pending", "pending"]
     await service.run_jobs()
     (job,) = (await client.get("/v1/admin/jobs", params={"kind": "index.vectors"})).json()["data"]
-    assert (job["state"], job["attempts"], job["last_error"]) == ("queued", 1, "embedder_overloaded")
+    assert (job["state"], job["last_error"]) == ("queued", "embedder_overloaded")
+    assert job["attempts"] >= 1, "more than one, if doing all other jobs takes longer than the delay of a retry"
     monkeypatch.undo()
     await client.post(f"/v1/admin/jobs/{job['id']}/retry")
     await service.run_jobs()

@@ -84,6 +84,9 @@ class _Patient(Client):
             else:
                 if answer.is_server_error and answer.status_code != 503:
                     raise Unexpected(f"{self.operation}: {answer.text[:300]}")
+                if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                    # the database may have been killed after it had committed
+                    self.interruptions += 1
                 if answer.status_code not in {429, 503} and '"resource_busy"' not in answer.text:
                     self._killer.succeeded(port, started)
                     return answer

@@ -1,5 +1,6 @@
 """The pages of the documentation: what they may run, in their headers and in a real browser, and who may frame them."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
+from app.core.error_codes import ERROR_CODES
 from tests.support.api import Client, Service, open_service
 from tests.support.browser import WAIT_MS, chromium, needs_chromium
 from tests.support.live import serving
@@ -45,6 +47,19 @@ async def test_every_answer_that_is_no_page_allows_nothing(client: Client) -> No
     for path in ("/v1/conversations", "/v1/nothing", "/openapi.json", "/healthz", "/metrics", "/openai/v1/models"):
         policy = directives(await client.get(path))
         assert policy == {"default-src": "'none'", "frame-ancestors": "'none'"}, path
+
+
+async def test_the_type_of_every_code_leads_to_its_section_with_a_remedy(service: Service) -> None:
+    async with service.client(None) as anybody:
+        anybody.event_hooks = {}
+        page = (await anybody.get("/docs/errors")).text
+        sheets = re.findall(r'rel="stylesheet" href="([^"]+)"', page)
+        assert [(await anybody.get(sheet)).headers["content-type"] for sheet in sheets] == [
+            "text/css; charset=utf-8"
+        ] * 2
+    sections = dict(re.findall(r'<section [^>]*id="(\w+)">(.*?)</section>', page, re.DOTALL))
+    assert sections.keys() == ERROR_CODES.keys()
+    assert "Send the request again" in sections["database_unavailable"]
 
 
 @needs_chromium

@@ -5,21 +5,28 @@ A page runs only scripts of this package and its own inline script, connects onl
 
 import base64
 import hashlib
-import html
 import re
+from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 
-from app.core.error_codes import ERROR_CODES
 from app.routers.documents.asyncapi import asyncapi_document
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self' {hashes}; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_FOLDER: Final = Path(__file__).parent
+_ERRORS_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-cache",
+}
 _INLINE_SCRIPT: Final = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 router = APIRouter(include_in_schema=False)
@@ -42,13 +49,15 @@ async def get_docs() -> HTMLResponse:
 
 
 @router.get("/docs/errors")
-async def get_error_codes() -> HTMLResponse:
-    """Show the catalogue of error codes, the target of a problem's `type`."""
-    rows = "".join(
-        f'<dt id="{code}"><code>{code}</code></dt><dd>{html.escape(text)}</dd>' for code, text in ERROR_CODES.items()
-    )
-    page = f"<!doctype html><meta charset=utf-8><title>Turnkeep: error codes</title><h1>Error codes</h1><dl>{rows}</dl>"
-    return HTMLResponse(page)
+async def get_error_codes() -> FileResponse:
+    """Show all error codes with their remedies: the target of a problem's `type`. `make error-page` writes the file."""
+    return FileResponse(_FOLDER / "errors.html", headers=_ERRORS_HEADERS)
+
+
+@router.get("/docs/errors.css")
+async def get_style_of_error_codes() -> FileResponse:
+    """Return the style sheet of the error codes."""
+    return FileResponse(_FOLDER / "errors.css", headers=_ERRORS_HEADERS)
 
 
 @router.get("/asyncapi.json")

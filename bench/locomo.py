@@ -15,6 +15,7 @@ from typing import Final
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
 CATEGORIES: Final = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+ADVERSARIAL: Final = 5
 TURN_SPACING: Final = timedelta(seconds=30)
 
 _SESSION: Final = re.compile(r"session_(\d+)")
@@ -33,6 +34,7 @@ class _RawQuestion(BaseModel):
     question: str
     category: int
     evidence: list[str] = []
+    answer: str | int | None = None
 
 
 class _RawDialogue(BaseModel):
@@ -57,11 +59,15 @@ class SpokenTurn:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and the keys of all turns that answer it; empty where the dataset names none that exists."""
+    """A question and the keys of all turns that answer it; empty where the dataset names none that exists.
+
+    `answer`: its gold answer, None for questions that the dialogue does not answer.
+    """
 
     text: str
     category: int
     evidence: tuple[str, ...]
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,15 @@ def _dialogue(raw: _RawDialogue) -> Dialogue:
     numbers = sorted(int(found[1]) for key in raw.conversation if (found := _SESSION.fullmatch(key)))
     turns = [turn for number in numbers for turn in _session(raw.conversation, number)]
     known = {turn.key for turn in turns}
-    questions = [Question(asked.question, asked.category, repaired(asked.evidence, known)) for asked in raw.qa]
+    questions = [
+        Question(
+            asked.question,
+            asked.category,
+            repaired(asked.evidence, known),
+            None if asked.answer is None or asked.category == ADVERSARIAL else str(asked.answer),
+        )
+        for asked in raw.qa
+    ]
     speakers = (str(raw.conversation["speaker_a"]), str(raw.conversation["speaker_b"]))
     return Dialogue(raw.sample_id, speakers, turns, questions)
 

@@ -30,7 +30,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients clients-check openapi dashboard dashboard-check dev clean
+.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,7 +44,7 @@ test: .venv/.dev assets ## run the tests
 test-slow: .venv/.dev assets ## run the tests that take some seconds each
 	$(BIN)/pytest -n $(WORKERS) -m "slow and not soak"
 
-check: lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients-check dashboard-check test test-slow ## everything that must hold before a commit
+check: lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients-check dashboard-check docs test test-slow ## everything that must hold before a commit
 
 lint: .venv/.dev ## style and likely mistakes (ruff)
 	$(BIN)/ruff check
@@ -119,6 +119,14 @@ advisories: $(UV_STAMP) ## look up security advisories for the locked packages (
 	if [ $$status -gt 1 ]; then \
 	  echo 'The advisories were NOT checked: the service (by default https://api.osv.dev) did not answer. Repeat with network access, or name a mirror: make advisories ADVISORIES="--service-url URL"' >&2; \
 	fi; exit $$status
+
+error-page: .venv/.dev ## write the page of error codes that a server shows, from docs/errors.md
+	@$(BIN)/python -m scripts.site.error_page
+
+# Zensical ends with 1 if a link leads to nothing.
+docs: .venv/.dev ## build the documentation site into build/docs/site, and check its links
+	@$(BIN)/python -m scripts.site build/docs
+	@$(BIN)/zensical build --strict --clean --config-file build/docs/zensical.toml
 
 openapi: .venv/.dev ## write openapi/openapi.json and openapi/asyncapi.json
 	@for name in openapi asyncapi; do \

@@ -2,7 +2,7 @@
 
 The snippets of a page run in their order, in one shell, as one tenant. On a page that links to the first calls of the
 README, those run before: they set `URL`, `KEY` and `ID`. A variable that no snippet sets is an error. A JSON snippet is
-the last answer of the snippet before it.
+the last answer of the snippet before it. In the cookbook, a text snippet is all that the snippet before it prints.
 """
 
 import asyncio
@@ -32,6 +32,11 @@ AGENTS = ROOT / "docs/guides/agents.md"
 SPACES = ROOT / "docs/guides/embedding-spaces.md"
 LONG = {"agents.md", "audit.md", "embedding-spaces.md", "export-import.md", "live-chat.md", "mcp.md"}
 TRANSFERS = ROOT / "docs/guides/export-import.md"
+COOKBOOK = ROOT / "docs/cookbook"
+SPACES_RECIPE = COOKBOOK / "move-embedding-space.md"
+MIGRATIONS = ROOT / "docs/migrate"
+MOVES = {SPACES, SPACES_RECIPE}
+"""Pages that move a whole installation to another embedding model; each has a database of its own."""
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = {"sh", "bash"}
@@ -90,11 +95,17 @@ def name_of(page: Path) -> str:
 
 def snippets(page: Path) -> list[Snippet]:
     """The snippets of a page that must work."""
-    return [Snippet(language, code) for language, code in FENCE.findall(page.read_text()) if language in KINDS]
+    kinds = KINDS | {"text"} if page.parent == COOKBOOK else KINDS
+    return [Snippet(language, code) for language, code in FENCE.findall(page.read_text()) if language in kinds]
 
 
 def runnable(page: Path) -> list[Snippet]:
     return [snippet for snippet in snippets(page) if (name_of(page), snippet.first_line) not in NOT_RUN]
+
+
+def is_long(page: Path) -> bool:
+    """Whether the snippets of a page take a second or more."""
+    return page.name in LONG or page.parent in {COOKBOOK, MIGRATIONS}
 
 
 WITH_SNIPPETS = [page for page in PAGES if runnable(page)]
@@ -180,17 +191,10 @@ async def endpoint() -> AsyncIterator[FakeChat]:
 
 
 @pytest.fixture(scope="module")
-async def own(servers: Servers) -> AsyncIterator[TestDatabase]:
-    """A database of its own for the page that moves a whole installation to another embedding model."""
-    async with own_database(servers, "guides") as database:
-        yield database
-
-
-@pytest.fixture(scope="module")
 async def served(
     request: pytest.FixtureRequest,
     database: TestDatabase,
-    own: TestDatabase,
+    servers: Servers,
     tmp_path_factory: pytest.TempPathFactory,
     endpoint: FakeChat,
 ) -> AsyncIterator[tuple[Service, int]]:
@@ -201,7 +205,7 @@ async def served(
     settings: dict[str, Any] = {"llm_model": "gpt-5-mini", "llm_base_url": endpoint.url}
     if request.param == AGENTS:
         settings["enable_internal_agent"] = True
-    elif request.param == SPACES:
+    elif request.param in MOVES:
         settings |= {
             "next_embedder": "openai",
             "next_embeddings_base_url": endpoint.url,
@@ -210,7 +214,8 @@ async def served(
         settings["next_embeddings_dimensions"] = endpoint.dimensions = 1536
     folder = Path(tmp_path_factory.mktemp("guides"))
     async with (
-        open_service(own if request.param == SPACES else database, folder, **settings) as opened,
+        own_database(servers, "guides") if request.param in MOVES else nullcontext(database) as used,
+        open_service(used, folder, **settings) as opened,
         serving(opened.app, opened.settings) as port,
     ):
         yield opened, port
@@ -260,9 +265,7 @@ async def working(service: Service) -> AsyncIterator[None]:
 @pytest.mark.parametrize(
     ("served", "page"),
     [
-        pytest.param(
-            page if page in {AGENTS, SPACES} else None, page, marks=pytest.mark.slow if page.name in LONG else ()
-        )
+        pytest.param(page if page in {AGENTS, *MOVES} else None, page, marks=pytest.mark.slow if is_long(page) else ())
         for page in WITH_SNIPPETS
     ],
     ids=lambda value: name_of(value) if isinstance(value, Path) else "",
@@ -271,22 +274,25 @@ async def working(service: Service) -> AsyncIterator[None]:
 async def test_the_snippets_of_a_page_work_as_printed(served: tuple[Service, int], tmp_path: Path, page: Path) -> None:
     service, port = served
     client = await service.new_tenant()
-    if page == SPACES:  # the call of an operator
+    if page in MOVES:  # the call of an operator
         client.key = str(await service.container.tenancy.create_key(client.tenant_id, name="all", scopes=list(Scope)))
     (tmp_path / "data").mkdir()
     (tmp_path / "data/admin-key").write_text(client.key)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     commands = script(page, tmp_path, port, client.key)
-    async with working(service) if page == TRANSFERS else nullcontext():  # its commands wait for operations
+    has_operations = page == TRANSFERS or page.parent in {COOKBOOK, MIGRATIONS}
+    async with working(service) if has_operations else nullcontext():  # their commands wait for operations
         printed = await asyncio.to_thread(run, commands, tmp_path, environment(service, client, port))
     await client.aclose()
     parts = runnable(page)
     for number, snippet in enumerate(parts):
         following = parts[number + 1] if number + 1 < len(parts) else None
         shown = json.loads(following.code) if following is not None and following.language == "json" else None
-        if snippet.language == "json":
-            assert parts[number - 1].language in SHELL, "it is an answer of the snippet before it"
+        if snippet.language in {"json", "text"}:
+            assert parts[number - 1].language in SHELL | {"python"}, "it is what the snippet before it prints"
             continue
+        if following is not None and following.language == "text":
+            assert printed[number].strip() == following.code.strip()
         given = list(answers(printed[number]))
         if shown is not None:
             matches(given.pop(), json.loads(at_port(json.dumps(shown), port)))

@@ -165,9 +165,9 @@ def test_decisions_are_numbered_one_by_one_and_titled_by_their_number() -> None:
             assert f"\n## {heading}\n" in text, f"{page.name} has no {heading}"
 
 
-def test_the_index_lists_every_decision_and_guide() -> None:
+def test_the_index_lists_every_decision_guide_and_recipe() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
-    linked = set(re.findall(r"\]\((?:\./)?((?:decisions|guides|reference)/[\w.-]+\.md)", index))
-    pages = {f"{folder}/{path.name}" for folder in ("decisions", "guides", "reference")
+    linked = set(re.findall(r"\]\((?:\./)?((?:decisions|guides|reference|cookbook|migrate)/[\w.-]+\.md)", index))
+    pages = {f"{folder}/{path.name}" for folder in ("decisions", "guides", "reference", "cookbook", "migrate")
              for path in (ROOT / "docs" / folder).glob("*.md")}  # fmt: skip
     assert pages - linked == set()

@@ -5,7 +5,7 @@ Evidence is deleted when its turn is erased or revised. The last change by a cal
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
@@ -27,7 +27,7 @@ from app.memory.facts.fact_timeline import FactTimeline, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
 from app.memory.facts.merge import Decision, Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key
-from app.memory.facts.store import FactKey, FactRow, StoredFact, Where
+from app.memory.facts.store import FactKey, FactRow, Where
 from app.memory.facts.views import fact_view, fact_view_for
 from app.memory.schemas import (
     Extraction,
@@ -120,15 +120,15 @@ class FactService:
     async def _list_visible(
         self, caller: Caller, tx: Transaction, where: Where, *, newest_first: bool, after: UUID | None, limit: int
     ) -> list[FactRow]:
-        """Return the next facts that are not hidden with their only conversation; others are read in their place."""
+        """Return the next facts that are not hidden with their conversations; others are read in their place."""
         visible: list[FactRow] = []
         size = limit
         for _ in range(_MAX_READS):
             rows = await store.list_page(
                 tx, caller.tenant_id, where=where, newest_first=newest_first, after=after, limit=size
             )
-            hidden = await self._hidden(caller, tx, rows)
-            visible += [row for row in rows if row.conversation_id not in hidden]
+            hidden = await self._hidden(caller, tx, {row.id: row.origins for row in rows})
+            visible += [row for row in rows if row.id not in hidden]
             if len(rows) < size or len(visible) >= limit:
                 break
             after, size = rows[-1].id, max(size, _READ_ON)
@@ -141,14 +141,17 @@ class FactService:
 
     async def _row(self, caller: Caller, tx: Transaction, fact_id: UUID) -> FactRow:
         row = (await store.find(tx, caller.tenant_id, [fact_id], reach=caller.reach())).get(fact_id)
-        if row is None or await self._hidden(caller, tx, [row]):
+        if row is None or await self._hidden(caller, tx, {fact_id: row.origins}):
             raise _missing()
         return row
 
-    async def _hidden(self, caller: Caller, tx: Transaction, rows: Iterable[FactRow | StoredFact]) -> set[UUID]:
-        """Return the conversations of these facts that are in the trash or being deleted. Their facts are hidden."""
-        of = {row.conversation_id for row in rows if row.conversation_id is not None}
-        return await self._sources.hidden(caller, tx, conversation_ids=sorted(of))
+    async def _hidden(
+        self, caller: Caller, tx: Transaction, origins: Mapping[UUID, Collection[UUID | None]]
+    ) -> set[UUID]:
+        """Return the facts that only conversations in the trash, or being deleted, support. `origins`: by fact."""
+        of = {one for each in origins.values() for one in each if one is not None}
+        hidden = await self._sources.hidden(caller, tx, conversation_ids=sorted(of))
+        return {fact_id for fact_id, each in origins.items() if each and hidden.issuperset(each)}
 
     async def hydrate(
         self,
@@ -163,8 +166,8 @@ class FactService:
         rows = await store.find(
             tx, caller.tenant_id, fact_ids, current=True, project=project, actors=actors, reach=caller.reach()
         )
-        hidden = await self._hidden(caller, tx, rows.values())
-        return {fact_id: fact_view(row) for fact_id, row in rows.items() if row.conversation_id not in hidden}
+        hidden = await self._hidden(caller, tx, {fact_id: row.origins for fact_id, row in rows.items()})
+        return {fact_id: fact_view(row) for fact_id, row in rows.items() if fact_id not in hidden}
 
     async def newest(
         self,
@@ -267,8 +270,11 @@ class FactService:
         if key is None:
             raise _missing()
         timeline = (await self._writer.open(caller, tx, keys=[key]))[key]
-        fact, stored = timeline.find(fact_id), timeline.before.get(fact_id)
-        if fact is None or (stored is not None and await self._hidden(caller, tx, [stored])):
+        fact = timeline.find(fact_id)
+        if fact is None:
+            raise _missing()
+        support = {origin.conversation_id for one, origin in timeline.evidence(fact) if not one.denies}
+        if await self._hidden(caller, tx, {fact_id: support}):
             raise _missing()
         return timeline, fact
 

@@ -153,6 +153,53 @@ async def test_facts_of_the_trash_are_left_out_and_hide_no_others_with_their_key
     assert shown == [("coffee" if first_is_trashed else "tea", True)]
 
 
+async def test_evidence_from_the_trash_is_left_out_of_facts_that_others_support(
+    client: Client, service: Service
+) -> None:
+    """The object is spelled, and the fact is trusted, as the conversations say that are exported."""
+    here, trashed, also_trashed = [await client.conversation(owner="ana") for _ in range(3)]
+    asserted, said = {"subject": "ana", "owner": "ana", "confidence": 0.5}, list[str]()
+    for conversation, value in (
+        (here, "green tea"), (trashed, "GREEN TEA"), (trashed, "wine"), (also_trashed, "wine"), (here, "water"),
+    ):  # fmt: skip
+        [turn] = (await client.append(conversation, f"I like {value}"))["turns"]
+        fact = asserted | {"predicate": "likes", "object": value, "source_turn_ids": [turn["id"]]}
+        assert (await client.post("/v1/facts", json=fact)).is_success
+        said.append(turn["id"])
+    alone = asserted | {"predicate": "plays", "object": "chess", "source_turn_ids": [said[0]]}
+    assert (await client.post("/v1/facts", json=alone)).is_success
+    whole = [one for one in records(await export(client)) if one["type"] in {"fact", "fact_decision"}]
+    for conversation in (trashed, also_trashed):
+        assert (await client.post(f"/v1/conversations/{conversation}/trash")).is_success
+    lines = await export(client)
+    assert b"GREEN" not in lines
+    assert b"wine" not in lines
+    facts = {one["object"]: one for one in records(lines) if one["type"] == "fact"}
+    assert set(facts) == {"green tea", "water", "chess"}
+    tea = facts["green tea"]
+    assert [one["turn_id"] for one in tea["evidence"]] == [said[0]]
+    [before] = [one for one in whole if one.get("object") == "GREEN TEA"]
+    assert (tea["id"], tea["is_partial"]) == (before["id"], True)
+    assert (tea["confidence"], tea["tier"]) == (facts["chess"]["confidence"], facts["chess"]["tier"])
+    assert tea["confidence"] < before["confidence"]
+    assert (facts["water"]["is_partial"], "is_partial" in facts["chess"]) == (True, False)
+    decisions = [one["predicate"] for one in records(lines) if one["type"] == "fact_decision"]
+    assert decisions == ["plays"]
+    for conversation in (trashed, also_trashed):
+        assert (await client.post(f"/v1/conversations/{conversation}/restore")).is_success
+    assert [one for one in records(await export(client)) if one["type"] in {"fact", "fact_decision"}] == whole
+    async with await service.new_tenant() as target:
+        started = await target.post("/v1/import", content=lines, headers={"Content-Type": "application/x-ndjson"})
+        assert started.status_code == 202, started.text
+        await service.run_jobs()
+        stored_facts = (await target.get("/v1/facts", params={"owner": "ana"})).json()["data"]
+        assert {one["object"]: one["evidence_count"] for one in stored_facts} == {
+            "green tea": 1,
+            "water": 1,
+            "chess": 1,
+        }
+
+
 @pytest.mark.slow
 async def test_an_export_continues_after_any_checkpoint(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ana", "ben", "cat"):

@@ -226,6 +226,27 @@ async def test_a_fact_that_another_conversation_supports_stays(client: Client) -
     assert fact["evidence_count"] == 2
 
 
+async def test_a_fact_is_hidden_while_all_conversations_that_support_it_are_in_the_trash(client: Client) -> None:
+    conversations = [await client.conversation(owner="ann") for _ in range(2)]
+    for conversation in conversations:
+        said = {"subject": "ann", "predicate": "owns", "object": "a boat", "conversation_id": conversation}
+        [turn] = (await client.append(conversation, {"role": "user", "actor": "ann", "content": "I own a boat"}))[
+            "turns"
+        ]
+        answer = await client.post("/v1/facts", json=said | {"owner": "ann", "source_turn_ids": [turn["id"]]})
+        assert answer.status_code in {200, 201}
+    [fact] = (await client.get("/v1/facts", params={"owner": "ann"})).json()["data"]
+    assert (fact["evidence_count"], fact["conversation_id"]) == (2, None)
+    for conversation, seen in zip(conversations, (1, 0), strict=True):
+        assert (await client.post(f"/v1/conversations/{conversation}/trash")).is_success
+        assert len((await client.get("/v1/facts", params={"owner": "ann"})).json()["data"]) == seen
+        assert len(await client.recall(None, "boat", kinds=["fact"])) == seen
+    problem(await client.get(f"/v1/facts/{fact['id']}"), 404, "not_found")
+    problem(await client.delete(f"/v1/facts/{fact['id']}"), 404, "not_found")
+    assert (await client.post(f"/v1/conversations/{conversations[1]}/restore")).is_success
+    assert (await client.get("/v1/facts", params={"owner": "ann"})).json()["data"] == [fact]
+
+
 @pytest.mark.slow
 async def test_facts_of_the_trash_take_no_place_of_others_in_a_page(client: Client) -> None:
     kept = await client.conversation(owner="ann")

@@ -1,7 +1,7 @@
 """Reads facts and memories as records of an export, in pages."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from app.core.database.transactions import Transaction
@@ -11,10 +11,11 @@ from app.formats.schemas import JsonObject
 from app.memory.archive import store
 from app.memory.archive.store import ExportedDecision, ExportedMemory, FactScope
 from app.memory.facts.store import FactKey, Origin, StoredFact, read_keys
-from app.memory.facts.validity import Evidence
+from app.memory.facts.validity import Evidence, confidence_of, tier_of
 
 _KEYS = 20
 _MEMORIES = 200
+Said: TypeAlias = tuple[Evidence, Origin]
 
 
 class MemoryPage(NamedTuple):
@@ -33,25 +34,38 @@ class MemoryExporter:
     ) -> MemoryPage:  # fmt: skip
         """Return the facts of the next keys, with the decisions of each key if the scope is the tenant.
 
-        Facts that are hidden with their only conversation are left out, and the decisions about them.
+        Evidence from conversations in the trash is left out, and facts that only such evidence supports. If a key has
+        some, its decisions are left out too.
         """
         scope = FactScope(conversation_id, project)
         found = await store.list_keys(tx, tenant_id, scope=scope, after=after, limit=_KEYS)
         keys = [key for _, key in found]
         facts, evidence = await read_keys(tx, tenant_id, keys) if keys else ([], {})
-        only = {one.conversation_id for one in facts if one.conversation_id is not None}
-        hidden = await store.list_hidden(tx, tenant_id, sorted(only)) if only else set[UUID]()
-        left_out = {one.fact.id for one in facts if one.conversation_id in hidden}
-        cut = {one.key for one in facts if one.fact.id in left_out}
-        facts = [one for one in facts if one.fact.id not in left_out]
         decisions = await store.list_decisions(tx, tenant_id, keys) if keys and scope.is_tenant else []
-        decisions = [one for one in decisions if left_out.isdisjoint(one.fact_ids)]
+        hidden = await self._hidden(tx, tenant_id, evidence, decisions)
+        cut = {one.key for one in facts if any(origin.conversation_id in hidden for _, origin in evidence[one.fact.id])}
         records: list[JsonObject] = []
         for key in keys:
-            own = (_fact(one, evidence[one.fact.id], scope, is_cut=key in cut) for one in facts if one.key == key)
+            of_key = [one for one in facts if one.key == key]
+            shown = (
+                (one, [said for said in evidence[one.fact.id] if _is_shown(said, scope, hidden)]) for one in of_key
+            )
+            own = (_fact(one, evidence[one.fact.id], said, scope, is_cut=key in cut) for one, said in shown)
             records += [one for one in own if one is not None]
-            records += [_decision(one) for one in decisions if one.key == key]
+            if key not in cut:
+                records += [_decision(one) for one in decisions if one.key == key and not _has_source(one, hidden)]
         return MemoryPage(records, found[-1][0] if len(found) == _KEYS else None)
+
+    @staticmethod
+    async def _hidden(
+        tx: Transaction, tenant_id: TenantId, evidence: Mapping[UUID, Sequence[Said]],
+        decisions: Sequence[ExportedDecision],
+    ) -> set[UUID]:  # fmt: skip
+        """Return which of the conversations of this evidence and of these decisions are in the trash."""
+        origins = {origin.conversation_id for each in evidence.values() for _, origin in each}
+        origins |= {conversation_id for one in decisions for _, conversation_id in one.sources}
+        named = sorted(one for one in origins if one is not None)
+        return await store.list_hidden(tx, tenant_id, named) if named else set()
 
     async def read_memories(self, tx: Transaction, tenant_id: TenantId, *, after: UUID | None) -> MemoryPage:
         """Return the next memories."""
@@ -63,19 +77,29 @@ def _id(value: UUID | None) -> str | None:
     return None if value is None else format_id(value)
 
 
-def _is_within(origin: Origin, scope: FactScope) -> bool:
-    return scope.conversation_id in {None, origin.conversation_id} and scope.project in {None, origin.project}
+def _is_shown(said: Said, scope: FactScope, hidden: Collection[UUID]) -> bool:
+    origin = said[1]
+    return (
+        origin.conversation_id not in hidden
+        and scope.conversation_id in {None, origin.conversation_id}
+        and scope.project in {None, origin.project}
+    )
+
+
+def _has_source(one: ExportedDecision, hidden: Collection[UUID]) -> bool:
+    return any(conversation_id in hidden for _, conversation_id in one.sources)
 
 
 def _fact(
-    one: StoredFact, evidence: Sequence[tuple[Evidence, Origin]], scope: FactScope, *, is_cut: bool
+    one: StoredFact, evidence: Sequence[Said], shown: Sequence[Said], scope: FactScope, *, is_cut: bool
 ) -> JsonObject | None:
-    """Return a fact with its evidence in the scope; None without such evidence.
+    """Return a fact with the shown part of its evidence; None if that does not support it.
 
-    `is_cut`: facts of its key are left out, so an import computes the times of the others again.
+    `is_cut`: evidence of its key is in the trash, so an import computes the times of all facts of the key again.
     """
-    shown = [_evidence(said, origin) for said, origin in evidence if _is_within(origin, scope)]
-    if not shown and not scope.is_tenant:
+    is_partial = len(shown) < len(evidence)
+    support = [said for said, _ in shown if not said.denies]
+    if not support and (is_partial or not scope.is_tenant):
         return None
     fact = one.fact
     return {
@@ -83,20 +107,21 @@ def _fact(
         "id": format_id(fact.id),
         **_key(one.key),
         "subject": fact.subject,
-        "object": fact.object,
+        # what is computed from the evidence says nothing of that which is left out
+        "object": support[-1].object if is_partial else fact.object,
         "conversation_id": _id(one.conversation_id),
         "project": one.project or None,
-        "confidence": fact.confidence,
-        "tier": fact.tier.value,
-        "valid_from": format_time(fact.valid_from),
+        "confidence": confidence_of(support) if is_partial else fact.confidence,
+        "tier": (tier_of(support) if is_partial else fact.tier).value,
+        "valid_from": format_time(support[0].at if is_partial and not fact.retracted else fact.valid_from),
         "valid_to": None if fact.valid_to is None else format_time(fact.valid_to),
         "recorded_at": format_time(fact.recorded_at),
         "invalidated_at": None if fact.invalidated_at is None else format_time(fact.invalidated_at),
         "invalidated_by": _id(fact.invalidated_by),
         "retracted": fact.retracted or None,
-        "expires_at": None if one.expires_at is None else format_time(one.expires_at),
-        "is_partial": len(shown) < len(evidence) or is_cut or None,
-        "evidence": cast("JsonObject", shown) or None,
+        "expires_at": None if one.expires_at is None or is_partial else format_time(one.expires_at),
+        "is_partial": is_partial or is_cut or None,
+        "evidence": cast("JsonObject", [_evidence(said, origin) for said, origin in shown]) or None,
     }
 
 

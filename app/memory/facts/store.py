@@ -95,7 +95,7 @@ class StoredFact:
 
 @dataclass(frozen=True, slots=True)
 class FactRow:
-    """A fact as it is read for callers."""
+    """A fact as it is read for callers. `origins`: the conversations that support it, None for an assertion in none."""
 
     id: UUID
     owner: str | None
@@ -114,6 +114,7 @@ class FactRow:
     invalidated_by: UUID | None
     retracted: bool
     sources: Sequence[UUID]
+    origins: Sequence[UUID | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ _SOURCES = func.array(
     .correlate(facts)
     .scalar_subquery()
 ).label("sources")
-_SHOWN = select(*columns(facts, FactRow, but=("sources",)), _SOURCES).where(*_OF_TENANT)
+_SUPPORT = select(_E.conversation_id).distinct().correlate(facts).where(*_OF_FACT, not_(_E.denies))
+_ORIGINS = func.array(_SUPPORT.scalar_subquery()).label("origins")
+_SHOWN = select(*columns(facts, FactRow, but=("sources", "origins")), _SOURCES, _ORIGINS).where(*_OF_TENANT)
 _LAST_REV_OF_FACT = (
     select(_E.fact_id, func.max(_E.rev).label("rev"))
     .where(*equals(fact_evidence, "tenant_id", "conversation_id"), _E.rev > bindparam("after_rev"), not_(_E.denies))

@@ -187,6 +187,7 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, OtherTable]] = MappingProxyType(
             "who may ask; the erasure of an owner removes the name from restrictions, that of a tenant deletes them and"
             " renames the key that it was asked with",
             "kept",
+            of_owner="$2::text = any(owners) and $3::text is null",
         ),
         "tenants": OtherTable("the tenant itself; its erasure leaves its id, without its name", "kept"),
         "tenant_limits": OtherTable("what an operator lets a tenant use, no content", "kept"),

@@ -102,6 +102,30 @@ async def test_keys_lose_the_name_of_an_erased_owner_and_are_counted(service: Se
     ]  # fmt: skip
 
 
+async def test_a_key_that_is_restricted_to_an_owner_during_its_erasure_loses_the_name_too(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await own(client, "ann")
+    step, number = ErasureRunner._step, 0  # noqa: SLF001
+
+    async def restrict() -> None:
+        made = await client.post("/v1/admin/keys", json={"name": "of some", "owners": ["ann", "bob"]})
+        assert made.status_code == 201, made.text
+
+    async def stepping(self: ErasureRunner, erasing: Any, tx: Any) -> None:
+        nonlocal number
+        number += 1
+        if number == 2:  # the names were removed from keys
+            await asyncio.get_running_loop().create_task(restrict(), context=contextvars.Context())
+        await step(self, erasing, tx)
+
+    monkeypatch.setattr(ErasureRunner, "_step", stepping)
+    receipt = await erase(service, client, owner="ann")
+    assert receipt["counts"]["api_keys"] == {"deleted": 0, "emptied": 1}
+    keys = (await client.get("/v1/admin/keys")).json()["data"]
+    assert [key["owners"] for key in keys if key["name"] == "of some"] == [["bob"]]
+
+
 async def test_with_a_project_only_that_project_of_the_owner_goes(service: Service, client: Client) -> None:
     here, _ = await own(client, "ann", "sales")
     there, _ = await own(client, "ann", "support")

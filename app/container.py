@@ -1,7 +1,7 @@
 """The object graph of one process: built once, closed in order. Only it and `embedding` choose concrete providers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,6 +63,7 @@ from app.tenancy.administration import Administration
 from app.tenancy.first_key import install_first_key, read_bootstrap_key
 from app.tenancy.job_admin import JobAdministration
 from app.tenancy.limit_admin import LimitAdministration
+from app.tenancy.limits.rate_sharing import RATES, RateSharing
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 from app.tenancy.spending.service import Spending
@@ -113,6 +114,7 @@ class Container:
     governance: Governance
     lifecycle: Lifecycle
     bus: Bus
+    rate_sharing: RateSharing
     queue: JobQueue
     jobs: JobAdministration
     cursors: Cursors
@@ -166,10 +168,11 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         base = await stack.enter_async_context(open_foundation(settings, migrate=migrate, epochs=TOKEN_EPOCHS))
         first_tenant_id = await install_first_key(settings, base.tenancy)
         await base.tenancy.idempotency.hash_plain_keys()
-        tending = asyncio.create_task(base.tenancy.flush_last_used_forever())
-        stack.push_async_callback(_end_last_used, tending, base.tenancy)
-        counting = asyncio.create_task(base.tenancy.quotas.flush_forever())
-        stack.push_async_callback(_end_usage, counting, base.tenancy)
+        tenancy = base.tenancy
+        tending = asyncio.create_task(tenancy.flush_last_used_forever())
+        stack.push_async_callback(_end_and_write, tending, tenancy.flush_last_used)
+        counting = asyncio.create_task(tenancy.quotas.flush_forever())
+        stack.push_async_callback(_end_and_write, counting, tenancy.quotas.flush)
         bus = make_bus(settings.bus, base.server)
         stack.push_async_callback(bus.close)
         meter, guard = EmbedMeter(), base.database.refuse_in_transaction
@@ -183,11 +186,13 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         stack.push_async_callback(_end, asyncio.create_task(container.webhooks.outbox.follow_forever()))
         stack.push_async_callback(container.webhooks.sender.close)
         auditing = asyncio.create_task(container.audit.run_forever())
-        stack.push_async_callback(_end_audit, auditing, container.audit)
+        stack.push_async_callback(_end_and_write, auditing, container.audit.flush)
         await container.index.spaces.follow()
         stack.push_async_callback(_end, asyncio.create_task(container.index.spaces.follow_forever()))
         handlers = container.subscriptions, container.list_subscriptions, container.conversations.streams.handover
         await bus.start(_listener(container, event_listener(*handlers)))
+        stack.callback(container.rate_sharing.share)
+        stack.push_async_callback(_end, asyncio.create_task(container.rate_sharing.share_forever()))
         stack.callback(container.end_live)
         checking = asyncio.create_task(container.subscriptions.check_forever())
         stack.push_async_callback(_end, checking)
@@ -204,24 +209,11 @@ async def _end(task: "asyncio.Task[None]") -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _end_last_used(tending: "asyncio.Task[None]", tenancy: Tenancy) -> None:
-    tending.cancel()
-    await asyncio.gather(tending, return_exceptions=True)
+async def _end_and_write(task: "asyncio.Task[None]", write: Callable[[], Awaitable[None]]) -> None:
+    """End a task that writes from time to time, and write what is left."""
+    await _end(task)
     with suppress(AppError):  # an unavailable database must not block the shutdown
-        await tenancy.flush_last_used()
-
-
-async def _end_audit(auditing: "asyncio.Task[None]", audit: AuditTrail) -> None:
-    await _end(auditing)
-    with suppress(AppError):  # an unavailable database must not block the shutdown
-        await audit.flush()
-
-
-async def _end_usage(counting: "asyncio.Task[None]", tenancy: Tenancy) -> None:
-    counting.cancel()
-    await asyncio.gather(counting, return_exceptions=True)
-    with suppress(AppError):
-        await tenancy.quotas.flush()
+        await write()
 
 
 def make_bus(settings: BusSettings, server: Server) -> Bus:
@@ -242,6 +234,8 @@ def _listener(container: Container, live: Listener) -> Listener:
             container.queue.enqueued.set()
         elif message.get("k") == _SPACES_MESSAGE["k"]:
             container.index.spaces.wake()
+        elif message.get("k") == RATES:
+            container.rate_sharing.on_message(message)
         elif message.get("k") == REMOVALS:
             container.index.apply_removal(message)
         elif message.get("k") == _WEBHOOKS_MESSAGE["k"]:
@@ -316,6 +310,10 @@ def _limits(settings: Settings, base: Foundation) -> LimitAdministration:
     return LimitAdministration(base.ops, tenancy=base.tenancy, rates=settings.rates, chat=settings.chat)
 
 
+def _rate_sharing(settings: Settings, tenancy: Tenancy, bus: Bus) -> RateSharing:
+    return RateSharing(tenancy.rates, publish=bus.publish, settings=settings.rates)
+
+
 def _subscriptions(settings: Settings, database: Database, facts: FactService) -> ConversationSubscriptions:
     subscriptions = ConversationSubscriptions(database, settings=settings)
     subscriptions.event_sources.append(facts.recorded)
@@ -368,6 +366,7 @@ def build_container(
         settings=settings, database=database, ops=ops, server=base.server, tenancy=tenancy, conversations=conversations,
         facts=facts, memories=memories, recall_service=recall_service, contexts=contexts, compactor=compactor,
         governance=governance, lifecycle=lifecycle, bus=bus, queue=queue, spending=spending, chat=chat,
+        rate_sharing=_rate_sharing(settings, tenancy, bus),
         analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
@@ -378,9 +377,8 @@ def build_container(
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
         tools=replace(tools, lifecycle=lifecycle, agent=ask_service), generation=generation, ask_service=ask_service,
-        webhooks=_webhooks(
-            settings, base, queue, cursors, bus, outbox=outbox, operations=operations, read=(conversations, facts)
-        ),
+        webhooks=_webhooks(settings, base, queue, cursors, bus, outbox=outbox, operations=operations,
+                           read=(conversations, facts)),
     )  # fmt: skip
 
 

@@ -24,6 +24,9 @@ class RateSettings(SettingsGroup):
     rate_burst_s: Annotated[int, Field(ge=1, le=3600)] = Field(
         default=10, description="Seconds whose calls may come at once."
     )
+    rate_share_s: Annotated[float, Field(ge=0.05, le=60)] = Field(
+        default=0.5, description="Time between two messages by which processes share the calls that they have counted."
+    )
     failed_keys_per_minute: NotNegative = Field(
         default=120, description="Invalid keys that an address may send per minute; 0: no limit."
     )

@@ -3,32 +3,46 @@
 A bucket holds the calls of `rate_burst_s` seconds, and gets `per_s` tokens per second. Each call takes one token; a
 call that finds none is refused and takes none. Nothing is awaited and nothing is read from the database: a call costs
 about a microsecond.
+
+The processes share what they have counted (`rate_sharing`), and each takes the calls of the others from its own buckets
+too. So a bucket can owe tokens. A key that reaches several processes exceeds its rate by the calls that a process has
+not learned of yet, and makes up for them afterwards.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 from time import monotonic
 from typing import Final, TypeAlias
 
 from app.core.ids import KeyId, TenantId
 from app.settings.rates import RateSettings
-from app.tenancy.limits.schemas import RatePolicy, RateStatus
+from app.tenancy.limits.schemas import RatePolicy, RateStatus, RateUse
 from app.tenancy.schemas import Caller, RateClass
 
 MAX_BUCKETS: Final = 20_000
 """About 5 MB. Beyond that, the bucket that was made first is replaced: its key starts with a full one."""
 
 _MAX_POLICIES: Final = 1000
+_SHARED_PART: Final = 0.001
+"""Calls are shared when they are this part of a full bucket: so a key that calls little costs no messages."""
 
 _BucketKey: TypeAlias = tuple[TenantId, KeyId, RateClass]
 
 
 class _Bucket:
-    __slots__ = ("at", "left")
+    """`left`: tokens at the time `at`, negative if it owes some. `unshared`: calls that other processes do not know."""
 
-    def __init__(self, left: float, at: float) -> None:
-        self.left = left
+    __slots__ = ("at", "left", "policy", "unshared")
+
+    def __init__(self, policy: RatePolicy, at: float) -> None:
+        self.policy = policy
+        self.left = policy.capacity
         self.at = at
+        self.unshared = 0
+
+    def take(self) -> None:
+        self.left -= 1
+        self.unshared += 1
 
 
 class CallRates:
@@ -50,7 +64,7 @@ class CallRates:
         bucket = self._bucket(caller, policy)
         if bucket.left < 1:
             return RateStatus(policy, 0, ceil((1 - bucket.left) / policy.per_s))
-        bucket.left -= 1
+        bucket.take()
         return RateStatus(policy, int(bucket.left), 0)
 
     def delay_s(self, caller: Caller, rate_class: RateClass) -> float:
@@ -59,7 +73,7 @@ class CallRates:
         if policy is None:
             return 0.0
         bucket = self._bucket(caller, policy)
-        bucket.left -= 1
+        bucket.take()
         return max(0.0, -bucket.left / policy.per_s)
 
     def require(self, caller: Caller, rate_class: RateClass) -> None:
@@ -68,10 +82,30 @@ class CallRates:
         if status is not None:
             status.require()
 
+    def take_unshared(self) -> list[RateUse]:
+        """Return the calls that other processes do not know of yet, and count them as shared.
+
+        A few calls of a key wait until they are `_SHARED_PART` of its bucket.
+        """
+        uses: list[RateUse] = []
+        for (tenant_id, key_id, rate_class), bucket in self._buckets.items():
+            if bucket.unshared and bucket.unshared >= bucket.policy.capacity * _SHARED_PART:
+                uses.append(RateUse(tenant_id, key_id, rate_class, bucket.policy.per_s, bucket.unshared))
+                bucket.unshared = 0
+        return uses
+
+    def add_uses(self, uses: Iterable[RateUse]) -> None:
+        """Take the tokens of calls that another process has let through."""
+        now = monotonic()
+        for use in uses:
+            policy = self._policy(use.rate_class, use.per_s)
+            self._bucket_of((use.tenant_id, use.key_id, use.rate_class), policy, now).left -= use.calls
+
     def _policy_of(self, caller: Caller, rate_class: RateClass) -> RatePolicy | None:
         per_s = (caller.rates or self._defaults)[rate_class]
-        if not per_s or not self._is_enabled:
-            return None
+        return self._policy(rate_class, per_s) if per_s and self._is_enabled else None
+
+    def _policy(self, rate_class: RateClass, per_s: float) -> RatePolicy:
         policy = self._policies.get((rate_class, per_s))
         if policy is None:
             if len(self._policies) >= _MAX_POLICIES:
@@ -81,15 +115,21 @@ class CallRates:
 
     def _bucket(self, caller: Caller, policy: RatePolicy) -> _Bucket:
         """Return the key's bucket, filled up to the present."""
-        key = (caller.key_tenant_id, caller.key_id, policy.name)
-        now = monotonic()
+        bucket = self._bucket_of((caller.key_tenant_id, caller.key_id, policy.name), policy, monotonic())
+        if bucket.policy is not policy:
+            bucket.policy, bucket.left = policy, min(policy.capacity, bucket.left)
+        return bucket
+
+    def _bucket_of(self, key: _BucketKey, policy: RatePolicy, now: float) -> _Bucket:
+        """Return a bucket, filled up to the present; a new one has this policy."""
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= MAX_BUCKETS:
                 del self._buckets[next(iter(self._buckets))]
-            bucket = self._buckets[key] = _Bucket(policy.capacity, now)
+            bucket = self._buckets[key] = _Bucket(policy, now)
             return bucket
-        bucket.left = min(policy.capacity, bucket.left + (now - bucket.at) * policy.per_s)
+        known = bucket.policy
+        bucket.left = min(known.capacity, bucket.left + (now - bucket.at) * known.per_s)
         bucket.at = now
         return bucket
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, NamedTuple, Protocol, TypeAlias
 from pydantic import BaseModel, Field
 
 from app.core.errors import RateLimited
-from app.core.ids import TenantId
+from app.core.ids import KeyId, TenantId
 from app.core.times import TimeOut
 from app.core.validation.strict import Strict
 from app.tenancy.schemas import RateClass
@@ -56,6 +56,19 @@ class RateStatus(NamedTuple):
             retry_after_s=self.retry_after_s,
             extra={"policy": name},
         )
+
+
+class RateUse(NamedTuple):
+    """Calls of one class that a process has counted for a key since it last shared its counts.
+
+    `per_s` is the rate of the key, so that a process that has not seen the key can count them.
+    """
+
+    tenant_id: TenantId
+    key_id: KeyId
+    rate_class: RateClass
+    per_s: float
+    calls: int
 
 
 class Slots(Protocol):

@@ -1,0 +1,140 @@
+"""Several processes of one installation: a key has one rate at all of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.tenancy.limits import rates
+from app.tenancy.limits.rate_sharing import RateSharing
+from app.tenancy.schemas import RateClass
+from tests.support.api import Client, Service, open_service, problem
+from tests.support.postgres import TestDatabase
+from tests.support.statements import counted_statements, first_words
+
+TEN = {"rate_write_per_s": 10, "rate_burst_s": 1, "embedder": "none", "rate_share_s": 60}
+"""Ten calls at once, and ten in each second; the processes share their counts only when a test says so."""
+
+
+class Clock:
+    """The time that buckets see; it stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(rates, "monotonic", clock)
+    return clock
+
+
+@asynccontextmanager
+async def two(database: TestDatabase, folder: Path, **settings: Any) -> AsyncIterator[tuple[Service, Service]]:
+    """Two apps on one database, as two processes are."""
+    async with (
+        open_service(database, folder / "one", **TEN | settings) as one,
+        open_service(database, folder / "two", **TEN | settings) as other,
+    ):
+        yield one, other
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110 - what is waited for comes over the bus
+            await asyncio.sleep(0.01)
+
+
+async def share(one: Service, other: Service) -> None:
+    """Send what one process has counted, and wait until another one knows it."""
+    received = asyncio.Event()
+    on_message = RateSharing.on_message
+
+    def receive(self: RateSharing, message: Any) -> None:
+        on_message(self, message)
+        if self is other.container.rate_sharing:
+            received.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RateSharing, "on_message", receive)
+        if one.container.rate_sharing.share():
+            await asyncio.wait_for(received.wait(), 10)
+
+
+async def accepted(client: Client, calls: int) -> int:
+    """The number of calls that were not refused."""
+    answers = [await client.post("/v1/conversations", json={"external_id": "x"}) for _ in range(calls)]
+    assert {answer.status_code for answer in answers} <= {200, 201, 429}
+    return sum(answer.status_code != 429 for answer in answers)
+
+
+@pytest.mark.slow
+async def test_a_key_has_one_rate_at_two_processes_up_to_the_calls_that_were_not_shared(
+    words_database: TestDatabase, tmp_path: Path, clock: Clock
+) -> None:
+    async with (
+        two(words_database, tmp_path) as (one, other),
+        await one.new_tenant() as here,
+        other.client(here.key) as there,
+    ):
+        assert await accepted(here, 4) == 4
+        await share(one, other)
+        answer = await there.post("/v1/conversations", json={"external_id": "x"})
+        assert answer.headers["RateLimit"] == '"write";r=5;t=1', "a process that saw no call of the key knows them"
+        assert await accepted(there, 20) == 5
+        await share(other, one)
+        assert await accepted(here, 20) == 0
+        # the worst case: both let a full bucket through before either knows of the other's calls
+        clock.now += 100
+        assert (await accepted(here, 20), await accepted(there, 20)) == (10, 10)
+        await share(one, other)
+        await share(other, one)
+        refused = await here.post("/v1/conversations", json={"external_id": "x"})
+        problem(refused, 429, "rate_limited")
+        assert refused.headers["Retry-After"] == "2", "the second of the calls that both let through, and one more"
+        clock.now += 1
+        assert (await accepted(here, 5), await accepted(there, 5)) == (0, 0), "what was too much is made up for"
+        clock.now += 1
+        assert await accepted(here, 20) == 10
+        await share(one, other)
+        assert await accepted(there, 20) == 0
+        # keys of other tenants, and other classes of calls, are not touched
+        async with await other.new_tenant() as neighbour:
+            assert await accepted(neighbour, 20) == 10
+        assert (await there.get("/v1/conversations")).status_code == 200
+
+
+async def test_sharing_costs_no_statement_of_a_call(words_database: TestDatabase, tmp_path: Path) -> None:
+    settings = {"rate_write_per_s": 1000, "rate_share_s": 0.05, "key_cache_s": 60}
+    async with two(words_database, tmp_path, **settings) as (one, other), await one.new_tenant() as client:
+        conversation = await client.conversation(compaction={"trigger_turns": 1000})
+        for _ in range(2):
+            await client.append(conversation, "warm")
+        with counted_statements() as sent:
+            for _ in range(20):
+                await client.append(conversation, "one")
+                one.container.rate_sharing.share()
+        assert first_words(sent) == 20 * [
+            "begin", "select", "insert into turns", "insert into index_entries", "update conversation_heads set",
+            "insert into audit_unsealed; commit",
+        ]  # fmt: skip
+        buckets = other.container.tenancy.rates._buckets  # noqa: SLF001
+        await until(lambda: any(key[0] == client.tenant_id and key[2] is RateClass.WRITE for key in buckets))
+
+
+async def test_a_message_that_is_not_one_of_rates_changes_nothing(service: Service, client: Client) -> None:
+    await client.conversation()
+    sharing, buckets = service.container.rate_sharing, service.container.tenancy.rates._buckets  # noqa: SLF001
+    before = {key: bucket.left for key, bucket in buckets.items()}
+    tenant, key = client.tenant_id.hex, client.tenant_id.hex
+    for uses in (None, 3, [1], [[tenant, key, "write", 1]], [[tenant, key, "x", 1, 1]], [["x", key, "write", 1, 1]]):
+        sharing.on_message({"k": "rates", "p": "other", "u": uses})  # pyright: ignore[reportArgumentType]
+    sharing.on_message({"k": "rates", "p": "other"})
+    assert {key: bucket.left for key, bucket in buckets.items()} == before

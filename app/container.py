@@ -22,6 +22,7 @@ from app.conversations.live.subscription import ConversationSubscriptions
 from app.conversations.service import TOKEN_EPOCHS, Conversations
 from app.core.bus.messages import Bus, Listener, Message, ThrottledCall
 from app.core.bus.notify import NotifyBus
+from app.core.bus.replicas import REPLICA, Replicas
 from app.core.database.revisions import application_name
 from app.core.database.servers import Server
 from app.core.database.transactions import Database
@@ -114,6 +115,7 @@ class Container:
     governance: Governance
     lifecycle: Lifecycle
     bus: Bus
+    replicas: Replicas
     rate_sharing: RateSharing
     queue: JobQueue
     jobs: JobAdministration
@@ -236,6 +238,8 @@ def _listener(container: Container, live: Listener) -> Listener:
             container.index.spaces.wake()
         elif message.get("k") == RATES:
             container.rate_sharing.on_message(message)
+        elif message.get("k") == REPLICA:
+            container.replicas.on_message(message)
         elif message.get("k") == REMOVALS:
             container.index.apply_removal(message)
         elif message.get("k") == _WEBHOOKS_MESSAGE["k"]:
@@ -366,7 +370,7 @@ def build_container(
         settings=settings, database=database, ops=ops, server=base.server, tenancy=tenancy, conversations=conversations,
         facts=facts, memories=memories, recall_service=recall_service, contexts=contexts, compactor=compactor,
         governance=governance, lifecycle=lifecycle, bus=bus, queue=queue, spending=spending, chat=chat,
-        rate_sharing=_rate_sharing(settings, tenancy, bus),
+        replicas=Replicas(bus.publish), rate_sharing=_rate_sharing(settings, tenancy, bus),
         analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import cast
 
@@ -97,6 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
                 await stack.enter_async_context(_working(worker, app.state.container, registry))
             monitor.figures = _figures(app, worker)
             await stack.enter_async_context(_sampling(monitor))
+            await stack.enter_async_context(_announced(app, monitor, runs_jobs=worker is not None))
             await members
             yield
 
@@ -194,6 +195,12 @@ def _figures(app: FastAPI, worker: Worker | None) -> ProcessFigures:
         open_turns=lambda: container.conversations.streams.handover.open_turns,
         subscribers=lambda: container.subscriptions.subscribers,
     )
+
+
+def _announced(app: FastAPI, monitor: Monitor, *, runs_jobs: bool) -> AbstractAsyncContextManager[None]:
+    """Announce this process to the others during the block."""
+    replicas = cast("Container", app.state.container).replicas
+    return replicas.announced(monitor.process_id, kind="server", runs_jobs=runs_jobs, version=app.version)
 
 
 @asynccontextmanager

@@ -4,13 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Annotated, Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, StrictInt, StringConstraints
 
 from app.core.ids import NO_KEY_ID, KeyId, TenantId
 from app.core.times import TimeOut
+from app.core.validation.strict import Strict
+
+BreakKind: TypeAlias = Literal["entry_changed", "entry_removed", "entry_added", "seal_changed", "seal_removed"]
+MAX_VERIFIED_ENTRIES: Final = 50_000
+_MAX_KNOWN: Final = 4_000
+_Hash: TypeAlias = Annotated[str, StringConstraints(min_length=64, max_length=64, pattern=r"^[0-9a-f]+$")]
 
 
 class Action(StrEnum):
@@ -58,6 +64,7 @@ class Action(StrEnum):
     STATS_READ = "stats.read"
     SAMPLES_READ = "samples.read"
     SLOW_CALL_LIST = "slow_calls.list"
+    REPLICA_LIST = "replicas.list"
     USAGE_LIST = "usage.list"
     ERASURE_START = "erasures.start"
     ERASURE_END = "erasures.end"
@@ -85,6 +92,7 @@ class Action(StrEnum):
     SPACE_SWITCH = "spaces.switch"
     SPACE_DROP = "spaces.drop"
     AUDIT_LIST = "audit.list"
+    AUDIT_VERIFY = "audit.verify"
     AUDIT_LOSE = "audit.lose"
     """Reads that were left out because too many waited to be written; the count is in `counts`."""
 
@@ -246,3 +254,57 @@ class AuditEntry(BaseModel):
     request_id: str | None
     day: date | None
     number: int | None
+
+
+class KnownChain(Strict):
+    """The end of the chain of a day, as an earlier verification returned it: its entries, and the hash of the last."""
+
+    day: date
+    entries: Annotated[StrictInt, Field(ge=1, le=2**53 - 1)]
+    hash: _Hash
+
+
+class AuditVerify(Strict):
+    """What to verify of the audit.
+
+    `known`: `chains` of an earlier answer, or of `turnkeep audit verify --json`, that were kept in another place. They
+    must still be there, unchanged. `cursor`: the `next_cursor` of the part before, sent with the same `known`.
+    """
+
+    known: list[KnownChain] = Field(default=[], max_length=_MAX_KNOWN)
+    max_entries: Annotated[StrictInt, Field(ge=1, le=MAX_VERIFIED_ENTRIES)] = 10_000
+    cursor: Annotated[str, StringConstraints(max_length=1_024)] | None = None
+
+
+class AuditBreak(BaseModel):
+    """The first place where a chain is not as it was sealed. `number` is null for a whole day."""
+
+    kind: BreakKind
+    day: date
+    number: int | None
+
+
+class AuditChain(BaseModel):
+    """The end of the chain of a day: its number of entries, and the hash of the last one in hexadecimal."""
+
+    day: date
+    entries: int
+    hash: str
+
+
+class AuditVerification(BaseModel):
+    """Result of a part of the verification of a tenant's audit, oldest chain first.
+
+    `valid`: no break up to here. `entries`: entries that this part has hashed and compared. `chains`: the chains whose
+    end it reached; `deleted_days` of them have no entries any more, because of their age. `unsealed`: entries that are
+    in no chain yet. `next_cursor` requests the next part; it is null at the end, and after a break.
+    """
+
+    valid: bool
+    entries: int
+    first_break: AuditBreak | None
+    chains: list[AuditChain]
+    deleted_days: int
+    unsealed: int
+    has_more: bool
+    next_cursor: str | None

@@ -5,6 +5,7 @@ memory, up to `audit_flush_s` and `audit_buffer_entries`; a crash loses those.
 """
 
 import asyncio
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,9 +15,30 @@ from uuid import UUID
 from app.audit import store
 from app.audit.record import NO_COUNTS, entry_of_read, object_id_of, record, single
 from app.audit.request_context import audited_request, request_uuid
-from app.audit.schemas import Action, Actor, ActorKind, AuditEntry, AuditFilter, Entry, ObjectKind
+from app.audit.schemas import (
+    Action,
+    Actor,
+    ActorKind,
+    AuditBreak,
+    AuditChain,
+    AuditEntry,
+    AuditFilter,
+    AuditVerification,
+    AuditVerify,
+    Entry,
+    ObjectKind,
+)
 from app.audit.sealing import AuditSealer
-from app.audit.verification import AuditReport, Break, Checkpoint, Known, verify_audit
+from app.audit.verification import (
+    AuditPart,
+    AuditReport,
+    Break,
+    ChainPlace,
+    Checkpoint,
+    Known,
+    verify_audit,
+    verify_part,
+)
 from app.core.database.transactions import Database
 from app.core.errors import AppError
 from app.core.ids import TenantId, format_id, new_uuid
@@ -159,6 +181,40 @@ class AuditTrail:
             )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_time_key)
         return page_of_views(page, Page[AuditEntry], lambda row: _view(*row))
+
+    async def verify(self, tenant_id: TenantId, *, body: AuditVerify) -> AuditVerification:
+        """Walk a bounded part of a tenant's chains. Raises Invalid `cursor_invalid`."""
+        known = {one.day: Checkpoint(one.entries, bytes.fromhex(one.hash)) for one in body.known}
+        scope = f"audit-verification|{tenant_id}|{_digest(known)}"
+        place = ChainPlace()
+        if body.cursor is not None:
+            ordinal, number, last_hash = self._cursors.read(scope, body.cursor)
+            place = ChainPlace(int(ordinal), int(number), bytes.fromhex(str(last_hash)))
+        async with self._ops.snapshot() as tx:
+            part = await verify_part(tx, tenant_id, known=known, place=place, max_entries=body.max_entries)
+            unsealed = await store.count_unsealed(tx, tenant_id)
+        after = part.next_place
+        cursor = None if after is None else self._cursors.write(scope, [after.ordinal, after.number, after.hash.hex()])
+        return _verification(part, unsealed=unsealed, next_cursor=cursor)
+
+
+def _digest(known: Mapping[date, Checkpoint]) -> str:
+    text = "|".join(f"{day}:{at.number}:{at.hash.hex()}" for day, at in sorted(known.items()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _verification(part: AuditPart, *, unsealed: int, next_cursor: str | None) -> AuditVerification:
+    found, ends = part.first_break, part.chain_ends
+    return AuditVerification(
+        valid=found is None,
+        entries=part.entries,
+        first_break=None if found is None else AuditBreak(kind=found.kind, day=found.day, number=found.number),
+        chains=[AuditChain(day=end.day, entries=end.entries, hash=end.hash.hex()) for end in ends],
+        deleted_days=sum(end.entries_deleted_at is not None for end in ends),
+        unsealed=unsealed,
+        has_more=next_cursor is not None,
+        next_cursor=next_cursor,
+    )
 
 
 def _entry_of_loss(tenant_id: TenantId, count: int) -> Entry:

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from app.cli.keys import DEFAULT_SCOPES
 from app.container import Container, open_container
 from app.core.errors import AppError, Unavailable
+from app.core.ids import new_uuid
 from app.core.process_memory import (
     collection_paused,
     keep_large_blocks_apart,
@@ -182,5 +183,6 @@ async def run_worker(settings: Settings) -> None:
             loop.add_signal_handler(sign, working.stop)
         skip_started_objects()
         typer.echo("turnkeep: working.", err=True)
-        async with dispatching(container.webhooks.dispatcher):
+        announced = container.replicas.announced(new_uuid(), kind="worker", runs_jobs=True, version=version("turnkeep"))
+        async with announced, dispatching(container.webhooks.dispatcher):
             await working.run()

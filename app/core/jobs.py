@@ -108,6 +108,7 @@ _DELETE_UNCLAIMED = Query(
 _DELETE_CANCELLED = Query(delete_some(jobs, _J.state == "cancelled", _OLD))
 _STATE = case((_J.locked_by.is_(None), _J.state), else_="running")
 _COUNTS = Query(select(_STATE.label("state"), func.count().label("count")).group_by(_STATE))
+_NEXT_RUN_AT = func.min(case((_STATE == "queued", _J.run_at))).label("next_run_at")
 _COUNT_BY_KIND = Query(
     select(_J.kind, _J.state, func.count().label("count")).where(_OF_PREFIX).group_by(_J.kind, _J.state)
 )
@@ -415,6 +416,28 @@ async def list_jobs(
     query = _jobs(frozenset(filters), newest_first=newest_first, after=after is not None)
     last = None if after is None else (after,)
     return [row_as(Job, row) for row in await query.fetch(tx, limit=limit, **filters, **after_key(last))]
+
+
+@dataclass(frozen=True, slots=True)
+class JobCount:
+    """The jobs of one kind in one state; a running one is `running`. `next_run_at`: the earliest of those that wait."""
+
+    kind: str
+    state: str
+    count: int
+    next_run_at: datetime | None
+
+
+@compiled
+def _count_jobs(filters: frozenset[str]) -> ClauseElement:
+    counted = select(_J.kind, _STATE.label("state"), func.count().label("count"), _NEXT_RUN_AT)
+    return counted.where(*equals(jobs, *sorted(filters))).group_by(_J.kind, _STATE).order_by(_J.kind, _STATE)
+
+
+async def count_jobs(tx: Transaction, tenant_id: TenantId | None) -> list[JobCount]:
+    """Return the number of jobs by kind and state; of all tenants with None (ops role)."""
+    filters = given(tenant_id=tenant_id)
+    return [row_as(JobCount, row) for row in await _count_jobs(frozenset(filters)).fetch(tx, **filters)]
 
 
 @compiled

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from app.core.bus.replicas import ReplicaKind
 from app.core.ids import format_id
 from app.core.times import TimeOut
 
@@ -164,6 +165,26 @@ class MetricSamples(BaseModel):
     started_at: TimeOut
     interval_s: int
     samples: list[MetricSample]
+
+
+class ReplicaView(BaseModel):
+    """A running process of the installation, as it announces itself.
+
+    `kind`: `server`, or `worker` for `turnkeep worker`. `is_this`: the process that answers. `schema_revision` is the
+    newest one that its release knows. `process_number` is its number on its host. `seen_at`: its last announcement, at
+    most 30 seconds ago.
+    """
+
+    id: str
+    kind: ReplicaKind
+    is_this: bool
+    runs_jobs: bool
+    version: str
+    schema_revision: str
+    host: str
+    process_number: int
+    started_at: TimeOut
+    seen_at: TimeOut
 
 
 class StageTimes(BaseModel):

@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
+from app.core.bus.replicas import Replicas, SeenReplica
 from app.core.database.revisions import known_revisions
 from app.core.database.servers import Login, Server
 from app.core.database.transactions import Database
 from app.core.errors import AppError, NotFound
-from app.core.ids import TenantId
+from app.core.ids import TenantId, format_id, parse_id
+from app.core.paging import Cursors, Order, Page, make_page, page_of_views
 from app.diagnostics import store, summary_store
 from app.diagnostics.checks import (
     ROLES,
@@ -31,7 +33,7 @@ from app.diagnostics.invariants import ConversationCheck
 from app.diagnostics.machine import check_cpu, check_data_directory, check_model, check_port
 from app.diagnostics.monitor import MAX_MINUTES, FinishedCall, Monitor, ProcessFigures
 from app.diagnostics.reference_store import LISTINGS, Listing, list_rows
-from app.diagnostics.schemas import Check, Fault, Level, Stats, TableSize
+from app.diagnostics.schemas import Check, Fault, Level, ReplicaView, Stats, TableSize
 from app.diagnostics.store import ServerFacts
 from app.diagnostics.summary_checks import check_coverage
 from app.index.service import read_chosen_space
@@ -42,7 +44,7 @@ from app.tenancy.schemas import Caller, Scope
 
 __all__ = [
     "MAX_MINUTES", "DataCheck", "FinishedCall", "Monitor", "ProcessFigures", "Statistics", "check_installation",
-    "examine",
+    "examine", "list_replicas",
 ]  # fmt: skip
 
 _TURNS, _CONVERSATIONS, _OWNERS = 500, 200, 5000
@@ -79,6 +81,40 @@ class Statistics:
             projects = await store.top_projects(tx, caller.tenant_id, top)
         shares = [_share(size, counts) for size in sizes]
         return _stats(of, counts, shares).model_copy(update={"projects": projects})
+
+
+def list_replicas(
+    caller: Caller, replicas: Replicas, *, cursors: Cursors, order: Order, limit: int, cursor: str | None
+) -> Page[ReplicaView]:
+    """List the processes that have announced themselves lately, by their start. For operators."""
+    caller.require(Scope.OPERATOR)
+    scope = f"replicas|{order}"
+    last = None if cursor is None else parse_id(str(cursors.read(scope, cursor)[0]))
+    seen = replicas.seen()
+    if order == "desc":
+        seen = [one for one in reversed(seen) if last is None or one.replica.id < last]
+    else:
+        seen = [one for one in seen if last is None or one.replica.id > last]
+    page = make_page(
+        seen[: limit + 1], limit=limit, cursors=cursors, scope=scope, key=lambda one: [format_id(one.replica.id)]
+    )
+    return page_of_views(page, Page[ReplicaView], lambda one: _replica(one, replicas.own_id))
+
+
+def _replica(one: SeenReplica, own_id: UUID | None) -> ReplicaView:
+    shown = one.replica
+    return ReplicaView(
+        id=format_id(shown.id),
+        kind=shown.kind,
+        is_this=shown.id == own_id,
+        runs_jobs=shown.runs_jobs,
+        version=shown.version,
+        schema_revision=shown.schema_revision,
+        host=shown.host,
+        process_number=shown.process_number,
+        started_at=shown.started_at,
+        seen_at=one.seen_at,
+    )
 
 
 def _stats(of: Literal["tenant", "installation"], counts: Mapping[str, int], sizes: list[TableSize]) -> Stats:

@@ -5,7 +5,9 @@ the installation. The list of one tenant is read under row-level security; chang
 tenant.
 """
 
-from typing import Literal
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Literal
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -15,10 +17,23 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction, read_transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import JobId, TenantId, format_id
-from app.core.jobs import Job, JobQueue, JobState, cancel_job, find_job, list_jobs, lock_job, requeue_job
+from app.core.jobs import (
+    Job,
+    JobCount,
+    JobQueue,
+    JobState,
+    cancel_job,
+    count_jobs,
+    find_job,
+    list_jobs,
+    lock_job,
+    requeue_job,
+)
 from app.core.paging import Cursors, Order, Page, SortKey, make_page, page_of_views
 from app.core.times import TimeOut
 from app.tenancy.schemas import Caller, Scope
+
+_STATES: Final[Sequence[str]] = ("queued", "running", "parked", "cancelled")
 
 
 class JobView(BaseModel):
@@ -39,6 +54,30 @@ class JobView(BaseModel):
     run_at: TimeOut
     last_error: str | None
     created_at: TimeOut
+
+
+class JobsOfKind(BaseModel):
+    """The unfinished jobs of one kind, by state. `next_run_at`: when the first of those that wait is due.
+
+    A time in the past means that no worker has a free place for it.
+    """
+
+    kind: str
+    queued: int
+    running: int
+    parked: int
+    cancelled: int
+    next_run_at: TimeOut | None
+
+
+class JobCounts(BaseModel):
+    """The unfinished jobs by state, and the same of each kind that has some."""
+
+    queued: int
+    running: int
+    parked: int
+    cancelled: int
+    kinds: list[JobsOfKind]
 
 
 class JobAdministration:
@@ -71,6 +110,12 @@ class JobAdministration:
             )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_age_key)
         return page_of_views(page, Page[JobView], _view)
+
+    async def count(self, caller: Caller, *, all_tenants: bool) -> JobCounts:
+        """Return the number of unfinished jobs, by kind and state."""
+        tenant_id = _reach(caller, all_tenants)
+        async with read_transaction(self._database, self._ops, tenant_id) as tx:
+            return _counts(await count_jobs(tx, tenant_id))
 
     async def job(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
         """Return an unfinished job. Raises NotFound."""
@@ -133,6 +178,19 @@ def _state(job: Job) -> Literal["queued", "running", "parked", "cancelled"]:
             return "parked"
         case JobState.CANCELLED:
             return "cancelled"
+
+
+def _counts(rows: Sequence[JobCount]) -> JobCounts:
+    totals: dict[str, int] = dict.fromkeys(_STATES, 0)
+    kinds: dict[str, dict[str, int]] = {}
+    next_run_at: dict[str, datetime] = {}
+    for row in rows:
+        totals[row.state] += row.count
+        kinds.setdefault(row.kind, dict[str, int].fromkeys(_STATES, 0))[row.state] = row.count
+        if row.next_run_at is not None:
+            next_run_at[row.kind] = row.next_run_at
+    of_kinds = [JobsOfKind(kind=kind, **by, next_run_at=next_run_at.get(kind)) for kind, by in kinds.items()]
+    return JobCounts(**totals, kinds=of_kinds)
 
 
 def _view(job: Job) -> JobView:

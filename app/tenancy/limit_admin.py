@@ -15,8 +15,13 @@ from app.tenancy.limits import store
 from app.tenancy.limits.quotas import QUOTA_NAMES, TenantQuotas
 from app.tenancy.limits.rates import default_rates
 from app.tenancy.limits.schemas import (
+    DefaultLimits,
     KeyLimitsView,
     LimitsView,
+    OwnLimits,
+    OwnQuotas,
+    OwnRates,
+    QuotaLimits,
     QuotasView,
     QuotaView,
     Rates,
@@ -37,7 +42,7 @@ class LimitAdministration:
         self._tenancy = tenancy
         self._quotas: TenantQuotas = tenancy.quotas
         self._rates: Mapping[RateClass, float] = default_rates(rates)
-        self._chat = chat
+        self._defaults = _default_limits(rates, chat)
 
     async def limits(self, caller: Caller, tenant_id: TenantId | None = None) -> LimitsView:
         """Return the limits and the usage of the caller's tenant, or, for an operator, of another one."""
@@ -52,24 +57,26 @@ class LimitAdministration:
             given = await store.read_limits(tx, tenant_id)
             usage = await store.read_usage(tx, tenant_id)
             spent = await spending_store.spent_today(tx, tenant_id)
-        chat, own = self._chat, given.quotas
+        own, defaults = given.quotas, self._defaults.quotas
         quotas = {
             name: QuotaView(limit=limit, used=used)
             for name, limit, used in zip(
                 QUOTA_NAMES, self._quotas.limits(own), self._quotas.used_by(tenant_id, usage), strict=True
             )
         }
-        tokens = chat.llm_daily_tokens if own.daily_model_tokens is None else own.daily_model_tokens
-        cost = chat.llm_daily_cost if own.daily_model_cost is None else own.daily_model_cost
+        tokens = defaults.daily_model_tokens if own.daily_model_tokens is None else own.daily_model_tokens
+        cost = defaults.daily_model_cost if own.daily_model_cost is None else own.daily_model_cost
         return LimitsView(
             tenant_id=format_id(tenant_id),
             rates=rates_view(merged_rates(self._rates, given.rates, Rates())),
             quotas=QuotasView(
                 **quotas,
-                daily_model_tokens=QuotaView(limit=tokens or 0, used=spent.tokens),
-                daily_model_cost=QuotaView(limit=cost or 0, used=float(spent.cost)),
+                daily_model_tokens=QuotaView(limit=tokens, used=spent.tokens),
+                daily_model_cost=QuotaView(limit=cost, used=float(spent.cost)),
             ),
             resets_at=next_midnight(datetime.now(UTC)),
+            own=OwnLimits(rates=_own_rates(given.rates), quotas=OwnQuotas.model_validate(own.model_dump())),
+            defaults=self._defaults,
         )
 
     async def set_limits(self, caller: Caller, tenant_id: TenantId, *, body: TenantLimits) -> LimitsView:
@@ -90,7 +97,12 @@ class LimitAdministration:
             given = await store.read_limits(tx, caller.tenant_id)
         if own is None:
             raise NotFound("not_found", "There is no such key.")
-        return KeyLimitsView(key_id=format_id(key_id), rates=rates_view(merged_rates(self._rates, given.rates, own)))
+        return KeyLimitsView(
+            key_id=format_id(key_id),
+            rates=rates_view(merged_rates(self._rates, given.rates, own)),
+            own=_own_rates(own),
+            tenant=rates_view(merged_rates(self._rates, given.rates, Rates())),
+        )
 
     async def set_key_limits(self, caller: Caller, key_id: KeyId, *, body: Rates) -> KeyLimitsView:
         """Replace the rates of another key; those above the tenant's have no effect. Raises Forbidden for its own."""
@@ -103,3 +115,22 @@ class LimitAdministration:
             record(tx, caller, Action.KEY_LIMIT, ObjectKind.KEY, key_id, counts={"keys": 1})
         self._tenancy.clear_checked()
         return await self.key_limits(caller, key_id)
+
+
+def _own_rates(rates: Rates) -> OwnRates:
+    return OwnRates.model_validate(rates.model_dump())
+
+
+def _default_limits(rates: RateSettings, chat: ChatSettings) -> DefaultLimits:
+    return DefaultLimits(
+        rates_enabled=rates.rate_limits_enabled,
+        burst_s=rates.rate_burst_s,
+        rates=rates_view(default_rates(rates)),
+        quotas=QuotaLimits(
+            daily_turns=rates.quota_daily_turns,
+            daily_bytes=rates.quota_daily_bytes,
+            daily_vectors=rates.quota_daily_vectors,
+            daily_model_tokens=chat.llm_daily_tokens,
+            daily_model_cost=chat.llm_daily_cost,
+        ),
+    )

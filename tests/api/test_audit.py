@@ -89,11 +89,14 @@ READS: dict[str, str] = {
     "get_stats": "stats.read",
     "get_samples": "samples.read",
     "list_slow_calls": "slow_calls.list",
+    "list_replicas": "replicas.list",
     "list_model_usage": "usage.list",
     "list_jobs": "jobs.list",
+    "count_jobs": "jobs.list",
     "get_job": "jobs.read",
     "list_spaces": "spaces.list",
     "list_audit_entries": "audit.list",
+    "verify_audit": "audit.verify",
     "look_up_owner": "owners.read",
     "export_conversation": "exports.read",
     "export_data": "exports.read",
@@ -336,9 +339,11 @@ async def test_each_recall_and_each_read_of_an_administrator_has_its_entry(opera
     for name, of in (
         ("list_keys", "keys"), ("list_tenants", "tenants"), ("get_stats", "stats"), ("list_model_usage", "usage"),
         ("list_jobs", "jobs"), ("list_spaces", "embedding-spaces"), ("list_audit_entries", "audit"),
-        ("get_samples", "samples"), ("list_slow_calls", "slow-calls"),
+        ("get_samples", "samples"), ("list_slow_calls", "slow-calls"), ("list_replicas", "replicas"),
+        ("count_jobs", "jobs/counts"),
     ):  # fmt: skip
         await walk.do(name, "get", f"/v1/admin/{of}")
+    await walk.do("verify_audit", "post", "/v1/admin/audit/verify", json={})
     await walk.do("look_up_owner", "post", "/v1/owners/lookup", json={"owner": SECRET})
     await walk.do("list_erasures", "get", "/v1/erasures")
     await walk.do("export_conversation", "get", f"{path}/export")

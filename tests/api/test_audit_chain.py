@@ -21,7 +21,8 @@ from app.audit.service import AuditReport, Checkpoint, record, verify_audit
 from app.core.database.transactions import Database
 from app.core.errors import Busy
 from app.core.ids import TenantId, format_id, new_uuid, parse_id
-from tests.support.api import Client, Service, open_service
+from app.tenancy.schemas import Scope
+from tests.support.api import Client, Service, open_service, problem
 from tests.support.postgres import TestDatabase
 from tests.support.process import Process
 
@@ -58,6 +59,23 @@ async def logged_in_as_application(service: Service, tenant_id: TenantId) -> Asy
 async def verified(service: Service, tenant_id: TenantId, **more: Any) -> AuditReport:
     [report] = await verify_audit(ops_of(service), tenant_id, **more)
     return report
+
+
+async def verified_in_parts(
+    client: Client, *, max_entries: int, cursor: str | None = None, **body: Any
+) -> list[dict[str, Any]]:
+    """The parts of a verification over REST, up to the last one."""
+    parts: list[dict[str, Any]] = []
+    while not parts or cursor is not None:
+        given = {"max_entries": max_entries, "cursor": cursor, **body}
+        answer = await client.post("/v1/admin/audit/verify", json=given)
+        assert answer.status_code == 200, answer.text
+        parts.append(answer.json())
+        assert parts[-1]["entries"] <= max_entries
+        cursor = parts[-1]["next_cursor"]
+        assert parts[-1]["has_more"] == (cursor is not None)
+    assert all(part["valid"] for part in parts[:-1])
+    return parts
 
 
 async def add(service: Service, tenant_id: TenantId, *days: date) -> None:
@@ -218,10 +236,87 @@ async def test_the_first_break_is_named(chained: Client, service: Service, case:
     await service.container.audit.sealer.seal()
     async with superuser(service) as connection:
         await tamper(connection, chained.tenant_id)
+    day = TODAY - timedelta(days=days_ago)
     found = (await verified(service, chained.tenant_id)).first_break
     assert found is not None
-    assert (found.kind, found.day, found.number) == (kind, TODAY - timedelta(days=days_ago), number)
+    assert (found.kind, found.day, found.number) == (kind, day, number)
+    last = (await verified_in_parts(chained, max_entries=2))[-1]
+    assert (last["valid"], last["first_break"]) == (False, {"kind": kind, "day": str(day), "number": number})
     assert (await verified(service, other.tenant_id)).first_break is None
+    assert all(part["valid"] for part in await verified_in_parts(other, max_entries=2))
+
+
+@pytest.mark.parametrize("max_entries", [1, 2, 6, 10_000])
+async def test_the_parts_of_a_verification_cover_all_chains_once(
+    chained: Client, service: Service, max_entries: int
+) -> None:
+    report = await verified(service, chained.tenant_id)
+    await chained.conversation()
+    parts = await verified_in_parts(chained, max_entries=max_entries)
+    assert (parts[-1]["valid"], parts[-1]["first_break"], parts[-1]["unsealed"]) == (True, None, 1)
+    assert sum(part["entries"] for part in parts) == report.entries == 8
+    assert len(parts) <= 8 // max_entries + 1
+    assert [chain for part in parts for chain in part["chains"]] == [
+        {"day": str(end.day), "entries": end.entries, "hash": end.hash.hex()} for end in report.chain_ends
+    ]
+    assert sum(part["deleted_days"] for part in parts) == 0
+
+
+async def test_a_verification_continues_while_entries_are_sealed_and_old_days_are_deleted(
+    client: Client, service: Service
+) -> None:
+    await add(service, client.tenant_id, *[TODAY - timedelta(days=9)] * 3, TODAY - timedelta(days=1))
+    first = (await client.post("/v1/admin/audit/verify", json={"max_entries": 2})).json()
+    # the day of the tenant's first key was sealed with one entry, so the second entry is in the middle of a day
+    assert (first["valid"], first["entries"], first["has_more"]) == (True, 2, True)
+    await AuditSealer(ops_of(service), retention_days=5).delete_old()
+    await client.conversation()
+    await service.container.audit.sealer.seal()
+    rest = await verified_in_parts(client, max_entries=2, cursor=first["next_cursor"])
+    assert [part["valid"] for part in rest] == [True] * len(rest)
+    assert sum(part["deleted_days"] for part in rest) == 1
+    assert (await verified(service, client.tenant_id)).first_break is None
+
+
+async def test_a_verification_compares_with_chains_that_were_kept_elsewhere(
+    chained: Client, other: Client, service: Service
+) -> None:
+    kept = [chain for part in await verified_in_parts(chained, max_entries=3) for chain in part["chains"]]
+    parts = await verified_in_parts(chained, max_entries=3, known=kept)
+    assert parts[-1]["valid"]
+    cursor = parts[0]["next_cursor"]
+    for body in ({"cursor": cursor}, {"cursor": cursor, "known": kept[1:]}):
+        problem(await chained.post("/v1/admin/audit/verify", json=body), 422, "cursor_invalid")
+    problem(await other.post("/v1/admin/audit/verify", json={"cursor": cursor, "known": kept}), 422, "cursor_invalid")
+    wrong = [{**kept[0], "hash": "ab" * 32}]
+    found = (await verified_in_parts(chained, max_entries=100, known=wrong))[-1]["first_break"]
+    assert found == {"kind": "seal_changed", "day": kept[0]["day"], "number": kept[0]["entries"]}
+    more = [{**kept[0], "entries": kept[0]["entries"] + 1}]
+    found = (await verified_in_parts(chained, max_entries=100, known=more))[-1]["first_break"]
+    assert found == {"kind": "entry_removed", "day": kept[0]["day"], "number": kept[0]["entries"] + 1}
+    day = TODAY - timedelta(days=1)
+    async with superuser(service) as connection:
+        for table in ("audit_entries", "audit_days"):  # the whole last day, with its seal: nothing points to it
+            await connection.execute(f"delete from {table} where tenant_id = $1 and day = $2", chained.tenant_id, day)
+    assert (await verified_in_parts(chained, max_entries=100))[-1]["valid"]
+    last = (await verified_in_parts(chained, max_entries=100, known=kept))[-1]
+    assert last["first_break"] == {"kind": "seal_removed", "day": str(day), "number": None}
+
+
+async def test_a_verification_is_for_administrators_and_leaves_an_entry(client: Client, service: Service) -> None:
+    key = await service.container.tenancy.create_key(client.tenant_id, name="r", scopes=[Scope.READ, Scope.WRITE])
+    async with service.client(str(key)) as reader:
+        problem(await reader.post("/v1/admin/audit/verify", json={}), 403, "forbidden")
+    for body, pointer in (
+        ({"max_entries": 0}, "/max_entries"),
+        ({"max_entries": 50_001}, "/max_entries"),
+        ({"known": [{"day": "today", "entries": 1, "hash": "00" * 32}]}, "/known/0/day"),
+        ({"known": [{"day": str(TODAY), "entries": 1, "hash": "xx"}]}, "/known/0/hash"),
+    ):
+        problem(await client.post("/v1/admin/audit/verify", json=body), 422, "invalid_request", pointer)
+    verified_ = (await client.post("/v1/admin/audit/verify", json={})).json()
+    listed = (await client.get("/v1/admin/audit", params={"action": "audit.verify"})).json()["data"]
+    assert [one["counts"] for one in listed] == [{"entries": verified_["entries"]}]
 
 
 @pytest.mark.slow

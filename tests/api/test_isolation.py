@@ -52,6 +52,7 @@ class Two:
     database: Database
     monitor: Monitor
     run_jobs: Callable[[], Awaitable[None]]
+    seal_audit: Callable[[], Awaitable[int]]
 
     async def start_operation(self, client: Client, operation_id: UUID) -> None:
         async def end_at_once(run: OperationRun) -> None:
@@ -78,7 +79,7 @@ async def two(client: Client, other: Client, service: Service) -> Two:
     my_turn = (await other.append(mine, "something else entirely"))["turns"][0]["id"]
     return Two(client, other, conversation, turn, mine, my_turn, service.container.spending, service.container.tenancy,
                service.container.operations, service.container.database, service.app.state.monitor,
-               service.run_jobs)  # fmt: skip
+               service.run_jobs, service.container.audit.sealer.seal)  # fmt: skip
 
 
 def without_request_id(response: httpx.Response) -> tuple[int, dict[str, Any], dict[str, str]]:
@@ -355,6 +356,29 @@ async def lists_only_its_own_entries(two: Two, name: str) -> None:
         assert theirs
         assert {one["id"] for one in own} & {one["id"] for one in theirs} == set()
         assert bool(own) == (where == {})
+
+
+async def verifies_only_its_own_chains(two: Two, _name: str) -> None:
+    """Another tenant's chains are not walked, and an end of them is no end of one's own."""
+    await two.seal_audit()
+    own, theirs = [
+        (await one.post("/v1/admin/audit/verify", json={})).json()["chains"] for one in (two.intruder, two.owner)
+    ]
+    assert {one["hash"] for one in own} & {one["hash"] for one in theirs} == set()
+    part = (await two.owner.post("/v1/admin/audit/verify", json={"max_entries": 1})).json()
+    continued = await two.intruder.post("/v1/admin/audit/verify", json={"cursor": part["next_cursor"]})
+    problem(continued, 422, "cursor_invalid")
+    assert not (await two.intruder.post("/v1/admin/audit/verify", json={"known": theirs})).json()["valid"]
+
+
+async def counts_only_its_own_jobs(two: Two, _name: str) -> None:
+    """The jobs of another tenant are in no count, and an operator's reach is refused."""
+    path = "/v1/admin/jobs/counts"
+    before = (await two.intruder.get(path)).json()
+    await two.owner.append(two.conversation, "it was yesterday")
+    assert (await two.owner.get(path)).json()["queued"] > 0
+    assert (await two.intruder.get(path)).json() == before
+    problem(await two.intruder.get(path, params={"all_tenants": "true"}), 403, "forbidden")
 
 
 async def erases_and_sees_only_its_own_owners(two: Two, _name: str) -> None:
@@ -747,6 +771,7 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "update_tenant": is_for_operators_only,
     "get_stats": counts_only_its_own,
     "get_samples": is_for_operators_only,
+    "list_replicas": is_for_operators_only,
     "list_slow_calls": sees_only_its_own_slow_calls,
     "list_model_usage": sees_only_its_own_spending,
     "list_spaces": moves_no_installation,
@@ -757,6 +782,8 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "drop_space": moves_no_installation,
     "list_jobs": reaches_only_its_own_jobs,
     "list_audit_entries": lists_only_its_own_entries,
+    "verify_audit": verifies_only_its_own_chains,
+    "count_jobs": counts_only_its_own_jobs,
     "get_job": reaches_only_its_own_jobs,
     "retry_job": reaches_only_its_own_jobs,
     "cancel_job": reaches_only_its_own_jobs,

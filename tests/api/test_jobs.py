@@ -15,6 +15,7 @@ from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
 from app.core.jobs import INSTALLATION, Job, JobQueue, NewJob
+from app.core.times import format_time
 from app.settings.database import JobSettings
 from app.tenancy.schemas import Scope
 from app.worker.runner import JobHandler, Worker, working
@@ -699,3 +700,36 @@ async def test_a_tenant_with_much_to_do_leaves_places_to_others(
 
 async def _count(ran: list[UUID], most: int) -> bool:
     return len(ran) >= most
+
+
+async def test_jobs_are_counted_by_kind_and_state(
+    service: Service, queue: JobQueue, client: Client, other: Client, kind: str
+) -> None:
+    await enqueue(service, queue, client, *[NewJob(kind, delay_s=60 * number) for number in range(4)])
+    await enqueue(service, queue, client, NewJob(f"{kind}2", delay_s=3600))
+    await enqueue(service, queue, other, NewJob(kind))
+    [claimed] = await queue.claim(new_uuid(), kinds=[kind], limit=1, skipped_tenants=[other.tenant_id])
+    [_, first, second, _] = [row["id"] for row in await rows(service, kind) if row["tenant_id"] == client.tenant_id]
+    assert claimed.id not in {first, second}
+    assert (await client.post(f"/v1/admin/jobs/{format_id(second)}/cancel")).status_code == 200
+    connection = await asyncpg.connect(service.database.superuser)
+    await connection.execute("update jobs set state = 'parked' where id = $1", first)
+    run_at = await connection.fetchval("select max(run_at) from jobs where kind = $1", kind)
+    await connection.close()
+    counts = (await client.get("/v1/admin/jobs/counts")).json()
+    assert {name: counts[name] for name in ("queued", "running", "parked", "cancelled")} == {
+        "queued": 2, "running": 1, "parked": 1, "cancelled": 1
+    }  # fmt: skip
+    one, two = counts["kinds"]
+    assert one == {
+        "kind": kind, "queued": 1, "running": 1, "parked": 1, "cancelled": 1, "next_run_at": format_time(run_at),
+    }  # fmt: skip
+    assert (two["kind"], two["queued"], two["running"]) == (f"{kind}2", 1, 0)
+    problem(await client.get("/v1/admin/jobs/counts", params={"all_tenants": "true"}), 403, "forbidden")
+    key = await service.container.tenancy.create_key(other.tenant_id, name="operator", scopes=list(Scope))
+    async with service.client(str(key)) as operator:
+        every = (await operator.get("/v1/admin/jobs/counts", params={"all_tenants": "true"})).json()
+        assert {row["kind"]: row["queued"] for row in every["kinds"]}[kind] == 2
+        assert {
+            row["kind"]: row["queued"] for row in (await operator.get("/v1/admin/jobs/counts")).json()["kinds"]
+        } == {kind: 1}

@@ -319,6 +319,13 @@ async def test_an_operator_sets_the_rates_of_the_keys_of_a_tenant(
     shown = await limit(operator, user, rates={"write": 0.1, "read": 0, "search": 90000})
     assert (shown["rates"]["write"], shown["rates"]["read"], shown["rates"]["search"]) == (0.1, 0, 90000)
     assert shown["rates"]["model"] == 200
+    assert shown["own"]["rates"] == {"write": 0.1, "read": 0, "search": 90000, "chunk": None, "model": None}
+    assert set(shown["own"]["quotas"].values()) == {None}
+    assert shown["defaults"] == {
+        "rates_enabled": True, "burst_s": 10,
+        "rates": {"read": 5000, "write": 2000, "chunk": 50_000, "search": 1000, "model": 200},
+        "quotas": dict.fromkeys(shown["quotas"], 0),
+    }  # fmt: skip
     first = await user.post("/v1/conversations", json={})
     assert (first.status_code, first.headers["RateLimit-Policy"]) == (201, '"write";q=1;w=10')
     late = await user.post("/v1/conversations", json={})
@@ -344,7 +351,10 @@ async def test_an_administrator_lowers_the_rates_of_another_key_and_raises_none(
         assert (await user.put(path, json=rates)).json()["rates"]["write"] == write
     await limit(operator, user, rates={"write": 50})
     assert (await user.put(path, json={"write": 100})).json()["rates"]["write"] == 50
-    assert (await user.put(path, json={"write": 0.1})).json() == (await user.get(path)).json()
+    shown = (await user.put(path, json={"write": 0.1})).json()
+    assert shown == (await user.get(path)).json()
+    assert shown["own"] == {"write": 0.1, "read": None, "search": None, "chunk": None, "model": None}
+    assert (shown["tenant"]["write"], shown["tenant"]["read"]) == (50, 5000)
     async with quick.client(made["key"]) as app:
         assert (await app.post("/v1/conversations", json={})).headers["RateLimit-Policy"] == '"write";q=1;w=10'
         problem(await app.post("/v1/conversations", json={}), 429, "rate_limited")

@@ -1,4 +1,4 @@
-"""Several processes of one installation: a key has one rate at all of them."""
+"""Several processes of one installation: a key has one rate at all of them, and each is listed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from app.core.bus import replicas as replicas_module
+from app.core.ids import format_id
 from app.tenancy.limits import rates
 from app.tenancy.limits.rate_sharing import RateSharing
-from app.tenancy.schemas import RateClass
+from app.tenancy.schemas import RateClass, Scope
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.postgres import TestDatabase
 from tests.support.statements import counted_statements, first_words
@@ -138,3 +140,61 @@ async def test_a_message_that_is_not_one_of_rates_changes_nothing(service: Servi
         sharing.on_message({"k": "rates", "p": "other", "u": uses})  # pyright: ignore[reportArgumentType]
     sharing.on_message({"k": "rates", "p": "other"})
     assert {key: bucket.left for key, bucket in buckets.items()} == before
+
+
+@pytest.mark.slow
+async def test_the_running_processes_are_listed_until_they_end_or_are_silent(
+    words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_service(words_database, tmp_path / "one", embedder="none") as one:
+        tenant = await one.new_tenant()
+        key = await one.container.tenancy.create_key(tenant.tenant_id, name="operator", scopes=list(Scope))
+        problem(await tenant.get("/v1/admin/replicas"), 403, "forbidden")
+        operator = one.client(str(key))
+        own = (await operator.get("/v1/admin/samples")).json()["process_id"]
+
+        async def listed(client: Client, **params: Any) -> list[str]:
+            found: list[str] = []
+            cursor = None
+            while True:
+                given = params | ({} if cursor is None else {"cursor": cursor})
+                page = (await client.get("/v1/admin/replicas", params={"limit": 1, **given})).json()
+                found += [row["id"] for row in page["data"]]
+                cursor = page["next_cursor"]
+                if cursor is None:
+                    return found
+
+        async with open_service(words_database, tmp_path / "two", embedder="none") as two:
+            there = two.client(str(key))
+            other = (await there.get("/v1/admin/samples")).json()["process_id"]
+            for service in (one, two):  # the one that started first answers the other one's announcement
+                await until(lambda service=service: len(service.container.replicas.seen()) == 2)
+            assert await listed(operator) == await listed(there) == [own, other]
+            assert await listed(operator, order="desc") == [other, own]
+            rows = (await there.get("/v1/admin/replicas")).json()["data"]
+            assert [(row["kind"], row["is_this"], row["runs_jobs"]) for row in rows] == [
+                ("server", False, False), ("server", True, False)
+            ]  # fmt: skip
+            assert rows[0]["version"] == rows[1]["version"] == one.app.version
+            assert rows[0]["schema_revision"].isdigit()
+            assert rows[0]["started_at"] <= rows[0]["seen_at"]
+        await until(lambda: len(one.container.replicas.seen()) == 1)
+        assert await listed(operator) == [own]
+        worker_id = format_id(one.container.replicas.seen()[0].replica.id)
+        assert worker_id == own
+        # one that is killed says nothing more
+        monkeypatch.setattr(replicas_module, "SILENT_S", -1.0)
+        assert await listed(operator) == []
+        await tenant.aclose()
+
+
+async def test_a_message_that_is_not_one_of_a_process_changes_nothing(service: Service) -> None:
+    known, before = service.container.replicas, service.container.replicas.seen()
+    for message in (
+        {},
+        {"p": "x"},
+        {"p": "x", "ended": True},
+        {"p": format_id(before[0].replica.id), "kind": "server"},
+    ):
+        known.on_message({"k": "replica", **message})  # pyright: ignore[reportArgumentType]
+    assert [one.replica for one in known.seen()] == [one.replica for one in before]

@@ -43,6 +43,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         "lists of conversations that are followed",
     ),
     "app.core.bus.connection.ReconnectingBus._queue": (Why.NAMED, "messages to other processes"),
+    "app.core.bus.replicas.Replicas._seen": (Why.NO_TENANT_DATA, "running processes"),
     "app.core.bus.wire.SequenceTracker._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
     "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
     "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),

@@ -39,6 +39,7 @@ _KINDS: Final = ("server", "server", "server", "backend", "postgres", "both")
 _READING: Final = frozenset({
     "search_conversations", "search_turns", "build_context", "recall", "recall_in_conversation", "search_facts",
     "search_memories", "filter_memories", "before_turn", "list_memory_tree", "create_embedding", "verify_erasure",
+    "verify_audit",
     "look_up_owner", "compare_space", "add_space", "roll_back_space", "switch_space", "drop_space",
 })  # fmt: skip
 _ENDING: Final = ("delete_conversation", "delete_openai_conversation", "revoke_key", "create_erasure")

@@ -29,6 +29,7 @@ RATE_CLASSES: Final[Mapping[str, RateClass]] = {
     "recall_in_conversation": RateClass.SEARCH,
     "run_turn": RateClass.SEARCH,
     "search_conversations": RateClass.SEARCH,
+    "verify_audit": RateClass.SEARCH,
     "search_facts": RateClass.READ,
     "search_turns": RateClass.READ,
     "filter_memories": RateClass.READ,

@@ -144,6 +144,55 @@ class RatesView(BaseModel):
     model: float
 
 
+class OwnRates(BaseModel):
+    """Calls per second of each class that were set; null where nothing was set, and 0 for no limit."""
+
+    read: float | None
+    write: float | None
+    chunk: float | None
+    search: float | None
+    model: float | None
+
+
+class QuotaLimits(BaseModel):
+    """What a tenant may use in a day; 0 for no limit."""
+
+    daily_turns: int
+    daily_bytes: int
+    daily_vectors: int
+    daily_model_tokens: int
+    daily_model_cost: float
+
+
+class OwnQuotas(BaseModel):
+    """Quotas that were set; null where nothing was set, and 0 for no limit."""
+
+    daily_turns: int | None
+    daily_bytes: int | None
+    daily_vectors: int | None
+    daily_model_tokens: int | None
+    daily_model_cost: float | None
+
+
+class DefaultLimits(BaseModel):
+    """The limits of the installation, which its settings give to tenants and keys for which nothing else was set.
+
+    `rates_enabled`: whether rates are limited at all. A key can make the calls of `burst_s` seconds at once.
+    """
+
+    rates_enabled: bool
+    burst_s: int
+    rates: RatesView
+    quotas: QuotaLimits
+
+
+class OwnLimits(BaseModel):
+    """The limits that were set for a tenant."""
+
+    rates: OwnRates
+    quotas: OwnQuotas
+
+
 class QuotaView(BaseModel):
     """A limit for the day, 0 if there is none, and what is used of it."""
 
@@ -164,20 +213,25 @@ class QuotasView(BaseModel):
 class LimitsView(BaseModel):
     """The limits of a tenant, and what it has used today (UTC). Quotas start again at `resets_at`.
 
-    What replicas have counted and not written yet is missing: at most the last minute (`TURNKEEP_QUOTA_FLUSH_S`).
+    `rates` and the limits of `quotas` are those that apply: `own` where that is set, else `defaults`. What replicas
+    have counted and not written yet is missing: at most the last minute (`TURNKEEP_QUOTA_FLUSH_S`).
     """
 
     tenant_id: str
     rates: RatesView
     quotas: QuotasView
     resets_at: TimeOut
+    own: OwnLimits
+    defaults: DefaultLimits
 
 
 class KeyLimitsView(BaseModel):
-    """The rates of a key."""
+    """The rates of a key. `rates` are those that apply: `own` where that is set and lower, else `tenant`."""
 
     key_id: str
     rates: RatesView
+    own: OwnRates
+    tenant: RatesView
 
 
 def merged_rates(defaults: Mapping[RateClass, float], tenant: Rates, key: Rates) -> dict[RateClass, float]:

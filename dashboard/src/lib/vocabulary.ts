@@ -11,11 +11,11 @@ export const ACTIONS = all<Action>()([
   "turns.revise", "turns.erase", "summaries.create", "facts.create", "facts.update", "facts.retract", "facts.undo", "facts.extract",
   "memories.store", "memories.delete", "memories.search", "recall.search", "contexts.build", "agents.ask", "tools.call", "tokens.create",
   "tokens.revoke", "keys.create", "keys.rotate", "keys.revoke", "keys.limit", "keys.list", "tenants.create", "tenants.update",
-  "tenants.limit", "tenants.read", "limits.read", "stats.read", "samples.read", "slow_calls.list", "usage.list", "erasures.start",
+  "tenants.limit", "tenants.read", "limits.read", "stats.read", "samples.read", "slow_calls.list", "replicas.list", "usage.list", "erasures.start",
   "erasures.end", "erasures.list", "exports.read", "imports.start", "imports.end", "owners.read", "operations.cancel", "webhooks.create",
   "webhooks.update", "webhooks.rotate", "webhooks.test", "webhooks.replay", "webhooks.disable", "webhooks.delete", "webhooks.list",
   "jobs.list", "jobs.read", "jobs.retry", "jobs.cancel", "spaces.list", "spaces.add", "spaces.compare", "spaces.switch", "spaces.drop",
-  "audit.list", "audit.lose",
+  "audit.list", "audit.verify", "audit.lose",
 ]);
 export const OBJECT_KINDS = all<ObjectKind>()([
   "conversation", "turn", "summary", "fact", "memory", "key", "tenant", "job", "embedding_space", "tool", "operation", "erasure", "import",

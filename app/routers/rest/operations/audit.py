@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 from fastapi import APIRouter, Query
 from pydantic import StringConstraints
 
-from app.audit.schemas import Action, AuditEntry, AuditFilter, ObjectKind
+from app.audit.schemas import Action, AuditEntry, AuditFilter, AuditVerification, AuditVerify, ObjectKind
 from app.audit.service import object_id_of, request_uuid
 from app.conversations.schemas.conversations import IdOf
 from app.core.ids import ConversationId, KeyId
@@ -58,3 +58,15 @@ async def list_audit_entries(
     page = await services.audit.list_entries(caller.tenant_id, where=where, order=order, limit=limit, cursor=cursor)
     services.audit.record_read(caller, Action.AUDIT_LIST, counts={"entries": len(page.data)})
     return page
+
+
+@router.post("/verify", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+async def verify_audit(body: AuditVerify, caller: Admin, services: Services) -> AuditVerification:
+    """Verify the hash chains of the tenant's audit, as `turnkeep audit verify` does. Needs the scope `admin`.
+
+    A call checks that no day is missing, and walks up to `max_entries` entries. Send `next_cursor` until it is null, or
+    until `valid` is false.
+    """
+    result = await services.audit.verify(caller.tenant_id, body=body)
+    services.audit.record_read(caller, Action.AUDIT_VERIFY, counts={"entries": result.entries})
+    return result

@@ -13,7 +13,7 @@ from app.core.paging import Order, Page
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Administrator, Cursor, Services
 from app.routers.http.problems import problem_responses
-from app.tenancy.job_admin import JobView
+from app.tenancy.job_admin import JobCounts, JobView
 
 router = APIRouter(prefix="/v1/admin/jobs", tags=["administration"], route_class=StrictJsonRoute)
 
@@ -45,6 +45,18 @@ async def list_jobs(
     )
     services.audit.record_read(caller, Action.JOB_LIST, counts={"jobs": len(page.data)})
     return page
+
+
+@router.get("/counts", responses=problem_responses(401, 403, 422, 503))
+async def count_jobs(
+    caller: Administrator,
+    services: Services,
+    all_tenants: AllTenants = False,  # noqa: FBT002
+) -> JobCounts:
+    """Return the number of unfinished jobs, by kind and state, and when the next of each kind is due."""
+    counts = await services.jobs.count(caller, all_tenants=all_tenants)
+    services.audit.record_read(caller, Action.JOB_LIST, counts={"kinds": len(counts.kinds)})
+    return counts
 
 
 @router.get("/{job_id}", responses=problem_responses(401, 403, 404, 422, 503))

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from app.audit.schemas import Action
 from app.core.paging import Order, Page
-from app.diagnostics.schemas import MetricSamples, SlowCall
+from app.diagnostics.schemas import MetricSamples, ReplicaView, SlowCall
 from app.diagnostics.service import MAX_MINUTES, Monitor
+from app.diagnostics.service import list_replicas as list_seen_replicas
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Administrator, Cursor, Operator, Services
 from app.routers.http.problems import problem_responses
@@ -43,6 +44,26 @@ async def get_samples(
     shown = monitor.samples(caller, minutes=minutes)
     services.audit.record_read(caller, Action.SAMPLES_READ, counts={"samples": len(shown.samples)})
     return shown
+
+
+@router.get("/replicas", responses=problem_responses(401, 403, 422, 503))
+async def list_replicas(
+    caller: Operator,
+    services: Services,
+    order: Order = "asc",
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+    cursor: Cursor = None,
+) -> Page[ReplicaView]:
+    """List the running servers and workers, the one that started first first. Needs the scope `operator`.
+
+    They announce themselves over the bus every ten seconds. One that was killed is listed for 30 seconds more; one that
+    is not connected to the bus is not listed.
+    """
+    page = list_seen_replicas(
+        caller, services.replicas, cursors=services.cursors, order=order, limit=limit, cursor=cursor
+    )
+    services.audit.record_read(caller, Action.REPLICA_LIST, counts={"replicas": len(page.data)})
+    return page
 
 
 @router.get("/slow-calls", responses=problem_responses(401, 403, 422, 503))

@@ -1232,6 +1232,15 @@ class Operations:
             ),
         )
 
+    def count_jobs(self, *, all_tenants: bool | None = None) -> types.JobCounts:
+        """Return the number of unfinished jobs, by kind and state, and when the next of each kind is due."""
+        return cast(
+            "types.JobCounts",
+            self._transport.request(
+                "GET", "/v1/admin/jobs/counts", "safe", query={"all_tenants": all_tenants}, headers={}
+            ),
+        )
+
     def get_job(self, job_id: str, *, all_tenants: bool | None = None) -> types.JobView:
         """Read one job that has not finished, such as a parked one with its error."""
         return cast(
@@ -1310,6 +1319,13 @@ class Operations:
             ),
         )
 
+    def verify_audit(self, *, body: types.AuditVerify) -> types.AuditVerification:
+        """Verify the hash chains of the tenant's audit, as `turnkeep audit verify` does. Needs the scope `admin`."""
+        return cast(
+            "types.AuditVerification",
+            self._transport.request("POST", "/v1/admin/audit/verify", "unsent", query={}, headers={}, body=body),
+        )
+
     def list_spaces(self) -> types.EmbeddingSpaces:
         """List the embedding spaces with their states and how far they are filled. Needs the scope `operator`."""
         return cast(
@@ -1373,6 +1389,21 @@ class Operations:
         return cast(
             "types.MetricSamples",
             self._transport.request("GET", "/v1/admin/samples", "safe", query={"minutes": minutes}, headers={}),
+        )
+
+    def list_replicas(
+        self, *, order: Literal["asc", "desc"] | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> types.ReplicaViewPage:
+        """List the running servers and workers, the one that started first first. Needs the scope `operator`."""
+        return cast(
+            "types.ReplicaViewPage",
+            self._transport.request(
+                "GET",
+                "/v1/admin/replicas",
+                "safe",
+                query={"order": order, "limit": limit, "cursor": cursor},
+                headers={},
+            ),
         )
 
     def list_slow_calls(
@@ -2766,6 +2797,15 @@ class AsyncOperations:
             ),
         )
 
+    async def count_jobs(self, *, all_tenants: bool | None = None) -> types.JobCounts:
+        """Return the number of unfinished jobs, by kind and state, and when the next of each kind is due."""
+        return cast(
+            "types.JobCounts",
+            await self._transport.request(
+                "GET", "/v1/admin/jobs/counts", "safe", query={"all_tenants": all_tenants}, headers={}
+            ),
+        )
+
     async def get_job(self, job_id: str, *, all_tenants: bool | None = None) -> types.JobView:
         """Read one job that has not finished, such as a parked one with its error."""
         return cast(
@@ -2844,6 +2884,13 @@ class AsyncOperations:
             ),
         )
 
+    async def verify_audit(self, *, body: types.AuditVerify) -> types.AuditVerification:
+        """Verify the hash chains of the tenant's audit, as `turnkeep audit verify` does. Needs the scope `admin`."""
+        return cast(
+            "types.AuditVerification",
+            await self._transport.request("POST", "/v1/admin/audit/verify", "unsent", query={}, headers={}, body=body),
+        )
+
     async def list_spaces(self) -> types.EmbeddingSpaces:
         """List the embedding spaces with their states and how far they are filled. Needs the scope `operator`."""
         return cast(
@@ -2911,6 +2958,21 @@ class AsyncOperations:
         return cast(
             "types.MetricSamples",
             await self._transport.request("GET", "/v1/admin/samples", "safe", query={"minutes": minutes}, headers={}),
+        )
+
+    async def list_replicas(
+        self, *, order: Literal["asc", "desc"] | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> types.ReplicaViewPage:
+        """List the running servers and workers, the one that started first first. Needs the scope `operator`."""
+        return cast(
+            "types.ReplicaViewPage",
+            await self._transport.request(
+                "GET",
+                "/v1/admin/replicas",
+                "safe",
+                query={"order": order, "limit": limit, "cursor": cursor},
+                headers={},
+            ),
         )
 
     async def list_slow_calls(

@@ -72,6 +72,22 @@ class AudioPart(TypedDict):
     input_audio: "InputAudio"
 
 
+class AuditBreak(TypedDict):
+    """The first place where a chain is not as it was sealed. `number` is null for a whole day."""
+
+    kind: Literal["entry_changed", "entry_removed", "entry_added", "seal_changed", "seal_removed"]
+    day: str
+    number: "int | None"
+
+
+class AuditChain(TypedDict):
+    """The end of the chain of a day: its number of entries, and the hash of the last one in hexadecimal."""
+
+    day: str
+    entries: int
+    hash: str
+
+
 class AuditEntry(TypedDict):
     """An entry of the audit: an action, its actor and its object. It has no content and no text of a caller."""
 
@@ -90,6 +106,27 @@ class AuditEntry(TypedDict):
     request_id: "str | None"
     day: "str | None"
     number: "int | None"
+
+
+class AuditVerification(TypedDict):
+    """Result of a part of the verification of a tenant's audit, oldest chain first."""
+
+    valid: bool
+    entries: int
+    first_break: "AuditBreak | None"
+    chains: "list[AuditChain]"
+    deleted_days: int
+    unsealed: int
+    has_more: bool
+    next_cursor: "str | None"
+
+
+class AuditVerify(TypedDict):
+    """What to verify of the audit."""
+
+    known: NotRequired["list[KnownChain]"]
+    max_entries: NotRequired[int]
+    cursor: NotRequired["str | None"]
 
 
 class BeforeTurn(TypedDict):
@@ -401,6 +438,15 @@ class ConversationUpdatedFrame(TypedDict):
 
     type: Literal["conversation.updated"]
     conversation: "ListedConversation"
+
+
+class DefaultLimits(TypedDict):
+    """The limits of the installation, which its settings give to tenants and keys for which nothing else was set."""
+
+    rates_enabled: bool
+    burst_s: int
+    rates: "RatesView"
+    quotas: "QuotaLimits"
 
 
 DeletedConversation = TypedDict(
@@ -951,6 +997,16 @@ Items = TypedDict(
 )
 
 
+class JobCounts(TypedDict):
+    """The unfinished jobs by state, and the same of each kind that has some."""
+
+    queued: int
+    running: int
+    parked: int
+    cancelled: int
+    kinds: "list[JobsOfKind]"
+
+
 class JobView(TypedDict):
     """A job that has not finished; finished ones are deleted."""
 
@@ -965,6 +1021,17 @@ class JobView(TypedDict):
     run_at: str
     last_error: "str | None"
     created_at: str
+
+
+class JobsOfKind(TypedDict):
+    """The unfinished jobs of one kind, by state. `next_run_at`: when the first of those that wait is due."""
+
+    kind: str
+    queued: int
+    running: int
+    parked: int
+    cancelled: int
+    next_run_at: "str | None"
 
 
 class JobsSample(TypedDict):
@@ -1009,10 +1076,12 @@ class KeyCreate(TypedDict):
 
 
 class KeyLimitsView(TypedDict):
-    """The rates of a key."""
+    """The rates of a key. `rates` are those that apply: `own` where that is set and lower, else `tenant`."""
 
     key_id: str
     rates: "RatesView"
+    own: "OwnRates"
+    tenant: "RatesView"
 
 
 class KeyMade(TypedDict):
@@ -1040,6 +1109,14 @@ class KeyRotate(TypedDict):
     grace_s: NotRequired[int]
 
 
+class KnownChain(TypedDict):
+    """The end of the chain of a day, as an earlier verification returned it: its entries, and the hash of the last."""
+
+    day: str
+    entries: int
+    hash: str
+
+
 class LimitsView(TypedDict):
     """The limits of a tenant, and what it has used today (UTC). Quotas start again at `resets_at`."""
 
@@ -1047,6 +1124,8 @@ class LimitsView(TypedDict):
     rates: "RatesView"
     quotas: "QuotasView"
     resets_at: str
+    own: "OwnLimits"
+    defaults: "DefaultLimits"
 
 
 class ListedConversation(TypedDict):
@@ -1378,6 +1457,33 @@ class OwnKey(TypedDict):
     owners: "list[str] | None"
 
 
+class OwnLimits(TypedDict):
+    """The limits that were set for a tenant."""
+
+    rates: "OwnRates"
+    quotas: "OwnQuotas"
+
+
+class OwnQuotas(TypedDict):
+    """Quotas that were set; null where nothing was set, and 0 for no limit."""
+
+    daily_turns: "int | None"
+    daily_bytes: "int | None"
+    daily_vectors: "int | None"
+    daily_model_tokens: "int | None"
+    daily_model_cost: "float | None"
+
+
+class OwnRates(TypedDict):
+    """Calls per second of each class that were set; null where nothing was set, and 0 for no limit."""
+
+    read: "float | None"
+    write: "float | None"
+    chunk: "float | None"
+    search: "float | None"
+    model: "float | None"
+
+
 class OwnedConversations(TypedDict):
     """Conversations of an owner, the one last written to first; `count` is the number of all."""
 
@@ -1519,6 +1625,16 @@ OperationPage = TypedDict(
     {
         "object": Literal["list"],
         "data": "list[Operation]",
+        "has_more": bool,
+        "next_cursor": "str | None",
+    },
+)
+
+ReplicaViewPage = TypedDict(
+    "ReplicaViewPage",
+    {
+        "object": Literal["list"],
+        "data": "list[ReplicaView]",
         "has_more": bool,
         "next_cursor": "str | None",
     },
@@ -1780,6 +1896,16 @@ class ProviderMessage(TypedDict):
     tool_call_id: NotRequired["str | None"]
 
 
+class QuotaLimits(TypedDict):
+    """What a tenant may use in a day; 0 for no limit."""
+
+    daily_turns: int
+    daily_bytes: int
+    daily_vectors: int
+    daily_model_tokens: int
+    daily_model_cost: float
+
+
 class QuotaView(TypedDict):
     """A limit for the day, 0 if there is none, and what is used of it."""
 
@@ -1912,6 +2038,21 @@ class ReplayRequest(TypedDict):
     since: str
     until: NotRequired["str | None"]
     statuses: NotRequired["list[DeliveryStatus]"]
+
+
+class ReplicaView(TypedDict):
+    """A running process of the installation, as it announces itself."""
+
+    id: str
+    kind: Literal["server", "worker"]
+    is_this: bool
+    runs_jobs: bool
+    version: str
+    schema_revision: str
+    host: str
+    process_number: int
+    started_at: str
+    seen_at: str
 
 
 class RereadFrame(TypedDict):
@@ -2651,6 +2792,7 @@ Action: TypeAlias = Literal[
     "stats.read",
     "samples.read",
     "slow_calls.list",
+    "replicas.list",
     "usage.list",
     "erasures.start",
     "erasures.end",
@@ -2678,6 +2820,7 @@ Action: TypeAlias = Literal[
     "spaces.switch",
     "spaces.drop",
     "audit.list",
+    "audit.verify",
     "audit.lose",
 ]
 ActorKind: TypeAlias = Literal["key", "person", "token", "job", "command"]

@@ -30,7 +30,7 @@ export type Access = 'read' | 'append';
  *
  * What a request did. The names are stable: an action is added, and never renamed.
  */
-export type Action = 'conversations.create' | 'conversations.update' | 'conversations.delete' | 'conversations.trash' | 'conversations.restore' | 'conversations.fork' | 'conversations.undo_compact' | 'turns.append' | 'turns.open' | 'turns.resume' | 'turns.commit' | 'turns.abort' | 'turns.revise' | 'turns.erase' | 'summaries.create' | 'facts.create' | 'facts.update' | 'facts.retract' | 'facts.undo' | 'facts.extract' | 'memories.store' | 'memories.delete' | 'memories.search' | 'recall.search' | 'contexts.build' | 'agents.ask' | 'tools.call' | 'tokens.create' | 'tokens.revoke' | 'keys.create' | 'keys.rotate' | 'keys.revoke' | 'keys.limit' | 'keys.list' | 'tenants.create' | 'tenants.update' | 'tenants.limit' | 'tenants.read' | 'limits.read' | 'stats.read' | 'samples.read' | 'slow_calls.list' | 'usage.list' | 'erasures.start' | 'erasures.end' | 'erasures.list' | 'exports.read' | 'imports.start' | 'imports.end' | 'owners.read' | 'operations.cancel' | 'webhooks.create' | 'webhooks.update' | 'webhooks.rotate' | 'webhooks.test' | 'webhooks.replay' | 'webhooks.disable' | 'webhooks.delete' | 'webhooks.list' | 'jobs.list' | 'jobs.read' | 'jobs.retry' | 'jobs.cancel' | 'spaces.list' | 'spaces.add' | 'spaces.compare' | 'spaces.switch' | 'spaces.drop' | 'audit.list' | 'audit.lose';
+export type Action = 'conversations.create' | 'conversations.update' | 'conversations.delete' | 'conversations.trash' | 'conversations.restore' | 'conversations.fork' | 'conversations.undo_compact' | 'turns.append' | 'turns.open' | 'turns.resume' | 'turns.commit' | 'turns.abort' | 'turns.revise' | 'turns.erase' | 'summaries.create' | 'facts.create' | 'facts.update' | 'facts.retract' | 'facts.undo' | 'facts.extract' | 'memories.store' | 'memories.delete' | 'memories.search' | 'recall.search' | 'contexts.build' | 'agents.ask' | 'tools.call' | 'tokens.create' | 'tokens.revoke' | 'keys.create' | 'keys.rotate' | 'keys.revoke' | 'keys.limit' | 'keys.list' | 'tenants.create' | 'tenants.update' | 'tenants.limit' | 'tenants.read' | 'limits.read' | 'stats.read' | 'samples.read' | 'slow_calls.list' | 'replicas.list' | 'usage.list' | 'erasures.start' | 'erasures.end' | 'erasures.list' | 'exports.read' | 'imports.start' | 'imports.end' | 'owners.read' | 'operations.cancel' | 'webhooks.create' | 'webhooks.update' | 'webhooks.rotate' | 'webhooks.test' | 'webhooks.replay' | 'webhooks.disable' | 'webhooks.delete' | 'webhooks.list' | 'jobs.list' | 'jobs.read' | 'jobs.retry' | 'jobs.cancel' | 'spaces.list' | 'spaces.add' | 'spaces.compare' | 'spaces.switch' | 'spaces.drop' | 'audit.list' | 'audit.verify' | 'audit.lose';
 
 /**
  * ActorKind
@@ -213,6 +213,46 @@ export type AudioPart = {
 };
 
 /**
+ * AuditBreak
+ *
+ * The first place where a chain is not as it was sealed. `number` is null for a whole day.
+ */
+export type AuditBreak = {
+    /**
+     * Kind
+     */
+    kind: 'entry_changed' | 'entry_removed' | 'entry_added' | 'seal_changed' | 'seal_removed';
+    /**
+     * Day
+     */
+    day: string;
+    /**
+     * Number
+     */
+    number: number | null;
+};
+
+/**
+ * AuditChain
+ *
+ * The end of the chain of a day: its number of entries, and the hash of the last one in hexadecimal.
+ */
+export type AuditChain = {
+    /**
+     * Day
+     */
+    day: string;
+    /**
+     * Entries
+     */
+    entries: number;
+    /**
+     * Hash
+     */
+    hash: string;
+};
+
+/**
  * AuditEntry
  *
  * An entry of the audit: an action, its actor and its object. It has no content and no text of a caller.
@@ -282,6 +322,70 @@ export type AuditEntry = {
      * Number
      */
     number: number | null;
+};
+
+/**
+ * AuditVerification
+ *
+ * Result of a part of the verification of a tenant's audit, oldest chain first.
+ *
+ * `valid`: no break up to here. `entries`: entries that this part has hashed and compared. `chains`: the chains whose
+ * end it reached; `deleted_days` of them have no entries any more, because of their age. `unsealed`: entries that are
+ * in no chain yet. `next_cursor` requests the next part; it is null at the end, and after a break.
+ */
+export type AuditVerification = {
+    /**
+     * Valid
+     */
+    valid: boolean;
+    /**
+     * Entries
+     */
+    entries: number;
+    first_break: AuditBreak | null;
+    /**
+     * Chains
+     */
+    chains: Array<AuditChain>;
+    /**
+     * Deleted Days
+     */
+    deleted_days: number;
+    /**
+     * Unsealed
+     */
+    unsealed: number;
+    /**
+     * Has More
+     */
+    has_more: boolean;
+    /**
+     * Next Cursor
+     */
+    next_cursor: string | null;
+};
+
+/**
+ * AuditVerify
+ *
+ * What to verify of the audit.
+ *
+ * `known`: `chains` of an earlier answer, or of `turnkeep audit verify --json`, that were kept in another place. They
+ * must still be there, unchanged. `cursor`: the `next_cursor` of the part before, sent with the same `known`.
+ */
+export type AuditVerify = {
+    /**
+     * Known
+     */
+    known?: Array<KnownChain>;
+    /**
+     * Max Entries
+     */
+    max_entries?: number;
+    /**
+     * Cursor
+     */
+    cursor?: string | null;
 };
 
 /**
@@ -1193,6 +1297,26 @@ export type ConversationUpdatedFrame = {
      */
     type: 'conversation.updated';
     conversation: ListedConversation;
+};
+
+/**
+ * DefaultLimits
+ *
+ * The limits of the installation, which its settings give to tenants and keys for which nothing else was set.
+ *
+ * `rates_enabled`: whether rates are limited at all. A key can make the calls of `burst_s` seconds at once.
+ */
+export type DefaultLimits = {
+    /**
+     * Rates Enabled
+     */
+    rates_enabled: boolean;
+    /**
+     * Burst S
+     */
+    burst_s: number;
+    rates: RatesView;
+    quotas: QuotaLimits;
 };
 
 /**
@@ -2813,6 +2937,34 @@ export type Items = {
 };
 
 /**
+ * JobCounts
+ *
+ * The unfinished jobs by state, and the same of each kind that has some.
+ */
+export type JobCounts = {
+    /**
+     * Queued
+     */
+    queued: number;
+    /**
+     * Running
+     */
+    running: number;
+    /**
+     * Parked
+     */
+    parked: number;
+    /**
+     * Cancelled
+     */
+    cancelled: number;
+    /**
+     * Kinds
+     */
+    kinds: Array<JobsOfKind>;
+};
+
+/**
  * JobState
  *
  * State of a job: waiting or running, failed too often, or cancelled by an operator.
@@ -2872,6 +3024,40 @@ export type JobView = {
      * Created At
      */
     created_at: string;
+};
+
+/**
+ * JobsOfKind
+ *
+ * The unfinished jobs of one kind, by state. `next_run_at`: when the first of those that wait is due.
+ *
+ * A time in the past means that no worker has a free place for it.
+ */
+export type JobsOfKind = {
+    /**
+     * Kind
+     */
+    kind: string;
+    /**
+     * Queued
+     */
+    queued: number;
+    /**
+     * Running
+     */
+    running: number;
+    /**
+     * Parked
+     */
+    parked: number;
+    /**
+     * Cancelled
+     */
+    cancelled: number;
+    /**
+     * Next Run At
+     */
+    next_run_at: string | null;
 };
 
 /**
@@ -3001,7 +3187,7 @@ export type KeyCreate = {
 /**
  * KeyLimitsView
  *
- * The rates of a key.
+ * The rates of a key. `rates` are those that apply: `own` where that is set and lower, else `tenant`.
  */
 export type KeyLimitsView = {
     /**
@@ -3009,6 +3195,8 @@ export type KeyLimitsView = {
      */
     key_id: string;
     rates: RatesView;
+    own: OwnRates;
+    tenant: RatesView;
 };
 
 /**
@@ -3095,11 +3283,32 @@ export type KeyRotate = {
 export type Kind = 'user_message' | 'agent_message' | 'tool_call_request' | 'tool_result' | 'system_instruction' | 'compaction';
 
 /**
+ * KnownChain
+ *
+ * The end of the chain of a day, as an earlier verification returned it: its entries, and the hash of the last.
+ */
+export type KnownChain = {
+    /**
+     * Day
+     */
+    day: string;
+    /**
+     * Entries
+     */
+    entries: number;
+    /**
+     * Hash
+     */
+    hash: string;
+};
+
+/**
  * LimitsView
  *
  * The limits of a tenant, and what it has used today (UTC). Quotas start again at `resets_at`.
  *
- * What replicas have counted and not written yet is missing: at most the last minute (`TURNKEEP_QUOTA_FLUSH_S`).
+ * `rates` and the limits of `quotas` are those that apply: `own` where that is set, else `defaults`. What replicas
+ * have counted and not written yet is missing: at most the last minute (`TURNKEEP_QUOTA_FLUSH_S`).
  */
 export type LimitsView = {
     /**
@@ -3112,6 +3321,8 @@ export type LimitsView = {
      * Resets At
      */
     resets_at: string;
+    own: OwnLimits;
+    defaults: DefaultLimits;
 };
 
 /**
@@ -4109,6 +4320,72 @@ export type OwnKey = {
 };
 
 /**
+ * OwnLimits
+ *
+ * The limits that were set for a tenant.
+ */
+export type OwnLimits = {
+    rates: OwnRates;
+    quotas: OwnQuotas;
+};
+
+/**
+ * OwnQuotas
+ *
+ * Quotas that were set; null where nothing was set, and 0 for no limit.
+ */
+export type OwnQuotas = {
+    /**
+     * Daily Turns
+     */
+    daily_turns: number | null;
+    /**
+     * Daily Bytes
+     */
+    daily_bytes: number | null;
+    /**
+     * Daily Vectors
+     */
+    daily_vectors: number | null;
+    /**
+     * Daily Model Tokens
+     */
+    daily_model_tokens: number | null;
+    /**
+     * Daily Model Cost
+     */
+    daily_model_cost: number | null;
+};
+
+/**
+ * OwnRates
+ *
+ * Calls per second of each class that were set; null where nothing was set, and 0 for no limit.
+ */
+export type OwnRates = {
+    /**
+     * Read
+     */
+    read: number | null;
+    /**
+     * Write
+     */
+    write: number | null;
+    /**
+     * Chunk
+     */
+    chunk: number | null;
+    /**
+     * Search
+     */
+    search: number | null;
+    /**
+     * Model
+     */
+    model: number | null;
+};
+
+/**
  * OwnedConversations
  *
  * Conversations of an owner, the one last written to first; `count` is the number of all.
@@ -4444,6 +4721,28 @@ export type PageOperation = {
 };
 
 /**
+ * Page[ReplicaView]
+ */
+export type PageReplicaView = {
+    /**
+     * Object
+     */
+    object: 'list';
+    /**
+     * Data
+     */
+    data: Array<ReplicaView>;
+    /**
+     * Has More
+     */
+    has_more: boolean;
+    /**
+     * Next Cursor
+     */
+    next_cursor: string | null;
+};
+
+/**
  * Page[SlowCall]
  */
 export type PageSlowCall = {
@@ -4688,6 +4987,34 @@ export type ProviderMessage = {
      */
     tool_call_id?: string | null;
     [key: string]: unknown;
+};
+
+/**
+ * QuotaLimits
+ *
+ * What a tenant may use in a day; 0 for no limit.
+ */
+export type QuotaLimits = {
+    /**
+     * Daily Turns
+     */
+    daily_turns: number;
+    /**
+     * Daily Bytes
+     */
+    daily_bytes: number;
+    /**
+     * Daily Vectors
+     */
+    daily_vectors: number;
+    /**
+     * Daily Model Tokens
+     */
+    daily_model_tokens: number;
+    /**
+     * Daily Model Cost
+     */
+    daily_model_cost: number;
 };
 
 /**
@@ -5062,6 +5389,58 @@ export type ReplayRequest = {
      * Statuses
      */
     statuses?: Array<DeliveryStatus>;
+};
+
+/**
+ * ReplicaView
+ *
+ * A running process of the installation, as it announces itself.
+ *
+ * `kind`: `server`, or `worker` for `turnkeep worker`. `is_this`: the process that answers. `schema_revision` is the
+ * newest one that its release knows. `process_number` is its number on its host. `seen_at`: its last announcement, at
+ * most 30 seconds ago.
+ */
+export type ReplicaView = {
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Kind
+     */
+    kind: 'server' | 'worker';
+    /**
+     * Is This
+     */
+    is_this: boolean;
+    /**
+     * Runs Jobs
+     */
+    runs_jobs: boolean;
+    /**
+     * Version
+     */
+    version: string;
+    /**
+     * Schema Revision
+     */
+    schema_revision: string;
+    /**
+     * Host
+     */
+    host: string;
+    /**
+     * Process Number
+     */
+    process_number: number;
+    /**
+     * Started At
+     */
+    started_at: string;
+    /**
+     * Seen At
+     */
+    seen_at: string;
 };
 
 /**
@@ -14095,6 +14474,58 @@ export type ListJobsResponses = {
 
 export type ListJobsResponse = ListJobsResponses[keyof ListJobsResponses];
 
+export type CountJobsData = {
+    body?: never;
+    path?: never;
+    query?: {
+        /**
+         * All Tenants
+         *
+         * Of all tenants and the installation, instead of the key's tenant. Needs the scope `operator`.
+         */
+        all_tenants?: boolean;
+    };
+    url: '/v1/admin/jobs/counts';
+};
+
+export type CountJobsErrors = {
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type CountJobsError = CountJobsErrors[keyof CountJobsErrors];
+
+export type CountJobsResponses = {
+    /**
+     * Successful Response
+     */
+    200: JobCounts;
+};
+
+export type CountJobsResponse = CountJobsResponses[keyof CountJobsResponses];
+
 export type GetJobData = {
     body?: never;
     path: {
@@ -14395,6 +14826,67 @@ export type ListAuditEntriesResponses = {
 };
 
 export type ListAuditEntriesResponse = ListAuditEntriesResponses[keyof ListAuditEntriesResponses];
+
+export type VerifyAuditData = {
+    body: AuditVerify;
+    path?: never;
+    query?: never;
+    url: '/v1/admin/audit/verify';
+};
+
+export type VerifyAuditErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type VerifyAuditError = VerifyAuditErrors[keyof VerifyAuditErrors];
+
+export type VerifyAuditResponses = {
+    /**
+     * Successful Response
+     */
+    200: AuditVerification;
+};
+
+export type VerifyAuditResponse = VerifyAuditResponses[keyof VerifyAuditResponses];
 
 export type ListSpacesData = {
     body?: never;
@@ -14822,6 +15314,66 @@ export type GetSamplesResponses = {
 };
 
 export type GetSamplesResponse = GetSamplesResponses[keyof GetSamplesResponses];
+
+export type ListReplicasData = {
+    body?: never;
+    path?: never;
+    query?: {
+        /**
+         * Order
+         */
+        order?: 'asc' | 'desc';
+        /**
+         * Limit
+         */
+        limit?: number;
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before, with the same filters.
+         */
+        cursor?: string | null;
+    };
+    url: '/v1/admin/replicas';
+};
+
+export type ListReplicasErrors = {
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type ListReplicasError = ListReplicasErrors[keyof ListReplicasErrors];
+
+export type ListReplicasResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageReplicaView;
+};
+
+export type ListReplicasResponse = ListReplicasResponses[keyof ListReplicasResponses];
 
 export type ListSlowCallsData = {
     body?: never;

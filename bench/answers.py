@@ -44,7 +44,7 @@ BUDGETS: Final = (1000, 4000)
 NEWEST, WHOLE = "newest turns", "whole dialogue"
 CONTEXTS: Final[Mapping[str, Mapping[str, JsonValue]]] = {
     "context": {"semantic_recall": {"k": 10}},
-    "context, mostly recall": {"semantic_recall": {"k": 50}, "recent_turns": 4, "include_summary": False},
+    "context, mostly recall": {"semantic_recall": {"k": 100}, "recent_turns": 4, "include_summary": False},
 }
 """What is asked of `POST …/context`, besides budget and query."""
 QUESTION: Final = (

@@ -1,5 +1,8 @@
 """The tree of pages that the documentation site is rendered from."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,3 +107,19 @@ def test_types_are_shown_in_words() -> None:
     assert type_text(union) == "list of [Part](objects.md#part), at most 3 items or null"
     assert type_text({"enum": ["a", "b"], "type": "string"}) == '`"a"` or `"b"`'
     assert type_text({"type": "string", "format": "date-time"}) == "string (date-time)"
+
+
+@pytest.mark.slow
+def test_the_build_fails_on_a_planted_link_to_no_heading(tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    (pages / "site.css").write_text("")
+    shutil.copy(ROOT / "scripts/site/zensical.toml", tmp_path)
+    command = [str(Path(sys.executable).parent / "zensical"), "build", "--strict", "--clean", "--config-file"]
+    for anchor, is_there in (("#there-is-one", True), ("#there-is-none", False)):
+        (pages / "index.md").write_text(f"# Index\n\n[link]({anchor})\n\n## There is one\n")
+        built = subprocess.run(
+            [*command, str(tmp_path / "zensical.toml")], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert (built.returncode == 0) is is_there, built.stdout + built.stderr
+    assert "anchor does not exist" in built.stderr

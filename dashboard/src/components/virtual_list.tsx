@@ -64,7 +64,7 @@ export function VirtualList<T>(props: Props<T>) {
   const height = virtualizer.getTotalSize();
   // rows that come before the selected one change its index, so it is known by its key
   const selectedKey = selected !== undefined && rows[selected] !== undefined ? keyOf(rows[selected] as T) : null;
-  const before = useRef({ first: "", last: "", height: 0, atEnd: selectedKey === null, isHeld: false, target: "" });
+  const before = useRef({ first: "", last: "", height: 0, top: 0, atEnd: selectedKey === null, isHeld: false, target: "" });
   useLayoutEffect(() => {
     const scroller = element.current;
     const was = before.current;
@@ -101,7 +101,12 @@ export function VirtualList<T>(props: Props<T>) {
 
   const onScroll = () => {
     const scroller = element.current;
-    if (scroller) before.current.atEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < AT_END_PX;
+    if (!scroller) return;
+    const was = before.current;
+    // a row that is higher than estimated moves the end away: only who scrolls up leaves it
+    if (scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < AT_END_PX) was.atEnd = true;
+    else if (scroller.scrollTop < was.top) was.atEnd = false;
+    was.top = scroller.scrollTop;
   };
   return (
     <div ref={element} class={`virtual ${props.class ?? ""}`} role={props.role ?? "list"} aria-label={props.label} tabIndex={0}

@@ -19,3 +19,12 @@ export function clipped(text: string, most = 160): string {
   const line = text.replaceAll(/\s+/g, " ").trim();
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
+
+/** A line of Markdown as plain text: without the marks of emphasis, code, headings and tables. */
+export function withoutMarks(line: string): string {
+  return line
+    .replaceAll(/\|(?:\s*:?-{3,}:?\s*\|)+/g, " ")
+    .replaceAll(/\s*\|\s*/g, "  ")
+    .replaceAll(/\*\*|`+|^#{1,6}\s/g, "")
+    .trim();
+}

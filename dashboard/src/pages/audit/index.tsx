@@ -11,6 +11,7 @@ import { PagedTable } from "../../components/table";
 import { number, time } from "../../lib/format";
 import { fromLocalTime } from "../../lib/local_time";
 import { useSettled } from "../../lib/settled";
+import { isWide } from "../../lib/window";
 import { ACTIONS, OBJECT_KINDS } from "../../lib/vocabulary";
 import { strings } from "../../strings";
 
@@ -23,6 +24,7 @@ export default function AuditPage() {
   const [typed, setTyped] = useState<Filters>({ ...NO_FILTERS, ...pick(query) });
   const filters = useSettled(typed, 300);
   const pages = usePages<AuditEntry>(JSON.stringify(filters), (cursor) => body(api.GET("/v1/admin/audit", { params: { query: { limit: 100, ...given(filters), ...(cursor ? { cursor } : {}) } } })));
+  const [areFiltersOpen] = useState(() => isWide() || Object.keys(pick(query)).length > 0);
   const set = (change: Partial<Filters>) => setTyped({ ...typed, ...change });
   return (
     <div class="stack">
@@ -31,17 +33,20 @@ export default function AuditPage() {
         <span class="muted">{text.intro}</span>
         <button class="push" onClick={pages.reload}>{strings.app.refresh}</button>
       </div>
-      <div class="card form-grid" role="search">
-        <SelectField label={text.action} value={typed.action} onValue={(action) => set({ action })} options={[["", strings.app.any], ...ACTIONS.map((one) => [one, one] as const)]} />
-        <SelectField label={text.objectKind} value={typed.object_kind} onValue={(object_kind) => set({ object_kind })} options={[["", strings.app.any], ...OBJECT_KINDS.map((one) => [one, one.replace("_", " ")] as const)]} />
-        <TextField label={text.objectId} value={typed.object_id} onValue={(object_id) => set({ object_id })} />
-        <TextField label={text.conversation} value={typed.conversation_id} onValue={(conversation_id) => set({ conversation_id })} />
-        <TextField label={text.key} value={typed.key_id} onValue={(key_id) => set({ key_id })} />
-        <TextField label={text.request} value={typed.request_id} onValue={(request_id) => set({ request_id })} />
-        <TextField label={text.since} type="datetime-local" value={typed.since} onValue={(since) => set({ since })} />
-        <TextField label={text.until} type="datetime-local" value={typed.until} onValue={(until) => set({ until })} />
-        <button onClick={() => setTyped(NO_FILTERS)}>{text.clear}</button>
-      </div>
+      <details class="card more-options" open={areFiltersOpen}>
+        <summary>{text.filters}</summary>
+        <div class="form-grid" role="search">
+          <SelectField label={text.action} value={typed.action} onValue={(action) => set({ action })} options={[["", strings.app.any], ...ACTIONS.map((one) => [one, one] as const)]} />
+          <SelectField label={text.objectKind} value={typed.object_kind} onValue={(object_kind) => set({ object_kind })} options={[["", strings.app.any], ...OBJECT_KINDS.map((one) => [one, one.replace("_", " ")] as const)]} />
+          <TextField label={text.objectId} value={typed.object_id} onValue={(object_id) => set({ object_id })} />
+          <TextField label={text.conversation} value={typed.conversation_id} onValue={(conversation_id) => set({ conversation_id })} />
+          <TextField label={text.key} value={typed.key_id} onValue={(key_id) => set({ key_id })} />
+          <TextField label={text.request} value={typed.request_id} onValue={(request_id) => set({ request_id })} />
+          <TextField label={text.since} type="datetime-local" value={typed.since} onValue={(since) => set({ since })} />
+          <TextField label={text.until} type="datetime-local" value={typed.until} onValue={(until) => set({ until })} />
+          <button onClick={() => setTyped(NO_FILTERS)}>{text.clear}</button>
+        </div>
+      </details>
       <p class="small muted">{text.chain}</p>
       <PagedTable label={text.title} pages={pages} keyOf={(entry) => entry.id} empty={<><p>{text.empty}</p><button onClick={() => setTyped(NO_FILTERS)}>{text.clear}</button></>}
         columns={[

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { api, body } from "../../api/client";
 import { useLoaded } from "../../api/paging";
-import type { Context, Summary } from "../../api/types";
+import type { Context, Fact, Summary } from "../../api/types";
 import { strings } from "../../strings";
 
 const text = strings.context;
@@ -22,23 +22,25 @@ export interface Covered {
   summarised: Range[];
 }
 
-/** What a page knows of the conversation beside the context: where its newest turns and its summaries are. */
+/** What a page knows of the conversation beside the context: where its newest turns and its summaries are, and its facts. */
 export interface Known {
   last: number;
   summaries: Map<string, Summary>;
   positions: Map<string, number>;
+  facts: Map<string, Fact>;
 }
 
 export function useKnown(id: string): Known | null {
   const newest = useLoaded(id, async () => {
     const positions = new Map<string, number>();
     const path = { conversation_id: id };
-    const [turns, summaries] = await Promise.all([
+    const [turns, summaries, facts] = await Promise.all([
       body(api.GET("/v1/conversations/{conversation_id}/turns", { params: { path, query: { order: "desc", limit: NEWEST_TURNS } } })),
       body(api.GET("/v1/conversations/{conversation_id}/summaries", { params: { path, query: { order: "desc", limit: 200 } } })),
+      body(api.POST("/v1/facts/search", { body: { conversation_id: id, limit: 200 } })),
     ]);
     for (const turn of turns.data) if (turn.position !== null) positions.set(turn.id, turn.position);
-    return { last: turns.data[0]?.position ?? 0, summaries: new Map(summaries.data.map((one) => [one.id, one])), positions };
+    return { last: turns.data[0]?.position ?? 0, summaries: new Map(summaries.data.map((one) => [one.id, one])), positions, facts: new Map(facts.data.map((one) => [one.id, one])) };
   });
   return newest.value;
 }

@@ -1,16 +1,16 @@
 // The context inspector: the messages that a model would see, the budget of each section, and why each part is there.
-import { useMemo, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { api, body } from "../../api/client";
 import { useLatest } from "../../api/latest";
 import type { Context, ContextRequest, Explained } from "../../api/types";
 import { CopyButton, ErrorNote, Loading } from "../../components/basics";
-import { conversationLink, factsLink } from "../../lib/links";
-import { memo } from "../../lib/memo";
 import { useSettled } from "../../lib/settled";
 import { isWide } from "../../lib/window";
 import type { PageProps } from "../../registry";
 import { strings } from "../../strings";
 import { Coverage, useKnown, type Known } from "./coverage";
+import { MessageView } from "./message_view";
+import { Reasons } from "./reasons";
 import { asCurl, asPython, asTypeScript } from "./snippets";
 import "./context.css";
 
@@ -19,7 +19,6 @@ const FORMATS = ["openai", "openai_responses", "anthropic", "workers_ai", "canon
 const SECTIONS = ["system", "recent", "summary", "facts", "memories", "recalled"] as const;
 const LARGEST_BUDGET_LOG2 = 17;
 const TYPING_MS = 200;
-const SHOWN_REASONS = 60;
 const NO_REASONS: Explained[] = [];
 
 interface Options {
@@ -105,8 +104,7 @@ export default function ContextPage({ params }: PageProps) {
           </details>
         </form>
         <div class="stack">
-          {built.error && <ErrorNote error={built.error} />}
-          {built.value ? <Built id={id} known={known} context={built.value} tookMs={built.tookMs} /> : built.loading && <Loading />}
+          {built.error ? <ErrorNote error={built.error} /> : built.value ? <Built id={id} known={known} context={built.value} tookMs={built.tookMs} /> : <Loading />}
         </div>
       </div>
     </div>
@@ -144,62 +142,14 @@ function Built({ id, context, tookMs, known }: BuiltProps) {
         </ul>
         <Coverage id={id} context={context} known={known} />
         <p class={gap ? "badge warn" : "badge good"}>{gap ? text.gap(gap.turns, gap.from_position, gap.to_position) : text.noGap}</p>
-        {degraded.length > 0 && <p class="badge warn">{text.missing(degraded.join(", "))}</p>}
+        {degraded.map((code) => <p key={code} class="badge warn">{text.degraded[code] ?? text.missing(code)}</p>)}
       </section>
       <Reasons id={id} explain={explain ?? NO_REASONS} known={known} />
       <section class="card stack">
         <h2>{text.messages}</h2>
-        {context.system && <Message json={JSON.stringify(context.system, null, 2)} />}
-        {context.messages.map((message, index) => <Message key={index} json={JSON.stringify(message, null, 2)} />)}
+        {context.system && <MessageView json={JSON.stringify({ role: "system", content: context.system }, null, 2)} />}
+        {context.messages.map((message, index) => <MessageView key={index} json={JSON.stringify(message, null, 2)} />)}
       </section>
     </>
   );
-}
-
-const Message = memo(function Message({ json }: { json: string }) {
-  return <pre class="message" tabIndex={0}>{json}</pre>;
-});
-
-function Reasons({ id, explain, known }: { id: string; explain: Explained[]; known: Known | null }) {
-  const [isWhole, setWhole] = useState(false);
-  // what the model sees comes first
-  const ordered = useMemo(() => [...explain].sort((a, b) => Number(a.decision === "dropped") - Number(b.decision === "dropped")), [explain]);
-  const shown = isWhole ? ordered : ordered.slice(0, SHOWN_REASONS);
-  return (
-    <section class="card stack">
-      <p class="row spread">
-        <strong>{text.why}</strong>
-        {shown.length < explain.length && <span class="row small muted number">{text.reasonsOf(shown.length, explain.length)} <button onClick={() => setWhole(true)}>{text.moreReasons}</button></span>}
-      </p>
-      <ul class="reasons">
-        {shown.map(({ section, id: item, decision, reason, tokens }) => (
-          <Reason key={`${section} ${item}`} conversation={id} section={section} id={item} decision={decision} reason={reason} tokens={tokens}
-            position={known?.positions.get(item)} />
-        ))}
-      </ul>
-    </section>
-  );
-}
-
-type ReasonProps = Pick<Explained, "section" | "id" | "decision" | "reason" | "tokens"> & { conversation: string; position: number | undefined };
-
-const Reason = memo(function Reason({ conversation, section, id, decision, reason, tokens, position }: ReasonProps) {
-  return (
-    <li class={decision}>
-      <span class="row">
-        <span class="badge">{text.names[section]}</span>
-        <span class={decision === "included" ? "badge good" : "badge bad"}>{decision === "included" ? text.included : text.dropped}</span>
-        <span class="small muted number">{text.tokens(tokens)}</span>
-        <ItemLink conversation={conversation} section={section} id={id} position={position} />
-      </span>
-      <span>{reason}</span>
-    </li>
-  );
-});
-
-function ItemLink({ conversation, section, id, position }: Pick<ReasonProps, "conversation" | "section" | "id" | "position">) {
-  const isTurn = section === "recent" || section === "recalled";
-  const href = isTurn ? conversationLink(conversation, id) : section === "facts" ? factsLink({ fact: id }) : null;
-  const name = position === undefined ? <code>{id}</code> : text.turn(position);
-  return href ? <a class="small number" href={href}>{name}</a> : <span class="small muted">{name}</span>;
 }

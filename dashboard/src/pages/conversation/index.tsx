@@ -102,7 +102,7 @@ export default function ConversationPage({ params }: PageProps) {
     [],
   );
   const conversation = head.value;
-  const title = conversation?.title || conversation?.external_id || id;
+  const title = conversation ? conversation.title || conversation.external_id || id : text.title;
   const mayWrite = currentSignIn()?.scopes.write ?? false;
   const restore = async () => {
     await api.POST("/v1/conversations/{conversation_id}/restore", { params: { path } });
@@ -116,7 +116,8 @@ export default function ConversationPage({ params }: PageProps) {
       </div>
     );
   }
-  if (head.error?.code === "conversation_trashed" || head.error?.code === "not_found") {
+  // also an id that is none
+  if (head.error && (head.error.code === "conversation_trashed" || head.error.status === 404 || head.error.status === 422)) {
     return (
       <div class="conversation-note stack">
         <a class="small" href="/dashboard">{text.back}</a>

@@ -79,14 +79,13 @@ function Place({ last, inView, onGo }: Pick<Props, "last" | "inView" | "onGo">) 
 function SummaryText({ summary, onGo, onClose }: { summary: Summary; onGo: (position: number) => void; onClose: () => void }) {
   return (
     <div class="card stack summary-text">
+      <p class="row spread tight"><strong class="number">{text.summary(summary.from_position, summary.to_position)}</strong> <button class="quiet" onClick={onClose}>{strings.app.close}</button></p>
       <p class="row small">
-        <strong class="number">{text.summary(summary.from_position, summary.to_position)}</strong>
         <span class="badge">{text.kinds[summary.kind]}</span>
         <span class="muted number">{strings.conversation.tokens(summary.tokens)}</span>
         {summary.model && <span class="muted">{summary.model}</span>}
         <time class="muted" dateTime={summary.created_at}>{time(summary.created_at)}</time>
-        <button class="push" onClick={() => onGo(summary.from_position)}>{text.goFirst}</button>
-        <button class="quiet" onClick={onClose}>{strings.app.close}</button>
+        <button class="link" onClick={() => onGo(summary.from_position)}>{text.goFirst}</button>
       </p>
       <p class="summary-words">{summary.text}</p>
     </div>

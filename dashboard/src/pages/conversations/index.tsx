@@ -12,6 +12,7 @@ import { ago, hue, time } from "../../lib/format";
 import { useKeys } from "../../lib/keyboard";
 import { useSettled } from "../../lib/settled";
 import { useStore } from "../../lib/store";
+import { withoutMarks } from "../../lib/turn_text";
 import { strings } from "../../strings";
 import { FirstRun } from "./first_run";
 import "./conversations.css";
@@ -156,7 +157,7 @@ function Row({ row, isSelected }: { row: ListedConversation; isSelected: boolean
         <time class="small muted" dateTime={row.active_at} title={time(row.active_at)}>{when}</time>
       </span>
       <span class="clip muted">
-        {preview ? <><span class={`actor ${hue(preview.actor)}`}>{preview.actor}</span> {preview.text}</> : text.noMessage}
+        {preview ? <><span class={`actor ${hue(preview.actor)}`}>{preview.actor}</span> {withoutMarks(preview.text)}</> : text.noMessage}
       </span>
       <span class="facts-line small muted number">
         <span>{text.turns(row.turn_count)}</span>

@@ -70,7 +70,7 @@ function TenantLimits({ tenantId, name }: { tenantId: string | null; name: strin
 }
 
 function QuotaBar({ name, used, limit }: { name: string; used: number; limit: number }) {
-  const label = text.used(number(used), limit === 0 ? text.unlimited : number(limit));
+  const label = limit === 0 ? text.usedUnlimited(number(used)) : text.used(number(used), number(limit));
   return (
     <li>
       <span class="row spread"><span>{name}</span> <span class="number muted">{label}</span></span>

@@ -42,6 +42,7 @@ def parameter(document: Document, place: str, name: str) -> Document:
     return next(one for one in document["paths"][path][method]["parameters"] if one["name"] == name)
 
 
+# each at a place of its own, so that all are planted in one document
 FAULTS: dict[str, tuple[Callable[[Document], Any], str]] = {
     "an operation is removed": (
         lambda document: document["paths"][CONVERSATION].pop("delete"),
@@ -56,16 +57,16 @@ FAULTS: dict[str, tuple[Callable[[Document], Any], str]] = {
         f"GET {CONVERSATION} 200/owner: the member is removed",
     ),
     "a member of a response can be missing": (
-        lambda document: schema(document, "Conversation")["required"].remove("owner"),
-        f"GET {CONVERSATION} 200/owner: the member can be missing",
+        lambda document: schema(document, "Conversation")["required"].remove("title"),
+        f"GET {CONVERSATION} 200/title: the member can be missing",
     ),
     "a member of a response can be null": (
         set_member("Conversation", "last_seq", anyOf=[{"type": "integer"}, {"type": "null"}]),
         f"GET {CONVERSATION} 200/last_seq: the type null can be returned",
     ),
     "a member of a response has another type": (
-        set_member("Conversation", "last_seq", type="string"),
-        f"GET {CONVERSATION} 200/last_seq: the type is string, and was integer",
+        set_member("Conversation", "turn_count", type="string"),
+        f"GET {CONVERSATION} 200/turn_count: the type is string, and was integer",
     ),
     "a request needs a member": (
         lambda document: schema(document, "TurnInput")["required"].append("actor"),
@@ -102,13 +103,13 @@ FAULTS: dict[str, tuple[Callable[[Document], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_break_is_found_at_its_place(current: Document, name: str) -> None:
-    plant, expected = FAULTS[name]
+def test_each_planted_break_is_found_at_its_place(current: Document) -> None:
     planted = copy.deepcopy(current)
-    plant(planted)
+    for plant, _ in FAULTS.values():
+        plant(planted)
     found = [str(change) for change in breaking_changes(current, planted)]
-    assert any(line.startswith(expected) for line in found), found
+    for name, (_, expected) in FAULTS.items():
+        assert any(line.startswith(expected) for line in found), name
 
 
 def test_what_the_policy_calls_an_addition_is_no_break(current: Document) -> None:

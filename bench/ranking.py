@@ -30,6 +30,7 @@ from rich.table import Table
 from app.conversations.schemas.participants import Participant
 from app.index.analyser.analyser import Analyser
 from app.index.analyser.cues import question_cues, read_cues
+from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import BM25_B, BM25_K1, Mode
 from app.providers.local import FOLDER, MiniLM
@@ -93,15 +94,14 @@ class IndexedDialogue:
         analyser = Analyser()
         self.dialogue = dialogue
         self.people = [Participant(actor=actor) for actor in dialogue.speakers]
-        self.names = {lexeme for actor in dialogue.speakers for lexeme in analyser.lexemes(actor, query=True)}
+        self.names = {lexeme for actor in dialogue.speakers for lexeme in analyser.lexemes(actor)}
         turns = dialogue.turns
         pieces = [embedder.split(turn.text) for turn in turns]
         self.pieces = np.array([len(some) for some in pieces], dtype=np.int32)
         self.first_piece = np.concatenate(([0], np.cumsum(self.pieces)[:-1]))
         self.vectors = embedder.embed([piece for some in pieces for piece in some])
         counts = [
-            Counter(analyser.lexemes(f"{t.actor} {t.occurred_at.day} {t.occurred_at:%B %Y}\n{t.text}", query=False))
-            for t in turns
+            Counter(analyser.lexemes(f"{t.actor} {t.occurred_at.day} {t.occurred_at:%B %Y}\n{t.text}")) for t in turns
         ]
         self.lengths = np.array([count.total() for count in counts], dtype=np.float32)
         postings: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -140,7 +140,7 @@ class Scope:
         found = [self.indexed.postings.get(lexeme, empty) for lexeme in lexemes]
         found = [places[(places[:, 0] >= self.start) & (places[:, 0] < self.stop)] for places in found]
         frequencies = [len(places) for places in found]
-        weights = weigh.weights(lexemes, frequencies, entries=size, names=self.indexed.names)
+        weights = weigh.weights(plain_words(lexemes, self.indexed.names), frequencies, entries=size)
         lengths = self.indexed.lengths[self.start : self.stop]
         norm = BM25_K1 * (1 - BM25_B + BM25_B * lengths / max(float(lengths.mean()), 1.0))
         bm25, share = np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32)

@@ -35,6 +35,7 @@ from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
+from app.index.analyser.query_words import plain_words
 from app.index.schemas import EntryKind, Mode, SearchCandidate, SearchResult, SearchScope
 from app.index.service import AnnMaintenance, PreparedQuery, ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
@@ -234,7 +235,7 @@ class Bench:
     def query(self, tenant: Tenant) -> PreparedQuery:
         """A query near one of the tenant's topics."""
         vector = self.world.around(self.world.random.choice(tenant.topics, 1))[0]
-        return PreparedQuery(vector, list(dict.fromkeys(self.world.lexemes(1)[0][:5])), None)
+        return PreparedQuery(vector, plain_words(list(dict.fromkeys(self.world.lexemes(1)[0][:5]))), None)
 
 
 @dataclass(frozen=True)

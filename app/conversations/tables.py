@@ -92,6 +92,7 @@ conversation_heads = Table(
     Column("chain_hash", LargeBinary, nullable=False),
     Column("session", BigInteger, nullable=False, server_default=text("0")),
     Column("last_occurred_at", _TIME),
+    Column("language", Text),
     Column("summarized_through", Uuid),
     Column("summarized_position", BigInteger, nullable=False, server_default=text("0")),
     Column("summarized_turns", BigInteger, nullable=False, server_default=text("0")),

@@ -50,21 +50,30 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IndexDocument:
-    """A text to index. Actor and time are searched by words with it; only the text itself is embedded."""
+    """A text to index. Actor and time are searched by words with it; only the text itself is embedded.
+
+    `language` is that of the text, None if the text is to show it.
+    """
 
     text: str
     actor: str
     occurred_at: datetime
+    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TextAnalysis:
-    """An analysed text: a tsvector literal, its length in lexemes, its cues (bits of `Cue`) and its packed terms."""
+    """An analysed text: a tsvector literal, its length in lexemes, its cues (bits of `Cue`) and its packed terms.
+
+    `language` is the one it was analysed in. `is_detected`: the text shows it; otherwise it is assumed.
+    """
 
     tsvector: str
     length: int
     cues: int
     terms: bytes
+    language: str
+    is_detected: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ class PreparedEntries:
 
     `vectors_due`: its vectors are made later. `deferred`: the caller asked for that, so they are made after vectors
     that are due for other reasons. `dates_due`: its text may have relative dates to resolve. `space_id` is the
-    embedding space of the vectors.
+    embedding space of the vectors. `source` is kept of a short text that shows no language: see `inherit_languages`.
     """
 
     analysis: TextAnalysis
@@ -82,6 +91,7 @@ class PreparedEntries:
     deferred: bool = False
     dates_due: bool = False
     space_id: int = 0
+    source: IndexDocument | None = None
 
 
 class IndexPosition(NamedTuple):
@@ -157,11 +167,12 @@ class DatedEntry:
 
 @dataclass(frozen=True, slots=True)
 class CopiedEntry:
-    """A copied entry: whether it waits for vectors like the original, and whether it has no dates yet."""
+    """A copied entry: whether it waits for vectors like the original, whether it has no dates yet, and its language."""
 
     entry_id: UUID
     vectors_due: bool
     undated: bool
+    language: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +193,8 @@ class SearchResult:
     word weights that an entry has. `group` (conversation and session), `conversation`, `actor` and `role` are codes, -1
     for none; `kind` is the place of the kind in `EntryKind`. `position` is -1 for none, `occurred_at` in microseconds.
     `by_place` is the order by conversation and position. `size` is the number of entries in scope: more than the arrays
-    have if it was searched by indexes. `vectors_pending`: an entry in scope can be found by words only.
+    have if it was searched by indexes. `vectors_pending`: an entry in scope can be found by words only. `language` is
+    the one in which the query was read.
     """
 
     cosine: NDArray[np.float32]
@@ -207,6 +219,7 @@ class SearchResult:
     """Returns the elements of some entries; those that are not in scope are left out."""
     vectors_pending: bool
     lexemes: Sequence[str]
+    language: str
 
 
 # embedding spaces, as operators see them

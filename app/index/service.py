@@ -6,8 +6,7 @@ same transaction makes them (`vector_backfill`). Another job resolves relative d
 """
 
 import asyncio
-import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,8 +22,8 @@ from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index.analyser.analyser import Analyser, quote_lexeme
-from app.index.analyser.dates import date_words, may_have_dates, resolve_dates
+from app.index.analyser.analyser import Analyser
+from app.index.analyser.query_words import QueryText, QueryWords
 from app.index.backfill import store as backfill_store
 from app.index.backfill.analysis_backfill import TextReader
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
@@ -49,6 +48,7 @@ from app.index.search.segment_search import SegmentQuery
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.write import removal_store, store
 from app.index.write.batch_analyser import BatchAnalyser, text_length
+from app.index.write.entry_languages import filter_dated, inherit_languages, resolve_entry_dates
 from app.providers.schemas import Embedder
 from app.settings.memory import IndexSettings
 from app.tenancy.schemas import Caller
@@ -89,10 +89,8 @@ class PreparedQuery:
     """
 
     vector: FloatVector | None
-    lexemes: Sequence[str]
+    words: QueryText | QueryWords
     degraded: str | None
-    names: Collection[str] = ()
-    """The lexemes of participants' names, which say little in the headings of turns."""
     runtime: EmbeddingSpaceRuntime | None = None
 
 
@@ -155,7 +153,7 @@ class SearchIndex:
             prepared.append(
                 PreparedEntries(
                     one.analysis, own, vectors_due=due, deferred=deferred, dates_due=one.dates_due,
-                    space_id=runtime.space.id,
+                    space_id=runtime.space.id, source=one.source,
                 )
             )  # fmt: skip
         return prepared
@@ -204,6 +202,15 @@ class SearchIndex:
             PreparedEntries(analyser.analyse_next(document).analysis, (), vectors_due=due, space_id=runtime.space.id)
             for document in documents
         ]
+
+    def inherit_languages(
+        self, entries: Sequence[IndexEntry], *, before: str | None
+    ) -> tuple[list[IndexEntry], str | None]:
+        """Give entries of turns that show no language that of the turn before; return them with the last language.
+
+        `before` is the language of the turn before the first one. Not blocking: such texts are short.
+        """
+        return inherit_languages(entries, before, max_bytes=self._settings.index_text_bytes)
 
     async def write(
         self, caller: Caller, tx: Transaction, *, entries: Sequence[IndexEntry], also: Sequence[NewJob] = ()
@@ -256,12 +263,16 @@ class SearchIndex:
         return [job for kind, ids in wanted.items() for job in _jobs(kind, ids, priority=-1)]
 
     async def resolve_dates(self, documents: Mapping[UUID, IndexDocument]) -> list[DatedEntry]:
-        """Resolve the relative dates in documents, by entry; entries without dates are left out."""
+        """Resolve the relative dates in documents of known languages, by entry; those without dates are left out."""
         items = list(documents.items())
         found = await map_in_threads(
-            _resolve_entry_dates, items, size=lambda one: _DATES_FACTOR * len(one[1].text), inline=0
+            resolve_entry_dates, items, size=lambda one: _DATES_FACTOR * len(one[1].text), inline=0
         )
         return [entry for entry in found if entry is not None]
+
+    async def read_languages(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[UUID, str]:
+        """Return the languages in which entries were analysed."""
+        return await store.read_languages(tx, caller.tenant_id, entry_ids)
 
     async def write_dates(self, caller: Caller, tx: Transaction, *, entries: Sequence[DatedEntry]) -> None:
         """Add resolved dates to entries. The caller has locked their sources and checked that they are unchanged."""
@@ -315,11 +326,11 @@ class SearchIndex:
         """
         copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
         await store.copy_vectors(tx, caller.tenant_id, pairs)
-        undated_ids = [one.entry_id for one in copied if one.undated]
-        if sum(len(texts[entry_id]) for entry_id in undated_ids) <= _INLINE_CHARACTERS:
-            undated_ids = _filter_dated(undated_ids, texts)
+        undated = [one for one in copied if one.undated]
+        if sum(len(texts[one.entry_id]) for one in undated) <= _INLINE_CHARACTERS:
+            undated_ids = filter_dated(undated, texts)
         else:
-            undated_ids = await asyncio.to_thread(_filter_dated, undated_ids, texts)
+            undated_ids = await asyncio.to_thread(filter_dated, undated, texts)
         jobs = [
             *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
             *_jobs(DATES_JOB, undated_ids),
@@ -386,21 +397,20 @@ class SearchIndex:
         `runtime` is another space than the searched one. Raises the embedder's errors only if words are not searched.
         """
         # the work grows with the entries in scope times the words of the query
-        analyser = Analyser()
-        lexemes = analyser.query(text)[: self._settings.max_query_lexemes] if by_words else []
-        known = frozenset(analyser.query(" ".join(names))) if lexemes else frozenset[str]()
+        max_words = self._settings.max_query_lexemes if by_words else 0
+        words = QueryText(text, names, Analyser(self._settings.forced_language).detect(text), max_words)
         runtime = runtime or self.spaces.current
         if not by_vector:
-            return PreparedQuery(None, lexemes, None, known, runtime)
+            return PreparedQuery(None, words, None, runtime)
         if runtime.embedder is None:
-            return PreparedQuery(None, lexemes, "embedder_none", known, runtime)
+            return PreparedQuery(None, words, "embedder_none", runtime)
         try:
             vectors = await runtime.embedder.embed([vector_text], purpose="query")
         except AppError as error:
             if not by_words:
                 raise
-            return PreparedQuery(None, lexemes, error.code, known, runtime)
-        return PreparedQuery(vectors[0], lexemes, None, known, runtime)
+            return PreparedQuery(None, words, error.code, runtime)
+        return PreparedQuery(vectors[0], words, None, runtime)
 
     async def search(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int,
@@ -412,7 +422,7 @@ class SearchIndex:
         called once, for many entries in a thread.
         """
         ann = (query.runtime or self.spaces.current).ann
-        asked = SegmentQuery(_normalised(query.vector), query.lexemes, query.names)
+        asked = SegmentQuery(_normalised(query.vector), query.words)
         pool = max(self._settings.recall_pool, min_candidates)
         return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool, rank=rank)
 
@@ -449,25 +459,6 @@ def _jobs(kind: str, entry_ids: Sequence[UUID], *, priority: int = 0) -> list[Ne
         NewJob(kind, subject_ids=entry_ids[start : start + _ENTRIES_PER_JOB], priority=priority)
         for start in range(0, len(entry_ids), _ENTRIES_PER_JOB)
     ]
-
-
-def _filter_dated(entry_ids: Sequence[UUID], texts: Mapping[UUID, str]) -> list[UUID]:
-    return [entry_id for entry_id in entry_ids if may_have_dates(texts[entry_id])]
-
-
-def _resolve_entry_dates(item: tuple[UUID, IndexDocument]) -> DatedEntry | None:
-    entry_id, document = item
-    found = resolve_dates(document.text, occurred_at=document.occurred_at)
-    if not found:
-        return None
-    words = date_words(found, occurred_at=document.occurred_at)
-    lexemes = list(dict.fromkeys(Analyser().lexemes(words, query=False)))
-    literal = " ".join(f"{quote_lexeme(lexeme)}:{place}" for place, lexeme in enumerate(lexemes, start=1))
-    dates = [
-        {"start": d.start, "end": d.end, "first_day": d.first_day.isoformat(), "last_day": d.last_day.isoformat()}
-        for d in found
-    ]
-    return DatedEntry(entry_id, json.dumps(dates), literal, len(lexemes))
 
 
 async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:

@@ -114,7 +114,7 @@ index_entries = Table(
         "index_entries_unanalysed_idx",
         "tenant_id",
         "entry_id",
-        postgresql_where=text("live and coalesce(analyser, 0) < 1"),
+        postgresql_where=text("live and coalesce(analyser, 0) < 2"),
     ),
     Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
 )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.conversations.schemas.participants import Participant
 from app.formats.schemas import Role
-from app.index.analyser.cues import question_cues
+from app.index.analyser.cues import asks_what_was_said, is_about_oneself, question_cues
 from app.index.analyser.words import words
 from app.index.schemas import EntryKind, SearchCandidate, SearchResult
 from app.recall.scoring import DEFAULT_WEIGHTS, EntryFeatures, RankingWeights, Scores, score
@@ -22,11 +22,6 @@ from app.recall.scoring import DEFAULT_WEIGHTS, EntryFeatures, RankingWeights, S
 # bounds the work per name, since there may be thousands of names
 _FIRST_CHARACTERS = 64
 _ROLE_NAMES = frozenset(role.value for role in Role)
-_FIRST_PERSON = frozenset({"i", "im", "ive", "id", "ill", "me", "my", "mine", "myself"})
-_SECOND_PERSON = frozenset({"you", "your"})
-_SAYING = re.compile(
-    r"\b(tell|told|said|say|suggest\w*|recommend\w*|mention\w*|advi[sc]e\w*|give|gave|provid\w*|list\w*|explain\w*)\b"
-)
 
 
 _KINDS: Final = tuple(EntryKind)
@@ -128,7 +123,7 @@ def _single_word(word: str) -> str:
     return found[0] if len(found) == 1 else ""
 
 
-def read_intent(query: str, participants: Sequence[Participant]) -> SpeakerIntent:
+def read_intent(query: str, participants: Sequence[Participant], language: str = "en") -> SpeakerIntent:
     """Return the speaker that the query refers to. A name counts if it means exactly one participant."""
     asked = set(words(re.sub(r"['\u2019]s\b", "", query)))
     named = [participant.actor for participant in participants if name_words(participant) & asked]
@@ -136,11 +131,9 @@ def read_intent(query: str, participants: Sequence[Participant]) -> SpeakerInten
         return SpeakerIntent(actor=named[0])
     if named:
         return SpeakerIntent()
-    if asked & _SECOND_PERSON and _SAYING.search(query.lower()):
+    if asks_what_was_said(query, asked, language):
         return SpeakerIntent(role=Role.ASSISTANT)
-    if asked & _FIRST_PERSON:
-        return SpeakerIntent(role=Role.USER)
-    return SpeakerIntent()
+    return SpeakerIntent(role=Role.USER) if is_about_oneself(query, asked, language) else SpeakerIntent()
 
 
 def rank(
@@ -163,7 +156,7 @@ def rank(
     """
     scores = score(
         _features(found, intent),
-        question_cues=question_cues(query),
+        question_cues=question_cues(query, found.language),
         by_vector=by_vector,
         by_words=bool(found.lexemes),
         size=found.size,

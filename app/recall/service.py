@@ -171,7 +171,8 @@ class RecallService:
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found, hits, contents = await self._find_hits(caller, tx, query, scope)
             around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
-        data = [to_hit(item, contents, around, request, prepared.lexemes, configuration) for item in hits]
+        words = found.ranking.found.lexemes
+        data = [to_hit(item, contents, around, request, words, configuration) for item in hits]
         return RecallResult(
             object="list",
             data=[hit for hit in data if hit is not None],
@@ -391,7 +392,6 @@ class RecallService:
         prepared = query.prepared
         order = partial(
             rank,
-            intent=read_intent(query.text, query.participants),
             query=query.text,
             by_vector=prepared.vector is not None,
             is_calibrated=not query.configuration
@@ -401,7 +401,10 @@ class RecallService:
             explain=query.explain,
             weights=replace(RankingWeights(), **query.configuration),
         )
-        ranking = await self._index.search(caller, tx, scope=scope, query=prepared, min_candidates=query.k, rank=order)
+        ranking = await self._index.search(
+            caller, tx, scope=scope, query=prepared, min_candidates=query.k,
+            rank=lambda found: order(found, intent=read_intent(query.text, query.participants, found.language)),
+        )  # fmt: skip
         degraded = [prepared.degraded] if prepared.degraded else []
         if ranking.found.vectors_pending and prepared.vector is not None:
             degraded.append("vectors_pending")

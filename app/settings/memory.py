@@ -1,12 +1,16 @@
 """Settings of search, contexts, the turn lifecycle and facts."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from app.settings.group import SettingsGroup
 from app.settings.kinds import NotNegative, Positive, Share
+
+Language: TypeAlias = Literal[
+    "auto", "en", "de", "fr", "es", "pt", "it", "nl", "sv", "pl", "tr", "ru", "ar", "hi", "zh", "ja", "ko"
+]
 
 
 class IndexSettings(SettingsGroup):
@@ -17,6 +21,9 @@ class IndexSettings(SettingsGroup):
     )
     max_vectors_per_append: Positive = Field(
         default=32, description="Vectors made before an append responds; further turns get theirs from a job."
+    )
+    language: Language = Field(
+        default="auto", description="Language of all texts in its script; `auto`: the language that each text shows."
     )
     index_text_bytes: Positive = Field(
         default=256 * 2**10, description="How much of a turn's text is analysed for search."
@@ -39,6 +46,11 @@ class IndexSettings(SettingsGroup):
     tier_fresh_vectors: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=2000, description="New vectors of a large tenant that are collected before they are indexed."
     )
+
+    @property
+    def forced_language(self) -> str | None:
+        """The language of all texts in its script; None: each text shows its own."""
+        return None if self.language == "auto" else self.language
 
 
 class ContextSettings(SettingsGroup):

@@ -16,7 +16,8 @@ import pytest
 from app.core.ids import format_id, new_uuid, parse_id
 from app.core.jobs import Job
 from app.index.analyser.analyser import ANALYSER_VERSION
-from app.index.analyser.cues import LANGUAGE, Cue
+from app.index.analyser.cues import Cue
+from app.index.analyser.languages import DEFAULT as LANGUAGE
 from app.index.analyser.terms import unpack_all_terms
 from app.index.backfill import analysis_backfill, analysis_store
 from app.index.backfill.analysis_backfill import AnalysisBackfill

@@ -83,6 +83,11 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     # the index, and embedders
     "app.index.search.ann_maintenance.AnnMaintenance._known": (Why.TENANT, "how many entries tenants have"),
     "app.index.search.ann_maintenance.AnnMaintenance._due": (Why.TENANT, "tenants whose vectors are to be moved"),
+    "app.index.analyser.detection._latin_words": (Why.NO_TENANT_DATA, "word lists of the languages"),
+    "app.index.analyser.languages.read_file": (Why.NO_TENANT_DATA, "files of the languages"),
+    "app.index.analyser.languages.read_language": (Why.NO_TENANT_DATA, "rules of the languages"),
+    "app.index.analyser.phrases._rules": (Why.NO_TENANT_DATA, "expressions for dates by language"),
+    "app.index.analyser.query_words._words_of": (Why.NO_TENANT_DATA, "expressions for words by language"),
     "app.index.service.SearchIndex.makers": (Why.NO_TENANT_DATA, "functions, added at the start"),
     "app.index.service.SearchIndex.readers": (Why.NO_TENANT_DATA, "functions, added at the start"),
     "app.providers.local_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
@@ -141,6 +146,8 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
 SHORT_LIVED: Mapping[str, str] = {
     "app.audit.sealing._ChainEnds": "one transaction of the sealer, by tenant and day",
     "app.audit.verification._ChainWalk": "the check of one day of one tenant",
+    "app.index.analyser.analyser.Analyser": "one batch of texts, or one query",
+    "app.index.backfill.analysis_backfill._EntryAnalyser": "some entries of one tenant",
     "app.governance.erasures.runner.ErasureState": "one step of one erasure",
     "app.governance.exports.records.ExportDigest": "one export",
     "app.governance.importers.building.TurnBuilder": "one conversation of one file that is converted",

@@ -34,8 +34,8 @@ def test_a_text_has_the_same_lexemes_in_slices(monkeypatch: pytest.MonkeyPatch, 
             monkeypatch.setattr(analyser, "_SLICE_CHARACTERS", slice_size)
             found.append(
                 (
-                    list(one.lexemes(text, query=False)),
-                    list(one.lexemes(text, query=True)),
+                    list(one.lexemes(text)),
+                    list(one.lexemes(text, language="de")),
                     one.document(text, actor="ann", occurred_at=NOW, max_bytes=10_000),
                 )
             )
@@ -47,7 +47,7 @@ def test_a_text_has_the_same_lexemes_in_slices(monkeypatch: pytest.MonkeyPatch, 
 @common
 @given(text=texts)
 def test_a_short_text_has_the_same_tsvector_as_a_long_one(text: str) -> None:
-    lexemes = list(Analyser().lexemes(text, query=False))
+    lexemes = list(Analyser().lexemes(text))
     assert (len(lexemes), *analyser._short_tsvector(lexemes)) == analyser._long_tsvector(lexemes)  # noqa: SLF001
 
 

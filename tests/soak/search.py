@@ -328,13 +328,14 @@ def in_scope(row: Row, scope: SearchScope) -> bool:
 def match(rows: Sequence[Row], query: PreparedQuery) -> dict[UUID, tuple[float | None, float, float]]:
     """The cosine, BM25 and share of words of each entry."""
     mean = max(sum(row.length for row in rows) / len(rows), 1.0) if rows else 1.0
-    frequencies = [sum(lexeme in row.counts for row in rows) for lexeme in query.lexemes]
-    weights = _WEIGHTS.weights(query.lexemes, frequencies, entries=len(rows), names=query.names)
+    words = query.words.words(["en"])
+    frequencies = [sum(lexeme in row.counts for row in rows) for lexeme in words.lexemes]
+    weights = _WEIGHTS.weights(words, frequencies, entries=len(rows))
     found: dict[UUID, tuple[float | None, float, float]] = {}
     for row in rows:
         norm = BM25_K1 * (1 - BM25_B + BM25_B * row.length / mean)
         bm25 = share = 0.0
-        for lexeme, weight in zip(query.lexemes, weights, strict=True):
+        for lexeme, weight in zip(words.lexemes, weights, strict=True):
             count = row.counts.get(lexeme, 0)
             if count:
                 bm25 += weight * (BM25_K1 + 1) * count / (count + norm)
@@ -408,7 +409,7 @@ def check(found: SearchResult, rows: Sequence[Row], query: PreparedQuery) -> Non
         cosine, bm25, share = wanted[entry_id]
         row = by_id[entry_id]
         assert np.isnan(found.cosine[at]) if cosine is None else abs(found.cosine[at] - cosine) < 1e-3
-        assert abs(found.bm25[at] - bm25) < 1e-3 * (1 + bm25), (row, query.lexemes)
+        assert abs(found.bm25[at] - bm25) < 1e-3 * (1 + bm25), row
         assert abs(found.word_share[at] - share) < 1e-4
         assert found.pieces[at] == len(row.vectors)
         assert found.cues[at] == row.cues

@@ -6,7 +6,8 @@ from typing import Any
 import dateparser
 import pytest
 
-from app.index.analyser.dates import date_words, may_have_dates, resolve_dates
+from app.index.analyser.date_words import date_words
+from app.index.analyser.dates import may_have_dates, resolve_dates
 
 WEDNESDAY = datetime(2023, 5, 10, 15, 0, tzinfo=UTC)
 
@@ -85,4 +86,4 @@ def test_phrases_that_mean_no_day_are_bounded_too(monkeypatch: pytest.MonkeyPatc
 
 def test_the_words_are_those_that_the_turns_own_date_lacks() -> None:
     dates = resolve_dates("yesterday, last Friday, next year, three weeks ago", occurred_at=WEDNESDAY)
-    assert date_words(dates, occurred_at=WEDNESDAY) == "9 5 2024 April"
+    assert date_words(dates, said_on=WEDNESDAY.date()) == "9 5 2024 April"

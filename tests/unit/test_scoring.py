@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from turnkeep_minilm import FOLDER
 
 from app.index.analyser.analyser import Analyser
+from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
 from app.index.analyser.words import ends_in_question
 from app.providers.local import MiniLM
@@ -356,10 +357,10 @@ class Asker:
         kind: str = "turn",
         meant: str = "",
     ) -> Scores:
-        counts = [Counter(self._analyser.lexemes(f"{a} 1 May 2026\n{text}", query=False)) for a, text in said]
+        counts = [Counter(self._analyser.lexemes(f"{a} 1 May 2026\n{text}")) for a, text in said]
         lexemes = self._analyser.query(question)
         frequencies = [sum(lexeme in count for count in counts) for lexeme in lexemes]
-        weights = self._weights.weights(lexemes, frequencies, entries=len(said), names={a for a, _ in said})
+        weights = self._weights.weights(plain_words(lexemes, {a for a, _ in said}), frequencies, entries=len(said))
         mean = sum(count.total() for count in counts) / len(counts)
         bm25, share = [0.0] * len(said), [0.0] * len(said)
         for index, count in enumerate(counts):

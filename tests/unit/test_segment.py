@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from app.core.ids import TenantId
+from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import EntryKind, SearchScope
 from app.index.search.resident import ResidentIndex
@@ -30,6 +31,7 @@ def batch(*entry_ids: UUID, vectors: Any, pieces: int = 1, dates: str | None = N
         owner=none, agent=none, actor=none, role=none, group=none, position=np.arange(1, count + 1, dtype=np.int64),
         session=np.zeros(count, np.int64), occurred_at=np.zeros(count, np.int64),
         expires_at=np.full(count, NEVER, np.int64), length=np.ones(count, np.int32), cues=np.zeros(count, np.uint8),
+        language=np.zeros(count, np.uint8),
         first_piece=none, pieces=np.full(count, pieces, np.int32),
     )  # fmt: skip
     texts: list[str | None] = [None] * count
@@ -45,7 +47,9 @@ def test_a_search_that_has_begun_still_compares_what_is_changed_meanwhile() -> N
     segment.sort()
     view = segment.view
     segment.put(batch(A, vectors=[[1, 0]]))
-    found = search_segment(view, view.live.nonzero()[0], SegmentQuery(np.array([1, 0], np.float32), ()), weigh=WEIGHTS)
+    found = search_segment(
+        view, view.live.nonzero()[0], SegmentQuery(np.array([1, 0], np.float32), plain_words(())), weigh=WEIGHTS
+    )
     assert found.cosine.tolist() == [1, 0]
 
 
@@ -89,7 +93,7 @@ def test_equal_entries_are_in_the_order_of_their_ids_wherever_their_vectors_are(
     segment.sort()
     view = segment.view
     rows = select_rows(view, SearchScope(kinds=[EntryKind.TURN]), now=0)
-    found = search_segment(view, rows, SegmentQuery(query / np.linalg.norm(query), ()), weigh=WEIGHTS)
+    found = search_segment(view, rows, SegmentQuery(query / np.linalg.norm(query), plain_words(())), weigh=WEIGHTS)
     # without neighbours, all are alike
     found.position[:] = -1
     found.group[:] = -1
@@ -106,7 +110,7 @@ def test_few_of_many_equal_entries_are_made_into_hits() -> None:
     view = segment.view
     view.columns.occurred_at[:] = np.arange(3000)
     rows = select_rows(view, SearchScope(kinds=[EntryKind.TURN]), now=0)
-    found = search_segment(view, rows, SegmentQuery(np.array([1, 0], np.float32), ()), weigh=WEIGHTS)
+    found = search_segment(view, rows, SegmentQuery(np.array([1, 0], np.float32), plain_words(())), weigh=WEIGHTS)
     made: list[int] = []
 
     def candidate(at: int, make: Any = found.candidate) -> Any:

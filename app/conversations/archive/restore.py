@@ -148,6 +148,7 @@ class ConversationRestorer:
         """Write the entries of live turns after a seq; sessions and positions follow from all live turns."""
         after = position = session = 0
         last: datetime | None = None
+        language: str | None = None
         conversation_id = ConversationId(conversation.id)
         while True:
             found = await conversation_store.list_turns(
@@ -155,7 +156,7 @@ class ConversationRestorer:
                 limit=_ANALYSED, max_bytes=BATCH_BYTES,
             )  # fmt: skip
             if not found.rows:
-                return HeadCounters(session, last)
+                return HeadCounters(session, last, language)
             due: list[tuple[TurnRow, int, int]] = []
             for row in found.rows:
                 position += 1
@@ -163,7 +164,7 @@ class ConversationRestorer:
                 last = row.occurred_at
                 if row.index_state != "none" and (row.seq or 0) > after_seq:
                     due.append((row, position, session))
-            await self._write_entries(caller, tx, conversation, due)
+            language = await self._write_entries(caller, tx, conversation, due, language=language)
             after = found.rows[-1].position or 0
 
     async def _write_entries(
@@ -172,9 +173,12 @@ class ConversationRestorer:
         tx: Transaction,
         conversation: ExportedConversation,
         due: Sequence[tuple[TurnRow, int, int]],
-    ) -> None:
+        *,
+        language: str | None,
+    ) -> str | None:
+        """Write the entries of turns; return the language of the last one that shows it, `language` before them."""
         if not due:
-            return
+            return language
         documents = [IndexDocument(plain_text(turn_view(row)), row.actor, row.occurred_at) for row, _, _ in due]
         prepared = await self._index.prepare(caller, documents, deferred=True)
         entries = [
@@ -186,7 +190,9 @@ class ConversationRestorer:
             )
             for (row, position, session), one in zip(due, prepared, strict=True)
         ]  # fmt: skip
-        await self._index.write(caller, tx, entries=entries)
+        settled, language = self._index.inherit_languages(entries, before=language)
+        await self._index.write(caller, tx, entries=settled)
+        return language
 
     async def _index_summaries(self, caller: Caller, tx: Transaction, conversation: ExportedConversation) -> None:
         """Write the entries of valid summaries of a model that have none."""

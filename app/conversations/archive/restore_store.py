@@ -190,10 +190,11 @@ async def has_wrong_links(
 
 @dataclass(frozen=True, slots=True)
 class HeadCounters:
-    """What a head counts of its live turns."""
+    """What a head counts of its live turns, and the language of the newest that was indexed and shows one."""
 
     session: int
     last_occurred_at: datetime | None
+    language: str | None
 
 
 async def update_counters(
@@ -203,7 +204,7 @@ async def update_counters(
     await tx.execute(
         """
         update conversation_heads h set turn_count = n.turns, token_count = n.tokens, session = $3,
-            last_occurred_at = $4
+            last_occurred_at = $4, language = coalesce($5, h.language)
         from (
             select count(*) as turns, coalesce(sum(t.content_tokens), 0)::bigint as tokens from turns t
             where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
@@ -214,6 +215,7 @@ async def update_counters(
         conversation_id,
         counters.session,
         counters.last_occurred_at,
+        counters.language,
     )
 
 

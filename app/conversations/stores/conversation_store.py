@@ -26,7 +26,7 @@ class ConversationRow:
     """A conversation with its head. JSON columns are parsed.
 
     `active_at`: when a turn was last written. `listed_at`: its indexed copy, at most `ACTIVITY_GRAIN` older.
-    `purge_at`: when a conversation in the trash is deleted.
+    `language`: that of the newest turn that shows one. `purge_at`: when a conversation in the trash is deleted.
     """
 
     id: UUID
@@ -52,6 +52,7 @@ class ConversationRow:
     chain_hash: bytes
     session: int
     last_occurred_at: datetime | None
+    language: str | None
     summarized_through: UUID | None
     summarized_position: int
     summarized_turns: int
@@ -379,18 +380,19 @@ async def update_activity(
 
 async def update_head(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, turn_count: int,
-    token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, updated_at: datetime,
+    token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, language: str | None,
+    updated_at: datetime,
 ) -> str | None:  # fmt: skip
     """Write the counters of a locked head after a turn was written at `updated_at`; return the conversation's owner."""
     row = await tx.fetchrow(
         """
         update conversation_heads set last_seq = $3, rev = $4, turn_count = $5, token_count = $6, chain_hash = $7,
-            session = $8, last_occurred_at = $9, updated_at = $10, active_at = $10
+            session = $8, last_occurred_at = $9, language = $10, updated_at = $11, active_at = $11
         where tenant_id = $1 and conversation_id = $2
         returning (select c.owner from conversations c where c.tenant_id = $1 and c.id = $2) as owner
         """,
         tenant_id, conversation_id, last_seq, rev, turn_count, token_count, chain_hash, session, last_occurred_at,
-        updated_at,
+        language, updated_at,
     )  # fmt: skip
     return None if row is None else row["owner"]
 

@@ -169,7 +169,8 @@ class Appender:
             also.append(facts_job(conversation_id))
         title = await title_of_new(caller, tx, head, placed.rows, drafts)
         also.extend(self._titles.due(head, drafts, title))
-        await self._index.write(caller, tx, entries=placed.entries, also=also)
+        entries, language = self._index.inherit_languages(placed.entries, before=head.language)
+        await self._index.write(caller, tx, entries=entries, also=also)
         owner = await conversation_store.update_head(
             tx,
             caller.tenant_id,
@@ -181,6 +182,7 @@ class Appender:
             chain_hash=placed.chain,
             session=placed.session,
             last_occurred_at=placed.last_occurred_at,
+            language=language,
             updated_at=placed.at,
         )
         if owner is not None and owner != head.owner:  # the owner was set while this append waited for the lock

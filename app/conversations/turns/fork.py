@@ -245,6 +245,7 @@ class Forker:
                 chain_hash=copied.chain,
                 session=session or 1,
                 last_occurred_at=copied.last.occurred_at,
+                language=parent.language,
                 updated_at=fork.created_at,
             )
         if places and places[0] <= parent.erased_position:

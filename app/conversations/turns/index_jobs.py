@@ -171,8 +171,13 @@ class Indexing:
             await self._resolve(caller, rows)
 
     async def _resolve(self, caller: Caller, rows: Sequence[TurnRow]) -> None:
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            languages = await self._index.read_languages(caller, tx, entry_ids=[row.id for row in rows])
         # the text that a hit shows, because the offsets of the phrases refer to it
-        documents = {row.id: IndexDocument(turn_text(turn_view(row)), row.actor, row.occurred_at) for row in rows}
+        documents = {
+            row.id: IndexDocument(turn_text(turn_view(row)), row.actor, row.occurred_at, languages.get(row.id))
+            for row in rows
+        }
         dated = await self._index.resolve_dates(documents)
         if dated:
             of_interest = {entry.entry_id for entry in dated}

@@ -1,8 +1,9 @@
 """The analyser for documents and queries. Pure.
 
-Text is normalised (compatibility forms, case, diacritics), split into words, and stemmed if it is English. Scripts
-without spaces become characters and pairs of characters. The result is a tsvector literal. The database's own
-text-search configuration is not used, because it returns nothing for such scripts under the C locale.
+Text is normalised (compatibility forms, case, diacritics) and split into words, which are stemmed in their language.
+Words in Latin script have the language of the text, others that of their script. Scripts without spaces become
+characters and pairs of characters. The result is a tsvector literal. The database's own text-search configuration is
+not used, because it returns nothing for such scripts under the C locale.
 """
 
 import re
@@ -12,16 +13,19 @@ from itertools import chain, islice
 from typing import Final
 
 from app.index.analyser.cues import read_cues
-from app.index.analyser.stemmer import english_stemmer
+from app.index.analyser.date_words import date_heading
+from app.index.analyser.detection import detect
+from app.index.analyser.languages import DEFAULT, is_latin, language_of_letter, latin_language, read_file, read_language
+from app.index.analyser.stemmer import Stemmer, new_stemmer
 from app.index.analyser.terms import pack_terms
-from app.index.analyser.words import SPACELESS, words
+from app.index.analyser.words import has_other_script, is_spaceless, marked_words, pairs, strip_marks, words
 from app.index.schemas import TextAnalysis
 
-ANALYSER_VERSION: Final = 1
+ANALYSER_VERSION: Final = 2
 """Stored with each entry: rises when the lexemes or cues of a text change.
 
 With it rises the version in the condition of `index_entries_unanalysed_idx`, so that jobs analyse older entries again.
-They read cues from texts, and terms from the stored lexemes: a version with other lexemes has to rewrite these, too.
+Version 1 analysed all texts as English.
 """
 
 _MAX_LEXEME = 64
@@ -30,162 +34,11 @@ _MAX_POSITIONS = 255
 # the limit of a tsvector is 1 MiB; every lexeme costs its bytes and about 2 + 2 per position
 _MAX_TSVECTOR_BYTES = 700_000
 
-_SPACELESS_RUN = re.compile(rf"[{SPACELESS}]")
+_AFTER_LATIN = "\u0250"
+_STEMMED_WITH_MARKS = frozenset(["de", "fr", "es", "pt", "it", "nl", "sv", "pl", "tr", "ru"])
 # ASCII that is in no word and changes no character before it: a cut there does not change the words
 _BETWEEN_WORDS = re.compile(r"[\x00-\x26\x28-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]")
 _SLICE_CHARACTERS = 8192
-
-STOP_WORDS = frozenset(
-    [
-        "a",
-        "about",
-        "above",
-        "after",
-        "again",
-        "against",
-        "all",
-        "am",
-        "an",
-        "and",
-        "any",
-        "are",
-        "arent",
-        "as",
-        "at",
-        "be",
-        "because",
-        "been",
-        "before",
-        "being",
-        "below",
-        "between",
-        "both",
-        "but",
-        "by",
-        "can",
-        "cant",
-        "could",
-        "couldnt",
-        "did",
-        "didnt",
-        "do",
-        "does",
-        "doesnt",
-        "doing",
-        "dont",
-        "down",
-        "during",
-        "each",
-        "few",
-        "for",
-        "from",
-        "further",
-        "had",
-        "hadnt",
-        "has",
-        "hasnt",
-        "have",
-        "havent",
-        "having",
-        "he",
-        "her",
-        "here",
-        "hers",
-        "herself",
-        "him",
-        "himself",
-        "his",
-        "how",
-        "i",
-        "id",
-        "if",
-        "ill",
-        "im",
-        "in",
-        "into",
-        "is",
-        "isnt",
-        "it",
-        "its",
-        "itself",
-        "ive",
-        "just",
-        "me",
-        "more",
-        "most",
-        "my",
-        "myself",
-        "no",
-        "nor",
-        "not",
-        "now",
-        "of",
-        "off",
-        "on",
-        "once",
-        "only",
-        "or",
-        "other",
-        "our",
-        "ours",
-        "ourselves",
-        "out",
-        "over",
-        "own",
-        "same",
-        "she",
-        "should",
-        "so",
-        "some",
-        "such",
-        "than",
-        "that",
-        "thats",
-        "the",
-        "their",
-        "theirs",
-        "them",
-        "themselves",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "those",
-        "through",
-        "to",
-        "too",
-        "under",
-        "until",
-        "up",
-        "very",
-        "was",
-        "wasnt",
-        "we",
-        "were",
-        "werent",
-        "what",
-        "whats",
-        "when",
-        "where",
-        "which",
-        "while",
-        "who",
-        "whom",
-        "whose",
-        "why",
-        "will",
-        "with",
-        "wont",
-        "would",
-        "wouldnt",
-        "you",
-        "your",
-        "yours",
-        "yourself",
-        "yourselves",
-    ]
-)
 
 
 def _slices(text: str) -> Iterator[str]:
@@ -198,52 +51,103 @@ def _slices(text: str) -> Iterator[str]:
 
 
 class Analyser:
-    """A converter of texts to lexemes. Not thread-safe, because the stemmer keeps state."""
+    """A converter of texts to lexemes. Not thread-safe, because stemmers keep state.
 
-    def __init__(self) -> None:
-        self._stemmer = english_stemmer()
+    `language`: the language of texts in its script, in place of that which they show.
+    """
 
-    def lexemes(self, text: str, *, query: bool) -> Iterable[str]:
-        """Return the lexemes of a text in order. In a query, a run of spaceless script gives only its pairs."""
-        if len(text) <= _SLICE_CHARACTERS and text.isascii():  # most texts: nothing to cut, no other scripts
-            return self._stem([word[:_MAX_LEXEME] for word in words(text) if word not in STOP_WORDS])
-        return self._lexemes_of_slices(text, query=query)
+    def __init__(self, language: str | None = None) -> None:
+        self._setting = language
+        self._english = new_stemmer("english")
+        self._english_stop_words = read_language(DEFAULT).stop_words
+        self._stemmers: dict[str, Stemmer] = {}
 
-    def _lexemes_of_slices(self, text: str, *, query: bool) -> Iterator[str]:
+    def lexemes(self, text: str, *, language: str = DEFAULT) -> Iterable[str]:
+        """Return the lexemes of a document in a language, in order."""
+        if language == DEFAULT and len(text) <= _SLICE_CHARACTERS and text.isascii():
+            return self._stem_english(words(text))
+        return self._lexemes_of_slices(text, language)
+
+    def _stem_english(self, found: Iterable[str]) -> Sequence[str]:
+        stop_words = self._english_stop_words
+        return self._english.stemWords([word[:_MAX_LEXEME] for word in found if word not in stop_words])
+
+    def _lexemes_of_slices(self, text: str, language: str) -> Iterator[str]:
+        latin = latin_language(language)
+        is_english = latin == DEFAULT and not has_other_script(text)
         for some in _slices(text):
-            plain: list[str] = []
-            for word in words(some):
-                if word in STOP_WORDS:
-                    continue
-                if _SPACELESS_RUN.match(word):
-                    yield from self._stem(plain)
-                    plain = []
-                    if len(word) == 1 or not query:
-                        yield from word
-                    for index in range(len(word) - 1):
-                        yield word[index : index + 2]
-                else:
-                    plain.append(word[:_MAX_LEXEME])
-            yield from self._stem(plain)
+            if is_english:
+                yield from self._stem_english(words(some))
+                continue
+            for word in marked_words(some):
+                if is_spaceless(word):
+                    yield from word
+                    yield from pairs(word)
+                elif (lexeme := self.stem(word, latin)) is not None:
+                    yield lexeme
 
-    def _stem(self, plain: list[str]) -> Sequence[str]:
-        return self._stemmer.stemWords(plain)
+    def stem(self, word: str, latin: str) -> str | None:
+        """Return the lexeme of a word with its diacritics; None for a stop word. `latin`: the language of Latin script.
 
-    def document(self, text: str, *, actor: str, occurred_at: datetime, max_bytes: int) -> TextAnalysis:
-        """Return actor, date and text as one tsvector. Of the text, only the first `max_bytes` in UTF-8 are used."""
+        A word in another script is in the language of that script.
+        """
+        bare = strip_marks(word)[:_MAX_LEXEME]
+        if not bare:  # diacritics alone
+            return None
+        if latin == DEFAULT and bare.isascii():
+            return None if bare in self._english_stop_words else self._english.stemWord(bare)
+        language = latin if bare[0] < _AFTER_LATIN else language_of_letter(bare[0])
+        if language is None:
+            return bare
+        if bare in read_language(language).stop_words:
+            return None
+        # most algorithms need diacritics; the English one gets none, as in earlier releases
+        given = word[:_MAX_LEXEME] if language in _STEMMED_WITH_MARKS else bare
+        return strip_marks(self._stemmer(language).stemWord(given)) or bare
+
+    def _stemmer(self, language: str) -> Stemmer:
+        if language not in self._stemmers:
+            self._stemmers[language] = new_stemmer(read_file(language).stemmer or "english")
+        return self._stemmers[language]
+
+    def detect(self, text: str, found: Sequence[str] | None = None) -> str | None:
+        """Return the language of a text, None if it shows none. `found`: the words of the text, if they are known."""
+        if self._setting is None:
+            return detect(text, found)
+        if text.isascii():
+            return self._setting if is_latin(self._setting) else detect(text, found)
+        shown = detect(text)
+        is_same_script = shown is None or read_file(shown).script == read_file(self._setting).script
+        return self._setting if is_same_script else shown
+
+    def document(
+        self, text: str, *, actor: str, occurred_at: datetime, max_bytes: int, language: str | None = None
+    ) -> TextAnalysis:
+        """Return actor, date and text as one tsvector. Of the text, only the first `max_bytes` in UTF-8 are used.
+
+        `language` is that of the text; None: that which it shows, else English.
+        """
         text = indexed_text(text, max_bytes=max_bytes)
-        heading = f"{actor} {occurred_at.day} {occurred_at:%B %Y}"
-        lexemes = iter(self.lexemes(f"{heading}\n{text}", query=False))
+        is_plain = len(text) <= _SLICE_CHARACTERS and text.isascii()
+        found = words(text) if is_plain else None
+        shown = language or self.detect(text, found)
+        used = shown or DEFAULT
+        heading = f"{actor} {date_heading(occurred_at, used)}"
+        if found is not None and used == DEFAULT and not has_other_script(heading):  # most texts
+            lexemes = iter(self._stem_english([*words(heading), *found]))
+        else:
+            lexemes = iter(self.lexemes(f"{heading}\n{text}", language=used))
         first = list(islice(lexemes, _MAX_POSITIONS + 1))
         if len(first) > _MAX_POSITIONS:
             length, literal, counts = _long_tsvector(chain(first, lexemes))
         else:
             length, (literal, counts) = len(first), _short_tsvector(first)
-        return TextAnalysis(literal, length, read_cues(text), pack_terms(counts))
+        cues = read_cues(text, used, found)
+        return TextAnalysis(literal, length, cues, pack_terms(counts), used, is_detected=shown is not None)
 
     def query(self, text: str) -> list[str]:
-        """Return the distinct lexemes of a query."""
-        return list(dict.fromkeys(self.lexemes(text, query=True)))
+        """Return the distinct lexemes of an English query."""
+        return list(dict.fromkeys(self.lexemes(text)))
 
 
 def _short_tsvector(lexemes: Sequence[str]) -> tuple[str, dict[str, int]]:

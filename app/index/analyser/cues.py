@@ -1,17 +1,17 @@
 """Cues: properties of a text that the ranking uses, and the property that a question asks for. Pure.
 
-Only the first 60 words of a text are read. The word lists are English: texts of other languages have fewer cues.
+Only the first 60 words of a text are read, or as many characters in scripts without spaces. The word lists are those of
+the language of the text; `languages` reads them.
 """
 
 import re
+from collections.abc import Collection, Sequence
 from enum import IntFlag
 from itertools import pairwise
 from typing import Final
 
-from app.index.analyser.words import ends_in_question, words
-
-LANGUAGE: Final = "en"
-"""The language of the word lists, of the stop words and of the stemmer."""
+from app.index.analyser.languages import DEFAULT, Language, read_language
+from app.index.analyser.words import ends_in_question, normalise, words
 
 
 class Cue(IntFlag):
@@ -21,45 +21,41 @@ class Cue(IntFlag):
     NUMBER = 2
     TIME_WORD = 4
     CAPITALISED = 8
-    """A word inside a sentence starts with a capital letter."""
+    """A word inside a sentence starts with a capital letter. Not in German, where all nouns do."""
     ASKS = 16
     """The last complete sentence is a question."""
 
 
 _FIRST_WORDS: Final = 60
-_SELF: Final = frozenset(["i", "im", "ive", "id", "ill", "me", "my", "mine", "myself"])
-_TIMES: Final = frozenset(
-    """
-    yesterday today tomorrow tonight morning afternoon evening night week weeks weekend month months year years day days
-    monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
-    september october november december ago last next recently soon since spring summer autumn fall winter hour hours
-    minute minutes decade birthday anniversary
-    """.split()  # noqa: SIM905 - a list of words reads better
-)
-_NUMBERS: Final = frozenset(
-    """
-    one two three four five six seven eight nine ten eleven twelve dozen twenty thirty forty fifty hundred thousand
-    million first second third once twice couple few several
-    """.split()  # noqa: SIM905
-)
+_FIRST_CHARACTERS: Final = 200
 _PRONOUNS: Final = frozenset(["I", "I'm", "I've", "I'd", "I'll"])
 _ASCII_DIGIT: Final = re.compile(r"[0-9]")
 _SENTENCE_END: Final = re.compile(r"[.!?][\"')]*$")
-_KINDS: Final = (
-    (re.compile(r"\bwhen\b|\b(what|which) (date|day|year|month|time)\b|\bhow long\b"), Cue.TIME_WORD),
-    (re.compile(r"\bhow (many|much|often|old)\b"), Cue.NUMBER),
-    (re.compile(r"\bwhere\b|\b(what|which) (city|country|place)\b|\b(who|whose|whom)\b"), Cue.CAPITALISED),
-)
+_LAST_MARKS: Final = ".\u3002\uff0e!\uff01?\uff1f \n"
+_ASKED: Final = (Cue.TIME_WORD, Cue.NUMBER, Cue.CAPITALISED)
 
 
-def read_cues(text: str) -> int:
-    """Return the cues of a text as bits."""
-    first = text.split(maxsplit=_FIRST_WORDS)[:_FIRST_WORDS]
+def read_cues(text: str, code: str = DEFAULT, found: Sequence[str] | None = None) -> int:
+    """Return the cues of a text in a language as bits. `found`: the words of the text, if they are known."""
+    language = read_language(code)
+    parts = text.split(maxsplit=_FIRST_WORDS)
+    first = parts[:_FIRST_WORDS]
     head = " ".join(first)
-    known = set(words(head))
-    cues = Cue.FIRST_PERSON * bool(known & _SELF) | Cue.TIME_WORD * bool(known & _TIMES)
-    cues |= Cue.NUMBER * (bool(known & _NUMBERS) or _has_digit(head))
-    return cues | Cue.CAPITALISED * _has_name(first) | Cue.ASKS * ends_in_question(text)
+    is_all = found is not None and len(parts) == len(first)
+    if language.is_spaceless:
+        head = head[:_FIRST_CHARACTERS]
+    known = set(found if is_all and found is not None else words(head))
+    folded = normalise(head) if language.is_spaceless else head
+    cues = Cue.FIRST_PERSON * language.first_person.is_in(known, folded)
+    cues |= Cue.TIME_WORD * language.times.is_in(known, folded)
+    cues |= Cue.NUMBER * (language.numbers.is_in(known, folded) or _has_digit(head))
+    return cues | Cue.CAPITALISED * _has_name(first, language) | Cue.ASKS * _asks(text, language)
+
+
+def _asks(text: str, language: Language) -> bool:
+    if ends_in_question(text):
+        return True
+    return language.asks is not None and language.asks.search(text.rstrip(_LAST_MARKS)) is not None
 
 
 def _has_digit(text: str) -> bool:
@@ -68,8 +64,10 @@ def _has_digit(text: str) -> bool:
     return any(character.isdigit() for character in text)
 
 
-def _has_name(first: list[str]) -> bool:
+def _has_name(first: list[str], language: Language) -> bool:
     """Return whether a word inside a sentence has a capital."""
+    if not language.names_have_capitals:
+        return False
     for before, word in pairwise(first):
         if word.islower():
             continue
@@ -79,7 +77,22 @@ def _has_name(first: list[str]) -> bool:
     return False
 
 
-def question_cues(query: str) -> int:
+def question_cues(query: str, code: str = DEFAULT) -> int:
     """Return the cue of the kind of word that a question asks for; 0 for other questions."""
-    asked = query.lower()
-    return next((bit for pattern, bit in _KINDS if pattern.search(asked)), 0)
+    asked = query.lower().replace("\u2019", "'")
+    for pattern, bit in zip(read_language(code).asked, _ASKED, strict=True):
+        if pattern is not None and pattern.search(asked):
+            return bit
+    return 0
+
+
+def is_about_oneself(query: str, found: Collection[str], code: str = DEFAULT) -> bool:
+    """Return whether a question is about the person who asks. `found`: its words."""
+    language = read_language(code)
+    return language.first_person.is_in(found, normalise(query))
+
+
+def asks_what_was_said(query: str, found: Collection[str], code: str = DEFAULT) -> bool:
+    """Return whether a question is about what the one who answers has said. `found`: the words of the question."""
+    language = read_language(code)
+    return language.second_person.is_in(found, normalise(query)) and language.saying.search(query.lower()) is not None

@@ -1,18 +1,22 @@
-"""Resolution of relative dates in English texts: "last Friday" becomes a date, relative to the day of the turn. Pure.
+"""Resolution of relative dates: "last Friday" becomes a date, relative to the day of the turn. Pure.
 
 Only phrases that always mean another day than that of the turn are resolved: "today" is the turn's own date, and "on
 Friday" depends on the tense. All dates are in UTC; weeks start on Monday. `dateparser` parses numbers, units and
-weekdays; this module adds the days that a week, weekend, month or year covers.
+weekdays; this module adds the days that a week, weekend, month or year covers. Phrases of other languages are resolved
+as the English ones that they mean (`phrases`).
 """
 
 import calendar
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 
 import dateparser
+
+from app.index.analyser.languages import DEFAULT
+from app.index.analyser.phrases import ForeignPhrase, find_phrases
 
 _MAX_CHARACTERS = 64_000
 _MAX_DATES = 32
@@ -49,52 +53,41 @@ class ResolvedDate:
     last_day: date
 
 
-def may_have_dates(text: str) -> bool:
-    """Return whether a text may have relative dates. A fast check for the append."""
+def may_have_dates(text: str, code: str = DEFAULT) -> bool:
+    """Return whether a text in a language may have relative dates. A fast check for the append."""
+    if code != DEFAULT:
+        return next(find_phrases(text[:_MAX_CHARACTERS], code), None) is not None
     small = text[:_MAX_CHARACTERS].lower()
     if not any(word in small for word in _POINTERS) or not any(word in small for word in _POINTED_AT):
         return False
     return next(_phrases(text), None) is not None
 
 
-def resolve_dates(text: str, *, occurred_at: datetime) -> list[ResolvedDate]:
+def resolve_dates(text: str, *, occurred_at: datetime, code: str = DEFAULT) -> list[ResolvedDate]:
     """Resolve the relative dates in a text of `occurred_at`: at most 32, of the first 128 phrases."""
     said_on = occurred_at.astimezone(UTC).date()
     found: list[ResolvedDate] = []
-    for match in islice(_phrases(text), _MAX_PHRASES):
+    phrases = _phrases(text) if code == DEFAULT else find_phrases(text[:_MAX_CHARACTERS], code)
+    for phrase in islice(phrases, _MAX_PHRASES):
         try:
-            days = _days(match, said_on)
+            days = _days(phrase, said_on) if isinstance(phrase, re.Match) else _foreign_days(phrase, said_on)
         except (OverflowError, ValueError):  # outside the years 1 to 9999
             continue
         if days is not None:
-            found.append(ResolvedDate(match.start(), match.end(), first_day=days[0], last_day=days[1]))
+            start, end = (phrase.start(), phrase.end()) if isinstance(phrase, re.Match) else (phrase.start, phrase.end)
+            found.append(ResolvedDate(start, end, first_day=days[0], last_day=days[1]))
         if len(found) == _MAX_DATES:
             break
     return found
 
 
-def date_words(dates: Sequence[ResolvedDate], *, occurred_at: datetime) -> str:
-    """Return the search words of these dates: day, month and year, without those of the turn's own date.
-
-    The day is included only for a single day, the month only if the days are in at most two months.
-    """
-    words: list[str] = []
-    for one in dates:
-        first, last = one.first_day, one.last_day
-        if first == last:
-            words.append(f"{first.day} {first:%B} {first.year}")
-        elif last - first < timedelta(days=32):
-            months = dict.fromkeys((f"{first:%B} {first.year}", f"{last:%B} {last.year}"))
-            words.extend(months)
-        else:
-            words.append(str(first.year))
-    own = own_date_words(occurred_at).split()
-    return " ".join(word for word in dict.fromkeys(" ".join(words).split()) if word not in own)
-
-
-def own_date_words(occurred_at: datetime) -> str:
-    """Return the words of a turn's own date, which are in its heading."""
-    return f"{occurred_at.day} {occurred_at:%B %Y}"
+def _foreign_days(phrase: ForeignPhrase, said_on: date) -> tuple[date, date] | None:
+    """Return the days of a phrase in another language."""
+    if phrase.weekday is not None:
+        monday = said_on - timedelta(days=said_on.weekday())
+        return _period_days("day", monday + timedelta(days=phrase.weekday, weeks=phrase.weeks))
+    match = _PHRASE.fullmatch(phrase.english)
+    return None if match is None else _days(match, said_on)
 
 
 def _phrases(text: str) -> "Iterator[re.Match[str]]":

@@ -7,6 +7,10 @@ from typing import Protocol, cast
 class Stemmer(Protocol):
     """A stateful stemmer: not thread-safe."""
 
+    def stemWord(self, word: str, /) -> str:  # noqa: N802 - name of the library
+        """Return the stem of a word."""
+        ...
+
     def stemWords(self, words: list[str], /) -> list[str]:  # noqa: N802 - name of the library
         """Return the stems of words, in their order."""
         ...
@@ -16,6 +20,6 @@ class _Module(Protocol):
     def Stemmer(self, algorithm: str) -> Stemmer: ...  # noqa: N802 - name of the library
 
 
-def english_stemmer() -> Stemmer:
-    """Return a new stemmer of the Snowball algorithm for English."""
-    return cast("_Module", cast("object", importlib.import_module("Stemmer"))).Stemmer("english")
+def new_stemmer(algorithm: str) -> Stemmer:
+    """Return a new stemmer of a Snowball algorithm, such as `english`."""
+    return cast("_Module", cast("object", importlib.import_module("Stemmer"))).Stemmer(algorithm)

@@ -3,27 +3,46 @@
 import re
 import unicodedata
 
-_MARKS = re.compile(r"[\u0300-\u036f]+")
+# diacritics, after decomposition: of Latin, Greek and Cyrillic; of Arabic, with Tatweel; the dot of Devanagari
+_MARKS = re.compile(r"[\u0300-\u036f\u064b-\u0655\u0670\u0640\u093c]+")
 _APOSTROPHES = re.compile(r"(?<=\w)['\u2019\u02bc](?=\w)")
 # blocks whose vowel signs are parts of words, but not word characters for `re`
-_MARKED = r"\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
+MARKED = r"\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0963\u0966-\u0dff"
 SPACELESS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     r"\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_WORDS = re.compile(rf"[{SPACELESS}]+|(?:(?![{SPACELESS}])(?:[^\W_]|[{_MARKED}]))+")
+_WORDS = re.compile(rf"[{SPACELESS}]+|(?:(?![{SPACELESS}])(?:[^\W_]|[{MARKED}]))+")
+_MARKED_WORDS = re.compile(rf"[{SPACELESS}]+|(?:(?![{SPACELESS}])(?:[^\W_]|[{MARKED}\u0300-\u036f]))+")
+_INVISIBLE = re.compile(r"[\u00ad\u200c\u200d\u2060\ufeff]")
+_SPACELESS_START = re.compile(rf"[{SPACELESS}]")
+# all scripts but Latin
+_OTHER_SCRIPT = re.compile(
+    r"[\u0370-\u1dff\u1f00-\u1fff\u2c00-\ud7ff\uf900-\ufdff\ufe70-\ufefe\uff66-\uff9d\U00020000-\U0003ffff]"
+)
 # the words of text that is ASCII and in lower case, in a third of the time
 _ASCII_WORDS = re.compile(r"[a-z0-9]+")
-_SENTENCE_ENDS = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\u061f]")
+_SENTENCE_ENDS = re.compile(r"[.!?\u0964\u2026\u3002\uff01\uff1f\u061f]")
 _QUESTION_MARKS = "?\uff1f\u061f"
 
 
 def normalise(text: str) -> str:
-    """Fold compatibility forms and case, and remove diacritics of Latin, Greek and Cyrillic."""
+    """Fold compatibility forms and case, and remove diacritics."""
     if text.isascii():
         return text.lower()
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", folded)))
+    return strip_marks(unicodedata.normalize("NFKC", text).casefold())
+
+
+def strip_marks(text: str) -> str:
+    """Remove diacritics of Latin, Greek and Cyrillic, and those of Arabic and Hindi that are often left out."""
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", text)))
+
+
+def has_other_script(text: str) -> bool:
+    """Return whether a text has characters of another script than Latin."""
+    return not text.isascii() and _OTHER_SCRIPT.search(text) is not None
 
 
 def words(text: str) -> list[str]:
@@ -32,6 +51,25 @@ def words(text: str) -> list[str]:
     if not text.isascii():
         return _WORDS.findall(_APOSTROPHES.sub("", text))
     return _ASCII_WORDS.findall(_APOSTROPHES.sub("", text) if "'" in text else text)
+
+
+def marked_words(text: str) -> list[str]:
+    """Return the words of a text like `words`, with their diacritics, which stemmers need."""
+    if text.isascii():
+        return words(text)
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold())
+    folded = folded.replace("\u0153", "oe")
+    return _MARKED_WORDS.findall(_APOSTROPHES.sub("", folded))
+
+
+def is_spaceless(word: str) -> bool:
+    """Return whether a word is a run of characters of a script without spaces."""
+    return _SPACELESS_START.match(word) is not None
+
+
+def pairs(run: str) -> list[str]:
+    """Return the pairs of neighbouring characters of a run."""
+    return [run[at : at + 2] for at in range(len(run) - 1)]
 
 
 def ends_in_question(text: str) -> bool:

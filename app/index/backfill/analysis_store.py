@@ -7,38 +7,56 @@ Literal SQL: it skips from tenant to tenant, and compares and sets through `unne
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
 from app.index.analyser.analyser import ANALYSER_VERSION
-from app.index.analyser.cues import LANGUAGE
+from app.index.analyser.cues import Cue
 from app.index.schemas import ANALYSIS_JOB, EntryKind
 
 # the condition of `index_entries_unanalysed_idx`; a literal, so that the index fits
 UNANALYSED: Final = f"live and coalesce(analyser, 0) < {ANALYSER_VERSION}"
 
+_TURNS_BEFORE: Final = 50
+
 
 @dataclass(frozen=True, slots=True)
 class UnanalysedEntry:
-    """An entry to analyse. `changed` is the transaction that changed it last, `lexemes` a tsvector as text."""
+    """An entry to analyse. `changed` is the transaction that changed it last, `lexemes` a tsvector as text.
+
+    `language_before`: that of the nearest entry before it in its conversation that was analysed.
+    """
 
     entry_id: UUID
     kind: EntryKind
+    conversation_id: UUID | None
+    position: int | None
+    actor: str | None
+    occurred_at: datetime
     changed: str
     asks: bool
     lexemes: str
+    language_before: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class EntryAnalysis:
-    """The result for an entry, if `changed` is still the transaction that changed it last."""
+    """The result for an entry, if `changed` is still the transaction that changed it last.
+
+    `tsvector` and its `length` are set if the lexemes are others than those that are stored, which have no dates.
+    """
 
     entry_id: UUID
     changed: str
     cues: int
     terms: bytes
+    language: str
+    tsvector: str | None = None
+    length: int | None = None
+    dates_due: bool = False
 
 
 async def find_unanalysed(
@@ -47,12 +65,21 @@ async def find_unanalysed(
     """Return entries in the order of ids: at least one if there is any, about `max_words` words at most."""
     rows = await tx.fetch(
         f"""
-        select e.entry_id, e.kind, e.changed::text as changed, e.asks, e.lexemes::text as lexemes from (
+        select e.entry_id, e.kind, e.conversation_id, e.position, e.actor, e.occurred_at, e.changed::text as changed,
+               e.asks, e.lexemes::text as lexemes, (
+                   select b.language from index_entries b
+                   where b.tenant_id = $1 and b.conversation_id = e.conversation_id and b.position < e.position
+                     and b.position >= e.position - {_TURNS_BEFORE}
+                     and b.live and b.analyser >= {ANALYSER_VERSION}
+                   order by b.position desc limit 1
+               ) as language_before
+        from (
             select w.*, sum(w.doc_length) over (
                 order by w.entry_id rows between unbounded preceding and 1 preceding
             ) as words_before
             from (
-                select entry_id, kind, changed, asks, lexemes, doc_length from index_entries
+                select entry_id, kind, conversation_id, position, actor, occurred_at, changed, asks, lexemes, doc_length
+                from index_entries
                 where tenant_id = $1 and {UNANALYSED} and entry_id > $2
                 order by entry_id limit $3
             ) w
@@ -66,33 +93,38 @@ async def find_unanalysed(
     return [row_as(UnanalysedEntry, row) for row in rows]
 
 
-async def write_analyses(tx: Transaction, tenant_id: TenantId, analyses: Sequence[EntryAnalysis]) -> int:
-    """Store analyses of entries that are unchanged since they were read; return the number.
+async def write_analyses(tx: Transaction, tenant_id: TenantId, analyses: Sequence[EntryAnalysis]) -> set[UUID]:
+    """Store analyses of entries that are unchanged since they were read; return these entries.
 
     Locked entries are left out, because they are being changed: this statement never waits for another transaction.
     """
     rows = await tx.fetch(
-        """
+        f"""
         with same as (
-            select e.entry_id, u.cues, u.terms
-            from unnest($2::uuid[], $3::text[], $4::smallint[], $5::bytea[]) as u (entry_id, changed, cues, terms)
+            select e.entry_id, u.cues, u.terms, u.language, u.lexemes, u.length
+            from unnest($2::uuid[], $3::text[], $4::smallint[], $5::bytea[], $7::text[], $8::text[], $9::integer[])
+                as u (entry_id, changed, cues, terms, language, lexemes, length)
             join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
             where e.live and e.changed = u.changed::xid8
             for no key update of e skip locked
         )
-        update index_entries e set cues = s.cues, terms = s.terms, analyser = $6, language = $7
+        update index_entries e set cues = s.cues, asks = s.cues & {int(Cue.ASKS)} <> 0, terms = s.terms, analyser = $6,
+            language = s.language, lexemes = coalesce(s.lexemes::tsvector, e.lexemes),
+            doc_length = coalesce(s.length, e.doc_length), dates = case when s.lexemes is null then e.dates end
         from same s where e.tenant_id = $1 and e.entry_id = s.entry_id
         returning e.entry_id
-        """,
+        """,  # noqa: S608
         tenant_id,
         [one.entry_id for one in analyses],
         [one.changed for one in analyses],
         [one.cues for one in analyses],
         [one.terms for one in analyses],
         ANALYSER_VERSION,
-        LANGUAGE,
+        [one.language for one in analyses],
+        [one.tsvector for one in analyses],
+        [one.length for one in analyses],
     )
-    return len(rows)
+    return {row["entry_id"] for row in rows}
 
 
 async def find_unanalysed_tenants(tx: Transaction, *, after: UUID, limit: int) -> list[TenantId]:

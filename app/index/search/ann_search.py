@@ -15,9 +15,10 @@ from app.core.database.schema import indexed_type, vector_index_name
 from app.core.database.transactions import FloatVector, Transaction
 from app.core.ids import TenantId
 from app.index.analyser.analyser import match_any, quote_lexeme
+from app.index.analyser.languages import CODES
 from app.index.schemas import SearchScope
 from app.index.search.maxscore import CorpusStatistics, TopEntries, candidate_query, first_words, words_by_rarity
-from app.index.search.search_statement import SearchStatement, StatementArguments, WordColumns, norm
+from app.index.search.search_statement import LANGUAGE_PLACE, SearchStatement, StatementArguments, WordColumns, norm
 
 # fetched per wanted candidate: the order of the index is approximate, and entries may have several vectors
 _OVER_FETCH = 4
@@ -92,31 +93,48 @@ async def count_tenant(tx: Transaction, tenant_id: TenantId, space: Space, *, en
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ScopeSize:
+    """The number of entries in a scope, their mean length, and their languages in any order."""
+
+    entries: int
+    mean_length: float
+    languages: Sequence[str]
+
+
 async def measure_scope(
-    tx: Transaction, tenant_id: TenantId, scope: SearchScope, lexemes: Sequence[str], *, entries: int
-) -> CorpusStatistics:
-    """Measure the scope. Word frequencies are left out if it has up to `entries`, or if there are no words."""
+    tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, max_entries: int | None
+) -> ScopeSize:
+    """Measure the scope: all of it, or up to `max_entries`."""
     # the generic plan would sort all vectors of a large tenant, so each later statement is planned for its tenant
     await tx.execute("set local plan_cache_mode = force_custom_plan")
     search = SearchStatement(tenant_id, scope)
-    max_size = search.args.add(None if lexemes else entries + 1)
+    max_size = search.args.add(max_entries)
     sql = f"""
-        select count(*) as n, greatest(coalesce(avg(few.doc_length), 0), 1)::float8 as mean_length
+        select count(*) as n, greatest(coalesce(avg(few.doc_length), 0), 1)::float8 as mean_length,
+               coalesce(bit_or(1 << few.place), 0) as languages
         from (
-            select e.doc_length from index_entries e where {search.where} limit {max_size}
+            select e.doc_length, {LANGUAGE_PLACE} as place from index_entries e where {search.where} limit {max_size}
         ) few
         """  # noqa: S608
     row = await tx.fetchrow(sql, *search.args.values)
-    if row is None or row["n"] <= entries or not lexemes:
-        return CorpusStatistics(
-            0 if row is None else row["n"], 1.0 if row is None else row["mean_length"], [0] * len(lexemes)
-        )
+    if row is None:
+        return ScopeSize(0, 1.0, ())
+    return ScopeSize(
+        row["n"], row["mean_length"], [code for place, code in enumerate(CODES) if row["languages"] >> place & 1]
+    )
+
+
+async def count_words(tx: Transaction, scope: SearchScope, lexemes: Sequence[str], size: ScopeSize) -> CorpusStatistics:
+    """Count the entries of a scope that have each lexeme."""
+    if not lexemes:
+        return CorpusStatistics(size.entries, size.mean_length)
     counts = await tx.fetch(
         f"select entries from count_in_scope($1, {_scope_from(2)}) order by number",  # noqa: S608
         [quote_lexeme(lexeme) for lexeme in lexemes],
         *_scope_arguments(scope),
     )
-    return CorpusStatistics(row["n"], row["mean_length"], [count["entries"] for count in counts])
+    return CorpusStatistics(size.entries, size.mean_length, [count["entries"] for count in counts])
 
 
 def _scope_from(first: int) -> str:

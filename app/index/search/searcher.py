@@ -4,12 +4,13 @@ Both ways give the same result for the entries that they compare: all of a scope
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
+from app.index.analyser.query_words import QueryWords
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import SearchResult, SearchScope
 from app.index.search import ann_search, segment_store
@@ -73,17 +74,20 @@ class Searcher:
         """Search a scope that does not fit into memory, or of which filters may leave little."""
         settings = ann.settings
         most = min(settings.exact_scope_entries, _READ_ENTRIES)
-        corpus = await ann_search.measure_scope(tx, tenant_id, scope, query.lexemes, entries=most)
-        if corpus.entries <= most:
+        max_entries = None if query.text.by_words else most + 1
+        size = await ann_search.measure_scope(tx, tenant_id, scope, max_entries=max_entries)
+        if size.entries <= most:
             entry_ids = await ann_search.list_scope(tx, tenant_id, scope, limit=most)
             segment = await read_segment(tx, tenant_id, entry_ids, ann.space)
             return await asyncio.to_thread(self._search_all, segment.view, query, None)
         counts = await ann.read_counts(tx, tenant_id)
-        by_words = await ann_search.find_best_by_words(
-            tx, scope, query.lexemes, corpus, pool=pool, matches=settings.text_candidates
+        words = query.text.words(size.languages)
+        corpus = await ann_search.count_words(tx, scope, words.lexemes, size)
+        best_by_words = await ann_search.find_best_by_words(
+            tx, scope, words.lexemes, corpus, pool=pool, matches=settings.text_candidates
         )
         asked = ann_search.AnnQuery(
-            query.vector, by_words, pool, by_index=counts.can_use_index, uncovered=counts.uncovered
+            query.vector, best_by_words, pool, by_index=counts.can_use_index, uncovered=counts.uncovered
         )
         found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
         if query.vector is not None and asked.by_index and found.nearest < pool:
@@ -91,9 +95,15 @@ class Searcher:
             asked = replace(asked, by_index=False)
             found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
         segment = await read_segment(tx, tenant_id, found.entry_ids, ann.space)
-        statistics = CorpusCounts(corpus.entries, corpus.mean_length, corpus.frequencies)
+        statistics = CorpusCounts(corpus.entries, corpus.mean_length, _frequencies(words, corpus.frequencies), words)
         result = await asyncio.to_thread(self._search_all, segment.view, query, statistics)
         return replace(result, vectors_pending=found.waiting)
 
     def _search_all(self, view: SegmentView, query: SegmentQuery, corpus: CorpusCounts | None) -> SearchResult:
         return search_segment(view, view.live.nonzero()[0], query, weigh=self._weights, corpus=corpus)
+
+
+def _frequencies(words: QueryWords, of_lexemes: Sequence[int]) -> list[int]:
+    """Return how many entries have each word: the sum over its lexemes, since an entry is in one language."""
+    counts = iter(of_lexemes)
+    return [sum(next(counts) for _ in group) for group in words.groups]

@@ -61,8 +61,8 @@ class Columns:
     """One element per entry. Texts are codes of the segment's dictionaries; times are microseconds since 2000, UTC.
 
     `conversation`, `project`, `owner`, `agent`, `actor`, `role`: codes, -1 for none; `group` is the code of a session
-    of a conversation. `position`: -1 for none. `expires_at`: the largest number for never. `first_piece` and
-    `pieces`: its rows among the vectors.
+    of a conversation. `position`: -1 for none. `expires_at`: the largest number for never. `language`: its place in
+    `CODES`. `first_piece` and `pieces`: its rows among the vectors.
     """
 
     entry_id: EntryIds
@@ -80,6 +80,7 @@ class Columns:
     expires_at: NDArray[np.int64]
     length: Rows
     cues: NDArray[np.uint8]
+    language: NDArray[np.uint8]
     first_piece: Rows
     pieces: Rows
 
@@ -459,5 +460,5 @@ def _empty_columns(count: int) -> Columns:
     return Columns(
         entry_id=np.empty((count, 2), dtype=np.uint64), kind=small(), conversation=rows(), project=rows(), owner=rows(),
         agent=rows(), actor=rows(), role=rows(), group=rows(), position=large(), session=large(), occurred_at=large(),
-        expires_at=large(), length=rows(), cues=small(), first_piece=rows(), pieces=rows(),
+        expires_at=large(), length=rows(), cues=small(), language=small(), first_piece=rows(), pieces=rows(),
     )  # fmt: skip

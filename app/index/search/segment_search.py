@@ -3,7 +3,7 @@
 Every entry is compared. BM25 and the weights of words are computed from the entries in scope.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.core.database.transactions import FloatVector
+from app.index.analyser.languages import CODES
+from app.index.analyser.query_words import QueryText, QueryWords, WordGroup
 from app.index.analyser.terms import hash_term
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import BM25_B, BM25_K1, EntryKind, SearchCandidate, SearchResult, SearchScope
@@ -30,6 +32,7 @@ from app.index.search.segment import (
 KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEMORY)
 """The kinds of entries in the order of their codes in a segment."""
 
+_MAX_COUNT: Final = 255
 _Own: TypeAlias = slice | NDArray[np.intp]
 """The index of the rows in scope: a slice if these are all, which copies nothing."""
 
@@ -39,20 +42,23 @@ _GATHER_SHARE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class CorpusCounts:
-    """Statistics of a scope that is searched by indexes: its size, mean length and the frequency of each word."""
+    """Statistics of a scope that is searched by indexes: its size, its mean length, and how frequent each word is.
+
+    `words` are those of the query for the languages of the whole scope.
+    """
 
     entries: int
     mean_length: float
     frequencies: Sequence[int]
+    words: QueryWords
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentQuery:
-    """A query: its vector of length 1, its lexemes, and the lexemes of participants' names."""
+    """A query: its vector of length 1, and its words."""
 
     vector: FloatVector | None
-    lexemes: Sequence[str]
-    names: Collection[str] = ()
+    text: QueryText | QueryWords
 
 
 def select_rows(
@@ -107,7 +113,8 @@ def search_segment(
     columns = view.columns
     is_all = len(rows) == len(view)
     own: _Own = slice(None) if is_all else rows
-    bm25, share = _match_words(view, rows, own, query, weigh, corpus)
+    words = query.text.words(languages_in(columns.language[own])) if corpus is None else corpus.words
+    bm25, share = _match_words(view, rows, own, words, weigh, corpus)
     cosine = np.full(len(rows), np.nan, dtype=np.float32)
     if query.vector is not None:
         cosine = _cosines(view, rows, own, query.vector)
@@ -133,8 +140,15 @@ def search_segment(
         candidate=lambda at: _candidate(view, int(rows[at]), float(cosine[at]), float(bm25[at])),
         find=lambda entry_ids: _find(columns.entry_id[own], entry_ids),
         vectors_pending=bool((pieces == 0).any()),
-        lexemes=query.lexemes,
+        lexemes=words.lexemes,
+        language=words.language,
     )
+
+
+def languages_in(places: NDArray[np.uint8]) -> list[str]:
+    """Return the languages of entries, the most frequent first."""
+    counts = np.bincount(places, minlength=1)
+    return [CODES[place] for place in np.argsort(-counts, kind="stable").tolist() if counts[place]]
 
 
 def _find(own: EntryIds, entry_ids: Sequence[UUID]) -> dict[UUID, int]:
@@ -155,28 +169,29 @@ def _match_words(
     view: SegmentView,
     rows: NDArray[np.intp],
     own: _Own,
-    query: SegmentQuery,
+    words: QueryWords,
     weigh: WordWeights,
     corpus: CorpusCounts | None,
 ) -> tuple[Floats, Floats]:
     """Return the BM25 of each row, and the share of the query's word weights that it has."""
     bm25, share = np.zeros(len(view), dtype=np.float32), np.zeros(len(view), dtype=np.float32)
-    if not query.lexemes or not len(rows):
+    if not words.groups or not len(rows):
         return bm25[own], share[own]
     in_scope: Flags | None = None
     if len(rows) < len(view):
         in_scope = np.zeros(len(view), dtype=np.bool_)
         in_scope[rows] = True
     found: list[tuple[Rows, NDArray[np.uint8]]] = []
-    for lexeme in query.lexemes:
-        at, counts = view.find_term(hash_term(lexeme))
+    for group in words.groups:
+        at, counts = _find_group(view, group)
         if in_scope is not None and len(at):
             kept = in_scope[at]
             at, counts = at[kept], counts[kept]
         found.append((at, counts))
     if corpus is None:
-        corpus = CorpusCounts(len(rows), max(float(view.columns.length[own].mean()), 1.0), [len(at) for at, _ in found])
-    weights = weigh.weights(query.lexemes, corpus.frequencies, entries=corpus.entries, names=query.names)
+        mean_length = max(float(view.columns.length[own].mean()), 1.0)
+        corpus = CorpusCounts(len(rows), mean_length, [len(at) for at, _ in found], words)
+    weights = weigh.weights(words, corpus.frequencies, entries=corpus.entries)
     for weight, (at, counts) in zip(weights, found, strict=True):
         times = counts.astype(np.float32)
         norm = BM25_K1 * (1 - BM25_B + BM25_B / corpus.mean_length * view.columns.length[at])
@@ -184,6 +199,17 @@ def _match_words(
         bm25[at] += (weight * (BM25_K1 + 1) * times / (times + norm)).astype(np.float32)
         share[at] += np.float32(weight)
     return bm25[own], share[own] / np.float32(sum(weights) or 1.0)
+
+
+def _find_group(view: SegmentView, group: WordGroup) -> tuple[Rows, NDArray[np.uint8]]:
+    """Return the rows that have any lexeme of a word, and how often: each row once."""
+    found = [view.find_term(hash_term(lexeme)) for lexeme in group]
+    if len(found) == 1:
+        return found[0]
+    at, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    rows, place = np.unique(at, return_inverse=True)
+    total = np.bincount(place, weights=counts, minlength=len(rows))
+    return rows, np.minimum(total, _MAX_COUNT).astype(np.uint8)
 
 
 def _cosines(view: SegmentView, rows: NDArray[np.intp], own: _Own, vector: FloatVector) -> Floats:

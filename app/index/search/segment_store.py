@@ -26,6 +26,7 @@ from app.index.analyser.cues import Cue
 from app.index.analyser.terms import BYTES_PER_TERM, pack_terms, parse_tsvector, unpack_all_terms
 from app.index.schemas import EntryKind
 from app.index.search.dictionaries import NONE, Rows
+from app.index.search.search_statement import LANGUAGE_PLACE
 from app.index.search.segment import Columns, EntryBatch, EntryIds, Floats, microseconds
 
 SegmentColumn: TypeAlias = Literal["tenant", "project", "conversations", "owner", "agent"]
@@ -211,7 +212,8 @@ _ENTRIES: Final = f"""
             || int4send(doc_length)
             || int4send(coalesce(length(terms) / {BYTES_PER_TERM}, {_TERMS_UNKNOWN}))
             || int2send(coalesce(cues, case when asks then {int(Cue.ASKS)} else 0 end)::smallint)
-            || int2send(({_KIND_CODES})::smallint) || boolsend(dates is not null),
+            || int2send(({_KIND_CODES})::smallint) || int2send(({LANGUAGE_PLACE})::smallint)
+            || boolsend(dates is not null),
             ''
         ), '') as numbers,
         coalesce(array_agg(conversation_id), '{{}}') as conversation_ids,
@@ -304,6 +306,7 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], pieces: Rows) -> Columns:
         expires_at=numbers["expires_at"].astype(np.int64),
         length=numbers["length"].astype(np.int32),
         cues=numbers["cues"].astype(np.uint8),
+        language=numbers["language"].astype(np.uint8),
         first_piece=nothing,
         pieces=pieces,
     )
@@ -314,7 +317,7 @@ def _numbers_type() -> np.dtype[np.void]:
     return np.dtype(
         [
             ("position", ">i8"), ("session", ">i8"), ("occurred_at", ">i8"), ("expires_at", ">i8"), ("length", ">i4"),
-            ("terms", ">i4"), ("cues", ">i2"), ("kind", ">i2"), ("dated", "?"),
+            ("terms", ">i4"), ("cues", ">i2"), ("kind", ">i2"), ("language", ">i2"), ("dated", "?"),
         ]
     )  # fmt: skip
 

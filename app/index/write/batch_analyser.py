@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from app.index.analyser.analyser import Analyser
 from app.index.analyser.dates import may_have_dates
@@ -9,14 +10,21 @@ from app.index.schemas import IndexDocument, TextAnalysis
 from app.providers.schemas import Embedder
 from app.settings.memory import IndexSettings
 
+_MAX_UNSETTLED: Final = 2_000
+"""Longer texts that show no language keep the assumed one: another analysis would take long in their transaction."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnalysedDocument:
-    """The index data of a document, the pieces to embed at once, and whether dates are to be resolved."""
+    """The index data of a document, the pieces to embed at once, and whether dates are to be resolved.
+
+    `source` is the document, if it is short and shows no language.
+    """
 
     analysis: TextAnalysis
     pieces: Sequence[str]
     dates_due: bool
+    source: IndexDocument | None
 
 
 class BatchAnalyser:
@@ -25,18 +33,16 @@ class BatchAnalyser:
     def __init__(self, settings: IndexSettings, embedder: Embedder | None, *, max_vectors: int | None = None) -> None:
         self._settings = settings
         self._embedder = embedder
-        self._analyser = Analyser()
+        self._analyser = Analyser(settings.forced_language)
         self._left = settings.max_vectors_per_append if max_vectors is None else max_vectors
 
     def analyse_next(self, document: IndexDocument) -> AnalysedDocument:
         """Analyse the next document. Blocking."""
-        analysis = self._analyser.document(
-            document.text,
-            actor=document.actor,
-            occurred_at=document.occurred_at,
-            max_bytes=self._settings.index_text_bytes,
+        analysis, dates_due = analyse(self._analyser, document, max_bytes=self._settings.index_text_bytes)
+        is_unsettled = not analysis.is_detected and len(document.text) <= _MAX_UNSETTLED
+        return AnalysedDocument(
+            analysis, self._pieces(document.text), dates_due, source=document if is_unsettled else None
         )
-        return AnalysedDocument(analysis, self._pieces(document.text), may_have_dates(document.text))
 
     def _pieces(self, text: str) -> Sequence[str]:
         """Return all pieces of a text up to the limit, or none if that is more than the remaining number."""
@@ -48,6 +54,18 @@ class BatchAnalyser:
             return ()
         self._left -= len(pieces)
         return pieces
+
+
+def analyse(analyser: Analyser, document: IndexDocument, *, max_bytes: int) -> tuple[TextAnalysis, bool]:
+    """Analyse a document; return its index data, and whether it may have relative dates."""
+    analysis = analyser.document(
+        document.text,
+        actor=document.actor,
+        occurred_at=document.occurred_at,
+        max_bytes=max_bytes,
+        language=document.language,
+    )
+    return analysis, may_have_dates(document.text, analysis.language)
 
 
 def text_length(document: IndexDocument) -> int:

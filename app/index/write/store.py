@@ -13,7 +13,7 @@ from pgvector import Vector
 from app.core.database.transactions import FloatVector, Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 from app.index.analyser.analyser import ANALYSER_VERSION
-from app.index.analyser.cues import LANGUAGE, Cue
+from app.index.analyser.cues import Cue
 from app.index.schemas import CopiedEntry, DatedEntry, IndexEntry, IndexPosition, ShownEntry
 
 _NEWEST_UNDATED: Final = 50
@@ -28,13 +28,13 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
                                    expires_at, terms, cues, analyser, language)
         select $1, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role, u.position,
                u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length, u.lexemes::tsvector, u.asks,
-               u.expires_at, u.terms, u.cues, $21, $22
+               u.expires_at, u.terms, u.cues, $22, u.language
         from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
                     $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[], $15::integer[],
                     $16::text[], $17::boolean[], $18::timestamptz[], $19::bytea[],
-                    $20::smallint[])
+                    $20::smallint[], $21::text[])
             as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
-                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at, terms, cues)
+                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at, terms, cues, language)
         """,
         tenant_id,
         [entry.entry_id for entry in entries],
@@ -56,8 +56,8 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
         [entry.expires_at for entry in entries],
         [entry.prepared.analysis.terms for entry in entries],
         [entry.prepared.analysis.cues for entry in entries],
+        [entry.prepared.analysis.language for entry in entries],
         ANALYSER_VERSION,
-        LANGUAGE,
     )
 
 
@@ -195,7 +195,7 @@ async def copy_entries(
                e.terms, e.cues, e.analyser, e.language
         from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
         join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
-        returning entry_id, vectors_due, dates is null as undated
+        returning entry_id, vectors_due, dates is null as undated, language
         """,
         tenant_id,
         conversation_id,
@@ -254,6 +254,19 @@ async def read_session_around(
         if row is not None:
             return int(row["session"])
     return None
+
+
+async def read_languages(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """Return the languages in which entries were analysed; those of an older release have none."""
+    rows = await tx.fetch(
+        """
+        select entry_id, language from index_entries
+        where tenant_id = $1 and entry_id = any($2::uuid[]) and language is not null
+        """,
+        tenant_id,
+        list(entry_ids),
+    )
+    return {row["entry_id"]: row["language"] for row in rows}
 
 
 async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[DatedEntry]) -> None:

@@ -95,6 +95,10 @@ async def test_an_operator_makes_a_tenant_opens_it_and_limits_it(
     await page.get_by_role("spinbutton", name="Turns", exact=True).fill("7")
     await page.get_by_role("button", name="Save").click()
     await expect(page.locator(".quotas")).to_contain_text("0 of 7")
+    defaults = (await operator.get("/v1/admin/limits")).json()["defaults"]["rates"]
+    reads = page.get_by_role("spinbutton", name="Reads", exact=True)
+    await expect(reads).to_have_attribute("placeholder", f"default: {defaults['read']:,.0f}")
+    await expect(reads).to_have_value("")
 
     await window.visit("/dashboard/tenants")
     await row.get_by_role("button", name="Erase").click()
@@ -238,6 +242,10 @@ async def test_operations_shows_figures_over_time_and_jobs_are_cancelled_and_run
     await expect(charts.first).to_contain_text("read")
     await expect(page.locator(".tiles")).to_contain_text("Requests per second")
     await expect(page.get_by_role("region", name="Slow calls")).to_contain_text("/v1/")
+    replica = page.get_by_role("region", name="Replicas").get_by_role("row").filter(has_text="answered this page")
+    await expect(replica).to_contain_text(service.app.version)
+    waiting = page.get_by_role("region", name="Work that waits").get_by_role("row")
+    await expect(waiting.filter(has_text="operations.erasure")).to_be_visible()
     for name in ("Refresh", "Show the jobs"):
         await expect(page.get_by_text(name).first).to_be_visible()
 
@@ -273,4 +281,6 @@ async def test_the_audit_log_is_filtered_and_paged(client: Client, port: int, br
     await expect(rows).to_have_count(1)
     await page.get_by_role("button", name="Clear the filters").click()
     await expect(rows).to_have_count(100)
+    await page.get_by_role("button", name="Verify the audit").click()
+    await expect(page.get_by_role("status").filter(has_text="The audit is valid")).to_contain_text("not sealed yet")
     assert window.complaints == []

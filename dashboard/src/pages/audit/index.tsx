@@ -14,6 +14,7 @@ import { useSettled } from "../../lib/settled";
 import { isWide } from "../../lib/window";
 import { ACTIONS, OBJECT_KINDS } from "../../lib/vocabulary";
 import { strings } from "../../strings";
+import { VerifyAudit } from "./verify_audit";
 
 const text = strings.audit;
 const NO_FILTERS = { action: "" as Action | "", key_id: "", object_kind: "" as ObjectKind | "", object_id: "", conversation_id: "", request_id: "", since: "", until: "" };
@@ -47,7 +48,7 @@ export default function AuditPage() {
           <button onClick={() => setTyped(NO_FILTERS)}>{text.clear}</button>
         </div>
       </details>
-      <p class="small muted">{text.chain}</p>
+      <VerifyAudit />
       <PagedTable label={text.title} pages={pages} keyOf={(entry) => entry.id} empty={<><p>{text.empty}</p><button onClick={() => setTyped(NO_FILTERS)}>{text.clear}</button></>}
         columns={[
           { title: text.time, render: (entry) => <time dateTime={entry.recorded_at}>{time(entry.recorded_at)}</time> },

@@ -55,11 +55,18 @@ function TenantLimits({ tenantId, name }: { tenantId: string | null; name: strin
           </section>
           <section class="card stack">
             <h2>{text.rates}</h2>
-            <dl class="pairs number">{RATES.map((rate) => [<dt key={rate}>{text.names[rate]}</dt>, <dd key={`${rate} value`}>{shown.rates[rate] === 0 ? text.unlimited : number(shown.rates[rate])}</dd>])}</dl>
+            {!shown.defaults.rates_enabled && <p class="badge warn">{text.ratesOff}</p>}
+            <dl class="pairs number">
+              {RATES.map((rate) => [
+                <dt key={rate}>{text.names[rate]}</dt>,
+                <dd key={`${rate} value`}>{limitText(shown.rates[rate])} {shown.own.rates[rate] === null && <span class="muted small">{text.isDefault}</span>}</dd>,
+              ])}
+            </dl>
+            <p class="small muted">{text.burst(shown.defaults.burst_s)}</p>
           </section>
           {mayChange ? (
             <LimitsForm names={[...QUOTAS, ...RATES]} help={text.changeHelp} onSave={save}
-              present={{ ...Object.fromEntries(QUOTAS.map((quota) => [quota, shown.quotas[quota].limit])), ...shown.rates } as Record<Quota | Rate, number>} />
+              own={{ ...shown.own.quotas, ...shown.own.rates }} otherwise={{ ...shown.defaults.quotas, ...shown.defaults.rates }} hint={text.defaultIs} />
           ) : (
             <p class="notice">{text.operatorOnly}</p>
           )}
@@ -68,6 +75,8 @@ function TenantLimits({ tenantId, name }: { tenantId: string | null; name: strin
     </div>
   );
 }
+
+const limitText = (limit: number): string => (limit === 0 ? text.unlimited : number(limit));
 
 function QuotaBar({ name, used, limit }: { name: string; used: number; limit: number }) {
   const label = limit === 0 ? text.usedUnlimited(number(used)) : text.used(number(used), number(limit));
@@ -81,10 +90,20 @@ function QuotaBar({ name, used, limit }: { name: string; used: number; limit: nu
 
 type Values<N extends string> = Record<N, number | null>;
 
-function LimitsForm<N extends Quota | Rate>({ names, present, help, onSave }: { names: readonly N[]; present: Record<N, number>; help: string; onSave: (values: Values<N>) => Promise<void> }) {
+interface FormProps<N extends string> {
+  names: readonly N[];
+  /** What is set; null: what holds `otherwise` applies. */
+  own: Values<N>;
+  otherwise: Record<N, number>;
+  hint: (value: string) => string;
+  help: string;
+  onSave: (values: Values<N>) => Promise<void>;
+}
+
+function LimitsForm<N extends Quota | Rate>({ names, own, otherwise, hint, help, onSave }: FormProps<N>) {
   const [typed, setTyped] = useState<Record<string, string>>({});
   const saving = useAction();
-  useEffect(() => setTyped(Object.fromEntries(names.map((one) => [one, String(present[one])]))), [JSON.stringify(present)]);
+  useEffect(() => setTyped(Object.fromEntries(names.map((one) => [one, own[one] === null ? "" : String(own[one])]))), [JSON.stringify(own)]);
   const values = () => Object.fromEntries(names.map((one) => [one, typed[one]?.trim() ? Number(typed[one]) : null])) as Values<N>;
   return (
     <form class="card stack" onSubmit={(event) => (event.preventDefault(), void saving.run(() => onSave(values())))}>
@@ -92,7 +111,7 @@ function LimitsForm<N extends Quota | Rate>({ names, present, help, onSave }: { 
       <p class="small muted">{help}</p>
       <div class="form-grid">
         {names.map((one) => (
-          <TextField key={one} label={text.names[one]} type="number" min={0} value={typed[one] ?? ""} onValue={(value) => setTyped({ ...typed, [one]: value })} />
+          <TextField key={one} label={text.names[one]} type="number" min={0} placeholder={hint(limitText(otherwise[one]))} value={typed[one] ?? ""} onValue={(value) => setTyped({ ...typed, [one]: value })} />
         ))}
       </div>
       {saving.error && <ErrorNote error={saving.error} />}
@@ -117,7 +136,7 @@ function KeyLimits({ keyId, name }: { keyId: string; name: string }) {
         <span class="muted">{name} <code>{keyId}</code></span>
       </div>
       {limits.error && <ErrorNote error={limits.error} onRetry={limits.reload} />}
-      {limits.value ? <LimitsForm names={RATES} present={limits.value.rates} help={text.keyHelp} onSave={save} /> : limits.loading && <Loading />}
+      {limits.value ? <LimitsForm names={RATES} own={limits.value.own} otherwise={limits.value.tenant} hint={text.ofTenantIs} help={text.keyHelp} onSave={save} /> : limits.loading && <Loading />}
     </div>
   );
 }

@@ -3,21 +3,21 @@ import { useMemo, useState } from "preact/hooks";
 import { api, body } from "../../api/client";
 import { useLoaded, usePages } from "../../api/paging";
 import { hasScope } from "../../api/session";
-import type { MetricSample, SlowCall, Stats } from "../../api/types";
+import type { JobCounts, MetricSample, SlowCall, Stats } from "../../api/types";
 import { Empty, ErrorNote, Loading } from "../../components/basics";
 import { CheckField, SelectField } from "../../components/fields";
 import { DataTable, PagedTable } from "../../components/table";
 import { ago, bytes, number, time } from "../../lib/format";
 import { strings } from "../../strings";
+import { Backlog, compactionOf, useJobCounts } from "./backlog";
 import { Chart, type Series } from "./chart";
+import { Replicas } from "./replicas";
 import { Usage, useUsage } from "./usage";
 import { classesOf, ofClass, useSamples } from "./samples";
 import "./operations.css";
 
 const text = strings.operations;
 const MIB = 1024 * 1024;
-const COMPACTION = "conversation.compact";
-const MOST_COUNTED = 200;
 type Range = keyof typeof text.ranges;
 type Of = keyof typeof text.scopes;
 const decimals = (value: number): string => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 2 : value < 100 ? 1 : 0 });
@@ -30,14 +30,10 @@ export default function OperationsPage() {
   const [chosen, setChosen] = useState<string | null>(null);
   const processes = useSamples(Number(range), isOperator);
   const stats = useLoaded<Stats | null>(`stats ${of}`, async () => (mayCount ? body(api.GET("/v1/admin/stats", { params: { query: { of } } })) : null));
-  const backlog = useLoaded(`backlog ${of}`, () =>
-    body(api.GET("/v1/admin/jobs", { params: { query: { kind: COMPACTION, order: "asc", limit: MOST_COUNTED, all_tenants: of === "installation" } } })),
-  );
+  const counts = useJobCounts(of === "installation");
   const usage = useUsage(of === "installation");
   const shown = processes.known.get(chosen ?? "") ?? processes.known.get(processes.last ?? "");
   const samples = shown?.samples ?? [];
-  const count = (rows: number, more: boolean) => `${number(rows)}${more ? "+" : ""}`;
-  const waiting = backlog.value ? count(backlog.value.data.length, backlog.value.has_more) : "–";
   return (
     <div class="stack">
       <div class="page-head">
@@ -52,7 +48,7 @@ export default function OperationsPage() {
             options={[...processes.known.values()].map((one) => [one.process_id, `${one.process_id.slice(0, 12)} (${text.started(ago(one.started_at))})`] as const)} />
         )}
       </div>
-      <Tiles latest={samples.at(-1)} pending={stats.value?.vectors_pending ?? null} waiting={waiting} tokens={usage.today.tokens} cost={usage.today.cost} />
+      <Tiles latest={samples.at(-1)} pending={stats.value?.vectors_pending ?? null} counts={counts.value} tokens={usage.today.tokens} cost={usage.today.cost} />
       {!isOperator && <p class="notice">{text.needsOperator}</p>}
       {processes.error && <ErrorNote error={processes.error} />}
       {isOperator && !processes.error && (samples.length > 0 ? <Charts samples={samples} /> : shown ? <Empty><p>{text.noSamples}</p></Empty> : <Loading />)}
@@ -61,31 +57,22 @@ export default function OperationsPage() {
           <h2>{text.index}</h2>
           {stats.error && <ErrorNote error={stats.error} onRetry={stats.reload} />}
           {stats.value && <Index stats={stats.value} />}
+          {stats.value && <Largest stats={stats.value} />}
           <p class="row">
             <a href="/dashboard/jobs?kind=index.vectors">{text.indexJobs}</a>
             {isOperator && <a href="/dashboard/spaces">{text.spaces}</a>}
           </p>
         </section>
-        <section class="card stack">
-          <h2>{text.compaction}</h2>
-          {backlog.error && <ErrorNote error={backlog.error} onRetry={backlog.reload} />}
-          {backlog.value && (
-            <>
-              <p>{backlog.value.data.length === 0 ? text.compactionNone : text.compactionWaiting(waiting, number(backlog.value.data.filter(({ state }) => state === "parked").length))}</p>
-              {backlog.value.data[0] && <p class="small muted">{text.oldest(time(backlog.value.data[0].created_at))}</p>}
-            </>
-          )}
-          <p><a href={`/dashboard/jobs?kind=${COMPACTION}`}>{text.showJobs}</a></p>
-          {stats.value && <Largest stats={stats.value} />}
-        </section>
+        <Backlog counts={counts} />
       </div>
+      {isOperator && <Replicas />}
       <Usage usage={usage} />
       <SlowCalls />
     </div>
   );
 }
 
-function Tiles({ latest, pending, waiting, tokens, cost }: { latest: MetricSample | undefined; pending: number | null; waiting: string; tokens: number; cost: number }) {
+function Tiles({ latest, pending, counts, tokens, cost }: { latest: MetricSample | undefined; pending: number | null; counts: JobCounts | null; tokens: number; cost: number }) {
   const slowest = latest?.route_classes.reduce<number | null>((most, { p95_ms }) => (p95_ms !== null && p95_ms > (most ?? -1) ? p95_ms : most), null);
   const tiles: [string, string][] = [
     ...(latest
@@ -94,10 +81,11 @@ function Tiles({ latest, pending, waiting, tokens, cost }: { latest: MetricSampl
           [text.tiles.latency, slowest === null || slowest === undefined ? "–" : `${decimals(slowest)} ms`],
           [text.tiles.errors, number(latest.errors)],
           [text.tiles.live, number(latest.live_connections)],
-          ...(latest.jobs ? [[text.tiles.jobs, number(latest.jobs.queued)], [text.tiles.parked, number(latest.jobs.parked)]] : []),
         ] as [string, string][])
       : []),
-    [text.tiles.compaction, waiting],
+    ...(counts
+      ? ([[text.tiles.jobs, number(counts.queued)], [text.tiles.parked, number(counts.parked)], [text.tiles.compaction, number(compactionOf(counts).waiting)]] as [string, string][])
+      : []),
     ...(pending === null ? [] : ([[text.tiles.pending, number(pending)]] as [string, string][])),
     [text.tiles.tokens, number(tokens)],
     [text.tiles.cost, decimals(cost)],

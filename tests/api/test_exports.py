@@ -268,7 +268,7 @@ def test_the_registry_names_the_record_of_every_table() -> None:
 
 NOT_EXPORTED = {
     "conversations": {"trashed_at"},
-    "conversation_heads": {"turn_count", "token_count", "session", "last_occurred_at", "deleting_at"},
+    "conversation_heads": {"turn_count", "token_count", "session", "last_occurred_at", "deleting_at", "language"},
     "turns": {"index_state"},
     "facts": {"evidence_count", "listed", "due_at"},
 }

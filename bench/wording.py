@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Final
 
-from app.index.analyser.stemmer import english_stemmer
+from app.index.analyser.stemmer import new_stemmer
 
 _WORD: Final = re.compile(r"[^\W_]+")
 _ISO_DATE: Final = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)\b")
@@ -36,7 +36,7 @@ class Wording:
     """Compares answers with texts. One stemmer is kept, because making one takes longer than a comparison."""
 
     def __init__(self) -> None:
-        self._stemmer = english_stemmer()
+        self._stemmer = new_stemmer("english")
 
     def words(self, text: str) -> frozenset[str]:
         """Return the stems of a text's words that have a meaning of their own."""

@@ -11,6 +11,7 @@ from importlib.metadata import version
 import app.tables  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from app.agents.ask.service import AskService
 from app.agents.generation.openai_conversations import OpenAIConversations
+from app.agents.generation.responses.service import Responses
 from app.agents.generation.service import Generation
 from app.agents.lifecycle.service import Lifecycle
 from app.agents.tools.tool import ToolServices
@@ -31,7 +32,7 @@ from app.core.ids import TenantId
 from app.core.jobs import JobQueue
 from app.core.paging import Cursors
 from app.diagnostics.service import Statistics
-from app.embedding import base_url, open_ann_maintenance, open_embedders
+from app.embedding import base_url, build_spaces, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Erasures, Exports, Governance, ImportRunner, Imports
 from app.index.backfill.analysis_backfill import AnalysisBackfill
@@ -39,9 +40,7 @@ from app.index.service import (
     REMOVALS,
     AnnMaintenance,
     EmbeddingSpaceRegistry,
-    EmbeddingSpaceRuntime,
     SearchIndex,
-    VectorBackfill,
 )
 from app.index.spaces.administration import SpaceAdministration
 from app.memory.longterm.service import Memories
@@ -57,7 +56,6 @@ from app.recall.memory_gateway import MemoryGateway
 from app.recall.service import RecallService
 from app.settings import Settings
 from app.settings.database import JobSettings
-from app.settings.memory import IndexSettings
 from app.settings.models import ChatSettings
 from app.settings.server import BusSettings
 from app.tenancy.administration import Administration
@@ -127,6 +125,7 @@ class Container:
     chat: ChatModel | None
     generation: Generation
     openai_conversations: OpenAIConversations
+    responses: Responses
     index: SearchIndex
     analysis: AnalysisBackfill
     ann: AnnMaintenance
@@ -274,27 +273,6 @@ def _models(settings: ChatSettings, base: Foundation, spending: Spending) -> tup
     )
 
 
-def _spaces(
-    settings: IndexSettings,
-    base: Foundation,
-    runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]],
-    queue: JobQueue,
-) -> EmbeddingSpaceRegistry:
-    most = settings.max_vectors_per_entry
-    made = {
-        # of two runtimes for the same space, keep the first
-        ann.space.id: EmbeddingSpaceRuntime(
-            embedder,
-            ann,
-            VectorBackfill(
-                base.ops, embedder, space=ann.space, jobs=queue, tenancy=base.tenancy, max_vectors_per_entry=most
-            ),
-        )
-        for embedder, ann in reversed(runtimes)
-    }
-    return EmbeddingSpaceRegistry(base.ops, list(reversed(made.values())))
-
-
 def _space_administration(
     base: Foundation, spaces: EmbeddingSpaceRegistry, queue: JobQueue, bus: Bus
 ) -> SpaceAdministration:
@@ -324,6 +302,19 @@ def _subscriptions(settings: Settings, database: Database, facts: FactService) -
     return subscriptions
 
 
+def _generation(
+    settings: Settings, conversations: Conversations, contexts: ContextBuilder, governance: Governance,
+    upstream: Upstream | None, subscriptions: ConversationSubscriptions,
+) -> tuple[Generation, Responses]:  # fmt: skip
+    generation = Generation(
+        conversations=conversations, contexts=contexts, governance=governance, upstream=upstream, settings=settings
+    )
+    responses = Responses(
+        generation=generation, conversations=conversations, governance=governance, subscriptions=subscriptions
+    )
+    return generation, responses
+
+
 def build_container(
     settings: Settings, base: Foundation, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], bus: Bus
 ) -> Container:
@@ -332,7 +323,7 @@ def build_container(
     counters, counter = _counters()
     queue = _queue(settings.jobs, ops, bus)
     cursors = Cursors(tenancy.secret_for("cursors"))
-    spaces = _spaces(settings.index, base, runtimes, queue)
+    spaces = build_spaces(settings.index, ops, runtimes, queue, tenancy)
     index = SearchIndex(spaces, ops, jobs=queue, settings=settings.index, publish=bus.publish, tenancy=tenancy)
     outbox = _outbox(settings, ops, bus)
     conversations = Conversations(
@@ -361,9 +352,8 @@ def build_container(
         database, conversations=conversations, contexts=contexts, compactor=compactor, governance=governance,
         facts=facts, queue=queue, secret=tenancy.secret_for("operation-tokens"), settings=settings,
     )  # fmt: skip
-    generation = Generation(
-        conversations=conversations, contexts=contexts, governance=governance, upstream=upstream, settings=settings
-    )
+    subscriptions = _subscriptions(settings, database, facts)
+    generation, responses = _generation(settings, conversations, contexts, governance, upstream, subscriptions)
     tools = ToolServices(conversations, contexts, recall_service, memories, compactor, facts)
     ask_service = AskService(tools, governance=governance, audit=audit, chat=chat, settings=settings)
     return Container(
@@ -374,7 +364,7 @@ def build_container(
         analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
-        subscriptions=_subscriptions(settings, database, facts), audit=audit, index=index,
+        subscriptions=subscriptions, audit=audit, index=index, responses=responses,
         list_subscriptions=ListSubscriptions(database, settings=settings),
         title_writer=TitleWriter(conversations=conversations, chat=chat), limits=_limits(settings, base),
         jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations, cursors=cursors,

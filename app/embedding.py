@@ -4,20 +4,28 @@ Only this module and the container choose concrete providers. If the second embe
 without it and logs a warning.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from app.core.database.servers import Server
 from app.core.database.transactions import Database
 from app.core.errors import AppError
+from app.core.jobs import JobQueue
 from app.core.telemetry import get_logger
-from app.index.service import AnnMaintenance, ensure_space
+from app.index.service import (
+    AnnMaintenance,
+    EmbeddingSpaceRegistry,
+    EmbeddingSpaceRuntime,
+    VectorBackfill,
+    ensure_space,
+)
 from app.providers.embed_meter import EmbedMeter
 from app.providers.local import LocalEmbedder
 from app.providers.openai import OpenAIEmbedder
 from app.providers.schemas import Embedder
 from app.settings.memory import IndexSettings
 from app.settings.models import EmbeddingSettings
+from app.tenancy.service import Tenancy
 
 
 async def open_embedders(
@@ -67,3 +75,21 @@ async def open_ann_maintenance(
         settings=settings,
         make_index=lambda: server.ensure_vector_index(space_id=space.id, dimensions=space.dimensions),
     )
+
+
+def build_spaces(
+    settings: IndexSettings, ops: Database, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], jobs: JobQueue,
+    tenancy: Tenancy,
+) -> EmbeddingSpaceRegistry:  # fmt: skip
+    """Return the registry of the embedding spaces of a process, each with its embedder and its maintenance."""
+    most = settings.max_vectors_per_entry
+    made = {
+        # of two runtimes for the same space, keep the first
+        ann.space.id: EmbeddingSpaceRuntime(
+            embedder,
+            ann,
+            VectorBackfill(ops, embedder, space=ann.space, jobs=jobs, tenancy=tenancy, max_vectors_per_entry=most),
+        )
+        for embedder, ann in reversed(runtimes)
+    }
+    return EmbeddingSpaceRegistry(ops, list(reversed(made.values())))

@@ -37,6 +37,7 @@ from app.routers.live.connection_limits import Connections, add_live_metrics
 from app.routers.live.frames import frame_members
 from app.routers.openai import chat_completions
 from app.routers.openai import conversations as openai_conversations
+from app.routers.openai import responses as openai_responses
 from app.routers.rest.agents import ask, generation, lifecycle
 from app.routers.rest.conversations import context, conversations, streams, summaries, tokens, turns
 from app.routers.rest.memory import facts, memories, recall
@@ -63,8 +64,8 @@ _ROUTERS = tuple(
     module.router
     for module in (
         docs_pages, pages, conversations, streams, turns, summaries, tokens, websocket, sse, context, recall, facts,
-        memories, lifecycle, generation, chat_completions, openai_conversations, ask, erasures, exports, imports,
-        operations, admin, keys, jobs, audit, embedding_spaces, monitoring, webhooks, health,
+        memories, lifecycle, generation, chat_completions, openai_conversations, openai_responses, ask, erasures,
+        exports, imports, operations, admin, keys, jobs, audit, embedding_spaces, monitoring, webhooks, health,
     )
 )  # fmt: skip
 

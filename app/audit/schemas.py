@@ -36,6 +36,7 @@ class Action(StrEnum):
     TURN_ABORT = "turns.abort"
     TURN_REVISE = "turns.revise"
     TURN_ERASE = "turns.erase"
+    RESPONSE_DELETE = "responses.delete"
     SUMMARY_CREATE = "summaries.create"
     FACT_CREATE = "facts.create"
     FACT_UPDATE = "facts.update"

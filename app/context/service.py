@@ -116,7 +116,7 @@ class ContextBuilder:
         request: ContextRequest,
         upcoming: Sequence[CanonicalTurn],
         project: str,
-        owner: str,
+        owner: str | None,
     ) -> Context:
         """Build the context of a conversation that does not exist yet.
 

@@ -35,6 +35,7 @@ from app.conversations.queries.context_turns import (
 from app.conversations.queries.history import History
 from app.conversations.queries.recent import recent_turns
 from app.conversations.queries.sources import Sources
+from app.conversations.responses.service import StoredResponses
 from app.conversations.retention.expiry import ConversationExpiry
 from app.conversations.retention.service import RetentionEraser
 from app.conversations.retention.trash import TRASH_JOB, ConversationTrash
@@ -107,6 +108,7 @@ __all__ = [
     "Conversations",
     "NotExactError",
     "OmittedTurns",
+    "TurnErasure",
 ]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(
@@ -137,6 +139,8 @@ class Conversations:
             tenancy=tenancy, index=index, publisher=publisher, limits=limits, session_gap_s=options.session_gap_s
         )
         self.rebuilder = ConversationRebuilder(restorer, index=index, counter=counter, limits=limits, options=options)
+        self.responses = StoredResponses(database, max_bytes=limits.max_answer_bytes)
+        """Answers that are read and continued by an id."""
         self.titles = Titles(database, publisher=publisher)
         """Titles that the chat model writes."""
         self._appender = Appender(

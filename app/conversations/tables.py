@@ -260,3 +260,23 @@ summaries = Table(
         postgresql_where=text("kind = 'highlights' and replaced_by is null"),
     ),
 )
+responses = Table(
+    "responses",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("turn_id", Uuid, primary_key=True),
+    Column("conversation_id", Uuid, nullable=False),
+    Column("previous_turn_id", Uuid),
+    Column("input_turn_ids", ARRAY(Uuid), nullable=False),
+    Column("owns_conversation", Boolean, nullable=False),
+    Column("request", JSON, nullable=False),
+    Column("created_at", _TIME, nullable=False),
+    # no reference to the turn: its pending row is deleted when the committed one is inserted
+    ForeignKeyConstraint(
+        ["tenant_id", "conversation_id"],
+        ["conversations.tenant_id", "conversations.id"],
+        name="responses_conversation_id_fkey",
+        ondelete="CASCADE",
+    ),
+    Index("responses_conversation_idx", "tenant_id", "conversation_id"),
+)

@@ -65,6 +65,18 @@ LISTINGS: Sequence[Listing] = (
         ) v order by v.entry_id
         """,
     ),
+    # a response has the turn of its answer, with content
+    Listing(
+        [Invariant("sound", "erased_remains", "a response without the turn of its answer, or of an erased one")],
+        """
+        select r.turn_id as id, exists (
+            select from turns t
+            where t.tenant_id = $1 and t.id = r.turn_id and t.conversation_id = r.conversation_id
+              and t.erased_at is null
+        ) as sound
+        from responses r where r.tenant_id = $1 and ($2::uuid is null or r.turn_id > $2) order by r.turn_id limit $3
+        """,
+    ),
     # an open turn has a row, one writer, and text without gaps
     Listing(
         [Invariant("sound", "stream_torn", "an open turn without writer or text")],

@@ -118,7 +118,7 @@ class Purger:
             if with_facts:
                 counts.update(await self._facts.invalidate(caller, tx, turn_ids=turn_ids))
             counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
-            counts["turns"] = await of.delete_turns(caller, tx, turn_ids=turn_ids)
+            counts.update(await of.delete_turns(caller, tx, turn_ids=turn_ids))
             # The keys of facts are locked in one transaction, always in the same order, so that no deadlock occurs.
             if with_facts or len(turn_ids) == _ROWS:
                 return dict(counts), True

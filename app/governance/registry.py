@@ -87,6 +87,8 @@ REGISTRY: Final[Mapping[str, DataTable]] = MappingProxyType(
             "delete",
             None,
         ),
+        # the input of a response lies in turns; its request goes with the turn of its answer
+        "responses": DataTable("conversations", "conversation_id = $2", "turn_id = $2", "delete", "turn"),
         "summaries": DataTable(
             "conversations",
             "conversation_id = $2",

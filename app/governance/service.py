@@ -9,10 +9,10 @@ from uuid import UUID
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record, single
 from app.conversations.schemas.conversations import Conversation, ConversationUpdate, ErasedTurns
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, TurnErasure
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, TurnId
 from app.core.telemetry import get_logger
 from app.governance.erasures.runner import ErasureRunner
 from app.governance.erasures.service import Erasures
@@ -144,12 +144,14 @@ class Governance:
             # it was restored meanwhile, or does not exist
             return await self._conversations.lock(caller, tx, conversation_id=conversation_id)
 
-    async def delete_unused(self, caller: Caller, conversation_id: ConversationId) -> None:
-        """Delete a conversation if it has no turns, neither stored nor open."""
+    async def delete_unused(self, caller: Caller, conversation_id: ConversationId, *, through: int = 0) -> None:
+        """Delete a conversation if it has no turns after the seq `through`, neither stored nor open."""
         async with self._database.transaction(caller.tenant_id) as tx:
-            project = await self._conversations.lock(caller, tx, conversation_id=conversation_id)
-            if not await self._conversations.expiry.has_turns(caller, tx, conversation_id=conversation_id):
-                await self._delete(caller, tx, conversation_id, project)
+            await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+            if not await self._conversations.expiry.has_turns(
+                caller, tx, conversation_id=conversation_id, after=through
+            ):
+                await self._delete_or_hide(caller, tx, conversation_id)
 
     async def _delete(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, project: str
@@ -176,16 +178,50 @@ class Governance:
         naming the turns that are not in this conversation. A repeated call changes nothing.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
-            erasure = await self._conversations.erase_turns(
-                caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=only_this
-            )
-            await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(erasure.turn_ids))
-            await self._facts.invalidate(caller, tx, turn_ids=erasure.turn_ids)
+            erasure = await self._erase_turns(caller, tx, conversation_id, turn_ids, only_this=only_this)
             record(
                 tx, caller, Action.TURN_ERASE, ObjectKind.TURN, single(turn_ids), conversation_id=conversation_id,
                 counts={"turns": len(erasure.turn_ids)},
             )  # fmt: skip
         return erasure.result
+
+    async def _erase_turns(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[UUID], *,
+        only_this: bool = False,
+    ) -> TurnErasure:  # fmt: skip
+        erasure = await self._conversations.erase_turns(
+            caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=only_this
+        )
+        await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(erasure.turn_ids))
+        await self._facts.invalidate(caller, tx, turn_ids=erasure.turn_ids)
+        return erasure
+
+    async def delete_response(self, caller: Caller, turn_id: TurnId) -> None:
+        """Delete a response of this answer. Raises NotFound.
+
+        In a conversation that was created for responses, the turns of its input and its answer are erased too, and the
+        conversation is deleted with its last response. In any other conversation the turns stay.
+        """
+        responses = self._conversations.responses
+        async with self._database.transaction(caller.tenant_id) as tx:
+            place = await responses.locate(caller, tx, turn_id)
+            if place.owns_conversation:
+                await self._erase_turns(caller, tx, place.conversation_id, place.turn_ids)
+            await responses.delete(caller, tx, turn_id)
+            if place.owns_conversation and not await responses.is_conversation_used(caller, tx, place.conversation_id):
+                await self._delete_or_hide(caller, tx, place.conversation_id)
+            record(
+                tx, caller, Action.RESPONSE_DELETE, ObjectKind.TURN, turn_id, conversation_id=place.conversation_id,
+                counts={"turns": len(place.turn_ids) if place.owns_conversation else 0},
+            )  # fmt: skip
+
+    async def _delete_or_hide(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> None:
+        """Delete a conversation; a large one is hidden, and the next sweep deletes it."""
+        project = await self._conversations.lock(caller, tx, conversation_id=conversation_id)
+        if await self._conversations.expiry.size(caller, tx, conversation_id=conversation_id) <= _AT_ONCE:
+            await self._delete(caller, tx, conversation_id, project)
+        else:
+            await self._conversations.expiry.hide(caller, tx, conversation_id=conversation_id)
 
     async def retain(self, caller: Caller, conversation_id: ConversationId) -> int:
         """Erase the turns that the conversation's retention does not keep, in steps, and return their number.

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar, cast
-from urllib.parse import urlsplit
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
@@ -40,7 +39,15 @@ from app.providers.schemas import (
     Shape,
     ToolOffer,
 )
-from app.providers.shapes import RequestVariant, ShapeRequest, UnusableError, cleaned, other_variant, shape_request
+from app.providers.shapes import (
+    RequestVariant,
+    ShapeRequest,
+    UnusableError,
+    cleaned,
+    first_limit_name,
+    other_variant,
+    shape_request,
+)
 from app.settings.models import ChatSettings, Endpoint
 
 if TYPE_CHECKING:
@@ -50,7 +57,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_OPENAI_HOST: Final = "api.openai.com"
 _INTERACTIVE: Final = frozenset({ModelPurpose.GENERATION, ModelPurpose.AGENT})
 _FILTERED: Final = frozenset({"content_filter", "content_policy_violation"})
 _COMPLAINTS: Final = frozenset({400, 404, 415, 422, 501})
@@ -239,9 +245,7 @@ class OpenAIChat:
                 return said
 
     def _first_variant(self) -> RequestVariant:
-        # OpenAI's newer models accept only the newer name, most other endpoints only the older one
-        newer = urlsplit(self._endpoint.base_url).hostname == _OPENAI_HOST
-        return RequestVariant(limit="max_completion_tokens" if newer else "max_tokens")
+        return RequestVariant(limit=first_limit_name(self._endpoint.base_url))
 
     def _add_schema_to_prompt(self, call: _Call, asked: ShapeRequest[Shape]) -> None:
         """Describe the schema in words from now on: the endpoint accepts a schema, but its answer is not JSON."""

@@ -175,8 +175,17 @@ def reported_tokens(value: object, *, otherwise: int) -> int:
 def require_model(chat: ChatModel | None) -> ChatModel:
     """Return the chat model. Raises Unavailable `model_not_configured` if there is none."""
     if chat is None:
-        raise Refused("model_not_configured", "No chat model is configured here; TURNKEEP_LLM_MODEL names one.")
+        raise not_configured()
     return chat
+
+
+def not_configured() -> Refused:
+    """Return the error for a call that needs a chat model, if none is configured."""
+    return Refused(
+        "model_not_configured",
+        "No chat model is configured. Set TURNKEEP_LLM_MODEL, and TURNKEEP_LLM_API_KEY or TURNKEEP_LLM_BASE_URL for its"
+        " endpoint, and start the server again.",
+    )
 
 
 def client_of(endpoint: Endpoint, *, timeout_s: float) -> "openai.AsyncOpenAI":

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from pydantic import JsonValue, ValidationError
 
@@ -17,6 +18,7 @@ from app.providers.schemas import ChatMessage, Shape
 Format: TypeAlias = Literal["schema", "object", "text"]
 LimitName: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
 
+_OPENAI_HOST = "api.openai.com"
 _MAX_PROBLEMS = 20
 _MAX_REPEATED_CHARACTERS = 16_384
 _CODE_BLOCK = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
@@ -25,6 +27,12 @@ _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _ABOUT_FORMAT = ("response_format", "json_schema", "json_object", "schema", "structured output", "grammar", "guided")
 # strict endpoints refuse these, or a model takes them as a description of the value
 _LEFT_OUT = frozenset({"default", "title", "examples", "minLength", "maxLength", "discriminator"})
+
+
+def first_limit_name(base_url: str) -> LimitName:
+    """Return the name of the limit of an answer's tokens that an endpoint probably accepts."""
+    # OpenAI's newer models accept only the newer name, most other endpoints only the older one
+    return "max_completion_tokens" if urlsplit(base_url).hostname == _OPENAI_HOST else "max_tokens"
 
 
 @dataclass(frozen=True, slots=True)

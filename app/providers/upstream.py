@@ -24,17 +24,18 @@ from app.formats.schemas import JsonObject
 from app.providers.endpoint import (
     CHAT_ERRORS,
     InvalidAnswer,
-    Refused,
     UsageRecorder,
     chat_slot,
     client_of,
     delay,
+    not_configured,
     reported_tokens,
     retry_after,
     usage_in,
 )
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
+from app.providers.shapes import LimitName, first_limit_name
 from app.settings.models import ChatSettings, Endpoint
 
 if TYPE_CHECKING:
@@ -131,6 +132,11 @@ class Upstream:
     def model(self) -> str:
         """Return the default model, for requests that name none."""
         return self._endpoint.model
+
+    @property
+    def limit_name(self) -> LimitName:
+        """Return the name of the limit of an answer's tokens, for requests that are written here."""
+        return first_limit_name(self._endpoint.base_url)
 
     async def close(self) -> None:
         """Wait until all usage is recorded, and close the connections."""
@@ -291,7 +297,7 @@ async def event_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str]:
 def configured(upstream: Upstream | None) -> Upstream:
     """Return the endpoint. Raises Unavailable `model_not_configured` if there is none."""
     if upstream is None:
-        raise Refused("model_not_configured", "No chat model is configured here; TURNKEEP_LLM_MODEL names one.")
+        raise not_configured()
     return upstream
 
 

@@ -72,6 +72,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "delete_openai_item": ("turns.erase",),
     "delete_openai_conversation": ("conversations.delete",),
 }
+# as above, on what a chat model has answered: `test_responses.py` has one
+OF_RESPONSES: dict[str, tuple[str, ...]] = {"delete_response": ("responses.delete",)}
 
 # what each operation that changes nothing records, after it was answered
 READS: dict[str, str] = {
@@ -119,6 +121,8 @@ RECORDED_BY_THEIR_PARTS = {
     "run_turn": "its turns",
     "generate": "its turns",
     "create_chat_completion": "its turns",
+    "create_response": "its turns",
+    "cancel_response": "the aborts of its turns",
     "create_embedding": "nothing is stored or read",
     "verify_erasure": "nothing is stored or read",
     "search_conversations": "a list, as GET /v1/conversations",
@@ -304,6 +308,7 @@ def test_each_operation_is_said_to_be_recorded_or_why_not(service: Service) -> N
         for method, operation in methods.items()
     }
     known = CHANGES.keys() | BY_OPERATORS.keys() | READS.keys() | NOT_WALKED | RECORDED_BY_THEIR_PARTS.keys()
+    known |= OF_RESPONSES.keys()
     lists = {name for method, path, name in operations if method in {"get", "head"} and "/admin/" not in path}
     audited = {name for _, _, name in operations} - lists
     assert audited - known == set()

@@ -352,11 +352,23 @@ async def tell(client: Client, turn: str) -> None:
     assert (await client.post("/v1/facts", json=body)).status_code == 201
 
 
+async def respond(service: Service, client: Client, conversation: str, *turns: str) -> None:
+    """Make turns the answers of responses."""
+    async with service.container.database.transaction(client.tenant_id) as tx:
+        for turn in turns:
+            await tx.execute(
+                "insert into responses (tenant_id, turn_id, conversation_id, input_turn_ids, owns_conversation,"
+                " request, created_at) values ($1, $2, $3, '{}', false, '{}', now())",
+                client.tenant_id, parse_id(turn), parse_id(conversation),
+            )  # fmt: skip
+
+
 async def test_deleting_and_erasing_do_what_the_registry_says(client: Client, service: Service) -> None:
     conversation, ids = await started(client, "one", "two")
     opened = await open_turn(client, conversation, "half of a sen")
     await client.post(f"/v1/conversations/{conversation}/summaries", json={})
     await tell(client, ids[0])
+    await respond(service, client, conversation, ids[0], opened)
     connection = await asyncpg.connect(service.database.superuser)
     tenant, own = client.tenant_id, parse_id(conversation)
     for table, belongs in REGISTRY.items():
@@ -381,10 +393,11 @@ async def test_a_deletion_counts_every_table_of_the_registry(client: Client, ser
     await open_turn(client, conversation, "half of a sen")
     await client.post(f"/v1/conversations/{conversation}/summaries", json={})
     await tell(client, ids[0])
+    await respond(service, client, conversation, ids[0])
     counts = await service.container.governance.delete_conversation(caller, parse_id(conversation))  # type: ignore[arg-type]
     assert counts == {
         "vectors": 2, "index_entries": 2, "turn_chunks": 1, "turn_streams": 1, "turns": 3, "conversation_heads": 1,
         "conversations": 1, "summaries": 1, "facts": 1, "fact_evidence": 1, "fact_decisions": 1,
-        "fact_decision_sources": 2,
+        "fact_decision_sources": 2, "responses": 1,
     }  # fmt: skip
     assert set(counts) == set(REGISTRY)

@@ -182,6 +182,13 @@ async def talk(client: Client, stored: Stored) -> None:
     generate = {"conversation_id": stored.conversation, "messages": said}
     await ask(client, "POST", "/v1/generate", json=generate, headers=key)
     await ask(client, "POST", "/openai/v1/chat/completions", json=generate | {"model": CHAT_MODEL})
+    responds = {
+        "conversation": stored.conversation, "input": f"And {marker}?", "instructions": f"Say {marker}.",
+        "metadata": {f"key-{marker}": marker}, "tools": [{"type": "function", "name": f"tool-{marker}"}],
+    }  # fmt: skip
+    made = await ask(client, "POST", "/openai/v1/responses", json=responds, headers={"Idempotency-Key": f"r-{marker}"})
+    more = {"previous_response_id": made["id"], "input": f"More of {marker}", "user": stored.owner}
+    await ask(client, "POST", "/openai/v1/responses", json=more | {"store": False})
     query = {"query": f"And {marker}?", "conversation_id": stored.conversation}
     await ask(
         client,
@@ -268,7 +275,7 @@ async def places_with(service: Service, client: Client, log: io.StringIO, marker
     }
 
 
-STORED_IN = {"conversations", "turns", "turn_chunks", "summaries", "facts", "index_entries"}
+STORED_IN = {"conversations", "turns", "turn_chunks", "summaries", "facts", "index_entries", "responses"}
 NOWHERE: dict[str, list[str]] = {"tables": [], "log": [], "metrics": [], "memory": []}
 
 

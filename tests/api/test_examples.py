@@ -7,18 +7,21 @@ the file again. Ids that the server makes are read from the recorded responses a
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
+from app.agents.generation.responses.schemas import CreateResponse
+from app.agents.generation.responses.service import ResponseOptions
 from app.core.ids import format_id, new_uuid
 from app.index.spaces import administration
 from app.routers.documents.openapi import EXAMPLES_PATH
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 from tests.support.fake_openai import MODEL
 from tests.support.postgres import Servers, clone_template, drop_database, make_template
 from tests.support.shared import api_document
@@ -89,6 +92,7 @@ class Run:
     def __init__(self, installation: Service, chat: FakeChat, client: Client) -> None:
         self.installation, self.chat, self.client = installation, chat, client
         self.actual: dict[Any, Any] = {shown: name for name, shown in NAMES.items()}
+        self.open = AsyncExitStack()
 
     def prepare(self, name: str) -> Callable[[], Any] | None:
         """What must have happened before an example is sent, and is no example itself."""
@@ -97,7 +101,8 @@ class Run:
             "look_up_owner": self.own, "list_erasures": self.installation.run_jobs,
             "summarise_turns": self.summary, "get_samples": self.sample,
             "extract_facts": self.facts, "generate": self.answer, "recall": self.installation.run_jobs,
-            "list_spaces": self.installation.run_jobs,
+            "list_spaces": self.installation.run_jobs, "create_response": self.answer,
+            "cancel_response": self.start_response,
         }.get(name)  # fmt: skip
 
     async def sample(self) -> None:
@@ -117,6 +122,21 @@ class Run:
         body = {"turn": {"role": "assistant", "id": path["turn_id"]}}
         answer = await self.client.post(f"/v1/conversations/{path['conversation_id']}/turns/open", json=body)
         assert answer.status_code == 201
+
+    async def start_response(self) -> None:
+        """A response that is in progress; the client of this test reads no answer before its end."""
+        self.chat.reply = Reply("Feed it every", stops_after=2)
+        caller = await self.installation.container.tenancy.authenticate(self.client.key)
+        body, options = CreateResponse(input="How often?"), ResponseOptions(None, None, False, None)
+        stream = await self.open.enter_async_context(
+            self.installation.container.responses.streaming(caller, body, options)
+        )
+        events = stream.events
+        self.open.push_async_callback(events.aclose)
+        first: Any = await anext(events)
+        while (await anext(events))["type"] != "response.content_part.added":
+            pass
+        self.actual[EXAMPLES["cancel_response"]["parameters"]["response_id"]] = first["response"]["id"]
 
     async def park_job(self) -> None:
         recorded, job = EXAMPLES["retry_job"]["parameters"]["job_id"], new_uuid()
@@ -235,6 +255,7 @@ async def test_every_example_is_sent_and_answered_as_recorded(
         if RECORDING:
             example["response"] = redacted(answer)
         assert set(members(redacted(answer))) == set(members(example["response"])), name
+    await run.open.aclose()
     if RECORDING:
         EXAMPLES_PATH.write_text(json.dumps(EXAMPLES, indent=1, ensure_ascii=False) + "\n")
 

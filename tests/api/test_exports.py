@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.conversations.archive import export as conversation_export
+from app.conversations.schemas.records import RecordedResponse
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
 from app.governance.exports import service as exports
@@ -279,6 +280,7 @@ SHOWN_AS = {
     },
     "conversations": {"derived_title_source": "derived_title", "derived_title_turn_ids": "derived_title",
                       "derived_title_model": "derived_title"},
+    "responses": {"turn_id": "response"},
     "fact_evidence": {"place": "evidence", "fact_id": "evidence"},
     "fact_decision_sources": {"place": "sources", "decision_id": "sources"},
 }  # fmt: skip
@@ -287,7 +289,9 @@ MEMBERS = {"conversation_id", "tenant_id"}
 
 async def test_every_column_is_in_its_record_or_is_made_again(service: Service) -> None:
     """A new column of an exported table needs a member of its record, or a line above."""
-    nested = {"fact_evidence": EvidenceRecord, "fact_decision_sources": DecisionSource}
+    nested = {
+        "fact_evidence": EvidenceRecord, "fact_decision_sources": DecisionSource, "responses": RecordedResponse
+    }  # fmt: skip
     connection = await asyncpg.connect(service.database.superuser)
     try:
         rows = await connection.fetch(

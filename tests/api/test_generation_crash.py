@@ -6,6 +6,7 @@ import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -58,6 +59,47 @@ async def test_kill_9_in_the_middle_of_an_answer_commits_none_of_it(data: Path) 
         status, answer = await asyncio.to_thread(second.call, "POST", "/v1/generate", body, key)
         assert (status, answer["response"]) == (200, "Again.")
         assert [turn["seq"] for turn in answer["turns"]] == [1, 2]
+        await asyncio.to_thread(second.stop)
+
+
+@pytest.mark.slow
+async def test_kill_9_in_the_middle_of_a_response_leaves_it_failed_with_its_text(data: Path) -> None:
+    async with open_fake_chat() as fake:
+        settings = {
+            "llm_model": CHAT_MODEL, "llm_base_url": fake.url, "embedder": "none", "stream_lease_s": "1",
+            "stream_sweep_s": "0.2",
+        }  # fmt: skip
+        first, second = (Process(data, **settings).start() for _ in range(2))
+        await asyncio.to_thread(lambda: [process.wait() for process in (first, second)])
+        bases = [f"http://127.0.0.1:{process.port}/openai/v1" for process in (first, second)]
+        async with (
+            openai.AsyncOpenAI(api_key=first.key, base_url=bases[0], max_retries=0) as dying,
+            openai.AsyncOpenAI(api_key=first.key, base_url=bases[1], max_retries=0) as living,
+        ):
+            before = await dying.responses.create(model=CHAT_MODEL, input="I am Ada.")
+            fake.reply = says("one two three four", stops_after=3)
+            stream: Any = await dying.responses.create(
+                model=CHAT_MODEL, input="count", previous_response_id=before.id, stream=True
+            )
+            broken, text = (await anext(stream)).response.id, ""
+            while len(text) < len("one two"):
+                text += getattr(await anext(stream), "delta", "")
+            await asyncio.sleep(0.6)  # a debounce: what there is becomes durable
+            assert first.serving is not None
+            first.serving.send_signal(signal.SIGKILL)
+            left = await living.responses.retrieve(broken)
+            for _ in range(600):
+                if left.status != "in_progress":
+                    break
+                await asyncio.sleep(0.1)
+                left = await living.responses.retrieve(broken)
+            assert left.status == "failed"
+            assert left.output_text.startswith(text)
+            fake.reply = says("Ada.")
+            after = await living.responses.create(model=CHAT_MODEL, input="Who am I?", previous_response_id=before.id)
+            sent = [message["content"] for message in fake.chats[-1]["messages"]]
+            assert sent == ["I am Ada.", "Hello.", "Who am I?"]
+            assert after.conversation == before.conversation
         await asyncio.to_thread(second.stop)
 
 

@@ -674,6 +674,31 @@ async def says_only_that_there_is_no_model(two: Two, name: str) -> None:
     assert await two.owners_view() == before
 
 
+async def store_response(database: Database, client: Client, conversation: str, turn: str) -> None:
+    """Make a turn the answer of a response, without a model."""
+    async with database.transaction(client.tenant_id) as tx:
+        await tx.execute(
+            "insert into responses (tenant_id, turn_id, conversation_id, input_turn_ids, owns_conversation, request,"
+            " created_at) values ($1, $2, $3, '{}', true, '{}', now())",
+            client.tenant_id, parse_id(turn), parse_id(conversation),
+        )  # fmt: skip
+
+
+async def knows_only_its_own_responses(two: Two, name: str) -> None:
+    """A response of another tenant is one that never was; with a model, `test_responses.py` makes some."""
+    before = await two.owners_view()
+    await store_response(two.database, two.owner, two.conversation, two.turn)
+    method, template = OPERATIONS[name]
+    got, expected = [
+        await two.intruder.request(method, template.format(response_id=f"resp_{turn}"))
+        for turn in (two.turn, format_id(new_uuid()))
+    ]
+    problem(got, 404, "not_found")
+    assert without_request_id(got) == without_request_id(expected)
+    assert (await two.owner.get(f"/openai/v1/responses/resp_{two.turn}")).status_code == 200
+    assert await two.owners_view() == before
+
+
 async def is_asked_about_its_own_tenant(two: Two, name: str) -> None:
     """Here nobody is there to be asked; where somebody is, the test named below shows."""
     tests = (Path(__file__).parent / "test_ask_agent.py").read_text()
@@ -690,6 +715,11 @@ CASES: dict[str, Callable[[Two, str], Awaitable[None]]] = {
     "create_conversation": creates_an_own_conversation,
     "generate": says_only_that_there_is_no_model,
     "create_chat_completion": says_only_that_there_is_no_model,
+    "create_response": says_only_that_there_is_no_model,
+    "get_response": knows_only_its_own_responses,
+    "delete_response": knows_only_its_own_responses,
+    "cancel_response": knows_only_its_own_responses,
+    "list_response_input_items": knows_only_its_own_responses,
     "create_embedding": says_only_that_there_is_no_model,
     "list_models": says_only_that_there_is_no_model,
     "get_model": says_only_that_there_is_no_model,
@@ -943,6 +973,7 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
         opened = (await one.post(f"{path}/open", json={"turn": {"role": "assistant"}})).json()["turn"]["id"]
         await one.post(f"{path}/{opened}/chunks?durable=true", json={"offset": 0, "delta": "half"})
         await one.post(f"/v1/conversations/{conversation}/summaries", json={})
+        await store_response(two.database, one, conversation, (await one.history(conversation))[0]["id"])
         told = {"subject": "ann", "predicate": "likes", "object": "tea", "conversation_id": conversation}
         await one.post("/v1/facts", json=told)
         await one.post("/v1/memories", json={"content": "worth remembering"})

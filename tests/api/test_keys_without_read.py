@@ -53,6 +53,7 @@ READS = {
     "get_memory", "get_summary", "run_turn", "list_memory_tree", "generate", "create_chat_completion", "list_models",
     "get_model",
     "get_openai_conversation", "list_openai_items", "get_openai_item", "delete_openai_item", "ask_agent",
+    "create_response", "get_response", "delete_response", "cancel_response", "list_response_input_items",
     "dry_run_conversation", "list_operations", "get_operation", "cancel_operation", "look_up_owner",
     "export_conversation", "export_data",
 }  # fmt: skip

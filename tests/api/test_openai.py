@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from app.agents.generation import service as generation
+from app.agents.generation import preparation
 from app.agents.generation.align import align
 from app.agents.tools.registry import all_tools
 from app.core.ids import parse_id
@@ -683,7 +683,7 @@ async def test_long_histories_are_compared_beside_all_else(
         threads.append(threading.current_thread())
         return align(*given, **more)
 
-    monkeypatch.setattr(generation, "align", compared)
+    monkeypatch.setattr(preparation, "align", compared)
     conversation = await tenant.conversation()
     await tenant.append(conversation, *["a"] * 499, "b")
     await chat(ai, conversation, *[user("a")] * 600, user("b"), user("c"))

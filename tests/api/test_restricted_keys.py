@@ -52,7 +52,7 @@ OWN: dict[str, Any] = {"store_memory": {"content": "of the key itself"}, "create
 """Requests that store something inside of the restriction, without the marker."""
 ENDLESS = {"follow_conversations"}
 CREATES = {"create_conversation", "store_memory", "create_fact", "create_openai_conversation", "ask_agent",
-           "create_embedding", "create_chat_completion", "generate"}  # fmt: skip
+           "create_embedding", "create_chat_completion", "create_response", "generate"}  # fmt: skip
 """Operations that may store something new, inside of the restriction, or whose request names the marker."""
 
 

@@ -18,8 +18,8 @@ WRITTEN: Final = {"access share", "row share", "row exclusive"}
 """What `select`, `insert`, `update` and `delete` lock by themselves: no two of these exclude each other."""
 DELETED_FROM: Final = {
     "conversation_heads", "conversations", "fact_decision_sources", "fact_decisions", "fact_evidence", "facts",
-    "import_chunks", "index_entries", "memories", "summaries", "turn_chunks", "turn_streams", "turns", "vectors",
-    "webhook_lanes", "webhooks",
+    "import_chunks", "index_entries", "memories", "responses", "summaries", "turn_chunks", "turn_streams", "turns",
+    "vectors", "webhook_lanes", "webhooks",
 }  # fmt: skip
 """Tables that the application role can lock in every mode: Postgres grants all modes with the right to delete rows."""
 

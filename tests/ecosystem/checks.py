@@ -18,7 +18,7 @@ TURNS: dict[str, list[Line]] = {
 
 
 def line_of(message: dict[str, Any]) -> Line:
-    called = [call["function"]["name"] for call in message.get("tool_calls") or []]
+    called = [call.get("function", call)["name"] for call in message.get("tool_calls") or []]
     text = " ".join(called) or text_of(message)
     return message["role"], STATEMENT if message["role"] == "tool" and STATEMENT in text else text
 

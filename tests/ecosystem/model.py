@@ -56,7 +56,7 @@ def script(project: str) -> Callable[[dict[str, Any]], Reply]:
 def text_of(message: dict[str, Any]) -> str:
     """The text of a message or turn: a text, or a list of parts."""
     content = message["content"]
-    return "".join(part["text"] for part in content) if isinstance(content, list) else content or ""
+    return "".join(part.get("text", "") for part in content) if isinstance(content, list) else content or ""
 
 
 def _calls(messages: list[Any], **wanted: dict[str, Any]) -> Reply:

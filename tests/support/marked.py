@@ -120,6 +120,10 @@ def _webhook(marked: Marked) -> dict[str, str]:
     return {"webhook_id": marked.turn_id}
 
 
+def _response(marked: Marked) -> dict[str, str]:
+    return {"response_id": f"resp_{marked.turns[1]}"}
+
+
 REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "create_conversation": lambda _: Sent({"external_id": EXTERNAL_ID}),
     "list_conversations": lambda _: Sent(),
@@ -181,6 +185,11 @@ REQUESTS: Mapping[str, Callable[[Marked], Sent]] = {
     "create_chat_completion": lambda marked: Sent(
         {"conversation_id": marked.conversation_id, "messages": _MESSAGES, "model": "m"}
     ),
+    "create_response": lambda marked: Sent({"input": "What is the secret?", "conversation": marked.conversation_id}),
+    "get_response": lambda marked: Sent(path=_response(marked)),
+    "delete_response": lambda marked: Sent(path=_response(marked)),
+    "cancel_response": lambda marked: Sent(path=_response(marked)),
+    "list_response_input_items": lambda marked: Sent(path=_response(marked)),
     "create_embedding": lambda _: Sent({"input": "x", "model": "m"}),
     "list_models": lambda _: Sent(),
     "get_model": lambda _: Sent(path={"model": "m"}),

@@ -52,7 +52,7 @@ def test_an_answer_of_many_pieces_takes_work_in_proportion_to_its_length() -> No
     whole: Any = answer.whole()
     assert (whole["content"], whole["refusal"]) == ("word " * PIECES, "no " * PIECES)
     assert whole["tool_calls"] == [{"function": {"name": "weather", "arguments": "[1]," * PIECES}}]
-    assert said == len("word [1],") * PIECES
+    assert said == len("word no [1],") * PIECES
     assert Counted.copied <= len("word no [1],") * PIECES
 
 

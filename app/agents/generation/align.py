@@ -50,17 +50,31 @@ class Alignment:
     regenerate_from: int | None = None
 
 
-def stored_messages(turns: Sequence[TurnLike], erased: Sequence[bool]) -> list[StoredMessage]:
-    """Return stored turns as a chat client would have seen them, without instructions."""
+def stored_messages(turns: Sequence[TurnLike], erased: Sequence[bool], *, by_item: bool = False) -> list[StoredMessage]:
+    """Return stored turns as a chat client would have seen them, without instructions.
+
+    `by_item`: as a client of Responses would have seen them, each call of a message as an item.
+    """
     found: list[StoredMessage] = []
     for at, (turn, is_erased) in enumerate(zip(turns, erased, strict=True)):
         if is_erased:
             found.append(StoredMessage(at, turn.role.value, None))
         elif turn.role is not Role.SYSTEM:
-            found += [
-                StoredMessage(at, str(one.get("role")), says(one)) for one in write(Format.OPENAI, [turn]).messages
-            ]
+            messages = write(Format.OPENAI, [turn]).messages
+            shown = [item for one in messages for item in _items(one)] if by_item else messages
+            found += [StoredMessage(at, str(one.get("role")), says(one)) for one in shown]
     return found
+
+
+def _items(message: JsonObject) -> list[JsonObject]:
+    """Return a message without its calls, if that says something, and a message for each of its calls."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list) or not calls:
+        return [message]
+    rest = {name: value for name, value in message.items() if name != "tool_calls"}
+    has_text = _content(rest.get("content")) or _content(rest.get("refusal"))
+    role = message.get("role")
+    return [*([rest] if has_text else []), *({"role": role, "tool_calls": [call]} for call in calls)]
 
 
 def says(message: JsonObject) -> str:

@@ -35,7 +35,7 @@ _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text to add to one part of the streamed turn."""
+    """Text to add to one part of the streamed turn, or to its refusal."""
 
     part: str
     text: str
@@ -119,8 +119,8 @@ class PartialAnswer:
             elif isinstance(value, str) and name in _CONCATENATED:
                 self.message.setdefault(name, None)
                 self._texts.setdefault(name, []).append(value)
-                if name == "content":
-                    deltas.append(Delta("content", value))
+                if name in {"content", "refusal"}:
+                    deltas.append(Delta(name, value))
             elif value not in _EMPTY_VALUES and name != "role":
                 self.message[name] = value
                 self._texts.pop(name, None)
@@ -226,6 +226,8 @@ def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
     """Return the turn to store for a complete answer to the request `body`."""
     message = cast("JsonObject", storable(without_empty_members(answer.whole())))
     message["role"] = "assistant"
+    if message.get("refusal") and not message.get("content"):
+        message["content"] = None  # endpoints begin a stream with an empty text
     try:
         [parsed] = formats.parse(Format.OPENAI, [message])
     except Invalid:

@@ -133,7 +133,7 @@ class OpenAIConversations:
     async def append(self, caller: Caller, conversation_id: ConversationId, *, body: NewItems) -> Items:
         """Append items, all or none. Raises as an append of turns does."""
         stored = (await self._conversations.append(caller, conversation_id, turns=_turns(body.items))).value
-        return _list([item for turn in stored.turns for item in items(turn)], has_more=False)
+        return item_page([item for turn in stored.turns for item in items(turn)], has_more=False)
 
     async def list_items(
         self, caller: Caller, conversation_id: ConversationId, *, after: str | None, order: Order, limit: int
@@ -156,7 +156,7 @@ class OpenAIConversations:
                 found += items(turn) if order == "asc" else items(turn)[::-1]
                 position = turn.position
             more = page.has_more
-        return _list(found[:limit], has_more=len(found) > limit)
+        return item_page(found[:limit], has_more=len(found) > limit)
 
     async def item(self, caller: Caller, conversation_id: ConversationId, *, item_id: str) -> JsonObject:
         """Return one item of a live turn."""
@@ -188,7 +188,8 @@ def _turns(given: Sequence[JsonObject]) -> list[TurnInput]:
     return [turn_of(one) for one in parsed]
 
 
-def _list(found: Sequence[JsonObject], *, has_more: bool) -> Items:
+def item_page(found: Sequence[JsonObject], *, has_more: bool) -> Items:
+    """Return a page of items."""
     ids = [str(item["id"]) for item in found]
     return Items(
         object="list",

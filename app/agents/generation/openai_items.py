@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 from app.conversations.schemas.conversations import Turn
 from app.core.errors import NotFound
 from app.core.ids import TurnId, parse_id
-from app.formats.schemas import JsonObject
-from app.formats.service import items_of
+from app.formats.parts import compact_json
+from app.formats.schemas import GIVEN, Format, JsonObject, Role, TurnLike
+from app.formats.service import items_of, parse_tool_call
 
 CONVERSATION_PREFIX: Final = "conv_"
 _PREFIXES: Final = {
@@ -46,15 +47,47 @@ def item_place(item_id: str) -> ItemPlace:
 
 def items(turn: Turn) -> list[JsonObject]:
     """Return the items of a stored turn; none if it is erased."""
-    if turn.erased_at is not None:
-        return []
-    return [_shown(item, turn.id, number) for number, item in enumerate(items_of(turn))]
+    return [] if turn.erased_at is not None else items_with_ids(turn, turn.id)
+
+
+def items_with_ids(turn: TurnLike, turn_id: str) -> list[JsonObject]:
+    """Return the items of a turn, with the ids that they have in a turn of this id."""
+    return [_shown(item, turn_id, number) for number, item in enumerate(_as_said(turn))]
+
+
+def id_of_item(kind: str, turn_id: str, number: int) -> str:
+    """Return the id of an item by its type and its number in the turn."""
+    return f"{_PREFIXES.get(kind, 'item')}_{turn_id}" + (f"_{number}" if number else "")
+
+
+def _as_said(turn: TurnLike) -> list[JsonObject]:
+    """Return the items of a turn. Those of a chat model's message keep its refusal, its call ids and custom calls."""
+    found = items_of(turn)
+    if turn.adapter != Format.OPENAI or turn.role is not Role.ASSISTANT:
+        return found
+    refusal = next((part for part in _parts(turn.content) if part.get("type") == "refusal"), None)
+    messages = [one for one in found if one.get("type") == "message"]
+    if refusal is not None and messages:
+        messages[0] = dict(messages[0])
+        messages[0]["content"] = [{"type": "refusal", "refusal": refusal.get("refusal")}]
+    return [*messages, *(_call(one) for one in turn.tool_calls)]
+
+
+def _parts(content: str | list[JsonObject] | None) -> list[JsonObject]:
+    return content if isinstance(content, list) else []
+
+
+def _call(call: JsonObject) -> JsonObject:
+    given, parsed = call.get(GIVEN), parse_tool_call(call)
+    text = parsed.arguments if isinstance(parsed.arguments, str) else compact_json(parsed.arguments)
+    if isinstance(given, dict) and given.get("as") == "custom":
+        return {"type": "custom_tool_call", "call_id": parsed.id, "name": parsed.name, "input": text}
+    return {"type": "function_call", "call_id": parsed.id, "name": parsed.name, "arguments": text}
 
 
 def _shown(item: JsonObject, turn_id: str, number: int) -> JsonObject:
     kind = item.get("type", "message")
-    prefix = _PREFIXES.get(str(kind), "item")
-    shown: JsonObject = {**item, "type": kind, "id": f"{prefix}_{turn_id}" + (f"_{number}" if number else "")}
+    shown: JsonObject = {**item, "type": kind, "id": id_of_item(str(kind), turn_id, number)}
     if kind == "message":
         shown.setdefault("status", "completed")
         content = item.get("content")

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, JsonValue, StrictBool, StrictInt
 
+from app.agents.generation.messages import MAX_MESSAGES, RequestMessages
 from app.context.schemas import (
     MAX_FILTERED_PARTICIPANTS,
     MAX_QUERY_CHARACTERS,
@@ -19,13 +20,12 @@ from app.context.schemas import (
     Tokenizer,
 )
 from app.conversations.schemas.conversations import IdIn, MessageObject, ParsedObject, Turn
+from app.conversations.schemas.responses import ContinuedResponse
 from app.core.errors import FieldError, TooLarge
 from app.core.ids import ConversationId
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 from app.tenancy.schemas import IdempotencyKey
-
-MAX_MESSAGES = 10_000
 
 TokenBudget = Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)]
 
@@ -119,6 +119,22 @@ class ConversationName:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenMessages:
+    """The messages of a request of Responses, and how they are stored.
+
+    `is_all_new`: no message is looked for among the stored ones. `previous`: the response to continue from, in place of
+    a conversation. `response`: what is stored of the request; None if nothing is stored. `truncates`: turns may be left
+    out of the context.
+    """
+
+    messages: RequestMessages
+    is_all_new: bool
+    previous: ContinuedResponse | None
+    response: JsonObject | None
+    truncates: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """A request for an answer. `body` is sent to the endpoint without our own fields. None: no conversation."""
 
@@ -128,6 +144,13 @@ class GenerationRequest:
     token_budget: int | None = None
     is_retry: bool = False
     idempotency_key: IdempotencyKey | None = None
+    given: GivenMessages | None = None
+    """The messages, if they are not those of `body`."""
+
+    @property
+    def is_passed_on(self) -> bool:
+        """Whether request and answer pass unchanged, and nothing is stored."""
+        return self.conversation is None and self.given is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from uuid import UUID
 from app.conversations.archive import store
 from app.conversations.archive.store import ExportedConversation, ExportedSummary, ExportedTurn
 from app.conversations.find import get_conversation
+from app.conversations.responses.store import ResponseRow
 from app.conversations.schemas.records import ConversationPlace, RecordPage
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId, format_id
@@ -80,7 +81,8 @@ def _after(place: ConversationPlace, part: str, *, seq: int = 0, last: UUID | No
 
 def _size(turns: Sequence[ExportedTurn]) -> int:
     texts = (text for turn in turns for text in (turn.row.content, turn.row.tool_calls, turn.row.tool_results))
-    return sum(len(text) for text in texts if text is not None)
+    requests = (turn.response.request for turn in turns if turn.response is not None)
+    return sum(len(text) for text in (*texts, *requests) if text is not None)
 
 
 def _id(value: UUID | None) -> str | None:
@@ -177,7 +179,19 @@ def _turn(turn: ExportedTurn, place: ConversationPlace) -> JsonObject:
         "salt": _hex(row.salt),
         "content_hash": _hex(row.content_hash),
         "chain_hash": _hex(row.chain_hash),
+        "response": None if turn.response is None else _response(turn.response),
     }
+
+
+def _response(row: ResponseRow) -> JsonObject:
+    members: JsonObject = {
+        "previous_turn_id": _id(row.previous_turn_id),
+        "input_turn_ids": [format_id(one) for one in row.input_turn_ids],
+        "owns_conversation": row.owns_conversation,
+        "request": _parsed(row.request),
+        "created_at": format_time(row.created_at),
+    }
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _summary(row: ExportedSummary) -> JsonObject:

@@ -18,6 +18,7 @@ from app.conversations.archive.restore import (
     ConversationRestorer,
     batches,
     conversation_row,
+    recorded_responses,
     require_content,
     summary_row,
     turn_row,
@@ -223,6 +224,10 @@ class ConversationRebuilder:
         positions = await store.find_positions(tx, caller.tenant_id, conversation_id, list(replaced.values()))
         rows = await asyncio.to_thread(self._rows, rebuilt, fresh, replaced, positions)
         await self._restorer.insert(caller, tx, rows)
+        added = recorded_responses(
+            ((row, fresh[row.id]) for row in rows), turn_id=lambda known: rebuilt.turn_id(str(known))
+        )
+        await self._restorer.insert_responses(caller, tx, added)
         for row in rows:
             rebuilt.actors.setdefault(row.actor, Role(row.role))
         pairs = [(old, new) for new, old in replaced.items()]
@@ -258,6 +263,8 @@ class ConversationRebuilder:
     def _row(self, rebuilt: _RebuiltConversation, turn_id: UUID, line: int, record: TurnRecord) -> TurnRow:
         """Return the row of a record at the end of the chain."""
         require_content(record, line, self._limits)
+        if rebuilt.is_foreign and record.response is not None:
+            raise RecordRefusedError(line, [FieldError("/response", "not in a file of another system")])
         conversation = rebuilt.conversation
         row = replace(
             turn_row(conversation, record, has_vectors=self._restorer.has_vectors),

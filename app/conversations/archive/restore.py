@@ -6,7 +6,7 @@ Index entries are made again from the live turns; their vectors are made by jobs
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -20,6 +20,8 @@ from app.conversations.drafts import content_errors, plain_text
 from app.conversations.events import EventPublisher
 from app.conversations.hash_chain import GENESIS, chain_hash
 from app.conversations.policies import facts_job
+from app.conversations.responses import store as response_store
+from app.conversations.responses.store import ResponseRow
 from app.conversations.schemas.records import (
     ConversationOutcome,
     ConversationRecord,
@@ -51,7 +53,7 @@ _NEEDED = (
     "id", "seq", "position", "rev", "kind", "actor", "content_tokens", "created_at", "occurred_at", "content_hash",
     "chain_hash",
 )  # fmt: skip
-_CONTENT = ("content", "tool_calls", "tool_results", "usage", "metadata")
+_CONTENT = ("content", "tool_calls", "tool_results", "usage", "metadata", "response")
 
 Children = AsyncIterator[tuple[int, TurnRecord | SummaryRecord, int]]
 """The records of a conversation: the number of the line, the record, the size of the line in bytes."""
@@ -100,6 +102,7 @@ class ConversationRestorer:
             if added:
                 rows = await asyncio.to_thread(walk.rows, conversation, added, has_vectors=self.has_vectors)
                 await self.insert(caller, tx, rows)
+                await self.insert_responses(caller, tx, recorded_responses(zip(rows, added, strict=True)))
                 turns += len(rows)
             made = [summary_row(one) for _, one in batch if isinstance(one, SummaryRecord)]
             if made and not await store.insert_summaries(tx, caller.tenant_id, conversation_id, made):
@@ -127,6 +130,12 @@ class ConversationRestorer:
             raise NotExactError
         await conversation_store.insert_turns(tx, caller.tenant_id, rows)
         self._quotas.count(tx, caller.tenant_id, turns=len(rows), size=sum(map(_stored_bytes, rows)))
+
+    async def insert_responses(self, caller: Caller, tx: Transaction, rows: Sequence[ResponseRow]) -> None:
+        """Insert the responses of turns that were inserted."""
+        for row in rows:
+            await response_store.insert(tx, caller.tenant_id, row)
+            self._quotas.count(tx, caller.tenant_id, size=len(row.request.encode()))
 
     async def finish(
         self, caller: Caller, tx: Transaction, conversation: ExportedConversation, *, line: int, after_seq: int
@@ -338,6 +347,25 @@ def turn_row(conversation: ExportedConversation, record: TurnRecord, *, has_vect
         index_state="none" if not searched else "pending" if has_vectors else "indexed",
         erased_at=None if record.erased_at is None else truncate_ms(record.erased_at),
     )
+
+
+def recorded_responses(
+    pairs: Iterable[tuple[TurnRow, tuple[int, TurnRecord]]], turn_id: Callable[[UUID], UUID] = lambda known: known
+) -> list[ResponseRow]:
+    """Return the responses in the records of turns. `turn_id` returns the stored id of a turn of the file."""
+    return [
+        ResponseRow(
+            turn_id=row.id,
+            conversation_id=row.conversation_id,
+            previous_turn_id=None if given.previous_turn_id is None else turn_id(given.previous_turn_id),
+            input_turn_ids=[turn_id(one) for one in given.input_turn_ids],
+            owns_conversation=given.owns_conversation,
+            request=_dumped(given.request),
+            created_at=truncate_ms(given.created_at),
+        )
+        for row, (_, record) in pairs
+        if (given := record.response) is not None
+    ]
 
 
 def _exact(record: ConversationRecord, line: int) -> ExportedConversation:

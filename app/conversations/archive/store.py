@@ -12,9 +12,12 @@ from uuid import UUID
 
 import asyncpg
 
+from app.conversations.responses import store as response_store
+from app.conversations.responses.store import ResponseRow
 from app.conversations.stores.conversation_store import TurnRow, limit_bytes
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
+from app.formats.schemas import Role
 
 _MAX_SAFE_INTEGER = 2**53 - 1
 _JSON_COLUMNS = ("participants", "tools", "metadata", "compaction", "facts")
@@ -64,10 +67,14 @@ class ExportedConversation:
 
 @dataclass(frozen=True, slots=True)
 class ExportedTurn:
-    """A turn, and the seq of the turn that supersedes it: None without one, or if that has none."""
+    """A turn, and the seq of the turn that supersedes it: None without one, or if that has none.
+
+    `response`: the response whose answer the turn is.
+    """
 
     row: TurnRow
     superseder_seq: int | None
+    response: ResponseRow | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +194,10 @@ async def _with_superseders(
     ids = list({turn.superseded_by for turn in turns if turn.superseded_by is not None})
     found = await tx.fetch(_SUPERSEDER, tenant_id, ids) if ids else []
     seqs = {cast("UUID | None", row["id"]): cast("int | None", row["seq"]) for row in found}
+    answers = [turn.id for turn in turns if turn.role == Role.ASSISTANT.value]
+    responses = await response_store.list_of(tx, tenant_id, answers) if answers else {}
     is_cut = bool(rows) and rows[0]["there"] > len(rows)
-    return [ExportedTurn(turn, seqs.get(turn.superseded_by)) for turn in turns], is_cut
+    return [ExportedTurn(turn, seqs.get(turn.superseded_by), responses.get(turn.id)) for turn in turns], is_cut
 
 
 async def list_summaries(

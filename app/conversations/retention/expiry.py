@@ -92,9 +92,11 @@ class ConversationExpiry:
         """Return the number of turns that were ever stored in a conversation."""
         return await expiry_store.find_size(tx, caller.tenant_id, conversation_id)
 
-    async def has_turns(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> bool:
-        """Return whether a conversation has turns, including open ones and excluding aborted ones."""
-        return await expiry_store.has_turns(tx, caller.tenant_id, conversation_id)
+    async def has_turns(
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, after: int = 0
+    ) -> bool:
+        """Return whether a conversation has turns after a seq, including open ones and excluding aborted ones."""
+        return await expiry_store.has_turns(tx, caller.tenant_id, conversation_id, after=after)
 
     async def _hide(self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID]) -> dict[str, int]:
         deleted = await expiry_store.hide(tx, caller.tenant_id, conversation_ids)
@@ -122,8 +124,8 @@ class ConversationExpiry:
         """Return and lock some turns of locked conversations, so that data derived from them can be deleted first."""
         return await expiry_store.lock_turns_of(tx, caller.tenant_id, conversation_ids, limit=limit)
 
-    async def delete_turns(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> int:
-        """Delete locked turns, and return their number."""
+    async def delete_turns(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[str, int]:
+        """Delete locked turns with their responses, and return the number of deleted rows by table."""
         return await expiry_store.delete_turns(tx, caller.tenant_id, turn_ids)
 
     async def delete_summaries(

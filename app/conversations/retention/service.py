@@ -13,6 +13,7 @@ from uuid import UUID
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, lock_conversation
+from app.conversations.responses import store as response_store
 from app.conversations.schemas.conversations import Retention
 from app.conversations.schemas.summaries import SummaryKind
 from app.conversations.schemas.titles import TitleSource
@@ -154,6 +155,7 @@ class RetentionEraser:
         erased_ids = [*(turn.id for turn in due), *drafts]
         keep_salt = retention is Retention.AUDIT_ONLY
         await retention_store.empty(tx, caller.tenant_id, erased_ids, keep_salt=keep_salt, rev=rev)
+        await response_store.delete(tx, caller.tenant_id, erased_ids)
         await self._drop_lines(caller, tx, conversation_id, erased_ids, through=through)
         await retention_store.update_after_retention(
             tx,

@@ -18,6 +18,7 @@ from app.conversations.schemas.conversations import (
     IdIn,
     Name,
     NonNegative,
+    ParsedObject,
     Retention,
     Title,
     TurnInput,
@@ -104,6 +105,16 @@ class ConversationRecord(Strict):
     facts_held: StrictBool = False
 
 
+class RecordedResponse(Strict):
+    """The response whose answer a turn is: the turns of its input, and its request without them."""
+
+    previous_turn_id: IdIn | None = None
+    input_turn_ids: list[IdIn] = Field(default=[], max_length=10_000, fail_fast=True)
+    owns_conversation: StrictBool
+    request: ParsedObject
+    created_at: TimeIn
+
+
 class TurnRecord(TurnInput):
     """A turn of the conversation before it. Committed turns are in the order of `seq`; other turns follow them.
 
@@ -129,6 +140,7 @@ class TurnRecord(TurnInput):
     salt: Sha256 | None = None
     content_hash: Sha256 | None = None
     chain_hash: Sha256 | None = None
+    response: RecordedResponse | None = None
 
 
 class RecordedLine(Strict):

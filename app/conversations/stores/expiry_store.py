@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import ClauseElement, DateTime, Interval, bindparam, delete, exists, func, not_, select, update
+from sqlalchemy import ClauseElement, DateTime, Interval, bindparam, delete, exists, func, not_, or_, select, update
 
-from app.conversations.tables import conversation_heads, conversations, summaries, turn_chunks, turn_streams, turns
+from app.conversations.tables import (
+    conversation_heads,
+    conversations,
+    responses,
+    summaries,
+    turn_chunks,
+    turn_streams,
+    turns,
+)
 from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, is_any, page, seconds
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
@@ -39,7 +47,13 @@ _EXPIRES_AT = func.greatest(_C.updated_at, _H.updated_at) + seconds(_C.ttl_s)
 _OPEN = exists().where(_S.tenant_id == _C.tenant_id, _S.conversation_id == _C.id)
 
 _HAS_TURNS = Query(
-    select(turns.c.id).where(*equals(turns, "tenant_id", "conversation_id"), turns.c.status != "aborted").limit(1)
+    select(turns.c.id)
+    .where(
+        *equals(turns, "tenant_id", "conversation_id"),
+        turns.c.status != "aborted",
+        or_(turns.c.seq.is_(None), turns.c.seq > bindparam("after")),
+    )
+    .limit(1)
 )
 _LOCK_HEADS = Query(
     select(_H.conversation_id).where(*_OF_HEADS).order_by(_H.conversation_id).with_for_update(skip_locked=True)
@@ -69,6 +83,7 @@ _LOCK_TURNS = Query(
     .with_for_update()
 )
 _DELETE_TURNS = Query(delete(turns).where(*equals(turns, "tenant_id"), is_any(turns.c.id, "ids")))
+_DELETE_RESPONSES = Query(delete(responses).where(*equals(responses, "tenant_id"), is_any(responses.c.turn_id, "ids")))
 _DELETE_SUMMARIES = Query(
     delete_some(summaries, *equals(summaries, "tenant_id"), is_any(summaries.c.conversation_id, "ids"))
 )
@@ -135,9 +150,10 @@ async def list_candidates(
     return [row_as(ExpiryCandidate, row) for row in rows]
 
 
-async def has_turns(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> bool:
-    """Return whether a conversation has turns, open ones included, that are not aborted."""
-    return await _HAS_TURNS.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id) is not None
+async def has_turns(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, after: int) -> bool:
+    """Return whether a conversation has turns after a seq, open ones included, that are not aborted."""
+    found = _HAS_TURNS.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, after=after)
+    return await found is not None
 
 
 async def lock_heads(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
@@ -243,9 +259,12 @@ async def lock_turns_of(
     return [row["id"] for row in rows]
 
 
-async def delete_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> int:
-    """Delete turns of conversations that are being deleted; return their number."""
-    return await _DELETE_TURNS.execute(tx, tenant_id=tenant_id, ids=turn_ids)
+async def delete_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[str, int]:
+    """Delete turns of conversations that are being deleted, with their responses; return the number by table."""
+    return {
+        "responses": await _DELETE_RESPONSES.execute(tx, tenant_id=tenant_id, ids=turn_ids),
+        "turns": await _DELETE_TURNS.execute(tx, tenant_id=tenant_id, ids=turn_ids),
+    }
 
 
 async def delete_summaries(

@@ -407,8 +407,9 @@ async def delete_conversation(tx: Transaction, tenant_id: TenantId, conversation
             conversation_id,
         )
     }
-    columns = {"turn_streams": "conversation_id", "turns": "conversation_id", "summaries": "conversation_id",
-               "conversation_heads": "conversation_id", "conversations": "id"}  # fmt: skip
+    columns = {"turn_streams": "conversation_id", "responses": "conversation_id", "turns": "conversation_id",
+               "summaries": "conversation_id", "conversation_heads": "conversation_id",
+               "conversations": "id"}  # fmt: skip
     for table, column in columns.items():
         deleted[table] = await tx.execute(
             f"delete from {table} where tenant_id = $1 and {column} = $2",  # noqa: S608

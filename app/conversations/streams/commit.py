@@ -235,14 +235,22 @@ class TurnFinalizer:
     async def abort_open(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> None:
         """Abort the open turns of a conversation, whose head is locked, with their durable text."""
         while opened := await stream_store.list_open(tx, caller.tenant_id, conversation_id, limit=_ABORTED_AT_ONCE):
-            turn_ids = sorted(row.id for row, _ in opened)
-            for turn_id in turn_ids:
-                await stream_store.lock_stream(tx, caller.tenant_id, TurnId(turn_id))
-            texts = await stream_store.read_texts(tx, caller.tenant_id, turn_ids)
-            for turn_id in turn_ids:
-                await self._abort(
-                    caller, tx, conversation_id, TurnId(turn_id), parts=texts.get(turn_id, {}), reason=TRASHED
-                )
+            turn_ids = [TurnId(row.id) for row, _ in opened]
+            await self.abort_these(caller, tx, conversation_id, turn_ids, reason=TRASHED)
+
+    async def abort_these(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[TurnId], *,
+        reason: str,
+    ) -> None:  # fmt: skip
+        """Abort those turns of a conversation, whose head is locked, that are open, with their durable text."""
+        opened: list[TurnId] = []
+        for turn_id in sorted(turn_ids):
+            stream = await stream_store.lock_stream(tx, caller.tenant_id, turn_id)
+            if stream is not None and stream.conversation_id == conversation_id:
+                opened.append(turn_id)
+        texts = await stream_store.read_texts(tx, caller.tenant_id, opened)
+        for turn_id in opened:
+            await self._abort(caller, tx, conversation_id, turn_id, parts=texts.get(turn_id, {}), reason=reason)
 
 
 def not_open_error(row: TurnRow) -> AppError:

@@ -12,8 +12,11 @@ from datetime import UTC, datetime
 
 from app.conversations.drafts import Draft, make_draft
 from app.conversations.find import lock_conversation
+from app.conversations.responses import store as response_store
+from app.conversations.responses.service import require_last
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import Opening, OpenTurn
+from app.conversations.schemas.responses import ResponseRequest
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.streams.buffer import OpenTurnBuffer
 from app.conversations.streams.commit import TurnFinalizer, TurnReplacement
@@ -22,7 +25,7 @@ from app.conversations.streams.open import TurnOpener
 from app.conversations.turns.append import Appender, check_answers
 from app.conversations.turns.placement import PreparedTurn
 from app.conversations.views import turn_view
-from app.core.database.transactions import Database
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.core.telemetry import get_logger
@@ -65,6 +68,7 @@ class Exchanges:
     ) -> None:
         self._database = database
         self._idempotency = tenancy.idempotency
+        self._quotas = tenancy.quotas
         self._appender = appender
         self._opener = opener
         self._finalizer = finalizer
@@ -76,11 +80,14 @@ class Exchanges:
     async def open(
         self, caller: Caller, conversation_id: ConversationId, *, messages: Sequence[tuple[str, TurnInput]],
         answer: OpenTurn, replaced: TurnReplacement | None = None, idempotency_key: IdempotencyKey | None = None,
+        response: ResponseRequest | None = None,
     ) -> Exchange:  # fmt: skip
         """Open messages, each with its pointer in the request, and the answer to them.
 
-        An answer that replaces another (`replaced`) has no messages. Raises as `append` and `Streams.open` do, and
-        Busy `resource_busy` while an exchange with the same idempotency key is running.
+        An answer that replaces another (`replaced`) has no messages. With `response` the answer is also stored as a
+        response. Raises as `append` and `Streams.open` do; Busy `resource_busy` while an exchange with the same
+        idempotency key is running; Conflict `conversation_advanced` if the conversation does not end where the response
+        follows.
         """
         caller.require(Scope.WRITE)
         self._appender.require_quota(caller)
@@ -100,13 +107,16 @@ class Exchanges:
                 await self._opener.require_no_active_writer(caller, tx, writer=writer)
                 # an earlier exchange with this key that is not running any more may have been committed
                 await self._idempotency.find(caller, tx, idempotency_key, read=self._idempotency.refuse_repeat)
-            await check_answers(
-                caller, tx, conversation_id, [PreparedTurn(draft, b"", b"", 0, None) for draft in drafts]
-            )
+            if response is not None:
+                await require_last(caller, tx, conversation_id, response)
+            await self._check_answers(caller, tx, conversation_id, messages, drafts)
             rows = await self._opener.open_complete(caller, tx, head, drafts, writer=writer)
             supersedes = None if replaced is None else replaced.turn_id
             opening = Opening(turn=answer.model_copy(update={"supersedes": supersedes}), writer=writer)
-            row = (await self._opener.open(caller, tx, conversation_id, opening, bound=None)).value
+            opened = await self._opener.open(caller, tx, conversation_id, opening, bound=None, beside=len(rows))
+            row = opened.value
+            if response is not None:
+                await self._insert_response(caller, tx, row, response, drafts)
         buffers = [self._make_buffer(caller, turn_row, writer) for turn_row in (*rows, row)]
         return Exchange(
             conversation_id=conversation_id,
@@ -118,6 +128,30 @@ class Exchanges:
             replaced=replaced,
             idempotency_key=idempotency_key,
         )
+
+    async def _check_answers(
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId,
+        messages: Sequence[tuple[str, TurnInput]], drafts: Sequence[Draft],
+    ) -> None:  # fmt: skip
+        """Check tool results as an append does; errors name the messages by their pointers."""
+        prepared = [PreparedTurn(draft, b"", b"", 0, None) for draft in drafts]
+        try:
+            await check_answers(caller, tx, conversation_id, prepared)
+        except Invalid as error:
+            raise Invalid(error.code, error.detail, fields=[_renamed(one, messages) for one in error.fields]) from None
+
+    async def _insert_response(
+        self, caller: Caller, tx: Transaction, row: TurnRow, response: ResponseRequest, drafts: Sequence[Draft]
+    ) -> None:
+        stored = response_store.response_row(
+            row.id,
+            ConversationId(row.conversation_id),
+            response,
+            input_turn_ids=[*response.stored_input_ids, *(draft.id for draft in drafts if draft.id is not None)],
+            created_at=row.created_at,
+        )
+        await response_store.insert(tx, caller.tenant_id, stored)
+        self._quotas.count(tx, caller.tenant_id, turns=0, size=len(stored.request.encode()))
 
     async def commit(self, caller: Caller, exchange: Exchange, *, answer: TurnInput) -> list[Turn]:
         """Store the messages and the answer, with the content of `answer`, and return the stored turns.
@@ -166,10 +200,25 @@ class Exchanges:
                 self._flusher.drop(buffer, error)
                 self._log.warning("exchange.abort_failed", code=error.code)
 
+    async def cancel(
+        self, caller: Caller, conversation_id: ConversationId, *, turn_ids: Sequence[TurnId], reason: str
+    ) -> None:
+        """Abort those of the turns that are open, in any process, with their durable text. Raises NotFound."""
+        caller.require(Scope.WRITE)
+        async with self._database.transaction(caller.tenant_id) as tx:
+            await lock_conversation(caller, tx, conversation_id)
+            await self._finalizer.abort_these(caller, tx, conversation_id, turn_ids, reason=reason)
+
     def renew(self, exchange: Exchange, *, now: float) -> None:
         """Mark the exchange as active, so that its leases are renewed."""
         for buffer in exchange.buffers:
             buffer.active_at = now
+
+
+def _renamed(error: FieldError, messages: Sequence[tuple[str, TurnInput]]) -> FieldError:
+    """Return the error of a turn of the exchange with the pointer of its message in the request."""
+    _, _, number, *rest = error.pointer.split("/")
+    return replace(error, pointer="/".join((messages[int(number)][0], *rest)))
 
 
 def open_answer_turn(model: str | None) -> OpenTurn:

@@ -68,10 +68,12 @@ class TurnOpener:
         opening: Opening,
         *,
         bound: Binding | None,
+        beside: int = 0,
     ) -> RequestResult[TurnRow]:
         """Insert an open turn and its stream, or find the open turn of the same id; return its row.
 
-        `bound`: the binding of the caller's token.
+        `bound`: the binding of the caller's token. `beside`: the number of turns of the conversation that were opened
+        together with it, and do not count for the limits.
         """
         given = opening.turn
         head = await lock_conversation(caller, tx, conversation_id)
@@ -85,7 +87,8 @@ class TurnOpener:
         if given.supersedes is not None:
             # Before the turns are counted: an expired turn is aborted here, and then does not count.
             await self._require_supersedable(caller, tx, head, TurnId(given.supersedes))
-        await self._require_capacity(caller, tx, conversation_id, None if bound is None else bound.actor)
+        actor = None if bound is None else bound.actor
+        await self._require_capacity(caller, tx, conversation_id, actor, beside=beside)
         row = _pending_row(head, make_draft(new_turn(given), limits=self._limits, now=head.now), given.supersedes)
         await conversation_store.insert_turns(tx, caller.tenant_id, [row])
         await self._insert_stream(caller, tx, row, opening.writer)
@@ -171,20 +174,20 @@ class TurnOpener:
         return StoredOpenTurn(opened, sum(size for _, size in found.values()))
 
     async def _require_capacity(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None
+        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None, *, beside: int
     ) -> None:
         """Raise RateLimited above a limit of open turns; `actor` is the actor of a token."""
         max_in_conversation = self._settings.max_open_turns_per_conversation
         max_in_tenant = self._settings.max_open_turns
-        maximum = max(max_in_conversation, max_in_tenant)
+        maximum = max(max_in_conversation, max_in_tenant) + beside
         count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
-        if max_in_tenant - _MAX_CONCURRENT_OPENINGS <= count.in_tenant < max_in_tenant:
+        if max_in_tenant - _MAX_CONCURRENT_OPENINGS <= count.in_tenant - beside < max_in_tenant:
             await stream_store.lock_opening(tx, caller.tenant_id)
             count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
         max_as_actor = self._settings.max_open_turns_per_token
         if actor is not None and count.as_actor >= max_as_actor:
             raise _too_many(f"At most {max_as_actor} turns of its actor may be open for a conversation token")
-        if count.in_conversation >= max_in_conversation or count.in_tenant >= max_in_tenant:
+        if count.in_conversation - beside >= max_in_conversation or count.in_tenant - beside >= max_in_tenant:
             raise _too_many(
                 f"At most {max_in_conversation} turns may be open in a conversation and {max_in_tenant} in all"
             )

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.find import lock_conversation
+from app.conversations.responses import store as response_store
 from app.conversations.schemas.conversations import ErasedTurns
 from app.conversations.stores import conversation_store, stream_store, turn_store
 from app.conversations.stores.conversation_store import TurnRow
@@ -65,6 +66,7 @@ async def erase_turns(
         # locked before the turns, in the same order as when an open turn ends
         await stream_store.delete_open(tx, caller.tenant_id, fresh)
         await turn_store.erase(tx, caller.tenant_id, fresh, rev=rev)
+        await response_store.delete(tx, caller.tenant_id, fresh)
         behind = [row for row in live if (row.position or 0) > head.summarized_position and row.erased_at is None]
         await turn_store.update_after_erase(
             tx, caller.tenant_id, conversation_id, rev=rev, tokens=tokens, unsummarised=len(behind)

@@ -56,7 +56,7 @@ _NOW = Query(
 _DELETE_UPLOADS = Query(delete(import_chunks).where(*equals(import_chunks, "tenant_id")))
 _OF_TENANT: Final = (
     *("turn_chunks", "turn_streams", "vectors", "index_entries", "fact_decision_sources", "fact_decisions"),
-    *("fact_evidence", "facts", "summaries", "turns", "conversation_heads", "conversations"),
+    *("fact_evidence", "facts", "summaries", "responses", "turns", "conversation_heads", "conversations"),
 )
 
 

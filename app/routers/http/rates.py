@@ -38,6 +38,7 @@ RATE_CLASSES: Final[Mapping[str, RateClass]] = {
     "compact_conversation": RateClass.MODEL,
     "create_chat_completion": RateClass.MODEL,
     "create_embedding": RateClass.MODEL,
+    "create_response": RateClass.MODEL,
     "extract_facts": RateClass.MODEL,
     "generate": RateClass.MODEL,
     "summarise_turns": RateClass.MODEL,

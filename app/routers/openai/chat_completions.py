@@ -99,8 +99,9 @@ async def create_chat_completion(
     `token_budget` and `context` configure it. `user` becomes the owner of a conversation that this request creates.
     Without a conversation, request and answer pass unchanged.
     """
-    is_retry = retry_count is not None and retry_count.isdecimal() and int(retry_count[:9]) > 0
-    generation_request = _generation_request(body, header=conversation, project=project, is_retry=is_retry)
+    generation_request = _generation_request(
+        body, header=conversation, project=project, is_retry=is_repeated(retry_count)
+    )
     if not body.get("stream"):
         answered = await while_connected(request, services.generation.complete(caller, generation_request))
         response = json_response(answered.completion)
@@ -140,6 +141,11 @@ async def get_model(
 ) -> Response:
     """Read one model of the endpoint, unchanged."""
     return json_response(await services.generation.get(caller, f"/models/{model}"))
+
+
+def is_repeated(retry_count: str | None) -> bool:
+    """Return whether OpenAI's client repeats a request."""
+    return retry_count is not None and retry_count.isdecimal() and int(retry_count[:9]) > 0
 
 
 def json_response(content: JsonObject) -> Response:
@@ -192,14 +198,17 @@ def _generation_request(
             del sent["metadata"]
     return GenerationRequest(
         body=sent,
-        conversation=_name(given, project, owner=_read(TypeAdapter(Name | None), body.get("user"), "/user")),
+        conversation=named_conversation(
+            given, project, owner=_read(TypeAdapter(Name | None), body.get("user"), "/user")
+        ),
         context=_read(TypeAdapter(ContextOptions), body.get("context") or {}, "/context"),
         token_budget=_read(TypeAdapter(TokenBudget | None), body.get("token_budget"), "/token_budget"),
         is_retry=is_retry,
     )
 
 
-def _name(given: str, project: str | None, *, owner: str | None) -> ConversationName:
+def named_conversation(given: str, project: str | None, *, owner: str | None) -> ConversationName:
+    """Return the conversation that a text names: an id, or an external id in the project."""
     try:
         return ConversationName(conversation_id=ConversationId(parse_id(given.removeprefix(CONVERSATION_PREFIX))))
     except ValueError:

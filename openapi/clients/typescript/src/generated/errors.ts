@@ -63,6 +63,8 @@ export const REMEDIES = {
   quota_exhausted: "The tenant has used up a quota of today, which `quota` names: `daily_turns`, `daily_bytes` or `daily_vectors`. Nothing was stored. It is reset at midnight UTC: `Retry-After` gives the seconds until then, `resumes_at` the time. Reading, searching, deleting and committing an open turn work on. See limits.",
   rate_limited: "The key has used its rate of calls of one class, which `policy` names; nothing was done. `Retry-After` gives the seconds until the next call. See limits.",
   resource_busy: "Another request is changing the same object, for example the first one with this `Idempotency-Key`, or an earlier turn of the same session. Send the request again.",
+  response_ended: "The response has ended, so it cannot be cancelled. Read its `status`.",
+  response_unfinished: "`previous_response_id` names a response that is in progress, has failed or was cancelled: its answer is not in the conversation. Wait until it has ended, or continue from the response before it.",
   revision_changed: "The conversation has another `rev` than `If-Match`; the member `rev` has it. Nothing was changed. Read the conversation, apply your change, and send it with the new `ETag`.",
   route_not_found: "The path does not exist. `/docs` of the server lists all paths. One slash at the end of a path is ignored; two are not.",
   secret_replaced: "The key was rotated, and the request has the old secret, in its grace period. Until its end the old secret works, except for creating, rotating and revoking keys and creating tenants. Send the new secret. If it is lost, rotate the key with another key, or create one with `turnkeep keys create`.",

@@ -906,6 +906,92 @@ class Operations:
             ),
         )
 
+    def create_response(
+        self,
+        *,
+        body: types.CreateResponse,
+        x_conversation_id: str | None = None,
+        x_project: str | None = None,
+        x_agent_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> types.OpenAIResponse:
+        """Create a response in OpenAI's format, with `stream` as events."""
+        return cast(
+            "types.OpenAIResponse",
+            self._transport.request(
+                "POST",
+                "/openai/v1/responses",
+                "key",
+                query={},
+                headers={
+                    "X-Conversation-Id": x_conversation_id,
+                    "X-Project": x_project,
+                    "X-Agent-Id": x_agent_id,
+                    "Idempotency-Key": idempotency_key,
+                },
+                body=body,
+            ),
+        )
+
+    def get_response(
+        self,
+        response_id: str,
+        *,
+        stream: bool | None = None,
+        starting_after: int | None = None,
+        include: list[str] | None = None,
+    ) -> types.OpenAIResponse:
+        """Read one response. With `stream` its events so far are sent, and those to come while it is in progress."""
+        return cast(
+            "types.OpenAIResponse",
+            self._transport.request(
+                "GET",
+                f"/openai/v1/responses/{quote(response_id, safe='')}",
+                "safe",
+                query={"stream": stream, "starting_after": starting_after, "include": include},
+                headers={},
+            ),
+        )
+
+    def delete_response(self, response_id: str) -> types.DeletedResponse:
+        """Delete a response; in a conversation that was created for responses, its input and output are erased too."""
+        return cast(
+            "types.DeletedResponse",
+            self._transport.request(
+                "DELETE", f"/openai/v1/responses/{quote(response_id, safe='')}", "safe", query={}, headers={}
+            ),
+        )
+
+    def cancel_response(self, response_id: str) -> types.OpenAIResponse:
+        """Abort a response that is in progress; its text so far is kept in an aborted turn."""
+        return cast(
+            "types.OpenAIResponse",
+            self._transport.request(
+                "POST", f"/openai/v1/responses/{quote(response_id, safe='')}/cancel", "unsent", query={}, headers={}
+            ),
+        )
+
+    def list_response_input_items(
+        self,
+        response_id: str,
+        *,
+        after: str | None = None,
+        order: Literal["asc", "desc"] | None = None,
+        limit: int | None = None,
+        include: list[str] | None = None,
+    ) -> types.Items:
+        """List the items that were stored as the input of a response."""
+        return cast(
+            "types.Items",
+            self._transport.request(
+                "GET",
+                f"/openai/v1/responses/{quote(response_id, safe='')}/input_items",
+                "safe",
+                query={"after": after, "order": order, "limit": limit, "include": include},
+                headers={},
+            ),
+        )
+
     def ask_agent(
         self, *, body: types.AskAgent, x_agent_id: str | None = None, idempotency_key: str | None = None
     ) -> types.AgentAnswer:
@@ -2459,6 +2545,92 @@ class AsyncOperations:
                 f"/openai/v1/conversations/{quote(conversation_id, safe='')}/items/{quote(item_id, safe='')}",
                 "safe",
                 query={},
+                headers={},
+            ),
+        )
+
+    async def create_response(
+        self,
+        *,
+        body: types.CreateResponse,
+        x_conversation_id: str | None = None,
+        x_project: str | None = None,
+        x_agent_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> types.OpenAIResponse:
+        """Create a response in OpenAI's format, with `stream` as events."""
+        return cast(
+            "types.OpenAIResponse",
+            await self._transport.request(
+                "POST",
+                "/openai/v1/responses",
+                "key",
+                query={},
+                headers={
+                    "X-Conversation-Id": x_conversation_id,
+                    "X-Project": x_project,
+                    "X-Agent-Id": x_agent_id,
+                    "Idempotency-Key": idempotency_key,
+                },
+                body=body,
+            ),
+        )
+
+    async def get_response(
+        self,
+        response_id: str,
+        *,
+        stream: bool | None = None,
+        starting_after: int | None = None,
+        include: list[str] | None = None,
+    ) -> types.OpenAIResponse:
+        """Read one response. With `stream` its events so far are sent, and those to come while it is in progress."""
+        return cast(
+            "types.OpenAIResponse",
+            await self._transport.request(
+                "GET",
+                f"/openai/v1/responses/{quote(response_id, safe='')}",
+                "safe",
+                query={"stream": stream, "starting_after": starting_after, "include": include},
+                headers={},
+            ),
+        )
+
+    async def delete_response(self, response_id: str) -> types.DeletedResponse:
+        """Delete a response; in a conversation that was created for responses, its input and output are erased too."""
+        return cast(
+            "types.DeletedResponse",
+            await self._transport.request(
+                "DELETE", f"/openai/v1/responses/{quote(response_id, safe='')}", "safe", query={}, headers={}
+            ),
+        )
+
+    async def cancel_response(self, response_id: str) -> types.OpenAIResponse:
+        """Abort a response that is in progress; its text so far is kept in an aborted turn."""
+        return cast(
+            "types.OpenAIResponse",
+            await self._transport.request(
+                "POST", f"/openai/v1/responses/{quote(response_id, safe='')}/cancel", "unsent", query={}, headers={}
+            ),
+        )
+
+    async def list_response_input_items(
+        self,
+        response_id: str,
+        *,
+        after: str | None = None,
+        order: Literal["asc", "desc"] | None = None,
+        limit: int | None = None,
+        include: list[str] | None = None,
+    ) -> types.Items:
+        """List the items that were stored as the input of a response."""
+        return cast(
+            "types.Items",
+            await self._transport.request(
+                "GET",
+                f"/openai/v1/responses/{quote(response_id, safe='')}/input_items",
+                "safe",
+                query={"after": after, "order": order, "limit": limit, "include": include},
                 headers={},
             ),
         )

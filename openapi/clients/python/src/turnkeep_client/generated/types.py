@@ -397,6 +397,12 @@ class ConversationEventData(TypedDict):
     omitted: "Omission | None"
 
 
+class ConversationReference(TypedDict):
+    """A conversation by its id."""
+
+    id: str
+
+
 class ConversationSearch(TypedDict):
     """Filters for conversations. A conversation must match all given filters; times are exclusive."""
 
@@ -440,6 +446,39 @@ class ConversationUpdatedFrame(TypedDict):
     conversation: "ListedConversation"
 
 
+class CreateResponse(TypedDict):
+    """A response to create. The model's endpoint is sent all other members unchanged, as in a chat completion."""
+
+    model: NotRequired["str | None"]
+    input: NotRequired["str | list[ResponsesItem] | None"]
+    instructions: NotRequired["str | None"]
+    conversation: NotRequired["str | ConversationReference | None"]
+    previous_response_id: NotRequired["str | None"]
+    store: NotRequired["bool | None"]
+    stream: NotRequired["bool | None"]
+    stream_options: NotRequired["dict[str, JsonValue] | None"]
+    prompt: NotRequired["JsonValue | None"]
+    context_management: NotRequired["JsonValue | None"]
+    moderation: NotRequired["JsonValue | None"]
+    background: NotRequired["bool | None"]
+    tools: NotRequired["list[dict[str, JsonValue]] | None"]
+    tool_choice: NotRequired["JsonValue | None"]
+    parallel_tool_calls: NotRequired["bool | None"]
+    max_tool_calls: NotRequired["int | None"]
+    max_output_tokens: NotRequired["int | None"]
+    text: NotRequired["dict[str, JsonValue] | None"]
+    reasoning: NotRequired["dict[str, JsonValue] | None"]
+    temperature: NotRequired["float | None"]
+    top_p: NotRequired["float | None"]
+    top_logprobs: NotRequired["int | None"]
+    truncation: NotRequired['Literal["auto", "disabled"] | None']
+    include: NotRequired["list[str] | None"]
+    metadata: NotRequired["dict[str, str] | None"]
+    user: NotRequired["str | None"]
+    token_budget: NotRequired["int | None"]
+    context: NotRequired["ContextOptions | None"]
+
+
 class DefaultLimits(TypedDict):
     """The limits of the installation, which its settings give to tenants and keys for which nothing else was set."""
 
@@ -454,6 +493,15 @@ DeletedConversation = TypedDict(
     {
         "id": str,
         "object": str,
+        "deleted": bool,
+    },
+)
+
+DeletedResponse = TypedDict(
+    "DeletedResponse",
+    {
+        "id": str,
+        "object": Literal["response"],
         "deleted": bool,
     },
 )
@@ -978,6 +1026,12 @@ class Included(TypedDict):
     memory_ids: list[str]
 
 
+class IncompleteDetails(TypedDict):
+    """Why an answer is incomplete: `max_output_tokens` or `content_filter`."""
+
+    reason: str
+
+
 class InputAudio(TypedDict):
     """Base64 audio and its encoding (`wav`, `mp3`)."""
 
@@ -1362,6 +1416,30 @@ OpenAIConversation = TypedDict(
         "object": str,
         "created_at": int,
         "metadata": "dict[str, JsonValue]",
+    },
+)
+
+OpenAIResponse = TypedDict(
+    "OpenAIResponse",
+    {
+        "id": str,
+        "object": Literal["response"],
+        "created_at": int,
+        "completed_at": "int | None",
+        "status": Literal["in_progress", "completed", "incomplete", "failed", "cancelled"],
+        "error": "ResponseError | None",
+        "incomplete_details": "IncompleteDetails | None",
+        "instructions": "str | None",
+        "model": str,
+        "output": "list[dict[str, JsonValue]]",
+        "previous_response_id": "str | None",
+        "conversation": "ConversationReference | None",
+        "store": bool,
+        "usage": "dict[str, JsonValue] | None",
+        "metadata": "dict[str, JsonValue]",
+        "tools": "list[dict[str, JsonValue]]",
+        "tool_choice": "JsonValue",
+        "parallel_tool_calls": bool,
     },
 )
 
@@ -1809,6 +1887,7 @@ class Problem(TypedDict):
         "model_unavailable",
         "not_found",
         "not_ready",
+        "not_supported",
         "nothing_to_undo",
         "number_not_interoperable",
         "operation_ended",
@@ -1822,6 +1901,8 @@ class Problem(TypedDict):
         "rate_limited",
         "replicas_outdated",
         "resource_busy",
+        "response_ended",
+        "response_unfinished",
         "revision_changed",
         "route_not_found",
         "schema_newer",
@@ -2060,6 +2141,13 @@ class RereadFrame(TypedDict):
 
     type: Literal["reread"]
     after_rev: int
+
+
+class ResponseError(TypedDict):
+    """Why a response failed."""
+
+    code: str
+    message: str
 
 
 class ResponsesItem(TypedDict):
@@ -2764,6 +2852,7 @@ Action: TypeAlias = Literal[
     "turns.abort",
     "turns.revise",
     "turns.erase",
+    "responses.delete",
     "summaries.create",
     "facts.create",
     "facts.update",

@@ -30,7 +30,7 @@ export type Access = 'read' | 'append';
  *
  * What a request did. The names are stable: an action is added, and never renamed.
  */
-export type Action = 'conversations.create' | 'conversations.update' | 'conversations.delete' | 'conversations.trash' | 'conversations.restore' | 'conversations.fork' | 'conversations.undo_compact' | 'turns.append' | 'turns.open' | 'turns.resume' | 'turns.commit' | 'turns.abort' | 'turns.revise' | 'turns.erase' | 'summaries.create' | 'facts.create' | 'facts.update' | 'facts.retract' | 'facts.undo' | 'facts.extract' | 'memories.store' | 'memories.delete' | 'memories.search' | 'recall.search' | 'contexts.build' | 'agents.ask' | 'tools.call' | 'tokens.create' | 'tokens.revoke' | 'keys.create' | 'keys.rotate' | 'keys.revoke' | 'keys.limit' | 'keys.list' | 'tenants.create' | 'tenants.update' | 'tenants.limit' | 'tenants.read' | 'limits.read' | 'stats.read' | 'samples.read' | 'slow_calls.list' | 'replicas.list' | 'usage.list' | 'erasures.start' | 'erasures.end' | 'erasures.list' | 'exports.read' | 'imports.start' | 'imports.end' | 'owners.read' | 'operations.cancel' | 'webhooks.create' | 'webhooks.update' | 'webhooks.rotate' | 'webhooks.test' | 'webhooks.replay' | 'webhooks.disable' | 'webhooks.delete' | 'webhooks.list' | 'jobs.list' | 'jobs.read' | 'jobs.retry' | 'jobs.cancel' | 'spaces.list' | 'spaces.add' | 'spaces.compare' | 'spaces.switch' | 'spaces.drop' | 'audit.list' | 'audit.verify' | 'audit.lose';
+export type Action = 'conversations.create' | 'conversations.update' | 'conversations.delete' | 'conversations.trash' | 'conversations.restore' | 'conversations.fork' | 'conversations.undo_compact' | 'turns.append' | 'turns.open' | 'turns.resume' | 'turns.commit' | 'turns.abort' | 'turns.revise' | 'turns.erase' | 'responses.delete' | 'summaries.create' | 'facts.create' | 'facts.update' | 'facts.retract' | 'facts.undo' | 'facts.extract' | 'memories.store' | 'memories.delete' | 'memories.search' | 'recall.search' | 'contexts.build' | 'agents.ask' | 'tools.call' | 'tokens.create' | 'tokens.revoke' | 'keys.create' | 'keys.rotate' | 'keys.revoke' | 'keys.limit' | 'keys.list' | 'tenants.create' | 'tenants.update' | 'tenants.limit' | 'tenants.read' | 'limits.read' | 'stats.read' | 'samples.read' | 'slow_calls.list' | 'replicas.list' | 'usage.list' | 'erasures.start' | 'erasures.end' | 'erasures.list' | 'exports.read' | 'imports.start' | 'imports.end' | 'owners.read' | 'operations.cancel' | 'webhooks.create' | 'webhooks.update' | 'webhooks.rotate' | 'webhooks.test' | 'webhooks.replay' | 'webhooks.disable' | 'webhooks.delete' | 'webhooks.list' | 'jobs.list' | 'jobs.read' | 'jobs.retry' | 'jobs.cancel' | 'spaces.list' | 'spaces.add' | 'spaces.compare' | 'spaces.switch' | 'spaces.drop' | 'audit.list' | 'audit.verify' | 'audit.lose';
 
 /**
  * ActorKind
@@ -1164,6 +1164,18 @@ export type ConversationEventData = {
 };
 
 /**
+ * ConversationReference
+ *
+ * A conversation by its id.
+ */
+export type ConversationReference = {
+    /**
+     * Id
+     */
+    id: string;
+};
+
+/**
  * ConversationSearch
  *
  * Filters for conversations. A conversation must match all given filters; times are exclusive.
@@ -1300,6 +1312,165 @@ export type ConversationUpdatedFrame = {
 };
 
 /**
+ * CreateResponse
+ *
+ * A response to create. The model's endpoint is sent all other members unchanged, as in a chat completion.
+ *
+ * `conversation` and `previous_response_id` exclude each other. Of the tools, functions and custom tools are accepted.
+ */
+export type CreateResponse = {
+    /**
+     * Model
+     */
+    model?: string | null;
+    /**
+     * Input
+     *
+     * A text of the user, or items.
+     */
+    input?: string | Array<ResponsesItem> | null;
+    /**
+     * Instructions
+     *
+     * Instructions of this response alone.
+     */
+    instructions?: string | null;
+    /**
+     * Conversation
+     *
+     * The conversation that the input and the output are added to: `conv_…`, or its id.
+     */
+    conversation?: string | ConversationReference | null;
+    /**
+     * Previous Response Id
+     */
+    previous_response_id?: string | null;
+    /**
+     * Store
+     *
+     * Default: true. With false nothing is stored.
+     */
+    store?: boolean | null;
+    /**
+     * Stream
+     */
+    stream?: boolean | null;
+    /**
+     * Stream Options
+     */
+    stream_options?: {
+        [key: string]: JsonValue;
+    } | null;
+    /**
+     * Prompt
+     *
+     * Only null.
+     */
+    prompt?: JsonValue | null;
+    /**
+     * Context Management
+     *
+     * Only null.
+     */
+    context_management?: JsonValue | null;
+    /**
+     * Moderation
+     *
+     * Only null.
+     */
+    moderation?: JsonValue | null;
+    /**
+     * Background
+     *
+     * Only false.
+     */
+    background?: boolean | null;
+    /**
+     * Tools
+     */
+    tools?: Array<{
+        [key: string]: JsonValue;
+    }> | null;
+    /**
+     * Tool Choice
+     */
+    tool_choice?: JsonValue | null;
+    /**
+     * Parallel Tool Calls
+     */
+    parallel_tool_calls?: boolean | null;
+    /**
+     * Max Tool Calls
+     */
+    max_tool_calls?: number | null;
+    /**
+     * Max Output Tokens
+     */
+    max_output_tokens?: number | null;
+    /**
+     * Text
+     */
+    text?: {
+        [key: string]: JsonValue;
+    } | null;
+    /**
+     * Reasoning
+     */
+    reasoning?: {
+        [key: string]: JsonValue;
+    } | null;
+    /**
+     * Temperature
+     */
+    temperature?: number | null;
+    /**
+     * Top P
+     */
+    top_p?: number | null;
+    /**
+     * Top Logprobs
+     *
+     * Only 0.
+     */
+    top_logprobs?: number | null;
+    /**
+     * Truncation
+     *
+     * Default: `auto`. With `disabled`, a conversation of which turns would be left out is refused.
+     */
+    truncation?: 'auto' | 'disabled' | null;
+    /**
+     * Include
+     */
+    include?: Array<string> | null;
+    /**
+     * Metadata
+     *
+     * Stored with the response, and not with the conversation.
+     */
+    metadata?: {
+        [key: string]: string;
+    } | null;
+    /**
+     * User
+     *
+     * The owner of the conversation, if this request creates it.
+     */
+    user?: string | null;
+    /**
+     * Token Budget
+     *
+     * The token budget of the context.
+     */
+    token_budget?: number | null;
+    /**
+     * How the context is built.
+     */
+    context?: ContextOptions | null;
+    [key: string]: unknown;
+};
+
+/**
  * DefaultLimits
  *
  * The limits of the installation, which its settings give to tenants and keys for which nothing else was set.
@@ -1333,6 +1504,26 @@ export type DeletedConversation = {
      * Object
      */
     object: string;
+    /**
+     * Deleted
+     */
+    deleted: boolean;
+};
+
+/**
+ * DeletedResponse
+ *
+ * A deleted response.
+ */
+export type DeletedResponse = {
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Object
+     */
+    object: 'response';
     /**
      * Deleted
      */
@@ -2883,6 +3074,18 @@ export type Included = {
 };
 
 /**
+ * IncompleteDetails
+ *
+ * Why an answer is incomplete: `max_output_tokens` or `content_filter`.
+ */
+export type IncompleteDetails = {
+    /**
+     * Reason
+     */
+    reason: string;
+};
+
+/**
  * IndexTime
  *
  * When the vectors of appended turns are made: before the append returns (up to a limit), or by a job.
@@ -4057,6 +4260,86 @@ export type OpenAiConversation = {
     metadata: {
         [key: string]: JsonValue;
     };
+};
+
+/**
+ * OpenAIResponse
+ *
+ * A response in OpenAI's format, with members of the request. Times are in seconds since 1970.
+ */
+export type OpenAiResponse = {
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Object
+     */
+    object: 'response';
+    /**
+     * Created At
+     */
+    created_at: number;
+    /**
+     * Completed At
+     */
+    completed_at: number | null;
+    /**
+     * Status
+     */
+    status: 'in_progress' | 'completed' | 'incomplete' | 'failed' | 'cancelled';
+    error: ResponseError | null;
+    incomplete_details: IncompleteDetails | null;
+    /**
+     * Instructions
+     */
+    instructions: string | null;
+    /**
+     * Model
+     */
+    model: string;
+    /**
+     * Output
+     */
+    output: Array<{
+        [key: string]: JsonValue;
+    }>;
+    /**
+     * Previous Response Id
+     */
+    previous_response_id: string | null;
+    /**
+     * The conversation of its turns; null if nothing is stored.
+     */
+    conversation: ConversationReference | null;
+    /**
+     * Store
+     */
+    store: boolean;
+    /**
+     * Usage
+     */
+    usage: {
+        [key: string]: JsonValue;
+    } | null;
+    /**
+     * Metadata
+     */
+    metadata: {
+        [key: string]: JsonValue;
+    };
+    /**
+     * Tools
+     */
+    tools: Array<{
+        [key: string]: JsonValue;
+    }>;
+    tool_choice: JsonValue;
+    /**
+     * Parallel Tool Calls
+     */
+    parallel_tool_calls: boolean;
+    [key: string]: unknown;
 };
 
 /**
@@ -5457,6 +5740,22 @@ export type RereadFrame = {
      * After Rev
      */
     after_rev: number;
+};
+
+/**
+ * ResponseError
+ *
+ * Why a response failed.
+ */
+export type ResponseError = {
+    /**
+     * Code
+     */
+    code: string;
+    /**
+     * Message
+     */
+    message: string;
 };
 
 /**
@@ -7523,7 +7822,7 @@ export type Problem = {
      *
      * The stable name of this case. A later release may add codes: where a client meets one that it does not know, it should act on `status` and `retryable`.
      */
-    code: 'admin_key_file_invalid' | 'agent_disabled' | 'agent_id_required' | 'agent_not_allowed' | 'agent_timeout' | 'agent_tool_unknown' | 'already_superseded' | 'answer_too_large' | 'body_too_large' | 'body_too_slow' | 'bootstrap_key_invalid' | 'budget_too_small' | 'chunk_too_large' | 'conversation_advanced' | 'conversation_conflict' | 'conversation_owned' | 'conversation_trashed' | 'cursor_invalid' | 'data_missing' | 'database_unavailable' | 'duplicate_key' | 'embedded_postgres_busy' | 'embedded_postgres_data' | 'embedded_postgres_failed' | 'embedded_postgres_missing' | 'embedded_postgres_place' | 'embedded_postgres_unsupported' | 'embedded_postgres_user' | 'embedded_postgres_version' | 'embedder_assets_damaged' | 'embedder_assets_missing' | 'embedder_closed' | 'embedder_failed' | 'embedder_invalid' | 'embedder_overloaded' | 'embedder_rate_limited' | 'embedder_unavailable' | 'fact_retracted' | 'forbidden' | 'head_too_large' | 'host_not_allowed' | 'idempotency_mismatch' | 'import_incomplete' | 'import_line_too_long' | 'import_too_large' | 'import_unreadable' | 'import_unsupported' | 'internal_error' | 'invalid_request' | 'issuer_unavailable' | 'job_running' | 'job_timeout' | 'job_waiting' | 'json_too_deep' | 'key_expired' | 'key_not_valid' | 'key_restricted' | 'key_revoked' | 'last_admin_key' | 'length_mismatch' | 'long_term_disabled' | 'malformed_json' | 'malformed_request' | 'mcp_tool_unknown' | 'method_not_allowed' | 'model_budget_exhausted' | 'model_invalid' | 'model_not_configured' | 'model_overloaded' | 'model_rate_limited' | 'model_refused' | 'model_unavailable' | 'not_found' | 'not_ready' | 'nothing_to_undo' | 'number_not_interoperable' | 'operation_ended' | 'operation_token_expired' | 'operation_token_invalid' | 'origin_not_allowed' | 'overloaded' | 'port_taken' | 'postgres_unusable' | 'quota_exhausted' | 'rate_limited' | 'replicas_outdated' | 'resource_busy' | 'revision_changed' | 'route_not_found' | 'schema_newer' | 'schema_outdated' | 'secret_replaced' | 'secret_shown_once' | 'session_owner_mismatch' | 'source_gone' | 'sources_erased' | 'space_dropping' | 'space_incomplete' | 'space_no_previous' | 'space_not_configured' | 'space_searched' | 'stream_fenced' | 'stream_gap' | 'text_not_storable' | 'text_too_large' | 'token_expired' | 'token_not_allowed' | 'token_ranks_unusable' | 'token_unusable' | 'too_many_connections' | 'too_many_facts' | 'too_many_failed_keys' | 'too_many_open_turns' | 'too_many_operations' | 'too_many_webhooks' | 'tool_call_answered' | 'tool_call_unknown' | 'turn_aborted' | 'turn_committed' | 'turn_erased' | 'turn_id_conflict' | 'turn_pending' | 'unauthenticated' | 'unsupported_media_type' | 'worker_lost' | 'writer_mismatch';
+    code: 'admin_key_file_invalid' | 'agent_disabled' | 'agent_id_required' | 'agent_not_allowed' | 'agent_timeout' | 'agent_tool_unknown' | 'already_superseded' | 'answer_too_large' | 'body_too_large' | 'body_too_slow' | 'bootstrap_key_invalid' | 'budget_too_small' | 'chunk_too_large' | 'conversation_advanced' | 'conversation_conflict' | 'conversation_owned' | 'conversation_trashed' | 'cursor_invalid' | 'data_missing' | 'database_unavailable' | 'duplicate_key' | 'embedded_postgres_busy' | 'embedded_postgres_data' | 'embedded_postgres_failed' | 'embedded_postgres_missing' | 'embedded_postgres_place' | 'embedded_postgres_unsupported' | 'embedded_postgres_user' | 'embedded_postgres_version' | 'embedder_assets_damaged' | 'embedder_assets_missing' | 'embedder_closed' | 'embedder_failed' | 'embedder_invalid' | 'embedder_overloaded' | 'embedder_rate_limited' | 'embedder_unavailable' | 'fact_retracted' | 'forbidden' | 'head_too_large' | 'host_not_allowed' | 'idempotency_mismatch' | 'import_incomplete' | 'import_line_too_long' | 'import_too_large' | 'import_unreadable' | 'import_unsupported' | 'internal_error' | 'invalid_request' | 'issuer_unavailable' | 'job_running' | 'job_timeout' | 'job_waiting' | 'json_too_deep' | 'key_expired' | 'key_not_valid' | 'key_restricted' | 'key_revoked' | 'last_admin_key' | 'length_mismatch' | 'long_term_disabled' | 'malformed_json' | 'malformed_request' | 'mcp_tool_unknown' | 'method_not_allowed' | 'model_budget_exhausted' | 'model_invalid' | 'model_not_configured' | 'model_overloaded' | 'model_rate_limited' | 'model_refused' | 'model_unavailable' | 'not_found' | 'not_ready' | 'not_supported' | 'nothing_to_undo' | 'number_not_interoperable' | 'operation_ended' | 'operation_token_expired' | 'operation_token_invalid' | 'origin_not_allowed' | 'overloaded' | 'port_taken' | 'postgres_unusable' | 'quota_exhausted' | 'rate_limited' | 'replicas_outdated' | 'resource_busy' | 'response_ended' | 'response_unfinished' | 'revision_changed' | 'route_not_found' | 'schema_newer' | 'schema_outdated' | 'secret_replaced' | 'secret_shown_once' | 'session_owner_mismatch' | 'source_gone' | 'sources_erased' | 'space_dropping' | 'space_incomplete' | 'space_no_previous' | 'space_not_configured' | 'space_searched' | 'stream_fenced' | 'stream_gap' | 'text_not_storable' | 'text_too_large' | 'token_expired' | 'token_not_allowed' | 'token_ranks_unusable' | 'token_unusable' | 'too_many_connections' | 'too_many_facts' | 'too_many_failed_keys' | 'too_many_open_turns' | 'too_many_operations' | 'too_many_webhooks' | 'tool_call_answered' | 'tool_call_unknown' | 'turn_aborted' | 'turn_committed' | 'turn_erased' | 'turn_id_conflict' | 'turn_pending' | 'unauthenticated' | 'unsupported_media_type' | 'worker_lost' | 'writer_mismatch';
     /**
      * Request Id
      *
@@ -12554,6 +12853,377 @@ export type GetOpenaiItemResponses = {
 };
 
 export type GetOpenaiItemResponse = GetOpenaiItemResponses[keyof GetOpenaiItemResponses];
+
+export type CreateResponseData = {
+    body: CreateResponse;
+    headers?: {
+        /**
+         * X-Conversation-Id
+         *
+         * The conversation: its id (`conv_` before it or not), or any other text as its external_id.
+         */
+        'X-Conversation-Id'?: string | null;
+        /**
+         * X-Project
+         *
+         * The project of an external_id.
+         */
+        'X-Project'?: string | null;
+        /**
+         * X-Agent-Id
+         *
+         * The calling agent, if the key does not name one; default: `default`.
+         */
+        'X-Agent-Id'?: string | null;
+        /**
+         * Idempotency-Key
+         *
+         * The same key and body within 24 hours gives the first answer and stores nothing again.
+         */
+        'Idempotency-Key'?: string | null;
+    };
+    path?: never;
+    query?: never;
+    url: '/openai/v1/responses';
+};
+
+export type CreateResponseErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Request Timeout
+     */
+    408: Problem;
+    /**
+     * Conflict
+     */
+    409: Problem;
+    /**
+     * Request Entity Too Large
+     */
+    413: Problem;
+    /**
+     * Unsupported Media Type
+     */
+    415: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Internal Server Error
+     */
+    500: Problem;
+    /**
+     * Bad Gateway
+     */
+    502: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type CreateResponseError = CreateResponseErrors[keyof CreateResponseErrors];
+
+export type CreateResponseResponses = {
+    /**
+     * Successful Response
+     */
+    200: OpenAiResponse;
+};
+
+export type CreateResponseResponse = CreateResponseResponses[keyof CreateResponseResponses];
+
+export type DeleteResponseData = {
+    body?: never;
+    path: {
+        /**
+         * Response Id
+         *
+         * `resp_` and the id of the answer's turn.
+         */
+        response_id: string;
+    };
+    query?: never;
+    url: '/openai/v1/responses/{response_id}';
+};
+
+export type DeleteResponseErrors = {
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type DeleteResponseError = DeleteResponseErrors[keyof DeleteResponseErrors];
+
+export type DeleteResponseResponses = {
+    /**
+     * Successful Response
+     */
+    200: DeletedResponse;
+};
+
+export type DeleteResponseResponse = DeleteResponseResponses[keyof DeleteResponseResponses];
+
+export type GetResponseData = {
+    body?: never;
+    path: {
+        /**
+         * Response Id
+         *
+         * `resp_` and the id of the answer's turn.
+         */
+        response_id: string;
+    };
+    query?: {
+        /**
+         * Stream
+         *
+         * Whether the events of the response are sent.
+         */
+        stream?: boolean | null;
+        /**
+         * Starting After
+         *
+         * Only events after this number; with `stream`.
+         */
+        starting_after?: number | null;
+        /**
+         * Include
+         *
+         * Accepted for compatibility, and ignored: all data is always included.
+         */
+        include?: Array<string> | null;
+    };
+    url: '/openai/v1/responses/{response_id}';
+};
+
+export type GetResponseErrors = {
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type GetResponseError = GetResponseErrors[keyof GetResponseErrors];
+
+export type GetResponseResponses = {
+    /**
+     * Successful Response
+     */
+    200: OpenAiResponse;
+};
+
+export type GetResponseResponse = GetResponseResponses[keyof GetResponseResponses];
+
+export type CancelResponseData = {
+    body?: never;
+    path: {
+        /**
+         * Response Id
+         *
+         * `resp_` and the id of the answer's turn.
+         */
+        response_id: string;
+    };
+    query?: never;
+    url: '/openai/v1/responses/{response_id}/cancel';
+};
+
+export type CancelResponseErrors = {
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Conflict
+     */
+    409: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type CancelResponseError = CancelResponseErrors[keyof CancelResponseErrors];
+
+export type CancelResponseResponses = {
+    /**
+     * Successful Response
+     */
+    200: OpenAiResponse;
+};
+
+export type CancelResponseResponse = CancelResponseResponses[keyof CancelResponseResponses];
+
+export type ListResponseInputItemsData = {
+    body?: never;
+    path: {
+        /**
+         * Response Id
+         *
+         * `resp_` and the id of the answer's turn.
+         */
+        response_id: string;
+    };
+    query?: {
+        /**
+         * After
+         *
+         * The last item of the page before.
+         */
+        after?: string | null;
+        /**
+         * Order
+         */
+        order?: 'asc' | 'desc';
+        /**
+         * Limit
+         */
+        limit?: number;
+        /**
+         * Include
+         *
+         * Accepted for compatibility, and ignored: all data is always included.
+         */
+        include?: Array<string> | null;
+    };
+    url: '/openai/v1/responses/{response_id}/input_items';
+};
+
+export type ListResponseInputItemsErrors = {
+    /**
+     * Unauthorized
+     */
+    401: Problem;
+    /**
+     * Forbidden
+     */
+    403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
+    /**
+     * Unprocessable Entity
+     */
+    422: Problem;
+    /**
+     * Too Many Requests
+     */
+    429: Problem;
+    /**
+     * Request Header Fields Too Large
+     */
+    431: Problem;
+    /**
+     * Service Unavailable
+     */
+    503: Problem;
+};
+
+export type ListResponseInputItemsError = ListResponseInputItemsErrors[keyof ListResponseInputItemsErrors];
+
+export type ListResponseInputItemsResponses = {
+    /**
+     * Successful Response
+     */
+    200: Items;
+};
+
+export type ListResponseInputItemsResponse = ListResponseInputItemsResponses[keyof ListResponseInputItemsResponses];
 
 export type AskAgentData = {
     body: AskAgent;

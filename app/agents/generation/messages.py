@@ -1,0 +1,101 @@
+"""The messages of a request: which are stored, which are instructions, and how they are compared. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+from pydantic import JsonValue
+
+from app.agents.generation.answer import turn_of, without_empty_members
+from app.conversations.schemas.conversations import TurnInput, content_text
+from app.core.errors import FieldError, Invalid
+from app.formats import service as formats
+from app.formats.parse.validation import check_json
+from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role
+
+MAX_MESSAGES: Final = 10_000
+"""The most messages or items of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMessages:
+    """The messages of a request, without those that are instructions of this call alone.
+
+    `pointers`: the place of each message in the request. `compared`: the messages as `align` compares them, each with
+    the index of its turn. `system`: the text of the instructions.
+    """
+
+    turns: Sequence[ParsedTurn]
+    pointers: Sequence[str]
+    compared: Sequence[tuple[int, JsonObject]]
+    system: str | None
+    by_item: bool = False
+    """Whether each call of an assistant's message is compared alone."""
+
+    def new_from(self, aligned: int) -> int:
+        """Return the index of the first new turn; `aligned` of the compared messages are stored."""
+        return 0 if aligned == 0 else self.compared[aligned - 1][0] + 1
+
+    def canonical(self, start: int) -> list[CanonicalTurn]:
+        """Return the turns from an index on, for a context."""
+        return [formats.to_canonical(turn, turn_id=f"new-{at}") for at, turn in enumerate(self.turns)][start:]
+
+    def to_store(self, start: int) -> list[tuple[str, TurnInput]]:
+        """Return the turns from an index on to append, each with its pointer."""
+        return [(pointer, turn_of(turn)) for pointer, turn in zip(self.pointers, self.turns, strict=True)][start:]
+
+    def with_system(self, text: str | None) -> "RequestMessages":
+        """Return the messages with more instructions before them."""
+        texts = [one for one in (text, self.system) if one]
+        return replace(self, system="\n\n".join(texts) or None)
+
+
+def read_chat(given: JsonValue) -> RequestMessages:
+    """Return the messages of a chat completion. System messages are instructions. Raises Invalid."""
+    cleaned = (
+        [without_empty_members(one) if isinstance(one, dict) else one for one in given]
+        if isinstance(given, list)
+        else given
+    )
+    if isinstance(cleaned, list):
+        require_number(len(cleaned), "/messages")
+    parsed = formats.parse(Format.OPENAI, cleaned)
+    messages = cast("list[JsonObject]", cleaned)
+    spoken = [at for at, turn in enumerate(parsed) if turn.role is not Role.SYSTEM]
+    return RequestMessages(
+        turns=[parsed[at] for at in spoken],
+        pointers=[f"/messages/{at}" for at in spoken],
+        compared=[(number, messages[at]) for number, at in enumerate(spoken)],
+        system=_system_text(parsed),
+    )
+
+
+def read_items(given: Sequence[tuple[str, JsonObject]], *, keeps_system: bool) -> RequestMessages:
+    """Return the messages of items of Responses, each with its pointer. Raises Invalid.
+
+    With `keeps_system` system messages are stored as turns; otherwise they are instructions.
+    """
+    parsed: list[ParsedTurn] = []
+    for at, item in given:
+        check_json(item, at)
+        parsed += formats.parse_single_message(Format.OPENAI_RESPONSES, item, at)
+    spoken = [at for at, turn in enumerate(parsed) if keeps_system or turn.role is not Role.SYSTEM]
+    turns = [parsed[at] for at in spoken]
+    return RequestMessages(
+        turns=turns,
+        pointers=[given[at][0] for at in spoken],
+        compared=[(at, one) for at, turn in enumerate(turns) for one in formats.write(Format.OPENAI, [turn]).messages],
+        system=None if keeps_system else _system_text(parsed),
+        by_item=True,
+    )
+
+
+def require_number(count: int, at: str) -> None:
+    """Raise Invalid for more messages than a request may have."""
+    if count > MAX_MESSAGES:
+        fields = [FieldError(at, "too many")]
+        raise Invalid("invalid_request", f"A request may have at most {MAX_MESSAGES} messages.", fields=fields)
+
+
+def _system_text(parsed: Sequence[ParsedTurn]) -> str | None:
+    return "\n\n".join(content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM) or None

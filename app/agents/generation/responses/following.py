@@ -1,0 +1,126 @@
+"""Follow a response by its id: the events so far, and those to come while it is in progress.
+
+Any process follows any response: the text so far comes from the rows, and the rest from the changes of the
+conversation. The events are those of the stream that generates the response, with the same numbers.
+"""
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final, cast
+
+from app.agents.generation.answer import Delta
+from app.agents.generation.responses.events import ResponseEvents, deltas_of, stored_events
+from app.agents.generation.responses.view import head_of, state_of
+from app.conversations.live.projection import Frame
+from app.conversations.live.subscription import Subscription
+from app.conversations.schemas.responses import StoredResponse
+from app.conversations.service import Conversations
+from app.core.errors import Unavailable
+from app.core.ids import TurnId, parse_id
+from app.formats.schemas import JsonObject
+from app.tenancy.schemas import Caller
+
+_READ_FRAMES: Final = frozenset({"snapshot", "turn.delta", "turn.committed", "turn.aborted", "turn.erased"})
+
+
+class FollowedResponse:
+    """The events of a stored response, from the rows and, while it is in progress, from its conversation's changes."""
+
+    def __init__(
+        self, conversations: Conversations, caller: Caller, found: StoredResponse, subscription: Subscription | None, *,
+        after: int | None,
+    ) -> None:  # fmt: skip
+        self._conversations = conversations
+        self._caller = caller
+        self._found = found
+        self._subscription = subscription
+        self.last = -1 if after is None else after
+        """The number of the last event."""
+
+    def close(self) -> None:
+        """End the subscription. May be called again."""
+        if self._subscription is not None:
+            self._subscription.close()
+
+    async def events(self) -> AsyncGenerator[JsonObject]:
+        """Yield the events after the number."""
+        async for event in self._all():
+            number = event["sequence_number"]
+            if isinstance(number, int) and number > self.last:
+                self.last = number
+                yield event
+
+    async def _all(self) -> AsyncGenerator[JsonObject]:
+        if self._subscription is None:
+            for event in stored_events(head_of(self._found), self._found.answer):
+                yield event
+            return
+        head, growing = head_of(self._found), _GrowingAnswer(self._found.answer.id)
+        events = ResponseEvents(head)
+        for event in events.begin():
+            yield event
+        while not growing.has_ended and (frames := await self._subscription.next_frames()):
+            for frame in frames:
+                for event in events.add(growing.read(frame)):
+                    yield event
+        async for event in self._end(events, growing):
+            yield event
+
+    async def _end(self, events: ResponseEvents, growing: "_GrowingAnswer") -> AsyncGenerator[JsonObject]:
+        """Yield the rest of the answer, from its row, and the last event."""
+        found = await self._conversations.responses.get(self._caller, TurnId(parse_id(self._found.answer.id)))
+        state = state_of(found.answer)
+        if state.status == "in_progress":
+            raise Unavailable("overloaded", "This reader is too slow; follow the response again.", retry_after_s=1)
+        for event in events.add(growing.rest(deltas_of(state.output))):
+            yield event
+        is_whole = state.status in {"completed", "incomplete"}
+        for event in events.end(state, model=found.answer.model or "") if is_whole else events.fail(state):
+            yield event
+
+
+class _GrowingAnswer:
+    """The text of an open turn, from the frames of its conversation."""
+
+    def __init__(self, turn_id: str) -> None:
+        self.has_ended = False
+        self._turn_id = turn_id
+        self._lengths: dict[str, int] = {}
+
+    def read(self, frame: Frame) -> list[Delta]:
+        """Return what a frame adds to the answer."""
+        if frame.type not in _READ_FRAMES or self.has_ended:
+            return []
+        given: JsonObject = json.loads(frame.text)
+        match frame.type:
+            case "snapshot":
+                return self._snapshot(given)
+            case "turn.delta" if given["turn_id"] == self._turn_id:
+                return self._added(str(given["part"]), int(str(given["offset"])), str(given["delta"]))
+            case "turn.committed":
+                turn = given["turn"]
+                self.has_ended = isinstance(turn, dict) and turn["id"] == self._turn_id
+            case "turn.aborted" | "turn.erased":
+                self.has_ended = given["turn_id"] == self._turn_id
+            case _:
+                pass
+        return []
+
+    def rest(self, whole: Sequence[Delta]) -> list[Delta]:
+        """Return what is missing of the whole answer."""
+        return [added for delta in whole for added in self._added(delta.part, 0, delta.text)]
+
+    def _snapshot(self, given: JsonObject) -> list[Delta]:
+        pending = given["pending"]
+        for one in pending if isinstance(pending, list) else []:
+            if isinstance(one, dict) and isinstance(turn := one["turn"], dict) and turn["id"] == self._turn_id:
+                parts = cast("list[dict[str, str]]", one["parts"])
+                return [added for part in parts for added in self._added(part["part"], 0, part["text"])]
+        self.has_ended = not given["more"]
+        return []
+
+    def _added(self, part: str, offset: int, text: str) -> list[Delta]:
+        known = self._lengths.get(part, 0)
+        new = text[max(0, known - offset) :]
+        self._lengths[part] = known + len(new)
+        return [Delta(part, new)] if new else []

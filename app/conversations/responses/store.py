@@ -1,0 +1,159 @@
+"""Queries on responses. Each takes the open transaction first and names the tenant.
+
+Literal SQL: responses are inserted with each answer, and most of the other queries compare turns with each other.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from uuid import UUID
+
+from app.conversations.schemas.responses import ResponseRequest
+from app.conversations.tables import LIVE_TURN
+from app.core.database.transactions import Transaction, row_as
+from app.core.ids import ConversationId, TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRow:
+    """A response as it is stored; `request` is JSON text."""
+
+    turn_id: UUID
+    conversation_id: UUID
+    previous_turn_id: UUID | None
+    input_turn_ids: Sequence[UUID]
+    owns_conversation: bool
+    request: str
+    created_at: datetime
+
+
+_COLUMNS = ", ".join(f"r.{field.name}" for field in fields(ResponseRow))
+
+
+async def insert(tx: Transaction, tenant_id: TenantId, row: ResponseRow) -> None:
+    """Insert a response."""
+    await tx.execute(
+        """
+        insert into responses (
+            tenant_id, turn_id, conversation_id, previous_turn_id, input_turn_ids, owns_conversation, request,
+            created_at
+        ) values ($1, $2, $3, $4, $5::uuid[], $6, $7::json, $8)
+        """,
+        tenant_id,
+        row.turn_id,
+        row.conversation_id,
+        row.previous_turn_id,
+        row.input_turn_ids,
+        row.owns_conversation,
+        row.request,
+        row.created_at,
+    )
+
+
+async def find(tx: Transaction, tenant_id: TenantId, turn_id: UUID) -> ResponseRow | None:
+    """Return the response of an answer's turn."""
+    row = await tx.fetchrow(
+        f"select {_COLUMNS} from responses r where r.tenant_id = $1 and r.turn_id = $2",  # noqa: S608
+        tenant_id,
+        turn_id,
+    )
+    return None if row is None else row_as(ResponseRow, row)
+
+
+async def list_of(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, ResponseRow]:
+    """Return the responses of those turns that are the answer of one, by turn."""
+    rows = await tx.fetch(
+        f"select {_COLUMNS} from responses r where r.tenant_id = $1 and r.turn_id = any($2::uuid[])",  # noqa: S608
+        tenant_id,
+        turn_ids,
+    )
+    return {row["turn_id"]: row_as(ResponseRow, row) for row in rows}
+
+
+async def delete(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> int:
+    """Delete the responses of these answers; return their number."""
+    return await tx.execute(
+        "delete from responses where tenant_id = $1 and turn_id = any($2::uuid[])", tenant_id, turn_ids
+    )
+
+
+async def find_live_position(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, turn_id: UUID
+) -> int | None:
+    """Return the position of a committed turn, if a live turn is there: this one, or a revision of it."""
+    row = await tx.fetchrow(
+        f"""
+        select t.position from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position = (
+            select a.position from turns a where a.tenant_id = $1 and a.conversation_id = $2 and a.id = $3
+        )
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        turn_id,
+    )
+    return None if row is None else int(row["position"])
+
+
+async def is_last(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int) -> bool:
+    """Return whether no live turn comes after a position, and no turn is open."""
+    row = await tx.fetchrow(
+        f"""
+        select not exists (
+            select from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position > $3
+        ) and not exists (
+            select from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2
+        ) as last
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        position,
+    )
+    return row is not None and bool(row["last"])
+
+
+async def is_used(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> bool:
+    """Return whether a conversation has responses, open turns, or live turns that are not erased.
+
+    The turns that a fork was created with do not count.
+    """
+    row = await tx.fetchrow(
+        f"""
+        select exists (
+            select from responses r where r.tenant_id = $1 and r.conversation_id = $2
+        ) or exists (
+            select from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2
+        ) or exists (
+            select from turns t
+            where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.erased_at is null
+              and (t.origin_turn_id is null or not exists (
+                  select from conversations c where c.tenant_id = $1 and c.id = $2 and c.forked_from is not null
+              ))
+        ) as used
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+    )
+    return row is not None and bool(row["used"])
+
+
+def response_row(
+    turn_id: UUID,
+    conversation_id: ConversationId,
+    request: ResponseRequest,
+    *,
+    input_turn_ids: Sequence[UUID],
+    created_at: datetime,
+) -> ResponseRow:
+    """Return the row of a response."""
+    return ResponseRow(
+        turn_id=turn_id,
+        conversation_id=conversation_id,
+        previous_turn_id=request.previous_turn_id,
+        input_turn_ids=input_turn_ids,
+        owns_conversation=request.owns_conversation,
+        request=json.dumps(request.members, ensure_ascii=False, separators=(",", ":")),
+        created_at=created_at,
+    )

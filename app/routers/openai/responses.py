@@ -1,0 +1,183 @@
+"""OpenAI's Responses over REST, as used by the official client's `client.responses`."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from typing import Annotated, Final, TypeAlias, cast
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from app.agents.generation.openai_conversations import Items
+from app.agents.generation.responses.schemas import (
+    REPEATED_EXTRAS,
+    CreateResponse,
+    DeletedResponse,
+    OpenAIResponse,
+)
+from app.agents.generation.responses.service import FollowedResponse, ResponseOptions
+from app.core.errors import AppError, FieldError, Invalid
+from app.core.ids import format_id
+from app.core.paging import Order
+from app.formats.schemas import JsonObject
+from app.routers.http.body import PassThroughRoute
+from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
+from app.routers.http.idempotency import IdempotencyHeader, mark_replay
+from app.routers.http.openai_errors import ROOT, error_of
+from app.routers.http.problems import problem_responses, status_of
+from app.routers.live.connection_limits import Connections
+from app.routers.live.sse import EventStream, event_content, kept_alive
+from app.routers.openai.chat_completions import (
+    CONVERSATION_HEADER,
+    NameHeader,
+    ProjectHeader,
+    RetryHeader,
+    is_repeated,
+    json_response,
+    named_conversation,
+    while_connected,
+)
+from app.routers.openai.conversations import Include
+
+_STORED: Final = frozenset({*CreateResponse.model_fields, *REPEATED_EXTRAS})
+
+
+class ResponseRoute(PassThroughRoute):
+    """A route whose body goes to the model, except what is stored."""
+
+    def passes(self, member: str) -> bool:
+        """Return whether the member is only passed on."""
+        return member not in _STORED
+
+
+router = APIRouter(prefix=f"{ROOT}/responses", tags=["openai"], route_class=ResponseRoute)
+
+_DATA: Final = {
+    "description": "The `data` of one event, as JSON: `response.created`, `response.in_progress`, then the events of"
+    " the output items, then `response.completed`, `response.incomplete` or `response.failed`. `event` is its `type`.",
+    "properties": {"type": {"type": "string"}, "sequence_number": {"type": "integer"}},
+    "required": ["type", "sequence_number"],
+}
+_READING: Final = (401, 403, 404, 422, 429, 503)
+_WRITING: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)
+_EVENTS: Final = {200: {"model": OpenAIResponse, "content": event_content(_DATA)}}
+
+ResponseId: TypeAlias = Annotated[str, Path(max_length=64, description="`resp_` and the id of the answer's turn.")]
+
+
+@router.post("", response_model=OpenAIResponse, responses=_EVENTS | problem_responses(*_WRITING, 500, 502))
+async def create_response(
+    body: CreateResponse,
+    caller: AgentWriter,
+    services: Services,
+    request: Request,
+    idempotency_key: IdempotencyHeader,
+    conversation: NameHeader = None,
+    project: ProjectHeader = None,
+    retry_count: RetryHeader = None,
+) -> Response:
+    """Create a response in OpenAI's format, with `stream` as events.
+
+    Input and output are stored as turns of `conversation`, of the conversation of `previous_response_id`, or of a new
+    one; with `store: false` nothing is stored. The model is sent a context built from the conversation within
+    `token_budget`. A client that sends its whole history names the conversation in `X-Conversation-Id`; then only new
+    messages are stored, as for chat completions.
+    """
+    options = ResponseOptions(
+        name=None if conversation is None else named_conversation(conversation, project, owner=None),
+        project=project,
+        is_retry=is_repeated(retry_count),
+        idempotency_key=None if idempotency_key is None else idempotency_key.for_agent(caller.agent),
+    )
+    if not body.stream:
+        created = await while_connected(request, services.responses.create(caller, body, options))
+        response = json_response(created.response)
+        mark_replay(response, is_replay=created.is_replay)
+        if created.conversation_id is not None:
+            response.headers[CONVERSATION_HEADER] = format_id(created.conversation_id)
+        return response
+    stack = AsyncExitStack()
+    answer = await while_connected(
+        request, stack.enter_async_context(services.responses.streaming(caller, body, options))
+    )
+    stream = _stream(services, answer.events, stack)
+    if answer.conversation_id is not None:
+        stream.headers[CONVERSATION_HEADER] = format_id(answer.conversation_id)
+    mark_replay(stream, is_replay=answer.is_replay)
+    return stream
+
+
+@router.get("/{response_id}", response_model=OpenAIResponse, responses=_EVENTS | problem_responses(*_READING))
+async def get_response(
+    response_id: ResponseId,
+    caller: Reader,
+    services: Services,
+    request: Request,
+    stream: Annotated[bool | None, Query(description="Whether the events of the response are sent.")] = None,
+    starting_after: Annotated[
+        int | None, Query(ge=0, le=2**53 - 1, description="Only events after this number; with `stream`.")
+    ] = None,
+    include: Include = None,
+) -> Response:
+    """Read one response. With `stream` its events so far are sent, and those to come while it is in progress."""
+    del include
+    if not stream:
+        if starting_after is not None:
+            problem = FieldError("/starting_after", "only with `stream`", "query")
+            raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+        return json_response(await services.responses.get(caller, response_id))
+    connections = cast("Connections", request.app.state.connections)
+    async with AsyncExitStack() as opening:
+        opening.enter_context(connections.entered("events", caller))
+        followed = await services.responses.follow(caller, response_id, starting_after=starting_after)
+        opening.callback(followed.close)
+        stack = opening.pop_all()
+    return _stream(services, _followed(followed), stack)
+
+
+@router.delete("/{response_id}", responses=problem_responses(*_READING))
+async def delete_response(response_id: ResponseId, caller: Writer, services: Services) -> DeletedResponse:
+    """Delete a response; in a conversation that was created for responses, its input and output are erased too."""
+    deleted = await services.responses.delete(caller, response_id)
+    return DeletedResponse(id=deleted, object="response", deleted=True)
+
+
+@router.post("/{response_id}/cancel", response_model=OpenAIResponse, responses=problem_responses(*_READING, 409))
+async def cancel_response(response_id: ResponseId, caller: Writer, services: Services) -> Response:
+    """Abort a response that is in progress; its text so far is kept in an aborted turn."""
+    return json_response(await services.responses.cancel(caller, response_id))
+
+
+@router.get("/{response_id}/input_items", responses=problem_responses(*_READING))
+async def list_response_input_items(
+    response_id: ResponseId,
+    caller: Reader,
+    services: Services,
+    after: Annotated[str | None, Query(max_length=64, description="The last item of the page before.")] = None,
+    order: Order = "desc",
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    include: Include = None,
+) -> Items:
+    """List the items that were stored as the input of a response."""
+    del include
+    return await services.responses.input_items(caller, response_id, after=after, order=order, limit=limit)
+
+
+def _stream(services: Services, events: AsyncGenerator[JsonObject], stack: AsyncExitStack) -> EventStream:
+    return EventStream(kept_alive(_lines(events), every_s=services.settings.live.live_heartbeat_s), stack)
+
+
+async def _followed(followed: FollowedResponse) -> AsyncGenerator[JsonObject]:
+    """Yield the events; a failure to read them is an event too."""
+    try:
+        async with aclosing(followed.events()) as events:
+            async for event in events:
+                yield event
+    except AppError as error:
+        shown = error_of(error, status=status_of(error), fields=error.fields)
+        yield {**shown, "type": "error", "sequence_number": followed.last + 1}
+
+
+async def _lines(events: AsyncGenerator[JsonObject]) -> AsyncGenerator[bytes]:
+    async with aclosing(events):
+        async for event in events:
+            yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()

@@ -240,6 +240,22 @@ async def search(client: Client, conversation: str, marker: str) -> None:
     await ask(client, "POST", "/v1/owners/lookup", json={"owner": f"owner-{marker}"})
 
 
+async def filter_lists(client: Client, conversation: str, marker: str) -> None:
+    """Send the marker in what access logs have: filters of lists, a path, and the name of a parameter."""
+    filters = {
+        "/v1/conversations": ("owner", "participant", "external_id", "project"),
+        f"/v1/conversations/{conversation}/turns": ("actors",),
+        "/v1/facts": ("subject", "predicate", "owner", "project"),
+        "/v1/memories": ("owner", "agent_id"),
+        "/v1/admin/audit": ("request_id",),
+    }
+    for path, names in filters.items():
+        for name in names:
+            await ask(client, "GET", path, params={name: marker})
+    assert (await client.get("/v1/facts", params={marker: "1"})).status_code == 422
+    assert (await client.get(f"/v1/{marker}")).status_code == 404
+
+
 async def keep_others(client: Client) -> str:
     """Store what is not erased, so that segments of the tenant have other entries."""
     conversation = await client.conversation(owner="someone else")
@@ -271,7 +287,7 @@ async def places_with(service: Service, client: Client, log: io.StringIO, marker
         "tables": await tables_with(service, marker),
         "log": [line for line in log.getvalue().splitlines() if marker in without_ids(line)],
         "metrics": [line for line in metrics.splitlines() if marker in line],
-        "memory": memory_with(service.container, marker),
+        "memory": memory_with((service.container, service.app.state), marker),
     }
 
 
@@ -293,6 +309,7 @@ async def test_nothing_is_left_of_an_erased(
     others = await keep_others(client)
     stored = await fill_conversation(client, marker)
     await talk(client, stored)
+    await filter_lists(client, stored.conversation, marker)
     if subject in {"owner", "tenant"}:
         await fill_owner(client, marker)
         await move(service, client, marker)

@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -81,6 +82,18 @@ def test_calls_exceed_the_rate_at_most_by_those_that_were_on_the_way(
     total = sum(map(len, accepted))
     assert total >= 0.98 * PER_S * seconds, "the rate can be used: what is shared is not counted twice"
     assert total <= capacity + PER_S * seconds * 1.1
+
+
+def test_an_equal_key_id_of_another_tenant_keeps_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    installation, one = Installation(monkeypatch, processes=2, delay_s=0), caller()
+    other = replace(one, key_tenant_id=TenantId(uuid4()))
+    here, there = installation.rates
+    for _ in range(PER_S * BURST_S):
+        here.take(one, RateClass.WRITE)
+    there.take(other, RateClass.WRITE)
+    installation.step(0)
+    left = [there.take(each, RateClass.WRITE) for each in (one, other)]
+    assert [status and status.retry_after_s > 0 for status in left] == [True, False]
 
 
 def test_few_calls_of_a_key_are_not_sent_before_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ export const ACTIONS = all<Action>()([
   "erasures.end", "erasures.list", "exports.read", "imports.start", "imports.end", "owners.read", "operations.cancel", "webhooks.create",
   "webhooks.update", "webhooks.rotate", "webhooks.test", "webhooks.replay", "webhooks.disable", "webhooks.delete", "webhooks.list",
   "jobs.list", "jobs.read", "jobs.retry", "jobs.cancel", "spaces.list", "spaces.add", "spaces.compare", "spaces.switch", "spaces.drop",
-  "audit.list", "audit.verify", "audit.lose",
+  "responses.delete", "audit.list", "audit.verify", "audit.lose",
 ]);
 export const OBJECT_KINDS = all<ObjectKind>()([
   "conversation", "turn", "summary", "fact", "memory", "key", "tenant", "job", "embedding_space", "tool", "operation", "erasure", "import",

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -191,12 +192,9 @@ async def test_a_token_is_refused_by_every_operation_that_is_not_on_the_list(
     bound = writer if access == "append" else reader
     before = await bound.client.history(bound.conversation)
     method, template = OPERATIONS[name]
-    names = (
-        "key_id", "job_id", "tenant_id", "fact_id", "memory_id", "summary_id", "item_id", "model", "operation_id",
-        "erasure_id", "webhook_id", "delivery_id",
-    )  # fmt: skip
-    ids = dict.fromkeys(names, format_id(new_uuid())) | {"space_id": "1"}
-    own = template.format(conversation_id=bound.conversation, turn_id=bound.turn, **ids)
+    ids = dict.fromkeys(re.findall(r"{(\w+)}", template), format_id(new_uuid())) | {"space_id": "1"}
+    mine = ids | {"conversation_id": bound.conversation, "turn_id": bound.turn}
+    own = template.format(**mine)
     # an event stream that is let in would not end
     no_event = {"Last-Event-ID": "none"}
     response = await bound.browser.request(
@@ -213,7 +211,7 @@ async def test_a_token_is_refused_by_every_operation_that_is_not_on_the_list(
     if "{conversation_id}" in template:
         other = await bound.client.conversation()
         for conversation in (other, format_id(new_uuid())):
-            path = template.format(conversation_id=conversation, turn_id=bound.turn, **ids)
+            path = template.format(**mine | {"conversation_id": conversation})
             refused = await bound.browser.request(method, path, json={} if method in {"POST", "PATCH"} else None)
             if name in READING | APPENDING:
                 problem(refused, 404, "not_found")

@@ -1,5 +1,6 @@
 """An unknown name in what a caller sends is refused and named: in bodies, queries, frames and arguments of tools."""
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -91,9 +92,7 @@ async def port(service: Service) -> AsyncIterator[int]:
 
 
 def filled(path: str) -> str:
-    names = ("conversation_id", "turn_id", "key_id", "job_id", "fact_id", "memory_id", "summary_id", "tenant_id",
-             "operation_id", "erasure_id", "webhook_id", "delivery_id")  # fmt: skip
-    return path.format(**dict.fromkeys(names, ID), space_id=1)
+    return path.format(**dict.fromkeys(re.findall(r"{(\w+)}", path), ID) | {"space_id": 1})
 
 
 @pytest.mark.parametrize(("method", "path", "operation"), list(operations()))

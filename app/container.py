@@ -224,7 +224,7 @@ def make_bus(settings: BusSettings, server: Server) -> Bus:
 
         return NatsBus(NatsCluster.from_urls(settings.nats_url.get_secret_value()), settings=settings)
     application = application_name("turnkeep-{}")
-    return NotifyBus(server.app.url, role=server.app.role, application=application, settings=settings)
+    return NotifyBus(server.direct.url, role=server.direct.role, application=application, settings=settings)
 
 
 def _listener(container: Container, live: Listener) -> Listener:

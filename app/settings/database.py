@@ -24,6 +24,10 @@ class DatabaseSettings(SettingsGroup):
     owner_database_url: str | None = Field(
         default=None, description="URL of the role that owns the schema and migrates; default: DATABASE_URL."
     )
+    database_pooler: bool = Field(
+        default=False,
+        description="Whether DATABASE_URL leads to a pooler such as PgBouncer; OWNER_DATABASE_URL must lead past it.",
+    )
     database_pool_size: Positive = Field(default=10, description="Connections of this process to Postgres.")
     database_timeout_s: Annotated[float, Field(gt=0)] = Field(
         default=30.0, description="Longest time for one statement, and to wait for a connection."
@@ -48,6 +52,15 @@ class DatabaseSettings(SettingsGroup):
         if not separator or scheme.removesuffix("+asyncpg") not in {"postgresql", "postgres"}:
             raise ValueError("a database URL is like postgresql://user:password@host:5432/database")
         return f"postgresql://{rest}"
+
+    @model_validator(mode="after")
+    def _pooler_can_be_passed(self) -> Self:
+        if self.database_pooler and (self.database_url is None or self.owner_database_url is None):
+            raise ValueError(
+                "TURNKEEP_DATABASE_POOLER needs TURNKEEP_DATABASE_URL with the pooler, and TURNKEEP_OWNER_DATABASE_URL"
+                " with Postgres itself"
+            )
+        return self
 
 
 class TenancySettings(SettingsGroup):

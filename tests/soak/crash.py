@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"kills {self.kills.total()}: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.kills.items()))]
-        for kind, times in sorted(self.recovery_s.items()):
+        for kind, times in sorted((kind, times) for kind, times in self.recovery_s.items() if times):
             median, worst = statistics.median(times), max(times)
             lines.append(f"recovery after {kind}: median {median:.2f} s, worst {worst:.2f} s (n = {len(times)})")
         lines += [f"{name}: {count}" for name, count in sorted(self.counts.items())]
@@ -183,9 +183,17 @@ async def run_round(options: Options) -> Report:
         await installation.start()
         killer = Killer(installation, options)
         world = World(
-            installation.ports, installation.key, await _conversation(installation), options.think_s, killer.succeeded
+            installation.ports,
+            installation.key,
+            await new_conversation(installation),
+            options.think_s,
+            killer.succeeded,
         )
-        await _storm(world, killer, options, installation)
+        clients = [
+            Client(world, number, random.Random(f"{options.seed} client {number}"))  # noqa: S311 - repeatable, not secret
+            for number in range(options.clients)
+        ]
+        await storm(world, killer.run(), clients, installation)
         checked = await check(world, installation.superuser_url)
         report = make_report(world.counts, world.violations, killer, installation)
         report.counts.update(checked)
@@ -197,7 +205,8 @@ async def run_round(options: Options) -> Report:
     return report
 
 
-async def _conversation(installation: Installation) -> str:
+async def new_conversation(installation: Installation) -> str:
+    """Create the conversation of a round."""
     connection = Connection(installation.ports[0], installation.key)
     # a summary takes a rev of its own, and here each rev must be an append's
     never = b'{"compaction": {"strategy": "never"}}'
@@ -207,15 +216,13 @@ async def _conversation(installation: Installation) -> str:
     return str(answer.body["id"])
 
 
-async def _storm(world: World, killer: Killer, options: Options, installation: Installation) -> None:
-    """Clients and kills, until all kills are done and every client has settled."""
-    clients = [
-        Client(world, number, random.Random(f"{options.seed} client {number}"))  # noqa: S311 - repeatable, not secret
-        for number in range(options.clients)
-    ]
+async def storm(
+    world: World, kills: Coroutine[object, object, None], clients: Sequence[Client], installation: Installation
+) -> None:
+    """Run clients beside `kills`, until all kills are done and every client has settled."""
     running = [asyncio.create_task(client.run()) for client in clients]
     try:
-        await killer.run()
+        await kills
         await asyncio.sleep(0.5)
     except TimeoutError as error:
         world.wrong(str(error))

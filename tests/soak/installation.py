@@ -21,6 +21,7 @@ from app.core.database.schema import DATABASE
 from app.core.embedded_postgres.server import PORT, SUPERUSER
 from app.tenancy.key_text import generate_key
 from tests.support.command import TURNKEEP, migrated_data
+from tests.support.process import children
 
 _READY_S = 90.0
 _STOP_S = 40.0
@@ -168,7 +169,7 @@ class Installation:
         pid = self.postmaster()
         if pid is None:
             return False
-        targets = [pid, *(_children(pid) if whole else ())]
+        targets = [pid, *(children(pid) if whole else ())]
         for target in targets:
             with suppress(ProcessLookupError):
                 os.kill(target, signal.SIGKILL)
@@ -178,7 +179,7 @@ class Installation:
         """SIGKILL one session of the application, so that the postmaster restarts everything by itself."""
         pid = self.postmaster()
         sessions = (
-            [child for child in _children(pid) if b"turnkeep_app" in _read(f"/proc/{child}/cmdline")] if pid else []
+            [child for child in children(pid) if b"turnkeep_app" in _read(f"/proc/{child}/cmdline")] if pid else []
         )
         if not sessions:
             return False
@@ -242,13 +243,3 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError:
         return b""
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            after_name = _read(f"{entry}/stat").rpartition(b")")[2].split()
-            if len(after_name) > 1 and int(after_name[1]) == pid:
-                found.append(int(entry.name))
-    return found

@@ -31,6 +31,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started itself."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                after_name = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if int(after_name[1]) == pid:
+                found.append(int(entry.name))
+    return found
+
+
 class Process:
     """One `turnkeep` of its own, on a data directory that may be shared."""
 

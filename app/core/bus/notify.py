@@ -12,6 +12,7 @@ from contextlib import suppress
 import asyncpg
 
 from app.core.bus.connection import Link, ReconnectingBus
+from app.core.database.connections import connect
 from app.settings.server import BusSettings
 
 CHANNEL = "turnkeep_bus"
@@ -53,8 +54,8 @@ class NotifyBus(ReconnectingBus):
         }
         if self._role is not None:
             server_settings["role"] = self._role
-        return await asyncpg.connect(
-            self._url, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S, server_settings=server_settings
+        return await connect(
+            self._url, timeout_s=_TIMEOUT_S, command_timeout=_TIMEOUT_S, server_settings=server_settings
         )
 
 

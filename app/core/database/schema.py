@@ -6,10 +6,12 @@ Several processes may run it at once (an advisory lock admits one). It may be re
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import asyncpg
 
+from app.core.database.connections import connect
 from app.core.database.revisions import (
     OLDEST_REPLICA_TABLE,
     VERSION_TABLE,
@@ -97,7 +99,7 @@ def require_usable(version: SchemaVersion | None) -> SchemaState:
 
 
 async def _running_revisions(url: str) -> set[str]:
-    connection = await asyncpg.connect(url)
+    connection = await connect(url)
     try:
         rows = await connection.fetch(
             "select distinct application_name as name from pg_stat_activity where datname = current_database()"
@@ -110,7 +112,7 @@ async def _running_revisions(url: str) -> set[str]:
 
 async def prepare_server(superuser_url: str, *, database: str = DATABASE) -> None:
     """Create the login roles and the database in the embedded server."""
-    connection = await asyncpg.connect(superuser_url)
+    connection = await connect(superuser_url)
     try:
         await _acquire_lock(lambda: connection.fetchval(_TRY_LOCK))
         for role in (OWNER_ROLE, APP_ROLE, OPS_ROLE):
@@ -127,7 +129,7 @@ async def prepare_server(superuser_url: str, *, database: str = DATABASE) -> Non
 
 async def prepare_extensions(url: str) -> None:
     """Create the extensions in the database of `url`, or report what an administrator must do."""
-    connection = await asyncpg.connect(url)
+    connection = await connect(url)
     try:
         # even "if not exists" fails when two sessions create the same extension at once
         await _acquire_lock(lambda: connection.fetchval(_TRY_LOCK))
@@ -149,7 +151,7 @@ async def prepare_extensions(url: str) -> None:
 
 async def prepare_roles(owner_url: str) -> None:
     """Create the roles in the user's own server, and let the role of `owner_url` set them."""
-    connection = await asyncpg.connect(owner_url)
+    connection = await connect(owner_url)
     try:
         await _acquire_lock(lambda: connection.fetchval(_TRY_LOCK))
         try:
@@ -206,7 +208,7 @@ def _config_on(connection: "Connection") -> "Config":
 
 async def current_version(url: str, *, role: str | None = None) -> SchemaVersion | None:
     """Return the version of the database; None if it has no schema. `role` is set if the URL's role has more rights."""
-    connection = await asyncpg.connect(url, server_settings={} if role is None else {"role": role})
+    connection = await connect(url, server_settings={} if role is None else {"role": role})
     try:
         revision, oldest = [
             await _recorded_revision(connection, table) for table in (VERSION_TABLE, OLDEST_REPLICA_TABLE)
@@ -277,7 +279,7 @@ async def ensure_vector_index(owner_url: str, *, space_id: int, dimensions: int)
     name, kind = vector_index_name(space_id), indexed_type(dimensions)
     if kind is None:
         return False
-    connection = await asyncpg.connect(owner_url)
+    connection = await connect(owner_url)
     try:
         if not await connection.fetchval("select pg_try_advisory_lock($1::int, $2::int)", _LOCK_ID, space_id):
             return False
@@ -304,7 +306,7 @@ async def drop_vector_index(owner_url: str, *, space_id: int) -> None:
     Raises Busy `resource_busy` while another process creates it.
     """
     name = vector_index_name(space_id)
-    connection = await asyncpg.connect(owner_url)
+    connection = await connect(owner_url)
     try:
         if not await connection.fetchval("select pg_try_advisory_lock($1::int, $2::int)", _LOCK_ID, space_id):
             raise Busy("resource_busy", "The vector index is being created; try again.", retry_after_s=5)
@@ -339,14 +341,6 @@ async def _check_versions(connection: "asyncpg.Connection[asyncpg.Record]") -> N
         raise Unavailable("postgres_unusable", "Turnkeep needs pgvector 0.8 or newer: alter extension vector update;")
 
 
-def sqlalchemy_url(url: str) -> str:
-    """Return the URL in SQLAlchemy's form for asyncpg."""
-    for scheme in ("postgresql://", "postgres://"):
-        if url.startswith(scheme):
-            return "postgresql+asyncpg://" + url.removeprefix(scheme)
-    return url
-
-
 async def _acquire_lock(try_lock: Callable[[], Awaitable[object]]) -> None:
     """Poll until the lock is acquired, because waiting inside a statement keeps a snapshot open.
 
@@ -361,7 +355,7 @@ async def run_as_owner(owner_url: str, run: "Callable[[Connection], T]") -> T:
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
     from sqlalchemy.pool import NullPool  # noqa: PLC0415
 
-    engine = create_async_engine(sqlalchemy_url(owner_url), poolclass=NullPool)
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=partial(connect, owner_url), poolclass=NullPool)
     try:
         async with engine.connect() as connection:
 

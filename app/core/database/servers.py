@@ -97,7 +97,7 @@ class Server:
 
     async def current_version(self) -> SchemaVersion | None:
         """Return the version of the database's schema; None if it has no schema yet."""
-        return await _or_unavailable(schema.current_version(self.app.url, role=self.app.role))
+        return await _or_unavailable(schema.current_version(self.direct.url, role=self.direct.role))
 
     async def require_migrated(self) -> None:
         """Raise Unavailable unless this release can run on the schema: its own, or a newer one that allows it."""
@@ -137,6 +137,11 @@ class Server:
             return Login(self._embedded.url(schema.OWNER_ROLE, schema.DATABASE), None)
         return Login(self._settings.owner_database_url or self._settings.database_url or "", None)
 
+    @property
+    def direct(self) -> Login:
+        """Return the application's role on connections that no pooler shares: for notifications, for example."""
+        return Login(self.owner.url, APP_ROLE) if self._settings.database_pooler else self.app
+
     def _login(self, own_url: str | None, role: str) -> Login:
         if self._embedded is not None:
             return Login(self._embedded.url(role, schema.DATABASE), None)
@@ -159,6 +164,7 @@ class Server:
                     "hnsw.ef_search": str(self._settings.hnsw_ef_search),
                     "hnsw.max_scan_tuples": str(self._settings.hnsw_max_scan_tuples),
                 },
+                through_pooler=self._settings.database_pooler,
             )
         )
 

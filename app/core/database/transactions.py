@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from pgvector.asyncpg import register_vector
 
+from app.core.database.connections import connect
 from app.core.database.pool import Connection, ConnectionPool, PooledConnection, PoolUse
 from app.core.errors import Busy, Unavailable
 from app.core.ids import TenantId
@@ -32,6 +33,7 @@ OPS_ROLE = "turnkeep_ops"
 SEARCH_ROLE = "turnkeep_search"
 
 _PING_TIMEOUT_S = 2.0
+_CACHED_STATEMENTS = 100
 
 FloatVector: TypeAlias = npt.NDArray[np.float32]
 RowT = TypeVar("RowT")
@@ -113,7 +115,11 @@ def _fields_of(row_type: Callable[..., object]) -> Callable[[asyncpg.Record], It
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """Connection settings of one pool. `role` is set by every connection if the URL's own role has more rights."""
+    """Connection settings of one pool. `role` is set by every connection if the URL's own role has more rights.
+
+    `through_pooler`: a pooler such as PgBouncer is between the process and Postgres, and may give each transaction
+    another connection. Then role and settings are set in each transaction, and no prepared statement is kept.
+    """
 
     url: str
     size: int
@@ -122,6 +128,15 @@ class PoolOptions:
     name: str = "turnkeep"
     application: str = "turnkeep"
     server_settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    through_pooler: bool = False
+
+    @property
+    def session_settings(self) -> dict[str, str]:
+        """Return what each session is set to, or each transaction behind a pooler."""
+        timeout_ms = str(int(self.timeout_s * 1000))
+        found = {"statement_timeout": timeout_ms, "idle_in_transaction_session_timeout": timeout_ms}
+        found |= self.server_settings
+        return found if self.role is None else {"role": self.role} | found
 
 
 async def _prepare_connection(connection: Connection) -> None:
@@ -178,8 +193,13 @@ class _OpenTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         del kind, trace
+        is_demoted = isinstance(error, asyncpg.ReadOnlySQLTransactionError) and "read only" not in self._begin
         try:
-            await self._end(is_good=error is None)
+            if is_demoted:
+                # another server accepts writes now, and a new connection finds it
+                self._pool.discard(self._pooled)
+            else:
+                await self._end(is_good=error is None)
         except Exception as failure:
             _raise_translated(failure)
             raise
@@ -191,6 +211,8 @@ class _OpenTransaction:
             # after the reset, so that tasks that the callbacks start are not in the transaction
             for callback in self._transaction.after_commit:
                 callback()
+        elif is_demoted:
+            raise _unavailable() from error
         else:
             _raise_translated(error)
 
@@ -228,6 +250,8 @@ class Database:
         self._options = options
         self._pool: ConnectionPool | None = None
         self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
+        settings = options.session_settings if options.through_pooler else {}
+        self._settings = "".join(f"; set local {name} = '{value}'" for name, value in settings.items())
 
     async def open(self) -> None:
         """Connect. Raises Unavailable if the server does not answer."""
@@ -240,25 +264,20 @@ class Database:
 
     async def _connect(self) -> Connection:
         options = self._options
-        timeout_ms = str(int(options.timeout_s * 1000))
-        server_settings = {
-            "application_name": options.application,
-            "statement_timeout": timeout_ms,
-            "idle_in_transaction_session_timeout": timeout_ms,
-        }
-        server_settings |= options.server_settings
-        if options.role is not None:
-            server_settings["role"] = options.role
-        connection = await asyncpg.connect(
+        connection = await connect(
             options.url,
+            timeout_s=options.timeout_s,
             command_timeout=options.timeout_s + 1,
-            timeout=options.timeout_s,
-            server_settings=server_settings,
+            server_settings={"application_name": options.application}
+            | ({} if options.through_pooler else options.session_settings),
+            statement_cache_size=0 if options.through_pooler else _CACHED_STATEMENTS,
             # a search with the maximum number of words is still prepared once
             max_cacheable_statement_size=32 * 1024,
         )
         try:
-            await _prepare_connection(connection)
+            # one transaction: behind a pooler, the next one may get another connection
+            async with connection.transaction():
+                await _prepare_connection(connection)
         except BaseException:
             connection.terminate()
             raise
@@ -338,7 +357,7 @@ class Database:
     def _run(self, begin: str, tenant_id: TenantId | None) -> AbstractAsyncContextManager[Transaction]:
         if self._pool is None:
             raise _unavailable()
-        return _OpenTransaction(self._pool, self._inside, begin=begin, tenant_id=tenant_id)
+        return _OpenTransaction(self._pool, self._inside, begin=begin + self._settings, tenant_id=tenant_id)
 
 
 def read_transaction(

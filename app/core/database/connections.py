@@ -1,0 +1,85 @@
+"""Connections to Postgres at a URL that may name several servers, of which one accepts writes.
+
+asyncpg tries the servers of a URL one after the other under one time limit, so a server that does not answer (switched
+off, cut from the network) uses it up, and the next one is never tried. Here each server has its own share of the time,
+and the one that accepted the last connection is tried first. This memory holds no data of tenants: it is keyed by URL.
+"""
+
+from typing import Final, TypedDict, Unpack, cast
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import asyncpg
+from asyncpg.connect_utils import SessionAttribute
+
+_DEFAULT_PORT: Final = 5432
+_last_used: dict[str, int] = {}
+
+_NOT_USABLE = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError,
+               asyncpg.InternalClientError)  # fmt: skip
+
+
+class ConnectOptions(TypedDict, total=False):
+    """Options of asyncpg that callers set."""
+
+    command_timeout: float
+    server_settings: dict[str, str]
+    statement_cache_size: int
+    max_cacheable_statement_size: int
+
+
+async def connect(
+    url: str, *, timeout_s: float = 60.0, **options: Unpack[ConnectOptions]
+) -> "asyncpg.Connection[asyncpg.Record]":
+    """Connect to the server of a URL; of several servers, to the one that accepts writes.
+
+    Each of several servers gets an equal share of `timeout_s`. Raises the driver's error of the last server that was
+    tried, OSError or TimeoutError if no server is usable. An error of the login is raised at once.
+    """
+    servers = find_servers(url)
+    if not servers[1:]:
+        return await asyncpg.connect(url, timeout=timeout_s, **options)
+    target = None if "target_session_attrs" in parse_qs(urlsplit(url).query) else SessionAttribute.read_write
+    first = _last_used.get(url, 0)
+    failure: Exception | None = None
+    for place in (first, *(place for place in range(len(servers)) if place != first)):
+        host, port = servers[place]
+        try:
+            connection = await asyncpg.connect(
+                url, host=host, port=port, timeout=timeout_s / len(servers), target_session_attrs=target, **options
+            )
+        except _NOT_USABLE as error:
+            failure = error
+        else:
+            _last_used[url] = place
+            return connection
+    raise cast("Exception", failure)
+
+
+def find_servers(url: str) -> list[tuple[str, int]]:
+    """Return host and port of each server that a URL names, as libpq reads them; none if it names no host.
+
+    `postgresql://one:5432,two:5433/db` and `postgresql:///db?host=one,two&port=5432,5433` name two. Raises ValueError
+    if the number of ports fits neither one nor the number of hosts, or a port is no number.
+    """
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    names = parts.netloc.rpartition("@")[2] or ",".join(query.get("host", []))
+    ports = [port for port in ",".join(query.get("port", [])).split(",") if port]
+    found = [_split_port(name) for name in names.split(",") if name]
+    if len(ports) > 1 and len(ports) != len(found):
+        raise ValueError("a database URL has one port for all hosts, or as many as hosts")
+    if ports:
+        ports = ports * len(found) if len(ports) == 1 else ports
+        found = [(host, own or port) for (host, own), port in zip(found, ports, strict=True)]
+    return [(unquote(host), int(port or _DEFAULT_PORT)) for host, port in found]
+
+
+def _split_port(name: str) -> tuple[str, str]:
+    """Return host and port of `host:port`, `[::1]:port` or a path of a socket's folder."""
+    if name.startswith("["):
+        host, _, rest = name[1:].partition("]")
+        return host, rest.removeprefix(":")
+    if name.startswith(("/", "%2F", "%2f")):
+        return name, ""
+    host, _, port = name.partition(":")
+    return host, port

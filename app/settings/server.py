@@ -15,6 +15,10 @@ class ServerSettings(SettingsGroup):
 
     host: str = Field(default="127.0.0.1", description="Address the server listens on.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8765, description="Port the server listens on.")
+    processes: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1,
+        description="Server processes that `serve` starts on the port, with a worker beside if more than one.",
+    )
     url: ServerUrl | None = Field(
         default=None, description="Where commands find a running server; default: the address and port above."
     )

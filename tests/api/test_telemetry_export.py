@@ -208,7 +208,8 @@ def test_a_dead_collector_delays_neither_requests_nor_the_stop(database: TestDat
 
 @pytest.mark.slow
 def test_nothing_of_the_sdk_is_imported_without_an_endpoint() -> None:
-    code = "import sys, app.main, app.cli.server; print([m for m in sys.modules if m.startswith('opentelemetry.sdk')])"
+    modules = "[m for m in sys.modules if m.startswith('opentelemetry.sdk')]"
+    code = f"import sys, app.main, app.cli.serving.server; print({modules})"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=kept, check=True)
     assert done.stdout.strip() == "[]"

@@ -128,12 +128,14 @@ def process_folder() -> Iterator[Path]:
     before = len(Process.started)  # those of a wider scope go on
     with tempfile.TemporaryDirectory(prefix="turnkeep-process-", dir="/tmp") as made:
         Path(made).chmod(0o711)
-        yield Path(made)
-        while len(Process.started) > before:  # a test that failed leaves nothing running
-            left = Process.started.pop()
-            if left.poll() is None:
-                left.terminate()
-                left.wait(START_S)
+        try:
+            yield Path(made)
+        finally:
+            while len(Process.started) > before:  # a test that failed leaves nothing running
+                left = Process.started.pop()
+                if left.poll() is None:
+                    left.terminate()
+                    left.wait(START_S)
 
 
 @contextmanager

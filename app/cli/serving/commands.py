@@ -10,9 +10,13 @@ from typing import Annotated, Final
 import typer
 
 from app.cli.common import read_settings
+from app.cli.serving.listening import inherited
 from app.core.process_memory import collection_paused
 
 commands = typer.Typer()
+
+_Descriptor = Annotated[int | None, typer.Option(hidden=True)]
+"""A descriptor that a supervisor has passed on."""
 
 # structlog imports rich for tracebacks, and uvicorn watchfiles for reloading: a server uses neither
 _OPTIONAL: Final = ("rich", "watchfiles")
@@ -24,26 +28,41 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port to listen on; default: TURNKEEP_PORT.")
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=64, help="Server processes on the port, with a worker beside; default: TURNKEEP_PROCESSES."
+        ),
+    ] = None,
+    *,
+    channel: _Descriptor = None,
+    listening: _Descriptor = None,
+    announces: Annotated[bool, typer.Option(hidden=True)] = True,
 ) -> None:
     """Start the service, on the embedded Postgres unless TURNKEEP_DATABASE_URL is set."""
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = read_settings(**given)
+    options = {"host": host, "port": port, "processes": processes}
+    settings = read_settings(**{name: value for name, value in options.items() if value is not None})
+    if settings.server.processes > 1:
+        from app.cli.serving.supervisor import run_supervisor
+
+        run_supervisor(settings)
+        return
     _use_one_blas_thread()
     with _without(_OPTIONAL), collection_paused():
-        from app.cli.server import run_server
+        from app.cli.serving.server import run_server
 
-    run_server(settings)
+    run_server(settings, inherited(channel=channel, listening=listening, announces=announces))
 
 
 @commands.command()
-def worker() -> None:
+def worker(*, channel: _Descriptor = None) -> None:
     """Run jobs only, beside servers with TURNKEEP_WORKER_IN_PROCESS=false or with too much work."""
     settings = read_settings()
     _use_one_blas_thread()
     with _without(_OPTIONAL), collection_paused():
-        from app.cli.server import run_worker
+        from app.cli.serving.server import run_worker
 
-    asyncio.run(run_worker(settings))
+    asyncio.run(run_worker(settings, inherited(channel=channel)))
 
 
 def _use_one_blas_thread() -> None:

@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from importlib.metadata import version
 from typing import cast
 
@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.cli.keys import DEFAULT_SCOPES
+from app.cli.serving.listening import Supervised, bind
 from app.container import Container, open_container
 from app.core.errors import AppError, Unavailable
 from app.core.ids import new_uuid
@@ -35,7 +36,7 @@ from app.worker.handlers import make_worker
 _POLL_S = 0.02
 
 
-def run_server(settings: Settings) -> None:
+def run_server(settings: Settings, supervised: Supervised | None) -> None:
     """Serve until the process is stopped. Raises AppError if it cannot start."""
     configure_logging(settings.telemetry)
     with collection_paused():
@@ -63,7 +64,7 @@ def run_server(settings: Settings) -> None:
     refused = _StartRefused(application)
     logging.getLogger("uvicorn.error").addFilter(refused)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve(server, settings))
+        runner.run(_serve(server, settings, supervised))
     if not server.started:
         raise refused.error or Unavailable("not_ready", "Turnkeep did not start.")
 
@@ -98,17 +99,20 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def _serve(server: uvicorn.Server, settings: Settings) -> None:
+async def _serve(server: uvicorn.Server, settings: Settings, supervised: Supervised | None) -> None:
     keep_large_blocks_apart()
     bound_threads()
     # bound before anything starts, so that a taken port is reported at once
     with ExitStack() as stack:
-        listening = stack.enter_context(_bind(settings.server.host, settings.server.port, "--port or TURNKEEP_PORT"))
+        listening = None if supervised is None else supervised.listening
+        if listening is None:
+            listening = bind(settings.server.host, settings.server.port, "--port or TURNKEEP_PORT")
+        stack.enter_context(listening)
         sockets = [listening]
         if settings.telemetry.metrics_port is not None:
             sockets.append(
                 stack.enter_context(
-                    _bind(settings.server.host, settings.telemetry.metrics_port, "TURNKEEP_METRICS_PORT")
+                    bind(settings.server.host, settings.telemetry.metrics_port, "TURNKEEP_METRICS_PORT")
                 )
             )
         serving = asyncio.create_task(_serve_until_stopped(server, sockets))
@@ -117,7 +121,10 @@ async def _serve(server: uvicorn.Server, settings: Settings) -> None:
         if server.started:
             skip_started_objects()
             return_free_memory()
-            await _print_address(cast("FastAPI", server.config.app), listening, settings)
+            if supervised is None or supervised.announces:
+                await _print_address(cast("FastAPI", server.config.app), listening, settings)
+            if supervised is not None:
+                stack.enter_context(supervised.bound())
         await serving
 
 
@@ -125,22 +132,6 @@ async def _serve_until_stopped(server: uvicorn.Server, listening: list[socket.so
     # uvicorn ends a failed start by SystemExit, which would end the loop before cleanup
     with suppress(SystemExit):
         await server.serve(sockets=listening)
-
-
-def _bind(host: str, port: int, setting: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # the protocol is named because asyncio checks it before it disables Nagle's algorithm (40 ms per answer)
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise Unavailable(
-            "port_taken",
-            f"{host} port {port} cannot be listened on ({error.strerror}): choose another with {setting}.",
-        ) from error
-    return listening
 
 
 async def _print_address(application: FastAPI, listening: socket.socket, settings: Settings) -> None:
@@ -168,7 +159,7 @@ async def _print_address(application: FastAPI, listening: socket.socket, setting
     typer.echo("\n" + "".join(f"  {name:<10} {text}\n" for name, text in lines), err=True)
 
 
-async def run_worker(settings: Settings) -> None:
+async def run_worker(settings: Settings, supervised: Supervised | None) -> None:
     """Run jobs until the process is stopped."""
     keep_large_blocks_apart()
     bound_threads()
@@ -182,7 +173,9 @@ async def run_worker(settings: Settings) -> None:
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sign, working.stop)
         skip_started_objects()
-        typer.echo("turnkeep: working.", err=True)
+        if supervised is None:
+            typer.echo("turnkeep: working.", err=True)
         announced = container.replicas.announced(new_uuid(), kind="worker", runs_jobs=True, version=version("turnkeep"))
-        async with announced, dispatching(container.webhooks.dispatcher):
-            await working.run()
+        with nullcontext() if supervised is None else supervised.bound():
+            async with announced, dispatching(container.webhooks.dispatcher):
+                await working.run()

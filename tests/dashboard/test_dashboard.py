@@ -46,7 +46,13 @@ async def test_every_page_is_served_with_a_strict_policy_and_missing_files_are_n
         for file in (BUILT / "assets").iterdir():
             answer = await anybody.get(f"/dashboard/assets/{file.name}")
             assert answer.content == file.read_bytes()
+            assert answer.headers["content-encoding"] == "gzip"
             assert "immutable" in answer.headers["cache-control"]
+            plain = await anybody.get(f"/dashboard/assets/{file.name}", headers={"Accept-Encoding": "identity"})
+            assert plain.content == file.read_bytes()
+            assert "content-encoding" not in plain.headers
+            assert plain.headers["content-type"] == answer.headers["content-type"]
+            assert plain.headers["vary"] == answer.headers["vary"] == "Accept-Encoding"
         for name in ("assets/nothing.js", "assets/..%2findex.html", "pages.py", "..%2fpages.py"):
             assert (await anybody.get(f"/dashboard/{name}")).status_code == 404, name
 

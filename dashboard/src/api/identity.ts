@@ -13,6 +13,7 @@ export async function identify(key: string): Promise<SignIn> {
     tenantName: own.tenant_name,
     projects: own.projects,
     expiresAt: own.expires_at,
+    agentId: own.agent_id,
     scopes: { read: has.has("read"), write: has.has("write"), admin: has.has("admin"), operator: has.has("operator") },
   };
 }

@@ -12,6 +12,8 @@ export interface SignIn {
   /** The projects that the key is restricted to; null for all. */
   projects: string[] | null;
   expiresAt: string | null;
+  /** The agent that the key belongs to; null: the one that a request names. */
+  agentId: string | null;
   scopes: { read: boolean; write: boolean; admin: boolean; operator: boolean };
 }
 

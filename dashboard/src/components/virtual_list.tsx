@@ -25,7 +25,8 @@ interface Props<T> {
   onNearStart?: () => void;
 }
 
-const NEAR_ROWS = 12;
+/** More rows are read this long before the end, so that a scroll seldom waits for them. */
+const NEAR_ROWS = 40;
 const AT_END_PX = 48;
 
 /** Where the list is scrolled to, so that an item is in its middle, or just in view. */

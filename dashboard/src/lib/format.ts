@@ -14,7 +14,9 @@ export function ago(iso: string): string {
   return TIME.format(new Date(iso));
 }
 
-export const number = (value: number): string => value.toLocaleString("en");
+// made once: a list formats thousands of numbers while it scrolls
+const NUMBER = new Intl.NumberFormat("en");
+export const number = (value: number): string => NUMBER.format(value);
 
 /** One of eight colours, the same for the same actor everywhere. */
 export function hue(actor: string): string {

@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { api, body } from "../../api/client";
 import { useLoaded } from "../../api/paging";
 import type { Context, Fact, Summary } from "../../api/types";
+import { number } from "../../lib/format";
 import { strings } from "../../strings";
 
 const text = strings.context;
@@ -69,9 +70,9 @@ export function Coverage({ id, context, known }: { id: string; context: Context;
         {covered.verbatim.map((range) => <span key={`v${range.from}`} class="verbatim" style={place(range)} />)}
       </div>
       <ul class="legend small number">
-        <li><i class="verbatim" /> {text.covers.verbatim} {verbatim.toLocaleString("en")}</li>
-        <li><i class="summarised" /> {text.covers.summarised} {summarised.toLocaleString("en")}</li>
-        <li><i class="left-out" /> {text.covers.leftOut} {leftOut.toLocaleString("en")}</li>
+        <li><i class="verbatim" /> {text.covers.verbatim} {number(verbatim)}</li>
+        <li><i class="summarised" /> {text.covers.summarised} {number(summarised)}</li>
+        <li><i class="left-out" /> {text.covers.leftOut} {number(leftOut)}</li>
       </ul>
     </div>
   );

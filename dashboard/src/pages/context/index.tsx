@@ -1,13 +1,18 @@
 // The context inspector: the messages that a model would see, the budget of each section, and why each part is there.
 import { useState } from "preact/hooks";
+import { agentHeader, type AgentHeader } from "../../api/agent_header";
 import { api, body } from "../../api/client";
 import { useLatest } from "../../api/latest";
+import { currentSignIn } from "../../api/session";
 import type { Context, ContextRequest, Explained } from "../../api/types";
 import { CopyButton, ErrorNote, Loading } from "../../components/basics";
+import { TextField } from "../../components/fields";
+import { number } from "../../lib/format";
 import { useSettled } from "../../lib/settled";
 import { isWide } from "../../lib/window";
 import type { PageProps } from "../../registry";
 import { strings } from "../../strings";
+import { useBackground } from "./background";
 import { Coverage, useKnown, type Known } from "./coverage";
 import { MessageView } from "./message_view";
 import { Reasons } from "./reasons";
@@ -28,7 +33,15 @@ interface Options {
   format: (typeof FORMATS)[number];
   summary: boolean;
   facts: boolean;
+  memories: boolean;
   recall: boolean;
+  agent: string;
+}
+
+/** The agent whose memories are read. Null: all agents, which needs the scope `admin`. */
+function agentOf(typed: string): string | null {
+  const signIn = currentSignIn();
+  return typed.trim() || (signIn?.scopes.admin ? null : (signIn?.agentId ?? "default"));
 }
 
 function requestOf(options: Options): ContextRequest {
@@ -38,6 +51,7 @@ function requestOf(options: Options): ContextRequest {
     include_summary: options.summary,
     include_facts: options.facts,
     explain: true,
+    ...(options.memories ? { include_memories: true, ...(agentOf(options.agent) ? { agent_id: agentOf(options.agent) } : {}) } : {}),
     ...(options.recall ? { semantic_recall: { k: 10 } } : {}),
     ...(options.query.trim() ? { query: options.query.trim() } : {}),
     ...(options.actor.trim() ? { as_actor: options.actor.trim() } : {}),
@@ -46,14 +60,17 @@ function requestOf(options: Options): ContextRequest {
 
 export default function ContextPage({ params }: PageProps) {
   const id = params["id"] ?? "";
-  const [options, setOptions] = useState<Options>({ budgetLog2: 11, query: "", actor: "", format: "openai", summary: true, facts: true, recall: true });
+  const isAdmin = currentSignIn()?.scopes.admin ?? false;
+  const [options, setOptions] = useState<Options>({ budgetLog2: 11, query: "", actor: "", format: "openai", summary: true, facts: true, memories: isAdmin, recall: true, agent: "" });
   const [areOptionsOpen] = useState(isWide);
   // typed words start a request when the user pauses; a step of the slider starts one at once
   const query = useSettled(options.query, TYPING_MS);
   const actor = useSettled(options.actor, TYPING_MS);
-  const request = requestOf({ ...options, query, actor });
+  const agent = useSettled(options.agent, TYPING_MS);
+  const request = requestOf({ ...options, query, actor, agent });
+  const header = agentHeader(request.agent_id);
   const built = useLatest(`${id} ${JSON.stringify(request)}`, (signal) =>
-    body(api.POST("/v1/conversations/{conversation_id}/context", { params: { path: { conversation_id: id } }, body: request, signal })),
+    body(api.POST("/v1/conversations/{conversation_id}/context", { params: { path: { conversation_id: id }, header }, body: request, signal })),
   );
   const known = useKnown(id);
   const set = (change: Partial<Options>) => setOptions({ ...options, ...change });
@@ -67,7 +84,7 @@ export default function ContextPage({ params }: PageProps) {
       <div class="inspector">
         <form class="card stack" onSubmit={(event) => event.preventDefault()}>
           <div class="field">
-            <label for="budget">{text.budget}: {Math.round(2 ** options.budgetLog2).toLocaleString("en")}</label>
+            <label for="budget">{text.budget}: {number(Math.round(2 ** options.budgetLog2))}</label>
             <input id="budget" type="range" min={5} max={LARGEST_BUDGET_LOG2} step={0.125} value={options.budgetLog2}
               aria-valuetext={text.tokens(Math.round(2 ** options.budgetLog2))} onInput={(event) => set({ budgetLog2: Number(event.currentTarget.value) })} />
           </div>
@@ -90,21 +107,22 @@ export default function ContextPage({ params }: PageProps) {
             </div>
             <fieldset class="sections">
               <legend>{text.sections}</legend>
-              {(["summary", "facts", "recall"] as const).map((name) => (
+              {(["summary", "facts", "memories", "recall"] as const).map((name) => (
                 <label class="check" key={name}>
                   <input type="checkbox" checked={options[name]} onChange={(event) => set({ [name]: event.currentTarget.checked })} /> {text.optional[name]}
                 </label>
               ))}
             </fieldset>
+            {options.memories && <TextField label={text.agent} help={isAdmin ? strings.memories.agentHelpAdmin : strings.memories.agentHelp} value={options.agent} onValue={(value) => set({ agent: value })} />}
             <div class="row">
-              <CopyButton label={text.copyCurl} text={() => asCurl(id, request)} />
-              <CopyButton label={text.copyPython} text={() => asPython(id, request)} />
-              <CopyButton label={text.copyTypeScript} text={() => asTypeScript(id, request)} />
+              <CopyButton label={text.copyCurl} text={() => asCurl(id, request, header)} />
+              <CopyButton label={text.copyPython} text={() => asPython(id, request, header)} />
+              <CopyButton label={text.copyTypeScript} text={() => asTypeScript(id, request, header)} />
             </div>
           </details>
         </form>
         <div class="stack">
-          {built.error ? <ErrorNote error={built.error} /> : built.value ? <Built id={id} known={known} context={built.value} tookMs={built.tookMs} /> : <Loading />}
+          {built.error ? <ErrorNote error={built.error} /> : built.value ? <Built id={id} known={known} context={built.value} tookMs={built.tookMs} header={header} /> : <Loading />}
         </div>
       </div>
     </div>
@@ -116,10 +134,12 @@ interface BuiltProps {
   context: Context;
   tookMs: number;
   known: Known | null;
+  header: AgentHeader;
 }
 
-function Built({ id, context, tookMs, known }: BuiltProps) {
+function Built({ id, context, tookMs, known, header }: BuiltProps) {
   const { usage, gap, degraded, explain } = context;
+  const background = useBackground(explain ?? NO_REASONS, known, header);
   return (
     <>
       <section class="card stack" aria-label={text.budget}>
@@ -135,8 +155,8 @@ function Built({ id, context, tookMs, known }: BuiltProps) {
         <ul class="legend small number">
           {SECTIONS.filter((name) => usage.sections[name].requested > 0).map((name) => (
             <li key={name}>
-              <i class={`part ${name}`} /> {text.names[name]} {usage.sections[name].used.toLocaleString("en")}
-              {usage.sections[name].dropped > 0 && <span class="muted"> ({usage.sections[name].dropped.toLocaleString("en")} {text.dropped})</span>}
+              <i class={`part ${name}`} /> {text.names[name]} {number(usage.sections[name].used)}
+              {usage.sections[name].dropped > 0 && <span class="muted"> ({number(usage.sections[name].dropped)} {text.dropped})</span>}
             </li>
           ))}
         </ul>
@@ -144,11 +164,12 @@ function Built({ id, context, tookMs, known }: BuiltProps) {
         <p class={gap ? "badge warn" : "badge good"}>{gap ? text.gap(gap.turns, gap.from_position, gap.to_position) : text.noGap}</p>
         {degraded.map((code) => <p key={code} class="badge warn">{text.degraded[code] ?? text.missing(code)}</p>)}
       </section>
-      <Reasons id={id} explain={explain ?? NO_REASONS} known={known} />
+      <Reasons id={id} explain={explain ?? NO_REASONS} known={known} background={background} />
       <section class="card stack">
         <h2>{text.messages}</h2>
         {context.system && <MessageView json={JSON.stringify({ role: "system", content: context.system }, null, 2)} />}
-        {context.messages.map((message, index) => <MessageView key={index} json={JSON.stringify(message, null, 2)} />)}
+        {/* counted from the end, where a larger budget changes nothing: it shows older turns */}
+        {context.messages.map((message, index) => <MessageView key={context.messages.length - index} json={JSON.stringify(message, null, 2)} />)}
       </section>
     </>
   );

@@ -5,6 +5,7 @@ import { statementOf } from "../../components/fact";
 import { conversationLink, factsLink } from "../../lib/links";
 import { memo } from "../../lib/memo";
 import { strings } from "../../strings";
+import type { Background } from "./background";
 import type { Known } from "./coverage";
 
 const text = strings.context;
@@ -31,33 +32,38 @@ function groupsOf(explain: Explained[]): Group[] {
   return [...groups.values()].sort((a, b) => Number(a.decision === "dropped") - Number(b.decision === "dropped"));
 }
 
-/** What an item is called: the position of a turn, the range of a summary, the statement of a fact. Null: not known. */
-function nameOf(id: string, known: Known | null): string | null {
+interface Names {
+  known: Known | null;
+  background: Background;
+}
+
+/** What an item is called: the position of a turn, the range of a summary, the statement of a fact, a memory. Null: not known. */
+function nameOf(id: string, { known, background }: Names): string | null {
   const position = known?.positions.get(id);
   const summary = known?.summaries.get(id);
   const fact = known?.facts.get(id);
   if (position !== undefined) return text.turn(position);
   if (summary) return text.ofTurns(summary.from_position, summary.to_position);
-  return fact ? statementOf(fact) : null;
+  return fact ? statementOf(fact) : (background.get(id) ?? null);
 }
 
 /** A reason with names instead of ids. */
-const named = (reason: string, known: Known | null): string =>
-  reason.replace(ID, (id) => nameOf(id, known) ?? id).replace(/\bturn (?=turn )/g, "").replace(/\bsummary (?=turns )/g, "summary of the ");
+const named = (reason: string, names: Names): string =>
+  reason.replace(ID, (id) => nameOf(id, names) ?? id).replace(/\bturn (?=turn )/g, "").replace(/\bsummary (?=turns )/g, "summary of the ");
 
-export function Reasons({ id, explain, known }: { id: string; explain: Explained[]; known: Known | null }) {
+export function Reasons({ id, explain, ...names }: Names & { id: string; explain: Explained[] }) {
   const groups = useMemo(() => groupsOf(explain), [explain]);
   return (
     <section class="card stack">
       <h2>{text.why}</h2>
       <div class="reasons">
-        {groups.map((group) => <ReasonGroup key={`${group.decision} ${group.section} ${group.reason}`} conversation={id} group={group} known={known} />)}
+        {groups.map((group) => <ReasonGroup key={`${group.decision} ${group.section} ${group.reason}`} conversation={id} group={group} names={names} />)}
       </div>
     </section>
   );
 }
 
-function ReasonGroup({ conversation, group, known }: { conversation: string; group: Group; known: Known | null }) {
+function ReasonGroup({ conversation, group, names }: { conversation: string; group: Group; names: Names }) {
   const { section, decision, reason, items, tokens } = group;
   // null: the user has not opened or closed it
   const [chosen, setChosen] = useState<boolean | null>(null);
@@ -68,11 +74,11 @@ function ReasonGroup({ conversation, group, known }: { conversation: string; gro
     <details class={`reason ${decision}`} open={isOpen} onToggle={(event) => event.currentTarget.open !== isOpen && setChosen(event.currentTarget.open)}>
       <summary>
         <span class="badge">{text.names[section]}</span> <span class={decision === "included" ? "badge good" : "badge bad"}>{decision === "included" ? text.included : text.dropped}</span>{" "}
-        {named(reason, known)} <span class="small muted number">{text.group(items.length, tokens)}</span>
+        {named(reason, names)} <span class="small muted number">{text.group(items.length, tokens)}</span>
       </summary>
       {isOpen && (
         <ul class="reason-items small number">
-          {shown.map((item) => <Item key={item.id} conversation={conversation} section={section} id={item.id} decision={decision} tokens={item.tokens} name={nameOf(item.id, known)} />)}
+          {shown.map((item) => <Item key={item.id} conversation={conversation} section={section} id={item.id} decision={decision} tokens={item.tokens} name={nameOf(item.id, names)} />)}
           {shown.length < items.length && <li><button class="link" onClick={() => setWhole(true)}>{text.moreReasons(items.length)}</button></li>}
         </ul>
       )}

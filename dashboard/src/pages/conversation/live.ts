@@ -19,12 +19,17 @@ const NOTHING: LiveTurns = { committed: new Map(), superseded: new Map(), erased
 
 interface PendingTurn {
   turn: Turn;
-  /** Code points, which offsets count. */
-  content: string[];
+  /** The code points of each part, which offsets count: `content`, or a member of a tool call as `tool_calls/0/arguments`. */
+  parts: Map<string, string[]>;
+}
+
+interface PartText {
+  part: string;
+  text: string;
 }
 
 type Frame =
-  | { type: "snapshot"; turns: Turn[]; pending: { turn: Turn; parts: { part: string; text: string }[] }[]; more: boolean }
+  | { type: "snapshot"; turns: Turn[]; pending: { turn: Turn; parts: PartText[] }[]; more: boolean }
   | { type: "turn.opened"; turn: Turn }
   | { type: "turn.delta"; turn_id: string; part: string; offset: number; delta: string }
   | { type: "turn.committed"; turn: Turn }
@@ -49,7 +54,7 @@ export function useLiveTurns(id: string, onDeleted: () => void): LiveTurns {
       isScheduled = true;
       requestAnimationFrame(() => {
         isScheduled = false;
-        const pending = [...now.open.values()].map(({ turn, content }) => ({ ...turn, content: content.join("") }));
+        const pending = [...now.open.values()].map(writtenSoFar);
         const { facts, summaries } = now;
         const turns = areTurnsChanged ? { committed: new Map(now.committed), superseded: new Map(now.superseded), erased: new Set(now.erased) } : {};
         areTurnsChanged = false;
@@ -74,6 +79,17 @@ interface Changes extends Omit<LiveTurns, "pending" | "isConnected"> {
   open: Map<string, PendingTurn>;
 }
 
+/** An open turn with its text, and its tool calls, as far as they are written. */
+function writtenSoFar({ turn, parts }: PendingTurn): Turn {
+  const calls: { id: string; name: string; arguments: string }[] = [];
+  for (const [part, points] of parts) {
+    const [, place, member] = /^tool_calls\/(\d+)\/(id|name|arguments)$/.exec(part) ?? [];
+    if (place === undefined || member === undefined) continue;
+    calls[Number(place)] = { id: "", name: "", arguments: "", ...calls[Number(place)], [member]: points.join("") };
+  }
+  return { ...turn, content: (parts.get("content") ?? []).join(""), tool_calls: calls.filter(Boolean) };
+}
+
 function apply(frame: Frame, now: Changes): void {
   const { committed, open } = now;
   switch (frame.type) {
@@ -82,18 +98,19 @@ function apply(frame: Frame, now: Changes): void {
       if (frame.more) return;
       open.clear();
       for (const { turn, parts } of frame.pending) {
-        open.set(turn.id, { turn, content: Array.from(parts.find(({ part }) => part === "content")?.text ?? "") });
+        open.set(turn.id, { turn, parts: new Map(parts.map(({ part, text }) => [part, Array.from(text)])) });
       }
       return;
     case "turn.opened":
-      if (!open.has(frame.turn.id)) open.set(frame.turn.id, { turn: frame.turn, content: [] });
+      if (!open.has(frame.turn.id)) open.set(frame.turn.id, { turn: frame.turn, parts: new Map() });
       return;
     case "turn.delta": {
-      const pending = open.get(frame.turn_id);
-      if (pending && frame.part === "content" && frame.offset <= pending.content.length) {
-        pending.content.length = frame.offset;
-        for (const point of frame.delta) pending.content.push(point);
-      }
+      const parts = open.get(frame.turn_id)?.parts;
+      const written = parts?.get(frame.part) ?? [];
+      if (!parts || frame.offset > written.length) return;
+      parts.set(frame.part, written);
+      written.length = frame.offset;
+      for (const point of frame.delta) written.push(point);
       return;
     }
     case "turn.committed":

@@ -44,7 +44,7 @@ export const TurnView = memo(function TurnView({ turn, versions, facts, isTarget
         ) : (
           <Content content={turn.content} />
         )}
-        {turn.tool_calls.map((call, index) => <Call key={index} call={call} />)}
+        {turn.tool_calls.map((call, index) => <Call key={index} call={call} isOpen={turn.status === "pending"} />)}
         {turn.tool_results.map((result) => (
           <details key={result.tool_call_id}><summary>{text.toolResult} <code>{result.tool_call_id}</code></summary><Content content={result.content ?? null} plain /></details>
         ))}
@@ -108,10 +108,11 @@ function Content({ content, plain = false }: { content: string | ContentPart[] |
   );
 }
 
-function Call({ call }: { call: ToolCall }) {
+/** `isOpen`: the call is written at this moment, so its arguments are shown while they grow. */
+function Call({ call, isOpen }: { call: ToolCall; isOpen: boolean }) {
   const { name, arguments: given } = "function" in call ? (call.function as { name: string; arguments: unknown }) : (call as { name?: string; arguments?: unknown });
   return (
-    <details>
+    <details open={isOpen}>
       <summary>{text.toolCall} <code>{name ?? ""}</code></summary>
       <p class="small muted">{text.arguments}</p>
       <pre>{typeof given === "string" ? given : JSON.stringify(given ?? call, null, 2)}</pre>

@@ -18,6 +18,9 @@ import { FirstRun } from "./first_run";
 import "./conversations.css";
 
 const text = strings.conversations;
+/** The first page is small, so that it is shown soon; the others are large, so that the list keeps up with a scroll. */
+const FIRST_ROWS = 50;
+const MORE_ROWS = 200;
 type State = keyof typeof text.states;
 interface Filters {
   title: string;
@@ -30,7 +33,6 @@ const NO_FILTERS: Filters = { title: "", owner: "", participant: "", state: "act
 function searchOf(filters: Filters, project: string | null): ConversationSearch {
   return {
     order: "desc",
-    limit: 100,
     trashed: filters.state === "trashed",
     ...(project ? { project } : {}),
     ...(filters.title ? { title: filters.title } : {}),
@@ -61,7 +63,7 @@ export default function ConversationsPage() {
   const [isLive, setLive] = useState(false);
   const search = searchOf(filters, project);
   const pages = usePages<ListedConversation>(JSON.stringify(search), (cursor) =>
-    body(api.POST("/v1/conversations/search", { body: { ...search, ...(cursor ? { cursor } : {}) } })),
+    body(api.POST("/v1/conversations/search", { body: { ...search, ...(cursor ? { cursor, limit: MORE_ROWS } : { limit: FIRST_ROWS }) } })),
   );
   const { rows } = pages;
 

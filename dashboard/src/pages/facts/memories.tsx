@@ -1,5 +1,6 @@
 // Long-term memories: by owner and agent, with their content, and their deletion.
 import { useState } from "preact/hooks";
+import { agentHeader } from "../../api/agent_header";
 import { api, body } from "../../api/client";
 import { usePages } from "../../api/paging";
 import { currentSignIn } from "../../api/session";
@@ -14,8 +15,6 @@ import { clipped } from "../../lib/turn_text";
 import { strings } from "../../strings";
 
 const text = strings.memories;
-/** What a header can carry. */
-const HEADER_TEXT = /^[\x20-\x7e]+$/;
 
 export function MemoriesPane({ owner }: { owner: string }) {
   const scopes = currentSignIn()?.scopes;
@@ -23,8 +22,7 @@ export function MemoriesPane({ owner }: { owner: string }) {
   const filters = useSettled(typed, 200);
   const agent = filters.agent.trim();
   const listing = { limit: 100, ...(filters.owner.trim() ? { owner: filters.owner.trim() } : {}), ...(agent && scopes?.admin ? { agent_id: agent } : {}) };
-  // below the scope admin a key sees the memories of one agent, which the header names
-  const header = agent && !scopes?.admin && HEADER_TEXT.test(agent) ? { "X-Agent-Id": agent } : {};
+  const header = agentHeader(agent);
   const pages = usePages<Memory>(JSON.stringify([listing, header]), (cursor) =>
     body(api.POST("/v1/memories/list", { params: { header }, body: { ...listing, ...(cursor ? { cursor } : {}) } })),
   );

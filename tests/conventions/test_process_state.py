@@ -119,11 +119,15 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     # jobs
     "app.worker.runner.Worker._running": (Why.TENANT, "jobs that this worker runs"),
     "app.worker.runner.Worker._given_up": (Why.TENANT, "jobs that another worker has now"),
+    # the supervisor of several processes, which serves no request
+    "app.cli.serving.supervisor.Supervisor._places": (Why.NO_TENANT_DATA, "the processes that it keeps running"),
     # the database, and figures
     "app.core.database.transactions.Database._inside": (
         Why.NO_TENANT_DATA,
         "whether a transaction is open in this task",
     ),
+    "app.core.database.connections._last_used": (Why.NO_TENANT_DATA, "the server used last, by database URL"),
+    "app.core.database.connections.ConnectOptions.server_settings": (Why.OWN, "settings of one connection, until made"),
     "app.core.database.pool.ConnectionPool._idle": (Why.NO_TENANT_DATA, "connections that are in no transaction"),
     "app.core.database.pool.ConnectionPool._all": (Why.NO_TENANT_DATA, "all connections"),
     "app.core.database.pool.ConnectionPool._waiters": (Why.OWN, "callers that wait for a connection"),

@@ -59,7 +59,7 @@ class Supervisor:
     def __init__(self, settings: Settings, listening: socket.socket) -> None:
         self._settings = settings
         self._listening = listening
-        self._places = [_Place("server", number) for number in range(settings.server.processes)]
+        self._places: list[_Place] = [_Place("server", number) for number in range(settings.server.processes)]
         if settings.jobs.worker_in_process:
             self._places.append(_Place("worker", 0))
         self._stopping = asyncio.Event()

@@ -120,7 +120,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.worker.runner.Worker._running": (Why.TENANT, "jobs that this worker runs"),
     "app.worker.runner.Worker._given_up": (Why.TENANT, "jobs that another worker has now"),
     # the supervisor of several processes, which serves no request
-    "app.cli.serving.supervisor.Supervisor._places": (Why.NO_TENANT_DATA, "the processes that it keeps running"),
+    "app.cli.serving.supervisor.Supervisor._processes": (Why.NO_TENANT_DATA, "the processes that it keeps running"),
     # the database, and figures
     "app.core.database.transactions.Database._inside": (
         Why.NO_TENANT_DATA,

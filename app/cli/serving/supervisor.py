@@ -45,7 +45,7 @@ class _Running:
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _ServiceProcess:
     """One of the processes that must run. `running` is the one that does; None before the first start."""
 
     kind: Literal["server", "worker"]
@@ -59,9 +59,11 @@ class Supervisor:
     def __init__(self, settings: Settings, listening: socket.socket) -> None:
         self._settings = settings
         self._listening = listening
-        self._places: list[_Place] = [_Place("server", number) for number in range(settings.server.processes)]
+        self._processes: list[_ServiceProcess] = [
+            _ServiceProcess("server", number) for number in range(settings.server.processes)
+        ]
         if settings.jobs.worker_in_process:
-            self._places.append(_Place("worker", 0))
+            self._processes.append(_ServiceProcess("worker", 0))
         self._stopping = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
 
@@ -77,13 +79,13 @@ class Supervisor:
         keeping: list[asyncio.Task[None]] = []
         try:
             # the first one prepares the database, and prints the address
-            first, *others = self._places
+            first, *others = self._processes
             first.running = await self._start(first, announces=True)
             if not await self._started_or_stopping(first.running):
                 raise Unavailable("not_ready", "Turnkeep did not start.")
-            for place in others:
-                place.running = await self._start(place)
-            keeping = [asyncio.create_task(self._keep(place)) for place in self._places]
+            for kept in others:
+                kept.running = await self._start(kept)
+            keeping = [asyncio.create_task(self._keep(kept)) for kept in self._processes]
             await self._stopping.wait()
             get_logger().info("supervisor.stopping")
         finally:
@@ -93,25 +95,25 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
 
-    async def _start(self, place: _Place, *, announces: bool = False) -> _Running:
+    async def _start(self, kept: _ServiceProcess, *, announces: bool = False) -> _Running:
         own, its = socket.socketpair()
         own.setblocking(False)
         listening = self._listening.fileno()
-        words = [place.kind, "--channel", str(its.fileno())]
+        words = [kept.kind, "--channel", str(its.fileno())]
         inherited = [its.fileno()]
-        if place.kind == "server":
+        if kept.kind == "server":
             words[0] = "serve"
             words += ["--listening", str(listening), "--announces" if announces else "--no-announces"]
             inherited.append(listening)
         # a session of its own: Ctrl-C in a terminal reaches the supervisor alone, which stops the others
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "app.cli", *words, pass_fds=inherited, start_new_session=True,
-            env=os.environ | self._environment(place),
+            env=os.environ | self._environment(kept),
         )  # fmt: skip
         its.close()
         return _Running(process, own)
 
-    def _environment(self, place: _Place) -> dict[str, str]:
+    def _environment(self, kept: _ServiceProcess) -> dict[str, str]:
         server, metrics_port = self._settings.server, self._settings.telemetry.metrics_port
         found = {
             "TURNKEEP_PROCESSES": "1",
@@ -120,7 +122,7 @@ class Supervisor:
             "TURNKEEP_WORKER_IN_PROCESS": "false",
         }
         if metrics_port is not None:  # metrics belong to a process
-            found["TURNKEEP_METRICS_PORT"] = str(metrics_port + place.number)
+            found["TURNKEEP_METRICS_PORT"] = str(metrics_port + kept.number)
         return found
 
     async def _started_or_stopping(self, running: _Running) -> bool:
@@ -134,21 +136,21 @@ class Supervisor:
         started.cancel()
         return True
 
-    async def _keep(self, place: _Place) -> None:
-        """Start the process of a place again whenever it ends. Pauses are longer while it does not start."""
+    async def _keep(self, kept: _ServiceProcess) -> None:
+        """Start a process again whenever it ends. Pauses are longer while it does not start."""
         pause_s = _FIRST_PAUSE_S
-        while place.running is not None:
-            running = place.running
+        while kept.running is not None:
+            running = kept.running
             code = await running.process.wait()
             if self._stopping.is_set():
                 return
-            if place.running is not running:  # it was replaced
+            if kept.running is not running:  # it was replaced
                 continue
             running.channel.close()
-            get_logger().warning("process.ended", kind=place.kind, number=place.number, exit_code=code)
+            get_logger().warning("process.ended", kind=kept.kind, number=kept.number, exit_code=code)
             await asyncio.sleep(pause_s)
-            place.running = await self._start(place)
-            if await self._started_or_stopping(place.running):
+            kept.running = await self._start(kept)
+            if await self._started_or_stopping(kept.running):
                 pause_s = _FIRST_PAUSE_S
             else:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -161,13 +163,13 @@ class Supervisor:
         """Replace one process after the other; each new one has started before the old one is stopped."""
         log = get_logger()
         log.info("supervisor.reloading")
-        for place in self._places:
-            new = await self._start(place)
+        for kept in self._processes:
+            new = await self._start(kept)
             if not await self._started_or_stopping(new):
-                log.error("supervisor.reload_failed", kind=place.kind, number=place.number)
+                log.error("supervisor.reload_failed", kind=kept.kind, number=kept.number)
                 new.channel.close()
                 return
-            old, place.running = place.running, new
+            old, kept.running = kept.running, new
             if self._stopping.is_set():
                 new.stop()
             if old is not None:
@@ -178,7 +180,7 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         """Stop all processes, and kill those that do not end in time."""
-        found = [place.running for place in self._places if place.running is not None]
+        found = [kept.running for kept in self._processes if kept.running is not None]
         for running in found:
             running.stop()
         ends = [asyncio.create_task(running.process.wait()) for running in found]

@@ -23,6 +23,7 @@ from tests.support.live import serving, socket_on
 from tests.support.mcp import call, message
 from tests.support.mcp import post as post_mcp
 from tests.support.postgres import TestDatabase
+from tests.support.timing import StoppedClock
 
 FEW = {
     "rate_read_per_s": 4, "rate_write_per_s": 3, "rate_search_per_s": 2, "rate_chunk_per_s": 1000,
@@ -30,26 +31,16 @@ FEW = {
 }  # fmt: skip
 
 
-class Clock:
-    """The time that buckets see; it stands still unless a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    clock = StoppedClock()
     monkeypatch.setattr(rates, "monotonic", clock)
     monkeypatch.setattr(failed_keys, "monotonic", clock)
     return clock
 
 
 @pytest.fixture
-async def few(words_database: TestDatabase, tmp_path: Path, clock: Clock) -> AsyncIterator[Service]:
+async def few(words_database: TestDatabase, tmp_path: Path, clock: StoppedClock) -> AsyncIterator[Service]:
     """An app with low rates, whose buckets are filled only when a test says so."""
     assert clock.now
     async with open_service(words_database, tmp_path, **FEW) as opened:
@@ -81,7 +72,7 @@ async def test_every_answer_says_the_rate_of_its_class_and_how_many_calls_are_le
 
 
 async def test_a_call_over_the_rate_changes_nothing_and_works_when_its_time_has_come(
-    user: Client, clock: Clock
+    user: Client, clock: StoppedClock
 ) -> None:
     conversation = await user.conversation()
     await user.append(conversation, "one")
@@ -154,7 +145,7 @@ async def test_a_conversation_token_shares_the_rate_of_its_key(few: Service, use
     ids=["all off", "two classes off"],
 )
 async def test_without_a_rate_nothing_is_refused_and_no_header_is_sent(
-    words_database: TestDatabase, tmp_path: Path, clock: Clock, settings: dict[str, Any]
+    words_database: TestDatabase, tmp_path: Path, clock: StoppedClock, settings: dict[str, Any]
 ) -> None:
     assert clock.now
     async with open_service(words_database, tmp_path, **FEW | settings) as free, await free.new_tenant() as client:
@@ -226,7 +217,7 @@ def client_from(service: Service, key: str, address: str) -> httpx.AsyncClient:
 
 
 async def test_an_address_that_sends_invalid_keys_is_refused_for_a_while(
-    few: Service, user: Client, clock: Clock
+    few: Service, user: Client, clock: StoppedClock
 ) -> None:
     path = "/v1/conversations"
     async with (

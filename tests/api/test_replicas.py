@@ -16,24 +16,15 @@ from app.tenancy.schemas import RateClass, Scope
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.postgres import TestDatabase
 from tests.support.statements import counted_statements, first_words
+from tests.support.timing import StoppedClock
 
 TEN = {"rate_write_per_s": 10, "rate_burst_s": 1, "embedder": "none", "rate_share_s": 60}
 """Ten calls at once, and ten in each second; the processes share their counts only when a test says so."""
 
 
-class Clock:
-    """The time that buckets see; it stands still unless a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    clock = StoppedClock()
     monkeypatch.setattr(rates, "monotonic", clock)
     return clock
 
@@ -79,7 +70,7 @@ async def accepted(client: Client, calls: int) -> int:
 
 @pytest.mark.slow
 async def test_a_key_has_one_rate_at_two_processes_up_to_the_calls_that_were_not_shared(
-    words_database: TestDatabase, tmp_path: Path, clock: Clock
+    words_database: TestDatabase, tmp_path: Path, clock: StoppedClock
 ) -> None:
     async with (
         two(words_database, tmp_path) as (one, other),

@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,34 +15,14 @@ import pytest
 from tests.ecosystem.checks import TURNS, Line, check_memories, line_of
 from tests.ecosystem.environments import HERE, ROOT, python_of
 from tests.ecosystem.model import SESSIONS, script
-from tests.support.command import migrated_data
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat
-from tests.support.process import Process, process_folder
+from tests.support.fake_chat import FakeChat
+from tests.support.process import Process
 
 CLIENT = HERE / "clients" / "openai_agents_responses.py"
 WAYS = ["session", "conversation", "previous", "history"]
 """The ways to continue a conversation."""
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
-
-
-@pytest.fixture(scope="module")
-async def fake() -> AsyncIterator[FakeChat]:
-    async with open_fake_chat() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def server(fake: FakeChat) -> AsyncIterator[Process]:
-    with process_folder() as made:
-        migrated_data(made / "data")
-        process = Process(
-            made / "data", llm_base_url=fake.url, llm_model=CHAT_MODEL, llm_api_key="sk-upstream",
-            title_generation_enabled="false",
-        )  # fmt: skip
-        with (made / "log").open("w") as log:  # nothing reads a pipe here, and a full one would stop the server
-            yield await asyncio.to_thread(process.start(stderr=log.fileno()).wait)
-            await asyncio.to_thread(process.stop)
 
 
 def run_client(server: Process, key: str, *arguments: str) -> Any:

@@ -1,32 +1,19 @@
 """A NATS server of the tests: Debian's `nats-server`, on a free port, killed and started again at will."""
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
-
-def nats_program() -> str:
-    """Where the server is. Where it is missing, the test is skipped; in CI, which installs it, it fails."""
-    found = shutil.which("nats-server", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/bin")
-    if found is None:
-        reason = "nats-server is not installed: apt install nats-server"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
+from tests.support.process import installed_program
 
 
 class NatsServer:
     """One server. `options` are added to its command line."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self._program = nats_program()
+        self._program = installed_program("nats-server")
         self._log = folder / "nats.log"
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None

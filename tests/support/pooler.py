@@ -1,37 +1,22 @@
 """PgBouncer of Debian in front of a Postgres of the tests: each transaction may get another connection."""
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from app.core.embedded_postgres.location import Account
-from tests.support.process import free_port
+from tests.support.process import free_port, installed_program
 
 _START_S = 20.0
-
-
-def pooler_program() -> str:
-    """Where PgBouncer is. Where it is missing, the test is skipped; in CI, which installs it, it fails."""
-    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/bin")
-    if found is None:
-        reason = "pgbouncer is not installed: apt install pgbouncer"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
 
 
 class Pooler:
     """A pooler that runs as the account, because it refuses root. `host` is an address or the folder of a socket."""
 
     def __init__(self, folder: Path, account: Account, *, host: str, port: int) -> None:
-        self._program = pooler_program()
+        self._program = installed_program("pgbouncer")
         self._folder, self._account, self._host = folder, account, host
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import socket
 import struct
@@ -19,6 +20,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
 
+import pytest
+
 from tests.support.command import TURNKEEP
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +32,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def installed_program(name: str) -> str:
+    """Where a program of a Debian package is. Without it the test is skipped; in CI, which installs it, it fails."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/bin")
+    if found is None:
+        reason = f"{name} is not installed: apt install {name}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
 
 
 def children(pid: int) -> list[int]:

@@ -12,3 +12,13 @@ PATIENT_MS = 30_000
 def shorten_timeout(monkeypatch: pytest.MonkeyPatch, provider: Any, *, timeout_s: float = 0.5) -> None:
     """Let an embedder or chat model give up soon, until the end of the test or `monkeypatch.undo()`."""
     monkeypatch.setattr(provider, "_timeout_s", timeout_s)
+
+
+class StoppedClock:
+    """A time that stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -41,6 +41,8 @@ Include: TypeAlias = Annotated[
     list[str] | None,
     Query(max_length=20, description="Accepted for compatibility, and ignored: all data is always included."),
 ]
+After: TypeAlias = Annotated[str | None, Query(max_length=64, description="The last item of the page before.")]
+Limit: TypeAlias = Annotated[int, Query(ge=1, le=100)]
 _READING = (401, 403, 404, 422, 503)
 _WRITING = (400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
 
@@ -98,9 +100,9 @@ async def list_openai_items(
     conversation_id: Conversation,
     caller: Reader,
     services: Services,
-    after: Annotated[str | None, Query(max_length=64, description="The last item of the page before.")] = None,
+    after: After = None,
     order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: Limit = 20,
     include: Include = None,
 ) -> Items:
     """List the items of a conversation; turns of any origin are shown as items."""

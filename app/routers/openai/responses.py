@@ -36,7 +36,7 @@ from app.routers.openai.chat_completions import (
     named_conversation,
     while_connected,
 )
-from app.routers.openai.conversations import Include
+from app.routers.openai.conversations import After, Include, Limit
 
 _STORED: Final = frozenset({*CreateResponse.model_fields, *REPEATED_EXTRAS})
 
@@ -152,9 +152,9 @@ async def list_response_input_items(
     response_id: ResponseId,
     caller: Reader,
     services: Services,
-    after: Annotated[str | None, Query(max_length=64, description="The last item of the page before.")] = None,
+    after: After = None,
     order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: Limit = 20,
     include: Include = None,
 ) -> Items:
     """List the items that were stored as the input of a response."""

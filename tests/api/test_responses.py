@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from app.core.ids import format_id, new_uuid
 from app.tenancy.schemas import Scope
 from tests.api.test_openai import open_modelled, until
+from tests.api.test_streaming import age, opened
 from tests.support.api import Client, Service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, calls, open_fake_chat, says
 from tests.support.live import serving
@@ -139,6 +140,19 @@ async def test_a_chain_of_responses_is_one_conversation(ai: openai.AsyncOpenAI, 
     assert (conversation["owner"], conversation["turn_count"]) == ("ann", 7)
     items: Any = await ai.responses.input_items.list(second.id)
     assert [item.content[0].text for item in items.data] == ["Who am I?"]
+
+
+async def test_a_turn_whose_writer_is_gone_does_not_keep_a_response_from_its_conversation(
+    ai: openai.AsyncOpenAI, tenant: Client, fake: FakeChat, modelled: Service
+) -> None:
+    fake.replies = [says("one"), says("two"), says("three")]
+    first = await create(ai, "a")
+    left = await opened(tenant, first.conversation.id.removeprefix("conv_"))
+    aside = await create(ai, "b", previous_response_id=first.id)
+    assert aside.conversation != first.conversation, "the writer may be there"
+    await age(modelled, left.id, seconds=10)
+    after = await create(ai, "c", previous_response_id=first.id)
+    assert after.conversation == first.conversation
 
 
 async def test_a_response_that_continues_an_older_one_is_in_a_fork(

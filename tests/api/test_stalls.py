@@ -10,8 +10,7 @@ import pytest
 from app.context.compaction import service as compaction
 from app.conversations import drafts
 from app.conversations.turns import append as appender
-from app.index import service as index_service
-from app.index.write import batch_analyser
+from app.index.write import batch_analyser, entry_languages
 from app.routers.http import body
 from tests.support.api import Client
 
@@ -39,7 +38,7 @@ ThreadRecorder = Callable[[ModuleType, str], list[threading.Thread]]
 
 @pytest.mark.slow
 async def test_long_texts_are_looked_through_for_dates_in_a_thread(client: Client, threads_of: ThreadRecorder) -> None:
-    appended, copied = threads_of(batch_analyser, "may_have_dates"), threads_of(index_service, "may_have_dates")
+    appended, copied = threads_of(batch_analyser, "may_have_dates"), threads_of(entry_languages, "may_have_dates")
     conversation = await client.conversation()
     await client.append(conversation, *["last day x " * 1000] * 3)
     fork = await client.post(f"/v1/conversations/{conversation}/fork", json={})

@@ -145,11 +145,11 @@ class StoredResponses:
 
 
 async def require_last(
-    caller: Caller, tx: Transaction, conversation_id: ConversationId, request: ResponseRequest
+    caller: Caller, tx: Transaction, conversation_id: ConversationId, request: ResponseRequest, *, lease_s: float
 ) -> None:
     """Raise Conflict `conversation_advanced` if a locked conversation does not end where a response follows."""
     if request.follows is not None and not await store.is_last(
-        tx, caller.tenant_id, conversation_id, position=request.follows
+        tx, caller.tenant_id, conversation_id, position=request.follows, lease_s=lease_s
     ):
         raise Conflict("conversation_advanced", "The conversation has turns after the response that is continued.")
 

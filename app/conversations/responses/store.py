@@ -10,6 +10,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.conversations.schemas.responses import ResponseRequest
+from app.conversations.stores.stream_store import STREAM_AGE
 from app.conversations.tables import LIVE_TURN
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
@@ -96,20 +97,28 @@ async def find_live_position(
     return None if row is None else int(row["position"])
 
 
-async def is_last(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int) -> bool:
-    """Return whether no live turn comes after a position, and no turn is open."""
+async def is_last(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int, lease_s: float
+) -> bool:
+    """Return whether no live turn comes after a position, and no turn is open within its lease.
+
+    Turns that a process left when it died are aborted one after the other; they do not count.
+    """
     row = await tx.fetchrow(
         f"""
         select not exists (
             select from turns t
             where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position > $3
         ) and not exists (
-            select from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2
+            select from (
+                select {STREAM_AGE} from turn_streams s where s.tenant_id = $1 and s.conversation_id = $2
+            ) open where open.age_s <= $4
         ) as last
         """,  # noqa: S608
         tenant_id,
         conversation_id,
         position,
+        lease_s,
     )
     return row is not None and bool(row["last"])
 

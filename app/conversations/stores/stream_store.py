@@ -52,10 +52,11 @@ class NewChunk:
 
 
 _TURN = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
-_AGE = """extract(epoch from clock_timestamp() - greatest(s.renewed_at, (
+STREAM_AGE = """extract(epoch from clock_timestamp() - greatest(s.renewed_at, (
     select max(c.created_at) from turn_chunks c where c.tenant_id = s.tenant_id and c.turn_id = s.turn_id
 )))::float8 as age_s"""
-_STREAM = f"s.turn_id, s.conversation_id, s.writer, s.key_id, s.epoch, s.holder, {_AGE}"
+"""The column `age_s` of the stream `s`: seconds since its lease was renewed or text was written."""
+_STREAM = f"s.turn_id, s.conversation_id, s.writer, s.key_id, s.epoch, s.holder, {STREAM_AGE}"
 
 
 async def insert_stream(
@@ -138,7 +139,7 @@ async def has_active_writer(tx: Transaction, tenant_id: TenantId, *, writer: str
     row = await tx.fetchrow(
         f"""
         select 1 from (
-            select {_AGE} from turn_streams s where s.tenant_id = $1 and s.writer = $2
+            select {STREAM_AGE} from turn_streams s where s.tenant_id = $1 and s.writer = $2
         ) written where age_s <= $3 limit 1
         """,  # noqa: S608
         tenant_id,

@@ -108,7 +108,7 @@ class Exchanges:
                 # an earlier exchange with this key that is not running any more may have been committed
                 await self._idempotency.find(caller, tx, idempotency_key, read=self._idempotency.refuse_repeat)
             if response is not None:
-                await require_last(caller, tx, conversation_id, response)
+                await require_last(caller, tx, conversation_id, response, lease_s=self._opener.lease_s)
             await self._check_answers(caller, tx, conversation_id, messages, drafts)
             rows = await self._opener.open_complete(caller, tx, head, drafts, writer=writer)
             supersedes = None if replaced is None else replaced.turn_id

@@ -97,10 +97,14 @@ class TurnOpener:
         )
         return RequestResult(row, is_new=True)
 
+    @property
+    def lease_s(self) -> float:
+        """The seconds without a sign of life of its writer after which an open turn is aborted."""
+        return self._settings.stream_lease_s
+
     async def require_no_active_writer(self, caller: Caller, tx: Transaction, *, writer: str) -> None:
         """Raise Busy `resource_busy` while this writer has an open turn, in any conversation and process."""
-        lease_s = self._settings.stream_lease_s
-        if await stream_store.has_active_writer(tx, caller.tenant_id, writer=writer, lease_s=lease_s):
+        if await stream_store.has_active_writer(tx, caller.tenant_id, writer=writer, lease_s=self.lease_s):
             raise Busy("resource_busy", "A request with this Idempotency-Key is still running.", retry_after_s=1)
 
     async def open_complete(

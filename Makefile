@@ -30,7 +30,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check dev clean
+.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check pictures dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -91,6 +91,9 @@ dashboard-check: dashboard/node_modules/.stamp ## the dashboard's types, and tha
 	@cd dashboard && npm run --silent check
 	@built=$$(mktemp -d) && (cd dashboard && DASHBOARD_OUT=$$built npm run --silent build) && diff -r $$built app/dashboard/built; \
 	status=$$?; rm -rf "$$built"; [ $$status -eq 0 ] || echo 'The built dashboard is not current: make dashboard' >&2; exit $$status
+
+pictures: .venv/.dev assets ## take the pictures of the dashboard in docs/images (needs Chromium)
+	TURNKEEP_TEST_PICTURES=docs/images $(BIN)/pytest -n 0 tests/soak/test_dashboard_pictures.py --timeout 900
 
 soak: .venv/.dev assets ## run the long tests
 	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600

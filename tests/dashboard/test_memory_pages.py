@@ -123,7 +123,7 @@ async def test_a_fact_is_corrected_retracted_and_undone_beside_its_evidence(
         await page.locator(".toast", has_text="Retracted").get_by_role("button", name="Undo").click()
         await expect(page.locator(".fact-head .badge.good")).to_have_text("true now")
         await page.get_by_role("link", name="Turn 1 in its conversation").click()
-        await expect(page.locator(".turn.target .turn-facts")).to_contain_text("ana lives_in Porto")
+        await expect(page.locator(".turn.target .turn-facts")).to_contain_text("ana lives in Porto")
         as_promised(dashboard)
     facts = (await client.post("/v1/facts/search", json={"owner": OWNER})).json()["data"]
     assert [one["object"] for one in facts] == ["Porto"]

@@ -48,13 +48,13 @@ async def fill(client: httpx.AsyncClient, hook_url: str) -> Filled:
     filled = Filled()
     for number, title in enumerate(TITLES * 2):
         made = {"title": title, "owner": OWNERS[number % 4], "project": ("default", "support")[number % 2]}
-        other = await _post(client, "/v1/conversations", made)
-        await _append(client, other["id"], _turns(2 + number % 5, 2 * number))
-    filled.empty = (await _post(client, "/v1/conversations", {"title": "Not begun yet"}))["id"]
+        other = await post(client, "/v1/conversations", made)
+        await append_turns(client, other["id"], turns_of(2 + number % 5, 2 * number))
+    filled.empty = (await post(client, "/v1/conversations", {"title": "Not begun yet"}))["id"]
     filled.conversation = await _long_conversation(client)
     filled.fact = await _facts(client, filled.conversation)
     for content in ("Mia cannot eat gluten.", "Mia prefers trains to planes.", "Jonas hates early flights."):
-        await _post(client, "/v1/memories", {"content": content, "owner": content.partition(" ")[0].lower()})
+        await post(client, "/v1/memories", {"content": content, "owner": content.partition(" ")[0].lower()})
     filled.webhook = await _administration(client, hook_url)
     return filled
 
@@ -62,15 +62,15 @@ async def fill(client: httpx.AsyncClient, hook_url: str) -> Filled:
 async def _long_conversation(client: httpx.AsyncClient) -> str:
     """A conversation with summaries, tool calls, a revised and an erased turn."""
     made = {"title": "A week in Lisbon", "owner": "mia", "compaction": {"strategy": "rolling", "trigger_turns": 1000}}
-    conversation = str((await _post(client, "/v1/conversations", made))["id"])
+    conversation = str((await post(client, "/v1/conversations", made))["id"])
     for day in range(15):
-        stored = await _append(client, conversation, _turns(8, 8 * day))
+        stored = await append_turns(client, conversation, turns_of(8, 8 * day))
     path = f"/v1/conversations/{conversation}"
     for through in (39, 79):
         page = await client.get(f"{path}/turns?after={through}&limit=1")
-        await _post(client, f"{path}/summaries", {"through": page.json()["data"][0]["id"]})
+        await post(client, f"{path}/summaries", {"through": page.json()["data"][0]["id"]})
     revised = stored["turns"][5]["id"]
-    await _post(client, f"{path}/turns/{revised}/revisions", {"content": "Príncipe Real, or **Lapa**: both are quiet."})
+    await post(client, f"{path}/turns/{revised}/revisions", {"content": "Príncipe Real, or **Lapa**: both are quiet."})
     erased = await client.delete(f"{path}/turns", params={"ids": stored["turns"][6]["id"]})
     assert erased.status_code == 200, erased.text
     call = {"id": "call_1", "name": "search_flights", "arguments": '{"from": ["HAM", "BRE"], "to": "LIS"}'}
@@ -80,7 +80,7 @@ async def _long_conversation(client: httpx.AsyncClient) -> str:
         {"role": "tool", "actor": "search_flights", "tool_call_id": "call_1", "content": flights},
         {"role": "user", "actor": "mia", "content": "Yes, please book them. I moved to Hamburg, by the way."},
     ]
-    await _append(client, conversation, tools)
+    await append_turns(client, conversation, tools)
     return conversation
 
 
@@ -96,7 +96,7 @@ async def _facts(client: httpx.AsyncClient, conversation: str) -> str:
     )
     for subject, predicate, thing, turn, since in stated:
         fact = {"subject": subject, "predicate": predicate, "object": thing, "valid_from": since}
-        made = await _post(
+        made = await post(
             client, "/v1/facts", source | fact | {"source_turn_ids": [turn], "replaces": predicate == "lives_in"}
         )
     return str(made["fact"]["id"])
@@ -108,27 +108,27 @@ async def _administration(client: httpx.AsyncClient, hook_url: str) -> str:
         ("support desk", {"scopes": ["read"], "projects": ["support"]}),
         ("Mia's phone", {"owners": ["mia"], "expires_at": (datetime.now(UTC) + timedelta(days=30)).isoformat()}),
     ):
-        await _post(client, "/v1/admin/keys", {"name": name} | more)
+        await post(client, "/v1/admin/keys", {"name": name} | more)
     for name in ("Northern branch", "Southern branch"):
-        await _post(client, "/v1/admin/tenants", {"name": name})
-    hook = str((await _post(client, "/v1/webhooks", {"url": hook_url, "description": "Shop"}))["id"])
+        await post(client, "/v1/admin/tenants", {"name": name})
+    hook = str((await post(client, "/v1/webhooks", {"url": hook_url, "description": "Shop"}))["id"])
     await client.post(f"/v1/webhooks/{hook}/test")
-    await _post(client, "/v1/conversations", {"title": "Written while a webhook follows"})
+    await post(client, "/v1/conversations", {"title": "Written while a webhook follows"})
     started = await client.post("/v1/erasures", json={"owner": "a guest"})
     assert started.status_code == 202, started.text
     return hook
 
 
-def _turns(count: int, start: int = 0) -> list[dict[str, Any]]:
+def turns_of(count: int, start: int = 0) -> list[dict[str, Any]]:
     chosen = [LINES[(start + number) % len(LINES)] for number in range(count)]
     return [{"role": role, "actor": actor, "content": content} for role, actor, content in chosen]
 
 
-async def _append(client: httpx.AsyncClient, conversation: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
-    return await _post(client, f"/v1/conversations/{conversation}/turns", {"turns": turns})
+async def append_turns(client: httpx.AsyncClient, conversation: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
+    return await post(client, f"/v1/conversations/{conversation}/turns", {"turns": turns})
 
 
-async def _post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+async def post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
     answer = await client.post(path, json=body)
     assert answer.is_success, f"{path}: {answer.text}"
     return answer.json()

@@ -5,69 +5,22 @@
 
 import os
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Browser, ViewportSize, expect
+from playwright.async_api import ViewportSize, expect
 
 from tests.soak.dashboard_data import Filled, fill
-from tests.soak.installation import Installation
-from tests.support.browser import WAIT_MS, chromium, needs_chromium
+from tests.soak.dashboard_site import ServedSite, installed
+from tests.support.browser import needs_chromium
 from tests.support.dashboard import PATHS, Dashboard, dashboard_in, needs_axe
-from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, plain_reply
-from tests.support.receiver import receiving
 
 pytestmark = [pytest.mark.soak, needs_chromium, needs_axe]
 VARIABLE = "TURNKEEP_TEST_SCREENSHOTS"
 WIDTHS: dict[int, ViewportSize] = {400: {"width": 400, "height": 800}, 1600: {"width": 1600, "height": 1000}}
 ANSWER = "Take the **tram 28** early in the morning — it is empty then. 🚋 " * 12
-SUMMARY = (
-    "Mia and Jonas plan a week in Lisbon in May. Mia cannot eat gluten; Jonas does not fly before nine. They have"
-    " 1 800 euros. Flights from Hamburg cost 184 €, from Bremen 201 €. They want a quiet part of the city."
-)
-
-
-@dataclass
-class Place:
-    """A running installation, a client of its API, and a browser."""
-
-    installation: Installation
-    client: httpx.AsyncClient
-    browser: Browser
-    hook_url: str
-
-    @property
-    def port(self) -> int:
-        return self.installation.ports[0]
-
-
-@asynccontextmanager
-async def installed() -> AsyncIterator[Place]:
-    """Open an empty installation with a chat model, whose webhooks may lead to this machine."""
-    expect.set_options(timeout=WAIT_MS)
-    async with open_fake_chat() as model, receiving() as receiver, chromium() as browser:
-        model.reply = lambda request: plain_reply(request, summary=SUMMARY)
-        settings = {
-            "LLM_BASE_URL": model.url, "LLM_MODEL": CHAT_MODEL, "LLM_PRICE_PROMPT": "2", "LLM_PRICE_COMPLETION": "8",
-            "TITLE_GENERATION_ENABLED": "false", "WEBHOOK_ALLOW_HTTP": "true", "WEBHOOK_ALLOW_PRIVATE": "true",
-            "SLOW_CALL_MS": "40",
-        }  # fmt: skip
-        installation = Installation(1, {f"TURNKEEP_{name}": value for name, value in settings.items()})
-        await installation.start()
-        try:
-            headers = {"Authorization": f"Bearer {installation.key}"}
-            root = f"http://127.0.0.1:{installation.ports[0]}"
-            async with httpx.AsyncClient(base_url=root, headers=headers, timeout=60) as client:
-                yield Place(installation, client, browser, receiver.url)
-        finally:
-            wrong = [*await installation.stop(), *installation.errors_logged()]
-            installation.remove()
-    assert wrong == []
 
 
 async def test_the_tour_of_the_dashboard() -> None:
@@ -119,7 +72,7 @@ async def _chat(first: Dashboard, second: Dashboard) -> str:
     return path.rpartition("/")[2]
 
 
-async def _reload_amid_an_answer(place: Place, conversation: str, reloaded: Dashboard, other: Dashboard) -> None:
+async def _reload_amid_an_answer(place: ServedSite, conversation: str, reloaded: Dashboard, other: Dashboard) -> None:
     """A window that is reloaded while an answer is written shows neither a doubled nor a missing character."""
     path = f"/v1/conversations/{conversation}/turns"
     opening = {"turn": {"role": "assistant", "actor": "planner"}, "writer": "tour"}
@@ -199,7 +152,7 @@ async def _erase(window: Dashboard, conversation: str) -> None:
     await expect(page.locator(".conversation-row")).to_have_count(1)
 
 
-async def _make_and_revoke_a_key(place: Place, window: Dashboard) -> None:
+async def _make_and_revoke_a_key(place: ServedSite, window: Dashboard) -> None:
     page = window.page
     dialog = page.get_by_role("dialog")
     await window.visit("/dashboard/keys")
@@ -246,7 +199,7 @@ async def test_every_page_at_two_widths_in_both_schemes(tmp_path: Path) -> None:
     assert {name: problems for name, problems in found.items() if problems} == {}
 
 
-async def _window(place: Place, size: ViewportSize, scheme: str) -> Dashboard:
+async def _window(place: ServedSite, size: ViewportSize, scheme: str) -> Dashboard:
     return await dashboard_in(place.browser, place.port, viewport=size, color_scheme=scheme)
 
 

@@ -18,6 +18,8 @@ METHODS = frozenset({"get", "post", "put", "patch", "delete"})
 AXE = ROOT / "dashboard/node_modules/axe-core/axe.min.js"
 PATHS = re.findall(r'\{ path: "([^"]+)"', (ROOT / "dashboard/src/registry.ts").read_text())
 """The paths of all pages; `:id` stands for an id."""
+_COUNT_CLICKS = "addEventListener('click', ({ detail }) => { if (detail > 0) name = 1 + Number(name) }, true);"
+"""Clicks of the mouse, in the name of the tab, which stays when it shows another document."""
 # what tests let the server refuse, which the browser reports
 EXPECTED_COMPLAINT = re.compile(r"status of (403|404|409|422)")
 
@@ -71,6 +73,10 @@ class Dashboard:
             for node in one["nodes"]
         ]
 
+    async def clicks(self) -> int:
+        """Count the clicks of the mouse in this tab since it was opened."""
+        return int(await self.page.evaluate("Number(name)"))
+
     def unexpected(self) -> list[str]:
         """Everything that the browser complained of, but refused calls."""
         return [text for text in self.complaints if not EXPECTED_COMPLAINT.search(text)]
@@ -105,6 +111,7 @@ async def signed_in(browser: Browser, port: int, key: str, **options: Any) -> As
 async def dashboard_in(browser: Browser, port: int, **options: Any) -> Dashboard:
     """A tab with storage of its own, and with axe. `options` are those of the context, such as `color_scheme`."""
     context = await browser.new_context(reduced_motion="reduce", **options)
+    await context.add_init_script(_COUNT_CLICKS)
     if AXE.exists():
         await context.add_init_script(path=AXE)
     return Dashboard(await context.new_page(), f"http://127.0.0.1:{port}")

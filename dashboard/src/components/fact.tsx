@@ -11,7 +11,7 @@ import { ErrorNote, Loading } from "./basics";
 const text = strings.facts;
 const SHOWN_SOURCES = 5;
 
-export const statementOf = ({ subject, predicate, object }: Fact): string => `${subject} ${predicate} ${object}`;
+export const statementOf = ({ subject, predicate, object }: Fact): string => `${subject} ${predicate.replaceAll("_", " ")} ${object}`;
 
 export type FactState = "valid" | "ended" | "future" | "retracted";
 

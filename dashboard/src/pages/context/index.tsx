@@ -141,36 +141,38 @@ function Built({ id, context, tookMs, known, header }: BuiltProps) {
   const { usage, gap, degraded, explain } = context;
   const background = useBackground(explain ?? NO_REASONS, known, header);
   return (
-    <>
-      <section class="card stack" aria-label={text.budget}>
-        <p class="row spread number">
-          <strong>{text.used(usage.used, usage.budget)}</strong> <span class="muted small">{text.took(tookMs)}</span>
-        </p>
-        <div class="budget-bar">
-          {SECTIONS.map((name) => (
-            <span key={name} class={`part ${name}`} title={`${text.names[name]}: ${text.tokens(usage.sections[name].used)}`}
-              style={{ width: `${(100 * usage.sections[name].used) / usage.budget}%` }} />
-          ))}
-        </div>
-        <ul class="legend small number">
-          {SECTIONS.filter((name) => usage.sections[name].requested > 0).map((name) => (
-            <li key={name}>
-              <i class={`part ${name}`} /> {text.names[name]} {number(usage.sections[name].used)}
-              {usage.sections[name].dropped > 0 && <span class="muted"> ({number(usage.sections[name].dropped)} {text.dropped})</span>}
-            </li>
-          ))}
-        </ul>
-        <Coverage id={id} context={context} known={known} />
-        <p class={gap ? "badge warn" : "badge good"}>{gap ? text.gap(gap.turns, gap.from_position, gap.to_position) : text.noGap}</p>
-        {degraded.map((code) => <p key={code} class="badge warn">{text.degraded[code] ?? text.missing(code)}</p>)}
-      </section>
-      <Reasons id={id} explain={explain ?? NO_REASONS} known={known} background={background} />
-      <section class="card stack">
+    <div class="built">
+      <div class="stack">
+        <section class="card stack" aria-label={text.budget}>
+          <p class="row spread number">
+            <strong>{text.used(usage.used, usage.budget)}</strong> <span class="muted small">{text.took(tookMs)}</span>
+          </p>
+          <div class="budget-bar">
+            {SECTIONS.map((name) => (
+              <span key={name} class={`part ${name}`} title={`${text.names[name]}: ${text.tokens(usage.sections[name].used)}`}
+                style={{ width: `${(100 * usage.sections[name].used) / usage.budget}%` }} />
+            ))}
+          </div>
+          <ul class="legend small number">
+            {SECTIONS.filter((name) => usage.sections[name].requested > 0).map((name) => (
+              <li key={name}>
+                <i class={`part ${name}`} /> {text.names[name]} {number(usage.sections[name].used)}
+                {usage.sections[name].dropped > 0 && <span class="muted"> ({number(usage.sections[name].dropped)} {text.dropped})</span>}
+              </li>
+            ))}
+          </ul>
+          <Coverage id={id} context={context} known={known} />
+          <p class={gap ? "badge warn" : "badge good"}>{gap ? text.gap(gap.turns, gap.from_position, gap.to_position) : text.noGap}</p>
+          {degraded.map((code) => <p key={code} class="badge warn">{text.degraded[code] ?? text.missing(code)}</p>)}
+        </section>
+        <Reasons id={id} explain={explain ?? NO_REASONS} known={known} background={background} />
+      </div>
+      <section class="card stack messages" aria-label={text.messages} tabIndex={0}>
         <h2>{text.messages}</h2>
         {context.system && <MessageView json={JSON.stringify({ role: "system", content: context.system }, null, 2)} />}
         {/* counted from the end, where a larger budget changes nothing: it shows older turns */}
         {context.messages.map((message, index) => <MessageView key={context.messages.length - index} json={JSON.stringify(message, null, 2)} />)}
       </section>
-    </>
+    </div>
   );
 }

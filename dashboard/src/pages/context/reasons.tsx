@@ -4,6 +4,7 @@ import type { Explained } from "../../api/types";
 import { statementOf } from "../../components/fact";
 import { conversationLink, factsLink } from "../../lib/links";
 import { memo } from "../../lib/memo";
+import { clipped } from "../../lib/turn_text";
 import { strings } from "../../strings";
 import type { Background } from "./background";
 import type { Known } from "./coverage";
@@ -11,6 +12,7 @@ import type { Known } from "./coverage";
 const text = strings.context;
 const SHOWN_ITEMS = 60;
 const SHORT_GROUP = 3;
+const SUMMARY_CHARACTERS = 240;
 const ID = /\b[0-9A-HJKMNP-TV-Z]{26}\b/g;
 
 interface Group extends Pick<Explained, "section" | "decision" | "reason"> {
@@ -78,7 +80,7 @@ function ReasonGroup({ conversation, group, names }: { conversation: string; gro
       </summary>
       {isOpen && (
         <ul class="reason-items small number">
-          {shown.map((item) => <Item key={item.id} conversation={conversation} section={section} id={item.id} decision={decision} tokens={item.tokens} name={nameOf(item.id, names)} />)}
+          {shown.map((item) => <Item key={item.id} conversation={conversation} section={section} id={item.id} decision={decision} tokens={item.tokens} name={nameOf(item.id, names)} says={clipped(names.known?.summaries.get(item.id)?.text ?? "", SUMMARY_CHARACTERS)} />)}
           {shown.length < items.length && <li><button class="link" onClick={() => setWhole(true)}>{text.moreReasons(items.length)}</button></li>}
         </ul>
       )}
@@ -86,15 +88,16 @@ function ReasonGroup({ conversation, group, names }: { conversation: string; gro
   );
 }
 
-type ItemProps = Pick<Explained, "section" | "id" | "decision" | "tokens"> & { conversation: string; name: string | null };
+type ItemProps = Pick<Explained, "section" | "id" | "decision" | "tokens"> & { conversation: string; name: string | null; says: string };
 
-const Item = memo(function Item({ conversation, section, id, decision, tokens, name }: ItemProps) {
+const Item = memo(function Item({ conversation, section, id, decision, tokens, name, says }: ItemProps) {
   const isTurn = section === "recent" || section === "recalled";
   const href = isTurn ? conversationLink(conversation, id) : section === "facts" ? factsLink({ fact: id }) : null;
   const shown = name ?? <code>{id}</code>;
   return (
     <li class={decision}>
       {href ? <a href={href}>{shown}</a> : <span class="muted">{shown}</span>} <span class="muted clip">{text.tokens(tokens)}</span>
+      {says && <p class="quote">{says}</p>}
     </li>
   );
 });

@@ -25,7 +25,7 @@ export function FirstRun() {
       const { id } = await body(
         api.POST("/v1/conversations", {
           params: { header: once() },
-          body: { title: text.sampleTitle, owner: "mia", participants: [{ actor: "mia" }, { actor: "jonas" }, { actor: "planner" }] },
+          body: { title: text.sampleTitle, owner: "mia", participants: [{ actor: "mia" }, { actor: "jonas" }, { actor: "planner" }], facts: { enabled: true } },
         }),
       );
       const { SAMPLE } = await import("./sample");

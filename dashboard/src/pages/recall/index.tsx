@@ -40,7 +40,8 @@ export default function RecallPage() {
   const scopes = currentSignIn()?.scopes;
   const mayWeigh = (scopes?.admin || scopes?.operator) ?? false;
   const [typed, setTyped] = useState<Asked>(() => ({ query: given["q"] ?? "", scope: startScope(given), k: DEFAULT_K, kinds: ["turn"] }));
-  const [asked, setAsked] = useState<Asked | null>(null);
+  // a link with a query shows its hits at once
+  const [asked, setAsked] = useState<Asked | null>(() => (given["q"]?.trim() && isNamed(typed.scope) ? { ...typed, query: given["q"].trim() } : null));
   const [areOptionsOpen] = useState(isWide);
   const [isComparing, setComparing] = useState(false);
   const [configurations, setConfigurations] = useState<Record<Side, Configuration>>({ a: PLAIN, b: { ...PLAIN, mode: "text" } });
@@ -76,7 +77,7 @@ export default function RecallPage() {
   const places = (side: Side) => new Map(answers[side].value?.data.map((hit, index) => [hit.id, index + 1]));
   const sign = (side: Side) => signature(configurations[side], (asked ?? typed).kinds);
   const set = (change: Partial<Asked>) => setTyped({ ...typed, ...change });
-  const needsName = typed.scope.kind !== "all" && !typed.scope.name.trim();
+  const needsName = !isNamed(typed.scope);
   const submit = (event: Event) => {
     event.preventDefault();
     const query = typed.query.trim();
@@ -133,6 +134,8 @@ export default function RecallPage() {
     </div>
   );
 }
+
+const isNamed = ({ kind, name }: Asked["scope"]): boolean => kind === "all" || name.trim() !== "";
 
 const signature = (configuration: Configuration, kinds: readonly EntryKind[]): string => JSON.stringify([configuration, kinds]);
 

@@ -45,7 +45,12 @@ STEPS: Final = 40
 STEP: Final = "step of the budget"
 STEP_PAUSE_S: Final = 0.1
 MEASURE: Final = """
-  const measured = (window.measured = { frames: null, shown: {}, step: null });
+  const measured = (window.measured = { frames: null, shown: {}, step: null, interactions: [] });
+  // from a click or a key to the next paint, as the browser counts them: in steps of 8 ms, from 16 ms on
+  new PerformanceObserver((list) => {
+    const found = list.getEntries().filter(({ interactionId }) => interactionId);
+    measured.interactions.push(...found.map(({ duration }) => duration));
+  }).observe({ type: "event", durationThreshold: 16, buffered: true });
   const watched = { list: ".conversation-row", transcript: ".turn", context: ".budget-bar" };
   // times count from the start of the navigation, or from the last click
   let from = 0;
@@ -203,6 +208,7 @@ async def load_first(browser: Browser, server: Server, figures: Figures) -> None
     await page.get_by_role("button", name="Sign in").click()
     figures.record("list shown after the sign-in", await shown(page, "list"))
     files = [_File.model_validate(one) for one in json.loads(await page.evaluate(BYTES))]
+    await record_interactions(page, figures)
     figures.first_load_files, figures.first_load_bytes = len(files), sum(one.encoded for one in files)
     await context.close()
 
@@ -273,6 +279,12 @@ async def step_budget(page: Page, url: str, figures: Figures) -> None:
         await asyncio.sleep(STEP_PAUSE_S)
 
 
+async def record_interactions(page: Page, figures: Figures) -> None:
+    """Record what the browser measured in this document."""
+    for duration in await page.evaluate("measured.interactions"):
+        figures.record("interaction to next paint", float(duration))
+
+
 async def measure(server: Server, conversation: str, *, rows: int, turns: int, rounds: int) -> Figures:
     """Open each of the large pages, and use it."""
     figures = Figures()
@@ -289,7 +301,9 @@ async def measure(server: Server, conversation: str, *, rows: int, turns: int, r
         await scroll(page, ".virtual", rows=min(rows, turns // 2), up=True, name="transcript", figures=figures)
         for share in (0.1, 0.5, 0.8, 0.3):
             await jump(page, figures, round(turns * share))
+        await record_interactions(page, figures)
         await step_budget(page, f"{address}/context", figures)
+        await record_interactions(page, figures)
     return figures
 
 

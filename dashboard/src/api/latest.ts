@@ -1,5 +1,5 @@
 // The answer to a request that changes while the user types or moves a slider: the newest one wins.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { asApiError, type ApiError } from "./problem";
 
 export interface Latest<T> {
@@ -61,7 +61,8 @@ export function useLatest<T>(key: string | null, load: (signal: AbortSignal) => 
     };
     return { advance, stop };
   });
-  useEffect(asker.advance, [key]);
+  // not after the paint: a frame would pass before the request is sent
+  useLayoutEffect(asker.advance, [key]);
   useEffect(() => asker.stop, []);
   return state;
 }

@@ -28,12 +28,33 @@ interface Props<T> {
 /** More rows are read this long before the end, so that a scroll seldom waits for them. */
 const NEAR_ROWS = 40;
 const AT_END_PX = 48;
+const ANCHOR_ROWS = 200;
 
 /** Where the list is scrolled to, so that an item is in its middle, or just in view. */
 function topFor({ start, size }: { start: number; size: number }, { scrollTop, clientHeight }: HTMLElement, align: "auto" | "center"): number {
   if (align === "center") return start - (clientHeight - size) / 2;
   if (start < scrollTop) return start;
   return Math.max(scrollTop, start + size - clientHeight);
+}
+
+/** The first row in view. */
+interface Anchor<T> {
+  rows: T[];
+  key: string;
+  index: number;
+  /** How far it is scrolled out of view. */
+  offset: number;
+}
+
+/** Where a row is now that was at an index before; -1 if it is not near. */
+function indexNear<T>(rows: T[], keyOf: (row: T) => string, { key, index }: Anchor<T>): number {
+  for (let distance = 0; distance <= ANCHOR_ROWS; distance += 1) {
+    for (const place of [index + distance, index - distance]) {
+      const row = rows[place];
+      if (row !== undefined && keyOf(row) === key) return place;
+    }
+  }
+  return -1;
 }
 
 export function VirtualList<T>(props: Props<T>) {
@@ -84,6 +105,26 @@ export function VirtualList<T>(props: Props<T>) {
     before.current = { ...was, first, last, height, isHeld, target };
   }, [first, last, height, selectedKey, props.jumps, virtualizer.scrollRect?.height]);
   const release = () => void (before.current.isHeld = false);
+
+  // rows that come or go above the rows in view leave these where they are, except at the top of a list
+  const anchor = useRef<Anchor<T> | null>(null);
+  useLayoutEffect(() => {
+    const scroller = element.current;
+    if (!scroller || fromEnd) return;
+    const was = anchor.current;
+    let index = virtualizer.range?.startIndex ?? 0;
+    if (was && was.rows !== rows && scroller.scrollTop > 0 && !before.current.isHeld) {
+      const found = indexNear(rows, keyOf, was);
+      const place = virtualizer.measurementsCache[found];
+      if (place) {
+        scroller.scrollTop = place.start + was.offset;
+        index = found;
+      }
+    }
+    const item = virtualizer.measurementsCache[index];
+    const row = rows[index];
+    anchor.current = item && row !== undefined ? { rows, key: keyOf(row), index, offset: scroller.scrollTop - item.start } : null;
+  });
 
   const shown = virtualizer.getVirtualItems();
   const start = shown[0]?.index ?? 0;

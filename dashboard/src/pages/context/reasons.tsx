@@ -80,7 +80,7 @@ function ReasonGroup({ conversation, group, names }: { conversation: string; gro
       </summary>
       {isOpen && (
         <ul class="reason-items small number">
-          {shown.map((item) => <Item key={item.id} conversation={conversation} section={section} id={item.id} decision={decision} tokens={item.tokens} name={nameOf(item.id, names)} says={clipped(names.known?.summaries.get(item.id)?.text ?? "", SUMMARY_CHARACTERS)} />)}
+          {shown.map((item) => <Item key={item.id} conversation={conversation} section={section} id={item.id} decision={decision} tokens={item.tokens} score={item.score} name={nameOf(item.id, names)} says={clipped(names.known?.summaries.get(item.id)?.text ?? "", SUMMARY_CHARACTERS)} />)}
           {shown.length < items.length && <li><button class="link" onClick={() => setWhole(true)}>{text.moreReasons(items.length)}</button></li>}
         </ul>
       )}
@@ -88,15 +88,15 @@ function ReasonGroup({ conversation, group, names }: { conversation: string; gro
   );
 }
 
-type ItemProps = Pick<Explained, "section" | "id" | "decision" | "tokens"> & { conversation: string; name: string | null; says: string };
+type ItemProps = Pick<Explained, "section" | "id" | "decision" | "tokens" | "score"> & { conversation: string; name: string | null; says: string };
 
-const Item = memo(function Item({ conversation, section, id, decision, tokens, name, says }: ItemProps) {
+const Item = memo(function Item({ conversation, section, id, decision, tokens, score, name, says }: ItemProps) {
   const isTurn = section === "recent" || section === "recalled";
   const href = isTurn ? conversationLink(conversation, id) : section === "facts" ? factsLink({ fact: id }) : null;
   const shown = name ?? <code>{id}</code>;
   return (
     <li class={decision}>
-      {href ? <a href={href}>{shown}</a> : <span class="muted">{shown}</span>} <span class="muted clip">{text.tokens(tokens)}</span>
+      {href ? <a href={href}>{shown}</a> : <span class="muted">{shown}</span>} <span class="muted clip">{text.tokens(tokens)}{score !== null && `, ${strings.recall.score(score)}`}</span>
       {says && <p class="quote">{says}</p>}
     </li>
   );

@@ -59,24 +59,38 @@ export default function ConversationsPage() {
   const { route } = useLocation();
   const [typed, setTyped] = useState(NO_FILTERS);
   const filters = useSettled(typed, 200);
-  const [selected, setSelected] = useState(-1);
+  // by its id, since its place changes when others are written to
+  const [chosen, setChosen] = useState<string | null>(null);
   const [isLive, setLive] = useState(false);
   const search = searchOf(filters, project);
   const pages = usePages<ListedConversation>(JSON.stringify(search), (cursor) =>
     body(api.POST("/v1/conversations/search", { body: { ...search, ...(cursor ? { cursor, limit: MORE_ROWS } : { limit: FIRST_ROWS }) } })),
   );
   const { rows } = pages;
+  const selected = chosen === null ? -1 : rows.findIndex(({ id }) => id === chosen);
+  const select = (index: number) => setChosen(rows[index]?.id ?? null);
 
   useEffect(() => {
     const path = project ? `/v1/events?project=${encodeURIComponent(project)}` : "/v1/events";
+    let changes: Changes = new Map();
+    let frame = 0;
+    const show = () => {
+      const shown = changes;
+      [changes, frame] = [new Map(), 0];
+      pages.update((before) => withChanges(before, shown, filters));
+    };
     const stream = followEvents(path, {
       connected: setLive,
       event: (type, data) => {
-        if (type === "reread") pages.reload();
-        else pages.update((shown) => changed(shown, type, data as Change, filters));
+        if (type === "reread") return pages.reload();
+        const { conversation, id } = data as { conversation?: ListedConversation; id?: string };
+        if (type === "conversation.updated" && conversation) changes.set(conversation.id, conversation);
+        else if (type === "conversation.deleted" && id) changes.set(id, null);
+        // many changes arrive within one frame of the screen
+        frame ||= requestAnimationFrame(show);
       },
     });
-    return () => stream.close();
+    return () => (stream.close(), cancelAnimationFrame(frame));
   }, [JSON.stringify(search)]);
 
   const open = (index: number) => {
@@ -84,12 +98,12 @@ export default function ConversationsPage() {
     if (row) route(`/dashboard/conversations/${row.id}`);
   };
   useKeys({
-    j: () => setSelected(Math.min(selected + 1, rows.length - 1)),
-    k: () => setSelected(Math.max(selected - 1, 0)),
+    j: () => select(Math.min(selected + 1, rows.length - 1)),
+    k: () => select(Math.max(selected - 1, 0)),
     Enter: () => open(selected),
   });
   const isUnfiltered = JSON.stringify(filters) === JSON.stringify(NO_FILTERS) && !project;
-  const set = (change: Partial<Filters>) => (setSelected(-1), setTyped({ ...typed, ...change }));
+  const set = (change: Partial<Filters>) => (setChosen(null), setTyped({ ...typed, ...change }));
   const create = async () => {
     const made = await body(api.POST("/v1/conversations", { params: { header: once() }, body: project ? { project } : {} }));
     route(`/dashboard/conversations/${made.id}`);
@@ -122,16 +136,20 @@ export default function ConversationsPage() {
   );
 }
 
-type Change = { conversation?: ListedConversation; id?: string };
+/** Changed conversations by their ids; null: deleted. */
+type Changes = Map<string, ListedConversation | null>;
 
-function changed(shown: ListedConversation[], type: string, { conversation, id }: Change, filters: Filters): ListedConversation[] {
-  if (type === "conversation.deleted") return shown.filter((row) => row.id !== id);
-  if (type !== "conversation.updated" || !conversation) return shown;
-  const known = shown.find((row) => row.id === conversation.id);
-  const others = shown.filter((row) => row.id !== conversation.id);
-  if (!matches(conversation, filters)) return others;
-  if (known && known.active_at === conversation.active_at) return shown.map((row) => (row.id === conversation.id ? conversation : row));
-  return [conversation, ...others];
+/** The list after changes: what was written to comes first, what changed otherwise keeps its place. */
+function withChanges(shown: ListedConversation[], changes: Changes, filters: Filters): ListedConversation[] {
+  const first = new Map([...changes].filter((change): change is [string, ListedConversation] => change[1] !== null && matches(change[1], filters)));
+  const others = shown.flatMap((row) => {
+    const now = changes.get(row.id);
+    if (now === undefined) return row;
+    if (!first.has(row.id) || now?.active_at !== row.active_at) return [];
+    first.delete(row.id);
+    return now;
+  });
+  return [...[...first.values()].sort((a, b) => b.active_at.localeCompare(a.active_at)), ...others];
 }
 
 function FilterBar({ filters, onChange }: { filters: Filters; onChange: (change: Partial<Filters>) => void }) {

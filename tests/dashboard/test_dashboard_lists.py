@@ -1,0 +1,51 @@
+"""The list of conversations in a real browser while others write: nothing moves under the hand of its reader."""
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.support.api import Client
+from tests.support.browser import needs_chromium
+from tests.support.dashboard import signed_in
+
+pytestmark = [needs_chromium, pytest.mark.slow]
+CONVERSATIONS = 70
+TOP_OF = """(title) => [...document.querySelectorAll('.conversation-row')]
+  .find((row) => row.textContent.includes(title)).getBoundingClientRect().top"""
+
+
+async def test_rows_in_view_and_the_selected_row_stay_while_others_are_written_to(
+    client: Client, port: int, browser: Browser
+) -> None:
+    ids = [await client.conversation(title=f"Journey {number:02}") for number in range(CONVERSATIONS)]
+    async with signed_in(browser, port, client.key, viewport={"width": 1000, "height": 700}) as window:
+        page = window.page
+        rows = page.locator(".conversation-row")
+        await expect(rows.first).to_contain_text("Journey 69")
+        await expect(page.get_by_text("live", exact=True)).to_be_visible()
+        await page.keyboard.press("j")
+        await page.keyboard.press("j")
+        await expect(page.locator(".conversation-row.selected")).to_contain_text("Journey 68")
+        # at the top, new ones appear
+        await client.append(ids[40], {"role": "user", "content": "To the top"})
+        await expect(rows.first).to_contain_text("Journey 40")
+        await expect(page.locator(".conversation-row.selected")).to_contain_text("Journey 68")
+        # further down, the rows in view stay where they are
+        await rows.first.hover()
+        await page.mouse.wheel(0, 1550)
+        await expect(rows.filter(has_text="Journey 50")).to_be_visible()
+        before = await page.evaluate(TOP_OF, "Journey 50")
+        for number in (0, 1, 2, 60):
+            await client.append(ids[number], {"role": "user", "content": "Written meanwhile"})
+        space = page.locator(".virtual-space")
+        height = await space.evaluate("(space) => space.offsetHeight")
+        ids.append(await client.conversation(title="Journey 70"))
+        await client.append(ids[-1], {"role": "user", "content": "A new one"})
+        await expect(space).not_to_have_css("height", f"{height}px")
+        assert await page.evaluate(TOP_OF, "Journey 50") == pytest.approx(before, abs=1)
+        # back at the top, what was written to last comes first, each once
+        await page.mouse.wheel(0, -9000)
+        for place, number in enumerate((70, 60, 2, 1, 0, 40, 69)):
+            await expect(rows.nth(place)).to_contain_text(f"Journey {number:02}")
+        await client.post(f"/v1/conversations/{ids[1]}/trash")
+        await expect(rows.filter(has_text="Journey 01")).to_have_count(0)
+        assert window.unexpected() == []

@@ -1,11 +1,13 @@
 """The list of conversations in a real browser while others write: nothing moves under the hand of its reader."""
 
+import re
+
 import pytest
 from playwright.async_api import Browser, expect
 
 from tests.support.api import Client
 from tests.support.browser import needs_chromium
-from tests.support.dashboard import signed_in
+from tests.support.dashboard import dashboard_in, signed_in
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 CONVERSATIONS = 70
@@ -49,3 +51,20 @@ async def test_rows_in_view_and_the_selected_row_stay_while_others_are_written_t
         await client.post(f"/v1/conversations/{ids[1]}/trash")
         await expect(rows.filter(has_text="Journey 01")).to_have_count(0)
         assert window.unexpected() == []
+
+
+async def test_times_stay_right_while_the_page_is_open(client: Client, port: int, browser: Browser) -> None:
+    conversation = await client.conversation(title="Journey")
+    await client.append(conversation, {"role": "user", "content": "Hello"})
+    window = await dashboard_in(browser, port)
+    await window.page.clock.install()
+    await window.sign_in(client.key)
+    row = window.page.locator(".conversation-row")
+    await expect(row).to_contain_text(re.compile(r"now|\d+ sec\. ago"))
+    await window.page.clock.fast_forward("10:00")
+    await expect(row).to_contain_text("10 min. ago")
+    await row.click()
+    await expect(window.page.locator(".turn header")).to_contain_text("10 min. ago")
+    await window.page.clock.fast_forward("02:00:00")
+    await expect(window.page.locator(".turn header")).to_contain_text("2 hr. ago")
+    assert window.complaints == []

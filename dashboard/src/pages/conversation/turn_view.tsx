@@ -1,8 +1,9 @@
 // One turn of the transcript.
+import { Ago } from "../../components/ago";
 import Markdown from "../../components/markdown";
 import type { ContentPart, Fact, ToolCall, Turn } from "../../api/types";
 import { statementOf, stateOf } from "../../components/fact";
-import { ago, hue, time } from "../../lib/format";
+import { hue, time } from "../../lib/format";
 import { factsLink } from "../../lib/links";
 import { memo } from "../../lib/memo";
 import { strings } from "../../strings";
@@ -33,7 +34,7 @@ export const TurnView = memo(function TurnView({ turn, versions, facts, isTarget
         <span class="badge">{turn.role}</span>
         {turn.status === "pending" && <span class="badge accent">{text.pending}</span>}
         {turn.position !== null && <span class="muted number">{turn.position}</span>}
-        <time class="muted" dateTime={turn.occurred_at} title={time(turn.occurred_at)}>{ago(turn.occurred_at)}</time>
+        <Ago class="muted" at={turn.occurred_at} />
         {actions && turn.status === "committed" && <Actions turn={turn} actions={actions} />}
       </header>
       <div class="turn-body">

@@ -1,14 +1,15 @@
 // The list of conversations: search, filters, live changes, pages on demand.
 import { useLocation } from "preact-iso";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { api, body, once } from "../../api/client";
 import { followEvents } from "../../api/event_stream";
 import { usePages } from "../../api/paging";
 import { session } from "../../api/session";
 import type { ConversationSearch, ListedConversation } from "../../api/types";
+import { Ago } from "../../components/ago";
 import { Empty, ErrorNote, Loading, notifyError } from "../../components/basics";
 import { VirtualList } from "../../components/virtual_list";
-import { ago, hue, time } from "../../lib/format";
+import { hue, time } from "../../lib/format";
 import { useKeys } from "../../lib/keyboard";
 import { useSettled } from "../../lib/settled";
 import { useStore } from "../../lib/store";
@@ -169,12 +170,11 @@ function FilterBar({ filters, onChange }: { filters: Filters; onChange: (change:
 
 function Row({ row, isSelected }: { row: ListedConversation; isSelected: boolean }) {
   const preview = row.last_message ?? row.first_message;
-  const when = useMemo(() => ago(row.active_at), [row.active_at]);
   return (
     <a class={isSelected ? "conversation-row selected" : "conversation-row"} href={`/dashboard/conversations/${row.id}`}>
       <span class="row tight spread">
         <strong class="clip">{row.title ?? row.external_id ?? text.untitled}</strong>
-        <time class="small muted" dateTime={row.active_at} title={time(row.active_at)}>{when}</time>
+        <Ago class="small muted" at={row.active_at} />
       </span>
       <span class="clip muted">
         {preview ? <><span class={`actor ${hue(preview.actor)}`}>{preview.actor}</span> {withoutMarks(preview.text)}</> : text.noMessage}

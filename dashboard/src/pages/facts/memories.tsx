@@ -5,10 +5,11 @@ import { api, body } from "../../api/client";
 import { usePages } from "../../api/paging";
 import { currentSignIn } from "../../api/session";
 import type { Memory } from "../../api/types";
+import { Ago } from "../../components/ago";
 import { Empty, ErrorNote, Loading, notify } from "../../components/basics";
 import { ConfirmByName } from "../../components/dialog";
 import { TextField } from "../../components/fields";
-import { ago, time } from "../../lib/format";
+import { time } from "../../lib/format";
 import { personLink } from "../../lib/links";
 import { useSettled } from "../../lib/settled";
 import { clipped } from "../../lib/turn_text";
@@ -65,7 +66,7 @@ export function MemoryList({ memories, onDeleted }: { memories: Memory[]; onDele
             <p class="row small muted">
               <span class="badge">{memory.agent_id}</span>
               {memory.owner && <a href={personLink(memory.owner)}>{strings.facts.of(memory.owner)}</a>}
-              <time dateTime={memory.created_at} title={time(memory.created_at)}>{ago(memory.created_at)}</time>
+              <Ago at={memory.created_at} />
               {memory.stored_at.length > 1 && <span class="number" title={memory.stored_at.map(time).join(", ")}>{text.storedTimes(memory.stored_at.length)}</span>}
               {memory.expires_at && <span>{strings.conversations.expires(time(memory.expires_at))}</span>}
               {mayDelete && <button class="quiet danger push" aria-label={text.deleteLabel(clipped(memory.content, 60))} onClick={() => setDeleting(memory)}>{strings.conversation.delete}</button>}

@@ -5,12 +5,12 @@ import { api, body } from "../../api/client";
 import { usePages } from "../../api/paging";
 import { hasScope } from "../../api/session";
 import type { Job, JobState } from "../../api/types";
+import { Ago } from "../../components/ago";
 import { FormDialog, useAction } from "../../components/actions";
 import { ErrorNote, notify } from "../../components/basics";
 import { CheckField, SelectField, TextField } from "../../components/fields";
 import { statusClass } from "../../components/operation";
 import { PagedTable } from "../../components/table";
-import { ago, time } from "../../lib/format";
 import { useSettled } from "../../lib/settled";
 import { strings } from "../../strings";
 
@@ -69,7 +69,7 @@ export default function JobsPage() {
           { title: text.kind, render: (job) => <><code>{job.kind}</code><br /><code class="small muted">{job.id}</code></> },
           { title: text.state, render: (job) => <span class={statusClass(job.state)}>{text.stateNames[job.state]}</span> },
           { title: text.attempts, isNumber: true, render: (job) => `${job.attempts} / ${job.max_attempts}` },
-          { title: text.runAt, render: (job) => <time dateTime={job.run_at} title={time(job.run_at)}>{ago(job.run_at)}</time> },
+          { title: text.runAt, render: (job) => <Ago at={job.run_at} /> },
           { title: text.error, render: (job) => job.last_error && <code>{job.last_error}</code> },
           ...(all_tenants ? [{ title: text.tenant, render: (job: Job) => job.tenant_id === NO_TENANT ? <span class="muted">{text.installation}</span> : <code class="small">{job.tenant_id}</code> }] : []),
           {

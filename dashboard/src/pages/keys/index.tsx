@@ -6,13 +6,14 @@ import { identify } from "../../api/identity";
 import { usePages } from "../../api/paging";
 import { addSignIn, currentSignIn, hasScope } from "../../api/session";
 import type { Key, KeyMade, Scope } from "../../api/types";
+import { Ago } from "../../components/ago";
 import { FormDialog, SecretDialog, useAction } from "../../components/actions";
 import { ErrorNote, notify } from "../../components/basics";
 import { ConfirmByName } from "../../components/dialog";
 import { CheckField, itemsOf, SelectField, TextField } from "../../components/fields";
 import { statusClass } from "../../components/operation";
 import { PagedTable } from "../../components/table";
-import { ago, time } from "../../lib/format";
+import { time } from "../../lib/format";
 import { fromLocalTime } from "../../lib/local_time";
 import { strings } from "../../strings";
 
@@ -39,7 +40,7 @@ export default function KeysPage() {
           { title: text.restrictions, render: restrictionOf },
           { title: text.state, render: (key) => <span class={statusClass(key.state)}>{text.states[key.state]}</span> },
           { title: text.expires, render: (key) => (key.expires_at ? <time dateTime={key.expires_at}>{time(key.expires_at)}</time> : <span class="muted">{text.never}</span>) },
-          { title: text.lastUsed, render: (key) => (key.last_used_at ? <time dateTime={key.last_used_at} title={time(key.last_used_at)}>{ago(key.last_used_at)}</time> : <span class="muted">{text.never}</span>) },
+          { title: text.lastUsed, render: (key) => (key.last_used_at ? <Ago at={key.last_used_at} /> : <span class="muted">{text.never}</span>) },
           {
             title: "",
             render: (key) => (

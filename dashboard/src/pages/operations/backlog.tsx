@@ -2,9 +2,10 @@
 import { api, body } from "../../api/client";
 import type { Loaded } from "../../api/paging";
 import type { JobCounts } from "../../api/types";
+import { Ago } from "../../components/ago";
 import { ErrorNote, Loading } from "../../components/basics";
 import { DataTable } from "../../components/table";
-import { ago, number, time } from "../../lib/format";
+import { number } from "../../lib/format";
 import { usePolled } from "../../lib/polled";
 import { strings } from "../../strings";
 
@@ -37,7 +38,7 @@ export function Backlog({ counts }: { counts: Loaded<JobCounts> }) {
             { title: text.series.queued, isNumber: true, render: ({ queued }) => number(queued) },
             { title: text.series.running, isNumber: true, render: ({ running }) => number(running) },
             { title: text.series.parked, isNumber: true, render: ({ parked }) => (parked > 0 ? <span class="badge bad">{number(parked)}</span> : "0") },
-            { title: text.next, isNumber: true, render: ({ next_run_at: next }) => (next ? <time dateTime={next} title={time(next)}>{ago(next)}</time> : "") },
+            { title: text.next, isNumber: true, render: ({ next_run_at: next }) => (next ? <Ago at={next} /> : "") },
           ]} />
       )}
       <p><a href="/dashboard/jobs">{text.showJobs}</a></p>

@@ -1,9 +1,9 @@
 // The running servers and workers, and whether all of them have the same version.
 import { api, body } from "../../api/client";
 import type { Replica } from "../../api/types";
+import { Ago } from "../../components/ago";
 import { ErrorNote, Loading } from "../../components/basics";
 import { DataTable } from "../../components/table";
-import { ago, time } from "../../lib/format";
 import { usePolled } from "../../lib/polled";
 import { strings } from "../../strings";
 
@@ -29,8 +29,8 @@ export function Replicas() {
             { title: text.name, render: (one) => <><strong>{one.host}</strong> <span class="muted number">{one.process_number}</span>{one.is_this && <> <span class="badge accent">{text.own}</span></>}<br /><code class="small muted">{one.id}</code></> },
             { title: text.kind, render: (one) => <span class="row"><span class="badge">{text.kinds[one.kind]}</span>{one.runs_jobs && <span class="badge">{text.runsJobs}</span>}</span> },
             { title: text.version, render: (one) => <>{one.version} <span class="small muted">{text.schema(one.schema_revision)}</span></> },
-            { title: text.started, render: (one) => <time dateTime={one.started_at} title={time(one.started_at)}>{ago(one.started_at)}</time> },
-            { title: text.seen, render: (one) => <time dateTime={one.seen_at} title={time(one.seen_at)}>{ago(one.seen_at)}</time> },
+            { title: text.started, render: (one) => <Ago at={one.started_at} /> },
+            { title: text.seen, render: (one) => <Ago at={one.seen_at} /> },
           ]} />
       )}
     </section>

@@ -7,12 +7,13 @@ import { useLoaded } from "../../api/paging";
 import { asApiError, type ApiError } from "../../api/problem";
 import { currentSignIn, session } from "../../api/session";
 import type { ListedConversation, OwnerView } from "../../api/types";
+import { Ago } from "../../components/ago";
 import { Empty, ErrorNote, Loading, notify } from "../../components/basics";
 import { ConfirmByName } from "../../components/dialog";
 import { ErasureNote, useErasure } from "../../components/erasure";
 import { FactStateBadge, Statement, validity } from "../../components/fact";
 import { WorkNote } from "../../components/work_note";
-import { ago, number, time } from "../../lib/format";
+import { number } from "../../lib/format";
 import { conversationLink, factsLink, personLink, recallLink } from "../../lib/links";
 import { useStore } from "../../lib/store";
 import { useWork } from "../../lib/work";
@@ -163,7 +164,7 @@ function ConversationLine({ conversation }: { conversation: ListedConversation }
       <a href={conversationLink(conversation.id)}>{conversation.title ?? conversation.external_id ?? strings.conversations.untitled}</a>
       <span class="row small muted number">
         {conversation.trashed_at && <span class="badge warn">{strings.conversations.states.trashed}</span>}
-        {strings.conversations.turns(conversation.turn_count)} <time dateTime={conversation.active_at} title={time(conversation.active_at)}>{ago(conversation.active_at)}</time>
+        {strings.conversations.turns(conversation.turn_count)} <Ago at={conversation.active_at} />
         {conversation.project}
       </span>
     </li>

@@ -1,6 +1,7 @@
 // One hit: what was found, why it has its score, where it was said, and whether the user says that it is right.
 import type { RecallHit, ScoreTerms, Turn } from "../../api/types";
-import { ago, hue, number, time } from "../../lib/format";
+import { Ago } from "../../components/ago";
+import { hue, number } from "../../lib/format";
 import { conversationLink, factsLink } from "../../lib/links";
 import { memo } from "../../lib/memo";
 import { clipped, textOf } from "../../lib/turn_text";
@@ -85,7 +86,7 @@ function Provenance({ hit }: { hit: RecallHit }) {
     const { turn } = hit;
     return (
       <p class="row small muted">
-        {turn && <><span class={`actor ${hue(turn.actor)}`}>{turn.actor}</span> <time dateTime={turn.occurred_at} title={time(turn.occurred_at)}>{ago(turn.occurred_at)}</time></>}
+        {turn && <><span class={`actor ${hue(turn.actor)}`}>{turn.actor}</span> <Ago at={turn.occurred_at} /></>}
         {hit.conversation_id && <a href={conversationLink(hit.conversation_id, hit.id)}>{turn?.position ? text.openTurn(turn.position) : text.openConversation}</a>}
       </p>
     );

@@ -467,7 +467,7 @@ async def test_a_claim_reads_few_lanes_of_a_large_backlog(service: Service, clie
         await run_sql(service, "analyze webhook_lanes")
         async with service.container.ops.across_tenants() as tx:
             claimed = await delivery_store.claim(
-                tx, uuid.uuid4(), limit=8, lease=timedelta(seconds=9), busy=[], busy_tenants=[client.tenant_id]
+                tx, uuid.uuid4(), limit=50, lease=timedelta(seconds=9), busy=[], busy_tenants=[client.tenant_id]
             )
             read = await tx.fetchrow(
                 "select seq_tup_read + idx_tup_fetch as rows from pg_stat_xact_user_tables"
@@ -475,8 +475,9 @@ async def test_a_claim_reads_few_lanes_of_a_large_backlog(service: Service, clie
             )
         for one in (client, waiting):
             await run_sql(service, "delete from webhook_lanes where tenant_id = $1", one.tenant_id)
-    assert {lane.tenant_id for lane in claimed} == {waiting.tenant_id}
-    assert len(claimed) == 3
+    # other tests may have left deliveries that are due by now
+    ours = [lane.tenant_id for lane in claimed if lane.tenant_id in {client.tenant_id, waiting.tenant_id}]
+    assert ours == [waiting.tenant_id] * 3
     assert read is not None
     assert read["rows"] < 500
 

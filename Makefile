@@ -39,10 +39,10 @@ run: .venv/.run assets ## start the service with its own Postgres, on http://127
 	@exec $(BIN)/turnkeep serve
 
 test: .venv/.dev assets ## run the tests
-	$(BIN)/pytest -n $(WORKERS) -m "not slow and not soak"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow and not soak"
 
 test-slow: .venv/.dev assets ## run the tests that take some seconds each
-	$(BIN)/pytest -n $(WORKERS) -m "slow and not soak"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "slow and not soak"
 
 check: lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients-check dashboard-check docs test test-slow ## everything that must hold before a commit
 

@@ -20,7 +20,7 @@ from app.index.service import (
     ensure_space,
 )
 from app.providers.embed_meter import EmbedMeter
-from app.providers.local import LocalEmbedder
+from app.providers.local.embedder import LOCAL_MODELS, LocalEmbedder
 from app.providers.openai import OpenAIEmbedder
 from app.providers.schemas import Embedder
 from app.settings.memory import IndexSettings
@@ -53,8 +53,9 @@ async def _start(embedder: LocalEmbedder | OpenAIEmbedder, stack: AsyncExitStack
 def _embedder(
     settings: EmbeddingSettings, *, next_one: bool, guard: Callable[[], None], meter: EmbedMeter
 ) -> LocalEmbedder | OpenAIEmbedder:
-    if (settings.next_embedder if next_one else settings.embedder) == "local":
-        return LocalEmbedder(threads=settings.embedder_threads, guard=guard, meter=meter)
+    name = settings.next_embedder if next_one else settings.embedder
+    if (kind := LOCAL_MODELS.get(name or "")) is not None:
+        return LocalEmbedder(kind(), threads=settings.embedder_threads, guard=guard, meter=meter)
     endpoint = settings.next_endpoint if next_one else settings.endpoint
     return OpenAIEmbedder(endpoint, settings=settings, guard=guard, meter=meter)
 

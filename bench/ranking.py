@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 .venv/bin/python bench/ranking.py path/to/locomo10.json --cache .cache/ranking
 
-Needs a file of the LoCoMo shape (see `locomo`). No service and no database: the bundled model embeds the turns in the
+Needs a file of the LoCoMo shape (see `locomo`). No service and no database: a local model embeds the turns in the
 pieces that the index makes, the analyser makes their lexemes with the heading of `Analyser.document`, and
 `app.recall.scoring` scores every turn of the dialogue.
 
@@ -33,7 +33,7 @@ from app.index.analyser.cues import question_cues, read_cues
 from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import BM25_B, BM25_K1, Mode
-from app.providers.local import FOLDER, MiniLM
+from app.providers.local.embedder import LOCAL_MODELS
 from app.recall.ranking import read_intent, remove_names
 from app.recall.schemas import RELEVANCE_FLOOR
 from app.recall.scoring import EntryFeatures, RankingWeights, Scores, score
@@ -53,11 +53,12 @@ Floats: TypeAlias = NDArray[np.float32]
 
 
 class Embedder:
-    """The bundled model with a cache of vectors in a folder, one file per text list."""
+    """A local model with a cache of vectors in a folder, one file per text list."""
 
-    def __init__(self, cache: Path | None) -> None:
-        self._cache = cache
-        self._model = MiniLM(FOLDER)
+    def __init__(self, cache: Path | None, name: str = "local") -> None:
+        kind = LOCAL_MODELS[name]()
+        self._cache = None if cache is None else cache / kind.space.model
+        self._model = kind.load()
 
     def split(self, text: str) -> list[str]:
         """Return the pieces that the index embeds."""
@@ -406,12 +407,13 @@ def main(
     dataset: Annotated[Path, typer.Argument(help="A JSON file of the LoCoMo shape.", exists=True, dir_okay=False)],
     *,
     cache: Annotated[Path | None, typer.Option(help="A folder for vectors; without it, they are made again.")] = None,
+    model: Annotated[str, typer.Option(help="`local` or `local-multilingual`.")] = "local",
     ablation: Annotated[bool, typer.Option(help="Measure without each term.")] = True,
     small: Annotated[bool, typer.Option(help="Measure small scopes.")] = True,
 ) -> None:
     """Measure the ranking formula on dialogues."""
     console = Console()
-    benchmark = load(read_dialogues(dataset), Embedder(cache))
+    benchmark = load(read_dialogues(dataset), Embedder(cache, model))
     weights = RankingWeights()
     for mode in Mode:
         cases, foreign = benchmark.cases(benchmark.own, mode), benchmark.cases(benchmark.foreign, mode)

@@ -36,10 +36,13 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def serve(root: Path, *, key: str | None = None, **settings: str) -> AsyncGenerator[Server]:
+async def serve(
+    root: Path, *, key: str | None = None, folder: Path | None = None, **settings: str
+) -> AsyncGenerator[Server]:
     """Run a server with these settings (their names in lower case), on a database below `root`.
 
-    `key`: the API key of the installation below `root`, if there is one already. `BENCH_TURNKEEP_X` in the environment
+    `key`: the API key of the installation below `root`, if there is one already. `folder`: a checkout of another
+    revision, whose server is run. `BENCH_TURNKEEP_X` in the environment
     is passed to the server as `TURNKEEP_X`, to compare settings.
     """
     port, key = free_port(), key or str(generate_key())
@@ -53,7 +56,9 @@ async def serve(root: Path, *, key: str | None = None, **settings: str) -> Async
         "TURNKEEP_LOG_LEVEL": "warning",
     }
     command = (sys.executable, "-m", "app.cli", "serve")
-    async with running(command, environment, port=port, ready_path="/readyz", log=root / "server.log") as pid:
+    async with running(
+        command, environment, port=port, ready_path="/readyz", log=root / "server.log", folder=folder
+    ) as pid:
         embedded = EmbeddedPostgres(root / "postgres", shared_buffers_mb=256)
         await asyncio.to_thread(embedded.find)
         yield Server(f"http://127.0.0.1:{port}", key, embedded.url("postgres", schema.DATABASE), pid)
@@ -61,11 +66,19 @@ async def serve(root: Path, *, key: str | None = None, **settings: str) -> Async
 
 @asynccontextmanager
 async def running(
-    command: Sequence[str], environment: Mapping[str, str], *, port: int, ready_path: str, log: Path
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    port: int,
+    ready_path: str,
+    log: Path,
+    folder: Path | None = None,
 ) -> AsyncGenerator[int]:
     """Run an HTTP server as a process and give its pid once `ready_path` answers 200. Ends it with SIGTERM."""
     with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=output, stderr=output)
+        process = await asyncio.create_subprocess_exec(
+            *command, env=environment, stdout=output, stderr=output, cwd=folder
+        )
     try:
         async with asyncio.timeout(READY_S):
             while not await _is_ready(port, ready_path):

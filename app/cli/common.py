@@ -1,5 +1,6 @@
 """Shared code of commands: settings, the admin key, the tenant, error output."""
 
+import os
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -73,3 +74,8 @@ def tenant_named(settings: "Settings", text: str | None) -> "TenantId":
         return TenantId(parse_id(text))
     except ValueError:
         fail("--tenant is not an id.")
+
+
+def use_one_blas_thread() -> None:
+    """Let numpy compute in the calling thread, which is faster here. Takes effect before its first import."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.common import fail, quiet_settings, read_settings, tenant_named
+from app.cli.common import fail, quiet_settings, read_settings, tenant_named, use_one_blas_thread
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -131,6 +131,7 @@ def reembed(
 ) -> None:
     """Move to the embedder of TURNKEEP_NEXT_EMBEDDER: fill its space, compare, switch. May be stopped and run again."""
     settings = quiet_settings()
+    use_one_blas_thread()
 
     from app.core.jobs import INSTALLATION
     from app.worker.reembed_screen import ReembedOptions, move

@@ -12,7 +12,7 @@ from app.diagnostics.schemas import Check, Level
 from app.diagnostics.store import ServerFacts, VectorFacts
 from app.index.service import ChosenSpace
 from app.providers.chat import Probe
-from app.providers.local import SPACE
+from app.providers.local.embedder import LOCAL_MODELS
 from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
 from app.providers.schemas import EmbeddingSpaceName
 from app.settings import Settings, setting_fields
@@ -184,8 +184,8 @@ def configured_spaces(settings: Settings) -> list[EmbeddingSpaceName]:
             )
         )
     return [
-        SPACE
-        if embedder == "local"
+        LOCAL_MODELS[embedder]().space
+        if embedder in LOCAL_MODELS
         else EmbeddingSpaceName(PROVIDER, model, dimensions or KNOWN_DIMENSIONS.get(model, 0))
         for embedder, model, dimensions in given
     ]

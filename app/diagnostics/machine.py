@@ -7,13 +7,11 @@ import socket
 import stat
 from pathlib import Path
 
-from turnkeep_minilm import FOLDER
-
 from app.core.embedded_postgres.location import require_cpu
 from app.core.errors import AppError
 from app.diagnostics.checks import check_disk
 from app.diagnostics.schemas import Check, Level
-from app.providers.local import MiniLM
+from app.providers.local.models import LocalModelKind
 from app.settings import Settings
 from app.tenancy.key_text import parse_key
 
@@ -30,10 +28,10 @@ def check_cpu() -> Check:
     return Check("processor", Level.OK, "the embedded Postgres runs on it")
 
 
-def check_model(assets: Path = FOLDER) -> Check:
-    """Check that the bundled model is complete, by loading it."""
+def check_model(kind: LocalModelKind) -> Check:
+    """Check that a model of this process is complete, by loading it."""
     try:
-        MiniLM(assets)
+        kind.load()
     except AppError as error:
         return Check("embedding model", Level.FAIL, "cannot be loaded", error.detail)
     return Check("embedding model", Level.OK, "loads")

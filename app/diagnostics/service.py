@@ -38,6 +38,7 @@ from app.diagnostics.store import ServerFacts
 from app.diagnostics.summary_checks import check_coverage
 from app.index.service import read_chosen_space
 from app.providers.chat import probe
+from app.providers.local.embedder import LOCAL_MODELS
 from app.settings import Settings
 from app.settings.models import ChatSettings
 from app.tenancy.schemas import Caller, Scope
@@ -154,8 +155,8 @@ async def examine(settings: Settings, *, environment: Mapping[str, str]) -> list
     checks = [*check_settings(settings, environment), *check_data_directory(settings), await check_port(settings)]
     if settings.database.database_url is None:
         checks.append(check_cpu())
-    if settings.embedding.embedder == "local":
-        checks.append(await asyncio.to_thread(check_model))
+    names = dict.fromkeys([settings.embedding.embedder, settings.embedding.next_embedder or ""])
+    checks += [await asyncio.to_thread(check_model, LOCAL_MODELS[name]()) for name in names if name in LOCAL_MODELS]
     checks.append(await _examine_chat(settings.chat))
     return checks + await _examine_database(settings)
 

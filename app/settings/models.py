@@ -121,9 +121,12 @@ class ChatSettings(_OpenAISettings):
 class EmbeddingSettings(_OpenAISettings):
     """The embedder, and the second one during a move to another embedding space."""
 
-    embedder: Literal["local", "openai", "none"] = Field(
+    embedder: Literal["local", "local-multilingual", "openai", "none"] = Field(
         default="local",
-        description="`local`: the bundled model; `openai`: OpenAI or a compatible endpoint; `none`: text only.",
+        description=(
+            "`local`: the bundled model; `local-multilingual`: that of the extra `multilingual`; `openai`: OpenAI or a"
+            " compatible endpoint; `none`: text only."
+        ),
     )
     embeddings_base_url: ApiRoot | None = Field(
         default=None, description="Endpoint of the embedder `openai`; default: OpenAI's own."
@@ -150,7 +153,7 @@ class EmbeddingSettings(_OpenAISettings):
     embeddings_piece_tokens: Annotated[int, Field(ge=32, le=8000)] = Field(
         default=512, description="Long text is cut into pieces of about this many tokens."
     )
-    next_embedder: Literal["local", "openai"] | None = Field(
+    next_embedder: Literal["local", "local-multilingual", "openai"] | None = Field(
         default=None, description="A second embedder, next to the first while an installation moves to it."
     )
     next_embeddings_base_url: ApiRoot | None = Field(
@@ -164,7 +167,7 @@ class EmbeddingSettings(_OpenAISettings):
         default=None, description="Dimensions of its vectors; default: the model's own."
     )
     embedder_threads: NotNegative = Field(
-        default=0, description="Threads of the bundled model; 0: one per core, at most 4."
+        default=0, description="Threads of a local model; 0: one per core, at most 4."
     )
 
     @model_validator(mode="after")

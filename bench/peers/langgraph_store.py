@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 from uuid import uuid4
 
-from app.providers.local import LocalEmbedder
+from app.providers.local.embedder import LocalEmbedder
 
 PACKAGE: Final = "langgraph-checkpoint-postgres"
 REQUIREMENTS: Final = (

@@ -11,7 +11,7 @@ from typing import Final, Protocol, cast
 
 from turnkeep_minilm import FOLDER
 
-from app.providers.local import MiniLM
+from app.providers.local.minilm import MiniLM
 
 PACKAGE: Final = "mem0ai"
 REQUIREMENTS: Final = (

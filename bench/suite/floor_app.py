@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from suite import floor
 
-from app.providers.local import LocalEmbedder
+from app.providers.local.embedder import LocalEmbedder
 
 _POOL = 10
 

@@ -25,6 +25,7 @@ from app.diagnostics.machine import check_data_directory, check_model, check_por
 from app.diagnostics.schemas import Check, Fault, Level
 from app.diagnostics.service import DataCheck, check_installation, examine
 from app.diagnostics.store import RoleFacts, ServerFacts
+from app.providers.local.minilm import minilm
 from app.settings import Settings
 from app.tenancy.key_text import generate_key
 from tests.support.api import Client, Service, settings_for
@@ -537,11 +538,11 @@ def test_the_data_directory_the_key_and_the_disk_are_looked_at(tmp_path: Path) -
 
 
 def test_a_missing_or_damaged_model_is_named(tmp_path: Path) -> None:
-    assert check_model().level is Level.OK
-    assert "make assets" in check_model(tmp_path).remedy
+    assert check_model(minilm()).level is Level.OK
+    assert "make assets" in check_model(minilm(tmp_path)).remedy
     for name in ("model_quantized.onnx", "tokenizer.json"):
         (tmp_path / name).write_text("{")
-    assert bad([check_model(tmp_path)]) == {"embedding model": Level.FAIL}
+    assert bad([check_model(minilm(tmp_path))]) == {"embedding model": Level.FAIL}
 
 
 @pytest.fixture

@@ -91,8 +91,8 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.index.analyser.query_words._words_of": (Why.NO_TENANT_DATA, "expressions for words by language"),
     "app.index.service.SearchIndex.makers": (Why.NO_TENANT_DATA, "functions, added at the start"),
     "app.index.service.SearchIndex.readers": (Why.NO_TENANT_DATA, "functions, added at the start"),
-    "app.providers.local_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
-    "app.providers.local_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
+    "app.providers.local.fair_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
+    "app.providers.local.fair_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
     "app.providers.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),
     # chat models
     "app.providers.chat.OpenAIChat._variants": (

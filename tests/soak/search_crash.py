@@ -30,7 +30,7 @@ from app.index.analyser.analyser import Analyser
 from app.index.analyser.query_words import plain_words
 from app.index.schemas import EntryKind, Mode, SearchScope
 from app.index.service import PreparedQuery
-from app.providers.local import MiniLM
+from app.providers.local.minilm import MiniLM
 from tests.soak.installation import Installation
 from tests.soak.search import (
     UNANSWERED,

@@ -1,7 +1,7 @@
 """What is the same in every app of a process, made once for all of them: most of what opening an app takes.
 
 The OpenAPI document (that it is the same for all has a test of its own), the ranks of the token counters, and the
-bundled model. A process of the product has one app, and nothing of this.
+local models. A process of the product has one app, and nothing of this.
 """
 
 from functools import cache
@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from app import container, main
-from app.providers import local
+from app.providers.local import minilm, multilingual
 from app.settings import Settings
 
 make_document = main.openapi_document
@@ -28,7 +28,8 @@ def share() -> None:
 
     main.openapi_document = shared
     container.TiktokenCounter = cache(container.TiktokenCounter)
-    local.MiniLM = cache(local.MiniLM)
+    minilm.MiniLM = cache(minilm.MiniLM)
+    multilingual.MultilingualEncoder = cache(multilingual.MultilingualEncoder)
 
 
 @cache

@@ -237,7 +237,7 @@ def test_a_question_is_about_one_of_the_speakers(language: str, question: str, r
         ("nl", "Gisteren; volgende vrijdag, drie dagen geleden, over twee weken", "03-10 03-13 03-08 03-23/03-29"),
         ("sv", "Igår, förra veckan, för tre dagar sedan", "03-10 03-02/03-08 03-08"),
         ("pl", "Pojutrze, w zeszły piątek, trzy dni temu", "03-13 03-06 03-08"),
-        ("tr", "Yarın, geçen hafta, üç gün önce", "03-12 03-02/03-08 03-08"),
+        ("tr", "Yarın, öbür gün, geçen hafta, üç gün önce", "03-12 03-13 03-02/03-08 03-08"),
         ("ru", "Послезавтра, на прошлой неделе, три дня назад", "03-13 03-02/03-08 03-08"),
         ("ar", "بعد غد، الأسبوع الماضي، قبل ثلاثة أيام، بعد أسبوعين", "03-13 03-02/03-08 03-08 03-23/03-29"),
         ("hi", "पिछले हफ्ते, पिछले शुक्रवार, तीन दिन पहले", "03-02/03-08 03-06 03-08"),

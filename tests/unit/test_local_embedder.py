@@ -12,9 +12,10 @@ import pytest
 from turnkeep_minilm import FOLDER, MODEL_FILE
 
 from app.core.errors import Unavailable
-from app.providers import local
-from app.providers.local import SPACE, LocalEmbedder, MiniLM
-from app.providers.local_queue import FairQueue
+from app.providers.local import minilm
+from app.providers.local.embedder import LocalEmbedder
+from app.providers.local.fair_queue import FairQueue
+from app.providers.local.minilm import SPACE, MiniLM
 from app.providers.schemas import Embedder, Purpose, Vectors
 
 SENTENCE = "Maria adopted a cat in Lisbon because it kept following her home from work every evening "
@@ -69,14 +70,14 @@ def test_vectors_of_words_are_read_from_the_file_as_the_session_would_hold_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mapped = MiniLM(FOLDER)
-    monkeypatch.setattr(local, "_MODEL_BYTES", 0)
+    monkeypatch.setattr(minilm, "_MODEL_BYTES", 0)
     held = MiniLM(FOLDER)
     for text in ("a kitten sat on the rug", SENTENCE * 20, "", "straße 東京 \U0001f98a [PAD] zz"):
         assert np.array_equal(mapped.embed_one(text), held.embed_one(text))
 
 
 def test_the_model_file_has_the_size_at_which_it_is_mapped() -> None:
-    assert (FOLDER / MODEL_FILE).stat().st_size == local._MODEL_BYTES  # noqa: SLF001
+    assert (FOLDER / MODEL_FILE).stat().st_size == minilm._MODEL_BYTES  # noqa: SLF001
 
 
 async def test_the_guard_is_asked_before_anything_is_embedded() -> None:
@@ -90,7 +91,7 @@ async def test_the_guard_is_asked_before_anything_is_embedded() -> None:
 
 
 async def test_missing_assets_are_named_with_their_cure(tmp_path: Path) -> None:
-    embedder = LocalEmbedder(assets=tmp_path)
+    embedder = LocalEmbedder(minilm.minilm(tmp_path))
     with pytest.raises(Unavailable, match="make assets") as refusal:
         await embedder.start()
     assert refusal.value.code == "embedder_assets_missing"
@@ -116,7 +117,7 @@ async def test_a_closed_embedder_refuses() -> None:
 
 
 def test_a_short_text_is_one_piece_unchanged() -> None:
-    assert LocalEmbedder(assets=Path("/nowhere")).split(" short ") == [" short "]
+    assert LocalEmbedder(minilm.minilm(Path("/nowhere"))).split(" short ") == [" short "]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,7 @@ def test_a_short_text_is_one_piece_unchanged() -> None:
 def test_pieces_cover_the_text_and_are_read_whole(embedder: LocalEmbedder, text: str) -> None:
     pieces = embedder.split(text)
     model = embedder._loaded()  # noqa: SLF001
+    assert isinstance(model, MiniLM)
     assert all(len(model._tokenizer.encode(piece).ids) <= 256 for piece in pieces)  # noqa: SLF001
     position = 0
     for piece in pieces:

@@ -17,7 +17,7 @@ from app.index.analyser.analyser import Analyser
 from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
 from app.index.analyser.words import ends_in_question
-from app.providers.local import MiniLM
+from app.providers.local.minilm import MiniLM
 from app.recall.schemas import RELEVANCE_FLOOR
 from app.recall.scoring import (
     REFERENCE_SIZE,

@@ -1,7 +1,6 @@
 """`serve` and `worker`: the processes of the service."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from app.cli.common import read_settings
+from app.cli.common import read_settings, use_one_blas_thread
 from app.cli.serving.listening import inherited
 from app.core.process_memory import collection_paused
 
@@ -47,7 +46,7 @@ def serve(
 
         run_supervisor(settings)
         return
-    _use_one_blas_thread()
+    use_one_blas_thread()
     with _without(_OPTIONAL), collection_paused():
         from app.cli.serving.server import run_server
 
@@ -58,16 +57,11 @@ def serve(
 def worker(*, channel: _Descriptor = None) -> None:
     """Run jobs only, beside servers with TURNKEEP_WORKER_IN_PROCESS=false or with too much work."""
     settings = read_settings()
-    _use_one_blas_thread()
+    use_one_blas_thread()
     with _without(_OPTIONAL), collection_paused():
         from app.cli.serving.server import run_worker
 
     asyncio.run(run_worker(settings, inherited(channel=channel)))
-
-
-def _use_one_blas_thread() -> None:
-    """Let numpy compare vectors in the calling thread, which is faster here. Takes effect before its first import."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @contextmanager

@@ -1,15 +1,12 @@
-"""The bundled embedder: all-MiniLM-L6-v2, int8 ONNX, on the CPU, offline.
+"""The default model: all-MiniLM-L6-v2, int8 ONNX, on the CPU, offline.
 
-Hides the model, its tokenizer, its threads and its assets. A text's vector depends on that text alone: rows are run one
-at a time (`local_queue` gives the reason). Measured on two cores, texts of 26 tokens: 1 457 per second with one row per
+Hides the model, its tokenizer and its assets. A text's vector depends on that text alone: rows are run one at a time
+(`fair_queue` gives the reason). Measured on two cores, texts of 26 tokens: 1 457 per second with one row per
 thread, 1 299 with batches of eight on two threads. Pieces of 256 tokens: 141 against 101 per second. Memory: 120 MB
 against 280.
 """
 
-import asyncio
-import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -20,15 +17,13 @@ from tokenizers import Tokenizer
 from turnkeep_minilm import FOLDER, MODEL_FILE, TOKENIZER_FILE
 
 from app.core.errors import Unavailable
-from app.providers.embed_meter import EmbedMeter
-from app.providers.local_queue import FairQueue
+from app.providers.local.models import LocalModelKind
 from app.providers.pieces import split_text
-from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
+from app.providers.schemas import EmbeddingSpaceName, Vectors
 
 SPACE = EmbeddingSpaceName(provider="local", model="all-MiniLM-L6-v2-int8", dimensions=384)
 
 _REMEDY = "run `make assets` in a checkout, or install turnkeep-minilm again"
-_MAX_THREADS = 4
 _CONTENT_TOKENS = 254  # the model reads 256 tokens, two of which are [CLS] and [SEP]
 _CLS, _SEP = 101, 102
 # Enough for 254 of the tokenizer's longest words (100 characters). Longer text is not tokenized.
@@ -122,91 +117,6 @@ class MiniLM:
         return split_text(self._tokenizer, text, max_tokens=_CONTENT_TOKENS, most=most)
 
 
-class LocalEmbedder:
-    """The bundled model as an `Embedder`.
-
-    `threads` rows are embedded at the same time (0: one per core, at most 4), each in its own thread, off the event
-    loop. The model (70 MB, 0.1 s) is loaded by `start` or by the first use. At most `queue_rows` texts wait per
-    purpose. `guard` is called at the beginning of every `embed`. It raises if embedding is not allowed there.
-    """
-
-    def __init__(
-        self,
-        *,
-        threads: int = 0,
-        queue_rows: int = 8192,
-        assets: Path = FOLDER,
-        guard: Callable[[], None] | None = None,
-        meter: EmbedMeter | None = None,
-    ) -> None:
-        self._assets = assets
-        self._guard = guard
-        self._meter = meter or EmbedMeter()
-        self._queue_rows = queue_rows
-        self._load_lock = threading.Lock()
-        self._model: MiniLM | None = None
-        self._queue = FairQueue(
-            # jobs make thousands of vectors, and no caller waits for them; rows of appends and searches stay fast
-            lambda text, purpose: self._loaded().embed_one(text, return_memory=purpose == "backlog"),
-            dimensions=SPACE.dimensions,
-            threads=threads or min(_MAX_THREADS, _cores()),
-            max_rows=queue_rows,
-        )
-
-    @property
-    def space(self) -> EmbeddingSpaceName:
-        """Return the embedding space of all vectors of this embedder."""
-        return SPACE
-
-    @property
-    def max_batch(self) -> int:
-        """Return the maximum number of texts of one `embed` call: the size of the queue."""
-        return self._queue_rows
-
-    async def start(self) -> None:
-        """Load the model. Raises Unavailable if its files are missing or damaged."""
-        await asyncio.to_thread(self._loaded)
-
-    async def close(self) -> None:
-        """Refuse waiting texts and stop the threads."""
-        await self._queue.close()
-
-    def ready(self) -> bool:
-        """Return whether the model is loaded."""
-        return self._model is not None
-
-    async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Vectors:
-        """Return unit vectors, float32 of shape (len(texts), 384). Only the first 254 tokens of a text are read.
-
-        Raises Unavailable `embedder_overloaded` (retryable) if too many texts wait already.
-        """
-        if self._guard is not None:
-            self._guard()
-        if len(texts) > self.max_batch:
-            raise ValueError(f"embed takes at most {self.max_batch} texts, not {len(texts)}")
-        if not texts:
-            return np.empty((0, SPACE.dimensions), dtype=np.float32)
-        with self._meter.measured(SPACE, purpose, len(texts)):
-            return await self._queue.run(texts, purpose)
-
-    def split(self, text: str, *, most: int | None = None) -> list[str]:
-        """Return pieces of at most 254 tokens, cut between words. Neighbouring pieces share 32 tokens.
-
-        Blocking, 2 ms per 4 000 characters. Text of up to 254 bytes is returned without tokenizing.
-        """
-        if len(text) <= _CONTENT_TOKENS and len(text.encode()) <= _CONTENT_TOKENS:
-            return [text]  # a token has at least one byte
-        return self._loaded().split(text, most=most)
-
-    def _loaded(self) -> MiniLM:
-        if self._model is None:
-            with self._load_lock:
-                if self._model is None:
-                    self._model = MiniLM(self._assets)
-        return self._model
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use, with a container's CPU set if the system reports it."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else (os.cpu_count() or 1)
+def minilm(assets: Path = FOLDER) -> LocalModelKind:
+    """Return the bundled model (70 MB, 0.1 s to load) of a folder."""
+    return LocalModelKind(SPACE, lambda: MiniLM(assets), _CONTENT_TOKENS)  # a token has at least one byte

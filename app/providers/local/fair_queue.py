@@ -1,8 +1,8 @@
-"""A small, fair queue for the threads of the bundled model.
+"""A small, fair queue for the threads of a model in this process.
 
 Rows are embedded one by one, never in a batch. The int8 model scales its activations over the whole batch, so a text's
 vector would depend on its neighbours (cosine down to 0.986), which are other tenants' texts. One row per thread is also
-faster (see `local`).
+faster (see `minilm`).
 
 Fairness is therefore the order of rows: queries before documents, documents before the backlog of jobs. Within a
 purpose, requests take turns, one row each. A query waits for one row, never for an append. An append never waits for a

@@ -58,34 +58,31 @@ class Ranking:
     hits: NDArray[np.intp]
     is_calibrated: bool
 
-    def best(self, k: int, *, without: Collection[UUID] = ()) -> list[RankedCandidate]:
-        """Return the best `k` hits except some, best first. The newer one, then the lower id, wins a tie."""
-        wanted = k + len(without)
-        hits = self.hits
-        if len(hits) > wanted:
+    def best(self, k: int, *, without: Collection[int] = ()) -> list[RankedCandidate]:
+        """Return the best `k` hits except some elements, best first. The newer one, then the lower id, wins a tie."""
+        hits = self.hits[~np.isin(self.hits, list(without))] if without else self.hits
+        if len(hits) > k:
             # those that may have the same score as the last one when they are rounded
             scores = self.scores.total[hits]
-            hits = hits[scores >= np.partition(scores, len(hits) - wanted)[len(hits) - wanted] - 2 * 10**-_SCORE_DIGITS]
+            hits = hits[scores >= np.partition(scores, len(hits) - k)[len(hits) - k] - 2 * 10**-_SCORE_DIGITS]
         # the last bits of a score depend on the place of a vector among the others
         total = np.round(self.scores.total[hits].astype(np.float64), _SCORE_DIGITS)
         times = self.found.occurred_at[hits]
         order = np.lexsort((-times, -total))
-        if len(order) > wanted:
-            last = order[wanted - 1]  # only among those with its score and time, ids decide
+        if len(order) > k:
+            last = order[k - 1]  # only among those with its score and time, ids decide
             is_as_good = (total == total[last]) & (times >= times[last])
             order = np.flatnonzero((total > total[last]) | is_as_good)
         found = [(-total[at], -times[at], self.found.candidate(int(hits[at])), int(hits[at])) for at in order.tolist()]
         found.sort(key=lambda one: (one[0], one[1], one[2].entry_id))
-        chosen = [(candidate, at) for _, _, candidate, at in found if candidate.entry_id not in without][:k]
-        return [self._rank(candidate, at) for candidate, at in chosen]
+        return [self._rank(candidate, at) for _, _, candidate, at in found[:k]]
 
-    def scores_of(self, entry_ids: Sequence[UUID]) -> dict[UUID, float]:
-        """Return the scores of those of some entries that are hits."""
-        found = self.found.find(entry_ids)
-        is_hit = np.isin(list(found.values()), self.hits)
+    def scores_of(self, elements: Mapping[UUID, int]) -> dict[UUID, float]:
+        """Return the scores of those of some entries, given with their elements, that are hits."""
+        is_hit = np.isin(list(elements.values()), self.hits)
         return {
             entry_id: float(self.scores.total[at])
-            for (entry_id, at), wanted in zip(found.items(), is_hit.tolist(), strict=True)
+            for (entry_id, at), wanted in zip(elements.items(), is_hit.tolist(), strict=True)
             if wanted
         }
 

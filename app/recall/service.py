@@ -201,7 +201,8 @@ class RecallService:
             tries += 1
             found = await self._rank(caller, tx, query, scope)
             # The index still has entries of conversations that are being purged.
-            ranked = found.ranking.best(query.k, without=deleted_ids)
+            deleted = found.ranking.found.find(list(deleted_ids)).values() if deleted_ids else ()
+            ranked = found.ranking.best(query.k, without=deleted)
             contents = await self._read_contents(caller, tx, ranked, project=scope.project)
             missing_ids = {item.candidate.entry_id for item in ranked if not contents.has(item)}
             if tries == _MAX_TRIES or not missing_ids:
@@ -280,8 +281,9 @@ class RecallService:
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await self._rank(caller, tx, ranking_query, scope)
-            new_hits = found.ranking.best(k, without=loaded)
-            known_scores = found.ranking.scores_of(list(loaded))
+            known_elements = found.ranking.found.find(list(loaded))
+            new_hits = found.ranking.best(k, without=known_elements.values())
+            known_scores = found.ranking.scores_of(known_elements)
             new_ids = _of_kind(new_hits, EntryKind.TURN)
             hydrated: Hydrated[CanonicalTurn] = Hydrated({}, frozenset())
             if new_ids:

@@ -354,6 +354,15 @@ def test_of_what_was_recalled_the_best_k_outside_the_window_are_shown() -> None:
     assert reason(made, "t4", "recalled") == "the 2 best are enough"
 
 
+def test_the_tokens_of_recalled_turns_that_were_not_requested_are_those_stored() -> None:
+    found = [RecalledTurn(turn(n, content_tokens=500), n / 10) for n in range(1, 9)]
+    made = build(talk(7, 10), recalled=found, semantic_recall={"k": 2}, format="canonical")
+    tokens = {row.id: row.tokens for row in made.explain or () if row.section == "recalled"}
+    assert 500 < tokens["t4"] < 510
+    assert tokens["t5"] == tokens["t6"] < 30
+    assert made.usage.sections.recalled.dropped == 0
+
+
 def test_the_recount_gives_up_what_matters_least_when_the_whole_takes_more_than_its_pieces() -> None:
     class Steep(FakeCounter):
         def count(self, text: str) -> int:

@@ -83,7 +83,10 @@ _DATES_FACTOR = 20
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuery:
-    """A prepared query. `vector` is None without an embedder, or if it failed with the error code `degraded`.
+    """A prepared query.
+
+    `vector` is None if words alone are searched: without an embedder, for a text in a script that its model does not
+    read, or if it failed with the error code `degraded`.
 
     `runtime` is the embedding space of the vector. The search uses it even if the searched space changes meanwhile.
     """
@@ -394,7 +397,8 @@ class SearchIndex:
     ) -> PreparedQuery:  # fmt: skip
         """Analyse `text`, and embed `vector_text` (`text` without participants' `names`), outside any transaction.
 
-        `runtime` is another space than the searched one. Raises the embedder's errors only if words are not searched.
+        `runtime` is another space than the searched one. A text in a script that the model does not read is searched by
+        words alone. Raises the embedder's errors only if words are not searched.
         """
         # the work grows with the entries in scope times the words of the query
         max_words = self._settings.max_query_lexemes if by_words else 0
@@ -404,6 +408,8 @@ class SearchIndex:
             return PreparedQuery(None, words, None, runtime)
         if runtime.embedder is None:
             return PreparedQuery(None, words, "embedder_none", runtime)
+        if by_words and not runtime.embedder.reads(text):
+            return PreparedQuery(None, words, None, runtime)
         try:
             vectors = await runtime.embedder.embed([vector_text], purpose="query")
         except AppError as error:

@@ -157,6 +157,11 @@ class OpenAIEmbedder:
         finally:
             self._waiting[kind] -= len(texts)
 
+    def reads(self, text: str) -> bool:
+        """Return that the model reads the script of any text: nothing else is known of it."""
+        del text
+        return True
+
     def split(self, text: str, *, most: int | None = None) -> list[str]:
         """Return pieces of about `embeddings_piece_tokens` tokens, cut between words; see `split_by_estimate`."""
         return split_by_estimate(text, max_tokens=self._settings.embeddings_piece_tokens, most=most)

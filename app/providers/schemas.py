@@ -60,6 +60,10 @@ class Embedder(Protocol):
         """
         ...
 
+    def reads(self, text: str) -> bool:
+        """Return whether the model has words in the script of a text. If not, its vectors say little about the text."""
+        ...
+
     def ready(self) -> bool:
         """Return whether `embed` can answer without loading anything first."""
         ...

@@ -58,6 +58,21 @@ async def test_words_are_found_in_the_language_of_the_turn(client: Client) -> No
     assert await texts(client, None, "¿Cuántos perros?") == ["Mi hermana tiene dos perros."]
 
 
+async def test_a_question_in_a_script_that_the_model_does_not_read_is_searched_by_words(client: Client) -> None:
+    talk = await client.conversation()
+    said = ["मुझे मूंगफली से एलर्जी है।", "昨日、空港でパスポートをなくした。", "Nos vemos en Málaga."]
+    await client.append(talk, *said)
+    for question, answer in (("मूंगफली?", said[0]), ("パスポートはどこ？", said[1])):
+        [hit] = await client.recall(talk, question, explain=True)
+        assert hit["text"] == answer
+        assert hit["relevance"] >= 0.5
+        assert hit["explain"]["cosine"] is None
+    by_meaning = await client.recall(talk, "¿Málaga o Cádiz?", explain=True)
+    assert by_meaning[0]["text"] == said[2]
+    assert by_meaning[0]["explain"]["cosine"] is not None
+    assert len(await client.recall(talk, "मूंगफली?", mode="vector")) == 3
+
+
 async def test_a_turn_that_shows_no_language_has_that_of_the_turn_before(service: Service, client: Client) -> None:
     talk = await client.conversation()
     await client.append(talk, "Zahnarzt: 15 Uhr", GERMAN[0], "Kubernetes")

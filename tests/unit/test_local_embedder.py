@@ -16,6 +16,7 @@ from app.providers.local import minilm
 from app.providers.local.embedder import LocalEmbedder
 from app.providers.local.fair_queue import FairQueue
 from app.providers.local.minilm import SPACE, MiniLM
+from app.providers.local.multilingual import multilingual
 from app.providers.schemas import Embedder, Purpose, Vectors
 
 SENTENCE = "Maria adopted a cat in Lisbon because it kept following her home from work every evening "
@@ -335,3 +336,23 @@ async def test_only_texts_that_a_job_embeds_return_working_memory(monkeypatch: p
     await embedder.close()
     assert returned == {"query": False, "document": False, "backlog": True}
     assert np.array_equal(vectors[2][0], embed_one("backlog"))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_read"),
+    [
+        ("Where is it?", (True, True)),
+        ("Ob sie heute für Gäste öffnen?", (True, True)),
+        ("", (True, True)),
+        ("42 – 3 %…", (True, True)),
+        ("Куда мы пойдём?", (False, True)),
+        ("我在哪里？", (False, True)),
+        ("كلمة", (False, True)),
+        ("パス はどこ", (False, True)),
+        ("मूंगफली", (False, False)),
+        ("What does मूंगफली mean?", (True, True)),
+        ("მადლობა", (False, False)),
+    ],
+)
+def test_a_model_reads_texts_in_the_scripts_that_it_has_words_for(text: str, is_read: tuple[bool, bool]) -> None:
+    assert (minilm.minilm().reads(text), multilingual().reads(text)) == is_read

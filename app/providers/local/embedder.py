@@ -70,6 +70,10 @@ class LocalEmbedder:
         """Refuse waiting texts and stop the threads."""
         await self._queue.close()
 
+    def reads(self, text: str) -> bool:
+        """Return whether the model has words in the script of a text."""
+        return self._kind.reads(text)
+
     def ready(self) -> bool:
         """Return whether the model is loaded."""
         return self._model is not None

@@ -119,4 +119,5 @@ class MiniLM:
 
 def minilm(assets: Path = FOLDER) -> LocalModelKind:
     """Return the bundled model (70 MB, 0.1 s to load) of a folder."""
-    return LocalModelKind(SPACE, lambda: MiniLM(assets), _CONTENT_TOKENS)  # a token has at least one byte
+    # a token has at least one byte
+    return LocalModelKind(SPACE, lambda: MiniLM(assets), _CONTENT_TOKENS, frozenset({"LATIN"}))

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+from unicodedata import name
 
 from app.providers.schemas import EmbeddingSpaceName, Vectors
+
+_FIRST_CHARACTERS: Final = 200
 
 
 class LocalModel(Protocol):
@@ -24,9 +27,18 @@ class LocalModelKind:
     """A model that can be loaded: its embedding space, the function that loads it, and the bytes of a short text.
 
     `load` raises Unavailable if the files of the model are missing or damaged. Text of up to `short_text_bytes` is one
-    piece, so it is not given to the model to split.
+    piece, so it is not given to the model to split. `scripts` are those in which the model has words, as the names of
+    their letters in Unicode begin.
     """
 
     space: EmbeddingSpaceName
     load: Callable[[], LocalModel]
     short_text_bytes: int
+    scripts: frozenset[str]
+
+    def reads(self, text: str) -> bool:
+        """Return whether at least half of the letters at the start of a text are of the model's scripts."""
+        if text.isascii():
+            return True
+        letters = [name(letter, "") for letter in text[:_FIRST_CHARACTERS] if letter.isalpha()]
+        return 2 * sum(one.split(" ", 1)[0] in self.scripts for one in letters) >= len(letters)

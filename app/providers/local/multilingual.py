@@ -25,6 +25,7 @@ MULTILINGUAL_EXTRA: Final = "turnkeep[multilingual]"
 _PIECE_TOKENS: Final = 254
 # More than a piece has. Only a query can be longer.
 _MAX_CHARACTERS: Final = 2048
+_SCRIPTS: Final = frozenset({"LATIN", "CYRILLIC", "ARABIC", "CJK", "HIRAGANA", "KATAKANA", "HANGUL", "THAI"})
 
 
 class _Encoder(Protocol):
@@ -62,7 +63,7 @@ class MultilingualEncoder:
 
 def multilingual() -> LocalModelKind:
     """Return the multilingual model (150 MB, half a second to load)."""
-    return LocalModelKind(SPACE, _load, _PIECE_TOKENS)
+    return LocalModelKind(SPACE, _load, _PIECE_TOKENS, _SCRIPTS)
 
 
 def _load() -> MultilingualEncoder:

@@ -665,6 +665,8 @@ export const strings = {
     parts: "Score: ",
     measured: (cosine: number | null, bm25: number) => `${cosine === null ? "no vector" : `cosine ${cosine.toFixed(3)}`}, BM25 ${bm25.toFixed(2)}.`,
     words: "Words of the query:",
+    expectedMeaning: "meaning (expected)",
+    expectedMeaningHelp: "No vector was compared. This is the meaning that the shared words let expect.",
     terms: {
       meaning: "The text is near in meaning.",
       words: "The text has words of the query.",

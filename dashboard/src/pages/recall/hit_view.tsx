@@ -45,7 +45,7 @@ export const HitView = memo(function HitView({ hit, place, otherPlace, mark, onM
       {hit.explain && (
         <details class="small" open>
           <summary>{text.parts}<span class="muted"> {hit.explain.reason}</span></summary>
-          <Terms terms={hit.explain.terms} />
+          <Terms terms={hit.explain.terms} hasVector={hit.explain.cosine !== null} />
           <p class="muted number">
             {text.measured(hit.explain.cosine, hit.explain.bm25)}
             {hit.explain.words.length > 0 && <> {text.words} {hit.explain.words.join(", ")}</>}
@@ -102,14 +102,14 @@ function Provenance({ hit }: { hit: RecallHit }) {
 }
 
 /** The terms of the score that are not zero, largest first, as bars on one scale; those below zero go to the left. */
-function Terms({ terms }: { terms: ScoreTerms }) {
+function Terms({ terms, hasVector }: { terms: ScoreTerms; hasVector: boolean }) {
   const shown = (Object.entries(terms) as [keyof ScoreTerms, number][]).filter(([, value]) => Math.abs(value) >= 0.0005);
   shown.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
   return (
     <dl class="terms">
       {shown.map(([name, value]) => (
-        <div key={name} title={text.terms[name]}>
-          <dt>{name}</dt>
+        <div key={name} title={name === "meaning" && !hasVector ? text.expectedMeaningHelp : text.terms[name]}>
+          <dt>{name === "meaning" && !hasVector ? text.expectedMeaning : name}</dt>
           <dd>
             <span class={value < 0 ? "bar below" : "bar"}><span style={{ width: `${Math.min(100, Math.abs(value) * 100)}%` }} /></span>
             <span class="number">{number(Math.round(value * 1000) / 1000)}</span>

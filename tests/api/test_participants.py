@@ -165,4 +165,7 @@ async def test_subscribers_of_a_list_get_reread_where_a_conversation_is_too_larg
         conversation = await client.conversation(participants=largest[:20])
         assert (await events.next() or {})["type"] == "reread"
         await client.patch(f"/v1/conversations/{conversation}", json={"participants": ["ann"]})
-        assert (await events.next() or {})["conversation"]["participants"][0]["actor"] == "ann"
+        event = await events.next() or {}
+        while event["type"] == "reread":  # a busy server may ask for it more than once
+            event = await events.next() or {}
+        assert event["conversation"]["participants"][0]["actor"] == "ann"

@@ -664,12 +664,20 @@ async def test_an_append_of_a_tenant_without_webhooks_pays_nothing_and_with_one_
     conversation = await client.conversation()
     for _ in range(2):
         await client.append(conversation, "warm")
-    with counted_statements() as before:
-        await client.append(conversation, "one")
+
+    async def shortest() -> list[str]:
+        # an append can pay for a key or limits that are read again after some time
+        runs: list[list[str]] = []
+        for _ in range(3):
+            with counted_statements() as sent:
+                await client.append(conversation, "said")
+            runs.append(sent)
+        return min(runs, key=len)
+
+    before = await shortest()
     assert "webhook" not in " ".join(before)
     await hook(client, receiver)
-    with counted_statements() as after:
-        await client.append(conversation, "two")
+    after = await shortest()
     assert first_words(after)[:-1] == first_words(before)[:-1]
     assert after[-1].count("insert into webhook_deliveries") == 1
     assert after[-1].endswith("commit")

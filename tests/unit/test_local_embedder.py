@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,8 +138,7 @@ def test_a_short_text_is_one_piece_unchanged() -> None:
 )
 def test_pieces_cover_the_text_and_are_read_whole(embedder: LocalEmbedder, text: str) -> None:
     pieces = embedder.split(text)
-    model = embedder._loaded()  # noqa: SLF001
-    assert isinstance(model, MiniLM)
+    model: Any = embedder._loaded()  # noqa: SLF001
     assert all(len(model._tokenizer.encode(piece).ids) <= 256 for piece in pieces)  # noqa: SLF001
     position = 0
     for piece in pieces:

@@ -75,7 +75,7 @@ def test_the_settings_by_group_have_each_setting_once() -> None:
     for name in setting_fields():
         assert page.count(f"\n| `TURNKEEP_{name.upper()}` | ") == 1, name
     assert "| `TURNKEEP_PORT` | whole number, ≥ 0, ≤ 65535 | `8765` |" in page
-    assert "| `TURNKEEP_EMBEDDER` | `local` or `openai` or `none` | `local` |" in page
+    assert "| `TURNKEEP_EMBEDDER` | `local` or `local-multilingual` or `openai` or `none` | `local` |" in page
 
 
 def test_the_reference_shows_operations_with_their_fields_and_objects() -> None:

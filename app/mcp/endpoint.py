@@ -2,7 +2,8 @@
 
 Origin, key and body of a request are checked here, before the SDK. So an unauthorised request costs no parsing, a body
 is as strict as over REST, and no answer repeats the input. Refusals before the protocol starts are problems; an invalid
-message is answered by a JSON-RPC error.
+message is answered by a JSON-RPC error. The SDK is imported for the first message of the process: it takes 20 MB, and
+a quarter of the time that all other imports take, which an installation without agents would pay at each start.
 """
 
 import asyncio
@@ -10,10 +11,8 @@ import email.message
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.types import INVALID_REQUEST, PARSE_ERROR
 from prometheus_client import CollectorRegistry
 from pydantic import JsonValue
 from starlette.datastructures import Headers
@@ -27,14 +26,19 @@ from app.core.ids import format_id
 from app.core.tracing.spans import describe_current_span
 from app.core.validation.invalid import cut_fields
 from app.core.validation.json_text import parse_json
-from app.mcp.outcomes import OutcomeFilter
-from app.mcp.request_log import RequestLog, RequestRecord
-from app.mcp.server import ASKING, CALL_TOOL, McpRequest, McpServer
+from app.mcp.request_log import ASKING, McpRequest, RequestLog, RequestRecord
+from app.mcp.tool_list import CALL_TOOL, Offer
 from app.settings import Settings
 from app.settings.hosts import host_of, is_loopback
 from app.tenancy.limits.schemas import RATE_STATE, WITHOUT_SLOT, RateStatus
 from app.tenancy.schemas import Caller, agent_name
 
+if TYPE_CHECKING:
+    from app.mcp.server import McpServer
+
+_PARSE_ERROR: Final = -32700
+_INVALID_REQUEST: Final = -32600
+"""Codes of JSON-RPC 2.0."""
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "name", "arguments", "_meta", "uri", "cursor"})
 _ENVELOPE_DEPTH: Final = 2
 """Levels of a message around the arguments of a tool, which may be as deep as a REST body."""
@@ -48,33 +52,24 @@ class McpEndpoint:
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
         self._settings = settings
         self._request_log = RequestLog(registry)
-        self._server = McpServer(settings, self._request_log)
-        self._known = self._server.known | _ENVELOPE
-        self._manager: StreamableHTTPSessionManager | None = None
+        self._offer = Offer(settings)
+        self._known = self._offer.known | _ENVELOPE
+        self._protocol: _Protocol | None = None
 
     @property
     def names(self) -> frozenset[str]:
         """Return the names of all methods and offered tools."""
-        return self._server.names
+        return self._offer.names
 
     @asynccontextmanager
     async def open(self, services: Container) -> AsyncGenerator[None]:
         """Answer requests with these services, until the block ends; one block at a time."""
-        self._server.services = services
-        self._manager = StreamableHTTPSessionManager(
-            self._server.protocol_server(),
-            json_response=True,
-            stateless=True,
-            max_request_body_size=self._settings.requests.max_request_bytes,
-        )
-        stopping = asyncio.Event()
-        running = asyncio.create_task(_run_until(self._manager, stopping))
+        self._protocol = protocol = _Protocol(self._settings, self._offer, self._request_log, services)
         try:
             yield
         finally:
-            self._manager = None
-            stopping.set()
-            await running
+            self._protocol = None
+            await protocol.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, and log it."""
@@ -93,41 +88,33 @@ class McpEndpoint:
                 raise
 
     async def _answer(self, record: RequestRecord, request: Request, send: Send) -> None:
-        if self._manager is None or self._server.services is None:
+        if self._protocol is None:
             raise RuntimeError("a request before the application is open")
+        services = self._protocol.services
         _require_origin(request.headers, self._settings)
-        caller = await _authenticate(request, record, self._server.services)
+        caller = await _authenticate(request, record, services)
         body = await request.body()
         try:
             message = _one_message(await self._parse(request.headers, body))
         except AppError as error:
             record.status = error.code
-            code = PARSE_ERROR if error.kind == "malformed" else INVALID_REQUEST
+            code = _PARSE_ERROR if error.kind == "malformed" else _INVALID_REQUEST
             await self._refuse(code, error)(request.scope, request.receive, send)
             return
-        record.tool = self._server.label(*message)
-        rate = self._take_rate(request, caller, *message)
-        cast("dict[str, object]", request.scope["state"])[ASKING] = McpRequest(caller, record, rate)
-        outcome = OutcomeFilter(send)
-        answer = self._manager.handle_request(_trimmed(request.scope), _replaying(body, request.receive), outcome.send)
-        if self._server.rate_class(*message) in WITHOUT_SLOT:
-            await answer
+        record.tool = self._offer.label(*message)
+        rate_class = self._offer.rate_class(*message)
+        status = services.tenancy.rates.take(caller, rate_class)
+        _show_rate(request, status, message[0])
+        cast("dict[str, object]", request.scope["state"])[ASKING] = McpRequest(caller, record, status)
+        server = await self._protocol.server()
+        answer = server.answer(_trimmed(request.scope), _replaying(body, request.receive), send)
+        if rate_class in WITHOUT_SLOT:
+            outcome = await answer
         else:
-            async with self._server.services.tenancy.slots.slot(caller.key_tenant_id):
-                await answer
-        if not record.is_carried and outcome.status is not None:
-            record.status = outcome.status
-
-    def _take_rate(self, request: Request, caller: Caller, method: str, name: JsonValue) -> RateStatus | None:
-        """Count a message. Raises RateLimited `rate_limited`, except for a call of a tool: its result is the error."""
-        if self._server.services is None:
-            return None
-        status = self._server.services.tenancy.rates.take(caller, self._server.rate_class(method, name))
-        if status is not None:
-            cast("dict[str, object]", request.scope["state"])[RATE_STATE] = status
-            if method != CALL_TOOL:
-                status.require()
-        return status
+            async with services.tenancy.slots.slot(caller.key_tenant_id):
+                outcome = await answer
+        if not record.is_carried and outcome is not None:
+            record.status = outcome
 
     async def _parse(self, headers: Headers, body: bytes) -> JsonValue:
         declared = email.message.Message()
@@ -151,10 +138,58 @@ class McpEndpoint:
         return Response(json.dumps(answer), status_code=status, media_type="application/json")
 
 
-async def _run_until(manager: StreamableHTTPSessionManager, stopping: asyncio.Event) -> None:
-    # in its own task: the task that opens the manager must close it, and another task may close a lifespan
-    async with manager.run():
-        await stopping.wait()
+class _Protocol:
+    """The server of the protocol while the application is open. It is imported and started by the first message."""
+
+    def __init__(self, settings: Settings, offer: Offer, request_log: RequestLog, services: Container) -> None:
+        self.services = services
+        self._max_request_bytes = settings.requests.max_request_bytes
+        self._offer = offer
+        self._request_log = request_log
+        self._stopping = asyncio.Event()
+        self._server: asyncio.Future[McpServer] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def server(self) -> "McpServer":
+        """Return the started server. The first call takes about a second; other requests are answered meanwhile."""
+        if self._server is None:
+            self._server = asyncio.get_running_loop().create_future()
+            # in its own task: the task that opens the manager must close it, and a request ends before the application
+            self._running = asyncio.create_task(self._run(self._server))
+        # a client that goes away must not end the start that others wait for
+        return await asyncio.shield(self._server)
+
+    async def _run(self, server: "asyncio.Future[McpServer]") -> None:
+        try:
+            make = await asyncio.to_thread(_imported_server)
+            made = make(self._offer, self._request_log, self.services, max_request_bytes=self._max_request_bytes)
+            async with made.running():
+                server.set_result(made)
+                await self._stopping.wait()
+        except Exception as error:
+            if server.done():
+                raise
+            server.set_exception(error)
+
+    async def close(self) -> None:
+        """Stop the server if there is one."""
+        self._stopping.set()
+        if self._running is not None:
+            await self._running
+
+
+def _imported_server() -> "type[McpServer]":
+    from app.mcp.server import McpServer  # noqa: PLC0415
+
+    return McpServer
+
+
+def _show_rate(request: Request, status: RateStatus | None, method: str) -> None:
+    """Let the answer show the rate. Raises RateLimited, except for a call of a tool: its result is the error."""
+    if status is not None:
+        cast("dict[str, object]", request.scope["state"])[RATE_STATE] = status
+        if method != CALL_TOOL:
+            status.require()
 
 
 async def _authenticate(request: Request, record: RequestRecord, services: Container) -> Caller:

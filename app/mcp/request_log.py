@@ -15,7 +15,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from app.core.ids import format_id
 from app.core.telemetry import get_logger
+from app.tenancy.limits.schemas import RateStatus
+from app.tenancy.schemas import Caller
 
+ASKING: Final = "mcp_asking"
+"""Key of an `McpRequest` in the state of a request."""
 UNKNOWN: Final = "unknown"
 """Label of unknown tools and methods: a caller's text must not become a label."""
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -36,6 +40,20 @@ class RequestRecord:
     status: str = "cancelled"
     is_carried: bool = False
     started: float = field(default_factory=time.perf_counter)
+
+
+@dataclass(frozen=True, slots=True)
+class McpRequest:
+    """The caller, the log entry and the rate of a request. A call of a tool may be over its rate."""
+
+    caller: Caller
+    record: RequestRecord
+    rate: RateStatus | None
+
+    @property
+    def request_id(self) -> str:
+        """Return the id of the request."""
+        return self.record.request_id
 
 
 class RequestLog:

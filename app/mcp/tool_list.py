@@ -1,15 +1,20 @@
-"""The list of tools for the protocol: the offered tools of this installation, and their instructions."""
+"""What this installation offers over the protocol: its tools by name, with their rates and instructions.
+
+Nothing here needs the SDK of the protocol, which is imported when the first message comes.
+"""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, cast
 
-from mcp.types import Tool as ListedTool
-from mcp.types import ToolAnnotations
+from pydantic import JsonValue
 
 from app.agents.tools.registry import all_tools
 from app.agents.tools.small_profile import small_tools
 from app.agents.tools.tool import Group, Tool
 from app.core.errors import Unavailable
+from app.core.validation.invalid import property_names
+from app.formats.parse.validation import MEMBER_NAMES
+from app.mcp.request_log import UNKNOWN
 from app.settings import Settings
 from app.tenancy.schemas import Caller, RateClass
 
@@ -39,6 +44,47 @@ RATE_CLASSES: Final[Mapping[str, RateClass]] = {
 }
 """Classes of tools by name, as of the same operations over REST. The others are reads or writes, by their hints."""
 
+CALL_TOOL: Final = "tools/call"
+_METHODS: Final = frozenset(
+    {
+        "initialize", "ping", "server/discover", "notifications/initialized", "notifications/cancelled",
+        "tools/list", "resources/list", "resources/templates/list", "resources/read",
+    }
+)  # fmt: skip
+"""Methods that the log names; `tools/call` is logged by the name of the tool."""
+
+
+class Offer:
+    """The offered tools of an installation, and whether it has resources.
+
+    Raises Unavailable `mcp_tool_unknown` if a setting hides a tool that does not exist.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.tools: Final = offered_tools(settings)
+        self.has_resources: Final = not agent_is_exclusive(settings)
+        schemas = [tool.input_schema for tool in self.tools.values()]
+        self.known: Final = MEMBER_NAMES.union(
+            name for one in schemas for name in property_names(cast("JsonValue", one))
+        )
+        """All member names that arguments may have."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of all methods and offered tools."""
+        return frozenset(self.tools) | _METHODS
+
+    def rate_class(self, method: str, name: JsonValue) -> RateClass:
+        """Return the class in which a message is counted."""
+        tool = self.tools.get(name) if method == CALL_TOOL and isinstance(name, str) else None
+        return RateClass.READ if tool is None else rate_class_of(tool)
+
+    def label(self, method: str, name: JsonValue) -> str:
+        """Return the log label of a message: the tool, else the method; `unknown` for other names."""
+        if method == CALL_TOOL:
+            return name if isinstance(name, str) and name in self.tools else UNKNOWN
+        return method if method in _METHODS else UNKNOWN
+
 
 def rate_class_of(tool: Tool) -> RateClass:
     """Return the class in which calls of a tool are counted."""
@@ -51,18 +97,6 @@ def instructions(tools: Iterable[Tool], caller: Caller) -> str:
     has_memory = any(tool.access.long_term or tool.group is Group.AGENT for tool in usable)
     uses = [_USES[tool.name] for tool in usable if tool.name in _USES]
     return " ".join([_ABOUT_MEMORY if has_memory else _ABOUT, *uses, _DATA])
-
-
-def listed(tool: Tool) -> ListedTool:
-    """Return a tool as the protocol lists it."""
-    return ListedTool(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=tool.input_schema,
-        output_schema=tool.output_schema,
-        annotations=ToolAnnotations(title=tool.title, **tool.hints),
-    )
 
 
 def offered_tools(settings: Settings) -> Mapping[str, Tool]:

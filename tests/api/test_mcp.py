@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from app.agents.tools.tool import Group
 from app.core.errors import Unavailable
 from app.core.telemetry import configure_logging
 from app.main import create_app
+from app.mcp import endpoint
 from app.mcp.tool_list import offered_tools
 from app.settings import Settings
 from app.tenancy.schemas import Scope
@@ -407,6 +409,39 @@ async def test_memory_tools_and_single_tools_are_switched_off(
         for name in ("append_turns", "recall_memory"):
             with pytest.raises(MCPError, match="Unknown tool"):
                 await mcp.call_tool(name, {})
+
+
+async def test_a_client_that_goes_away_does_not_end_the_start_of_the_protocol(
+    client: Client, database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importing, imported, starts = threading.Event(), threading.Event(), 0
+    really = endpoint._imported_server  # noqa: SLF001
+
+    def imported_server() -> Any:
+        nonlocal starts
+        starts += 1
+        importing.set()
+        assert imported.wait(30)
+        return really()
+
+    monkeypatch.setattr(endpoint, "_imported_server", imported_server)
+    async with (
+        open_service(database, tmp_path, embedder="none") as late,
+        serving(late.app, late.settings) as listening,
+        httpx.AsyncClient(timeout=30) as http,
+    ):
+        headers = {"Authorization": f"Bearer {client.key}"}
+        refused_first = await post(http, listening, client.key, b"{")
+        assert (refused_first.json()["error"]["code"], starts) == (-32700, 0)
+        first = asyncio.create_task(post(http, listening, client.key, message("tools/list")))
+        assert await asyncio.to_thread(importing.wait, 30)
+        second = asyncio.create_task(post(http, listening, client.key, message("tools/list")))
+        first.cancel()
+        meanwhile = await http.get(f"http://127.0.0.1:{listening}/v1/conversations", headers=headers)
+        assert (meanwhile.status_code, second.done()) == (200, False)
+        imported.set()
+        assert [tool["name"] for tool in (await second).json()["result"]["tools"]] == OFFERED
+        assert starts == 1
 
 
 @pytest.mark.slow

@@ -64,8 +64,8 @@ def test_a_server_leaves_out_what_only_some_installations_need(tmp_path: Path) -
         taken.bind(("127.0.0.1", 0))
         done, imported = run(("serve", "--port", str(taken.getsockname()[1])), tmp_path)
     assert (done.returncode, "cannot be listened on" in done.stderr) == (1, True), done.stderr[-2000:]
-    assert imported >= {"fastapi", "mcp"}
-    assert imported.isdisjoint({"alembic", "nats", "openai", "pygments"})
+    assert "fastapi" in imported
+    assert imported.isdisjoint({"alembic", "mcp_types", "nats", "openai", "pygments"})
     # a hidden module is listed too, but none below it
     assert not re.search(r"(rich|watchfiles)\.\w", done.stderr)
     assert not re.search(r"opentelemetry\.(sdk|exporter|instrumentation)", done.stderr)

@@ -27,7 +27,7 @@ from app.core.tracing.spans import describe_current_span
 from app.core.validation.invalid import cut_fields
 from app.core.validation.json_text import parse_json
 from app.mcp.request_log import ASKING, McpRequest, RequestLog, RequestRecord
-from app.mcp.tool_list import CALL_TOOL, Offer
+from app.mcp.tool_list import CALL_TOOL, OfferedTools
 from app.settings import Settings
 from app.settings.hosts import host_of, is_loopback
 from app.tenancy.limits.schemas import RATE_STATE, WITHOUT_SLOT, RateStatus
@@ -52,7 +52,7 @@ class McpEndpoint:
     def __init__(self, settings: Settings, registry: CollectorRegistry) -> None:
         self._settings = settings
         self._request_log = RequestLog(registry)
-        self._offer = Offer(settings)
+        self._offer = OfferedTools(settings)
         self._known = self._offer.known | _ENVELOPE
         self._protocol: _Protocol | None = None
 
@@ -141,7 +141,7 @@ class McpEndpoint:
 class _Protocol:
     """The server of the protocol while the application is open. It is imported and started by the first message."""
 
-    def __init__(self, settings: Settings, offer: Offer, request_log: RequestLog, services: Container) -> None:
+    def __init__(self, settings: Settings, offer: OfferedTools, request_log: RequestLog, services: Container) -> None:
         self.services = services
         self._max_request_bytes = settings.requests.max_request_bytes
         self._offer = offer

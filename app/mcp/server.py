@@ -42,7 +42,7 @@ from app.mcp import resources
 from app.mcp.errors import protocol_error, tool_error
 from app.mcp.outcomes import OutcomeFilter
 from app.mcp.request_log import ASKING, UNKNOWN, McpRequest, RequestLog, RequestRecord
-from app.mcp.tool_list import Offer, instructions
+from app.mcp.tool_list import OfferedTools, instructions
 
 Context: TypeAlias = ServerRequestContext[None, Request]
 ResultT = TypeVar("ResultT")
@@ -51,7 +51,9 @@ ResultT = TypeVar("ResultT")
 class McpServer:
     """Tools and resources for the caller of a request, over the streamable HTTP of the SDK."""
 
-    def __init__(self, offer: Offer, request_log: RequestLog, services: Container, *, max_request_bytes: int) -> None:
+    def __init__(
+        self, offer: OfferedTools, request_log: RequestLog, services: Container, *, max_request_bytes: int
+    ) -> None:
         self._offer = offer
         self._request_log = request_log
         self._services = services

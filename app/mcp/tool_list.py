@@ -54,7 +54,7 @@ _METHODS: Final = frozenset(
 """Methods that the log names; `tools/call` is logged by the name of the tool."""
 
 
-class Offer:
+class OfferedTools:
     """The offered tools of an installation, and whether it has resources.
 
     Raises Unavailable `mcp_tool_unknown` if a setting hides a tool that does not exist.

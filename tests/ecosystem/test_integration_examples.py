@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "openapi/clients/python"
 PACKAGE = CLIENT / "src/turnkeep_client"
 GUIDE = ROOT / "docs/guides/integrations.md"
-SHARED = {"__init__", "messages", "history", "response_items"}
+SHARED = {"__init__", "messages", "history", "response_items", "store_items"}
 
 
 def integrations() -> list[str]:

@@ -21,6 +21,8 @@ from tests.support.process import Process
 CLIENT = ROOT / "openapi/clients/python/src"
 INTEGRATIONS = {  # with their framework, and its lock
     "openai_agents": "openai-agents",
+    "langgraph": "langchain",
+    "langchain": "langchain",
 }
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]

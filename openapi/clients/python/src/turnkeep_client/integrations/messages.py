@@ -26,15 +26,26 @@ class Call:
     name: str
     arguments: str
 
+    @property
+    def parsed(self) -> JsonObject:
+        """The arguments as an object; empty if they are none."""
+        try:
+            value = cast("object", json.loads(self.arguments))
+        except ValueError:
+            value = None
+        return cast("JsonObject", value) if isinstance(value, dict) else {}
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a message says. `call_id` is the call that a message of the role `tool` answers."""
+    """What a message says. A message of the role `tool` answers the call `call_id`, or has several `results`."""
 
     role: types.Role
     text: str = ""
     calls: tuple[Call, ...] = ()
     call_id: str | None = None
+    results: tuple[tuple[str, str], ...] = ()
+    """Call ids, and the text of each result."""
 
 
 def turn_of(framework: str, message: Mapping[str, object], shown: Shown) -> types.TurnInput:
@@ -46,7 +57,12 @@ def turn_of(framework: str, message: Mapping[str, object], shown: Shown) -> type
     part = {"type": _GIVEN, "format": framework, "json": _pieces(json.dumps(message), text)}
     content: list[object] = [{"type": "text", "text": text}, part] if text else [part]
     turn: types.TurnInput = {"role": shown.role, "content": cast("list[types.ContentPart]", content)}
-    if shown.role == "tool":
+    if shown.role == "tool" and shown.results:
+        turn["tool_results"] = [
+            {"tool_call_id": call_id, "content": _storable(result)}
+            for call_id, result in {_name(call_id): result for call_id, result in shown.results}.items()
+        ]
+    elif shown.role == "tool":
         turn["tool_call_id"] = _name(shown.call_id)
     elif shown.role == "assistant" and shown.calls:
         calls = {_name(call.id): call for call in shown.calls}
@@ -58,13 +74,26 @@ def turn_of(framework: str, message: Mapping[str, object], shown: Shown) -> type
 
 
 def message_of(framework: str, turn: types.Turn) -> JsonObject | None:
-    """Return the message that a turn was made of; None if another program wrote the turn."""
-    for part in _parts(turn["content"]):
-        pieces = part.get("json")
-        if part.get("type") == _GIVEN and part.get("format") == framework and isinstance(pieces, list):
-            text = json.dumps(text_of(turn["content"]))
-            return cast("JsonObject", json.loads(text.join(cast("list[str]", pieces))))
-    return None
+    """Return the message that a turn was made of; None if another program wrote the turn, or if it continues one."""
+    pieces = _given(framework, turn)
+    return cast("JsonObject", json.loads(json.dumps(text_of(turn["content"])).join(pieces))) if pieces else None
+
+
+def turns_of(framework: str, message: Mapping[str, object], shown: Sequence[Shown]) -> list[types.TurnInput]:
+    """Return the turns of a message that is shown as several: the first has it, the others continue it."""
+    first, *others = shown or [Shown("assistant")]
+    turns = [turn_of(framework, message, first)]
+    for one in others:
+        turn = turn_of(framework, {}, one)
+        parts = cast("list[types.ContentPart]", turn.get("content"))
+        continuation = cast("types.ContentPart", {"type": _GIVEN, "format": framework, "json": []})
+        turns.append({**turn, "content": [*parts[:-1], continuation]})
+    return turns
+
+
+def continues_message(framework: str, turn: types.Turn) -> bool:
+    """Return whether a turn belongs to the message of a turn before it."""
+    return _given(framework, turn) == []
 
 
 def shown_of(turn: types.Turn) -> Shown:
@@ -83,6 +112,14 @@ def text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(filter(None, map(_part_text, _parts(content))))
+
+
+def _given(framework: str, turn: types.Turn) -> list[str] | None:
+    for part in _parts(turn["content"]):
+        pieces = part.get("json")
+        if part.get("type") == _GIVEN and part.get("format") == framework and isinstance(pieces, list):
+            return cast("list[str]", pieces)
+    return None
 
 
 def _part_text(part: Mapping[str, object]) -> str:

@@ -23,6 +23,7 @@ INTEGRATIONS = {  # with their framework, and its lock
     "openai_agents": "openai-agents",
     "langgraph": "langchain",
     "langchain": "langchain",
+    "pydantic_ai": "pydantic-ai",
 }
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]

@@ -24,6 +24,7 @@ INTEGRATIONS = {  # with their framework, and its lock
     "langgraph": "langchain",
     "langchain": "langchain",
     "pydantic_ai": "pydantic-ai",
+    "autogen": "autogen",
 }
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
 def carried(request: dict[str, Any]) -> Reply:
     """The model of the examples: knows of the second session only what it is sent."""
-    asked = str(request["messages"][-1]["content"])
+    asked = str([message["content"] for message in request["messages"] if message["role"] == "user"][-1])
     if QUESTION not in asked:
         return says(NOTED)
     return says(RECALLED if STATEMENT in json.dumps(request["messages"]) else "Nobody told me.")

@@ -30,7 +30,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test test-slow check soak bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check pictures dev clean
+.PHONY: help run test test-slow check soak ecosystem bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check pictures dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -98,6 +98,10 @@ pictures: .venv/.dev assets ## take the pictures of the dashboard in docs/images
 soak: .venv/.dev assets ## run the long tests
 	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600
 	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
+
+# The first time it installs each framework into .venv/ecosystem, from the package index.
+ecosystem: .venv/.dev assets ## run the tests with agent frameworks, each in an environment of its own
+	$(BIN)/pytest -n 0 tests/ecosystem --timeout 1200
 
 bench: .venv/.dev assets ## measure everything, and write bench/RESULTS.md (some of it: make bench BENCH="--part reads")
 	$(BIN)/python bench/run.py $(BENCH)

@@ -26,7 +26,7 @@ from app.diagnostics.service import Monitor, ProcessFigures
 from app.mcp.endpoint import McpEndpoint
 from app.routers.documents import docs_pages
 from app.routers.documents.openapi import openapi_document
-from app.routers.http.dependencies import require_caller
+from app.routers.http.dependencies import require_caller, require_room
 from app.routers.http.lifecycle_metrics import add_lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
@@ -112,8 +112,7 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry=_telemetry(),
     )
     app.state.settings = settings
-    app.state.body_guard = require_caller
-    app.state.slot_of = slot_of
+    _add_hooks(app)
     app.state.metrics = registry
     app.state.frame_members = frame_members()
     app.state.connections = Connections(registry, settings=settings.live)
@@ -130,6 +129,13 @@ def create_app(settings: Settings) -> FastAPI:
     install_middleware(app, settings, registry, monitor)
     app.openapi = lambda: openapi_document(app)
     return app
+
+
+def _add_hooks(app: FastAPI) -> None:
+    """Set what `StrictJsonRoute` does with each call."""
+    app.state.require_room = require_room
+    app.state.body_guard = require_caller
+    app.state.slot_of = slot_of
 
 
 def _telemetry() -> TelemetryConfig:

@@ -177,6 +177,33 @@ async def test_a_tenant_with_many_calls_leaves_another_one_its_turn_and_nothing_
         assert narrow.container.tenancy.slots._used_by == {}  # noqa: SLF001
 
 
+async def test_a_call_beyond_those_that_may_wait_is_refused_before_it_is_read(
+    narrow: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await narrow.new_tenant() as one, await narrow.new_tenant() as other:
+        conversation = await one.conversation()
+        await other.conversation(id=conversation)
+        path = f"/v1/conversations/{conversation}/turns"
+        held = Held(monkeypatch)
+        json_type = {"Content-Type": "application/json"}
+        turns = {"turns": [{"role": "user", "content": "kept"}]}
+        calls = [asyncio.create_task(one.post(path, json=turns)) for _ in range(5)]
+        await until(lambda: narrow.container.tenancy.slots.waiting == 3)
+
+        refused = await one.post(path, content=b"{", headers=json_type)
+        assert problem(refused, 503, "overloaded")["retryable"] is True
+        assert "RateLimit" in refused.headers, "it counts as a call of its key"
+        problem(await one.get(f"{path}?limit=1&unknown=1"), 503, "overloaded")
+        problem(await one.post("/openai/v1/embeddings", content=b"{", headers=json_type), 400, "malformed_json")
+        problem(await other.post(path, content=b"{", headers=json_type), 400, "malformed_json")
+        problem(await narrow.client(None).get(path), 401, "unauthenticated")
+        problem(await narrow.client("tk_unknown").get(path), 401, "unauthenticated")
+
+        held.go_on.set()
+        assert [answer.status_code for answer in await asyncio.gather(*calls)] == [201] * 5
+        problem(await one.post(path, content=b"{", headers=json_type), 400, "malformed_json")
+
+
 async def test_frames_and_tools_take_slots_too(narrow: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     async with await narrow.new_tenant() as one, await narrow.new_tenant() as other:
         conversation = await one.conversation()

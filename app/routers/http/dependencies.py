@@ -14,7 +14,8 @@ from app.conversations.schemas.conversations import IdOf
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
 from app.core.tracing.spans import describe_current_span
-from app.routers.http.rates import take_rate
+from app.routers.http.rates import rate_class_of, take_rate
+from app.tenancy.limits.schemas import WITHOUT_SLOT
 from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Scope
 
 
@@ -69,6 +70,16 @@ get_caller = CallerSecurity()
 async def require_caller(request: Request) -> None:
     """Refuse a request without a valid key or token before its body is read."""
     await get_caller(request)
+
+
+async def require_room(request: Request) -> None:
+    """Refuse a call that needs a slot while as many calls of its tenant wait as may, with Unavailable `overloaded`.
+
+    The caller's key is checked first. While no call waits, nothing is done.
+    """
+    slots = (await get_container(request)).tenancy.slots
+    if slots.is_awaited and rate_class_of(request) not in WITHOUT_SLOT:
+        slots.require_room((await get_caller(request)).key_tenant_id)
 
 
 async def get_key_holder(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:

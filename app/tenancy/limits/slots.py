@@ -43,6 +43,16 @@ class TenantSlots:
         """Return the number of waiting calls."""
         return sum(map(len, self._waiting.values()))
 
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether a call of any tenant waits."""
+        return bool(self._waiting)
+
+    def require_room(self, tenant: TenantId) -> None:
+        """Raise Unavailable `overloaded` if as many calls of the tenant wait as may."""
+        if len(self._waiting.get(tenant, ())) >= self._max_waiting:
+            raise _overloaded()
+
     @asynccontextmanager
     async def slot(self, tenant: TenantId) -> AsyncGenerator[None]:
         """Hold a slot. Raises Unavailable `overloaded` if there is none in time, or too many calls wait already."""
@@ -78,9 +88,8 @@ class TenantSlots:
         return used < self._shared or (used < self._alone and monotonic() >= self._shared_until)
 
     async def _wait(self, tenant: TenantId) -> None:
+        self.require_room(tenant)
         waiting = self._waiting.setdefault(tenant, deque())
-        if len(waiting) >= self._max_waiting:
-            raise _overloaded()
         granted = asyncio.get_running_loop().create_future()
         waiting.append(granted)
         try:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from app.core.telemetry import configure_logging
 from app.settings import Settings
@@ -29,6 +30,10 @@ from tests.support.shared import share
 from tests.support.slow import pytest_collection_modifyitems
 
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
+
+# no test is timed: machines are busy
+hypothesis_settings.register_profile("untimed", deadline=None)
+hypothesis_settings.load_profile("untimed")
 
 collect_ignore_glob = ["soak/long_*"]
 

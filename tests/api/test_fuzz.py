@@ -157,7 +157,6 @@ def test_no_generated_request_breaks_or_is_echoed(
 
     @settings(
         max_examples=25,
-        deadline=None,
         database=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),

@@ -261,7 +261,6 @@ async def working(service: Service) -> AsyncIterator[None]:
             await task
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("served", "page"),
     [

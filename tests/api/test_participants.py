@@ -21,7 +21,7 @@ DOCUMENT: dict[str, Any] = api_document()
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 BODIES = {"ConversationCreate": ConversationCreate, "ConversationUpdate": ConversationUpdate}
 ANSWER_BYTES = 100_000
-QUIET = settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+QUIET = settings(max_examples=100, database=None, suppress_health_check=list(HealthCheck))
 CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 
 

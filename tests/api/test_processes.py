@@ -18,8 +18,6 @@ from app.core.database.revisions import head_revision, known_revisions
 from tests.support.command import PLAIN, migrated_data
 from tests.support.process import START_S, Process, process_folder, terminal
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture
 def folder() -> Iterator[Path]:

@@ -220,7 +220,6 @@ class Load:
 # the whole move
 
 
-@pytest.mark.timeout(300)  # searches on two replicas without a pause, on whatever machine
 @pytest.mark.slow
 async def test_an_installation_moves_back_and_forth_under_load_and_no_recall_fails(
     pair: tuple[Service, Service], fake: FakeOpenAI
@@ -798,7 +797,6 @@ async def test_only_an_operator_reaches_spaces_and_what_cannot_be_is_refused(
 # the command
 
 
-@pytest.mark.timeout(300)  # each command is a process
 @pytest.mark.slow
 async def test_the_command_fills_compares_and_switches_and_goes_back_and_drops(
     pair: tuple[Service, Service], fake: FakeOpenAI, tmp_path: Path
@@ -834,7 +832,6 @@ async def test_the_command_fills_compares_and_switches_and_goes_back_and_drops(
         assert await vectors(one) == {"local": 40}
 
 
-@pytest.mark.timeout(300)  # each command is a process
 @pytest.mark.slow
 async def test_a_command_that_is_killed_goes_on_where_it_stopped_when_it_is_run_again(
     pair: tuple[Service, Service], fake: FakeOpenAI, tmp_path: Path

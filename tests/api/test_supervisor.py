@@ -13,7 +13,7 @@ import pytest
 from tests.support.command import migrated_data
 from tests.support.process import Process, children, process_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 
 def until(condition: Callable[[], Any], *, seconds: float = 60) -> Any:

@@ -14,7 +14,7 @@ from tests.support.api import Client
 
 TEXT = "Héllo 👋🏽, trams of 東京\u2028and Lisbon: " + "words and 🌊 " * 20
 
-pytestmark = [pytest.mark.slow, needs_typescript, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, needs_typescript]
 Run = Callable[..., Awaitable[Any]]
 
 

@@ -14,8 +14,6 @@ import pytest
 from app.core.embedded_postgres.server import EmbeddedPostgres
 from tests.support.process import ROOT
 
-pytestmark = pytest.mark.timeout(400)
-
 
 def turnkeep(folder: Path, *words: str | Path, **more: str) -> "subprocess.CompletedProcess[str]":
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEP_", "DATABASE_URL"))}

@@ -30,7 +30,7 @@ def pytest_run(*words: str, server: str, timeout_s: float = 100, **more: str) ->
 @pytest.mark.parametrize(
     "files",
     [
-        pytest.param(SLICE, marks=pytest.mark.timeout(300)),
+        pytest.param(SLICE),
         pytest.param(LONG_SLICE, marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],
     ids=["short", "long"],

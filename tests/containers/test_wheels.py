@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +12,13 @@ from pathlib import Path
 import pytest
 from turnkeep_minilm import FOLDER, PINNED
 
+from tests.soak.crash import say
 from tests.support.process import ROOT, Process, process_folder
 
 UV = Path(sys.executable).parent / "uv"
 PACKAGE = ROOT / "packages/turnkeep-minilm"
 
 pytestmark = [
-    pytest.mark.timeout(400),
     pytest.mark.skipif(not UV.exists(), reason="uv is not installed in the environment: make dev"),
 ]
 
@@ -111,16 +110,34 @@ def test_installed_from_a_folder_of_wheels_it_serves(wheels: Path) -> None:
         serves(environment / "bin/turnkeep", place / "first")
 
 
+def interpreter(version: str) -> str:
+    """The path of a Python that is installed on this machine; the test is skipped without one."""
+    found = uv("python", "find", "--system", "--no-python-downloads", version, UV_PYTHON="")
+    if found.returncode != 0:
+        pytest.skip(f"Python {version} is not installed")
+    return found.stdout.strip()
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_installed_by_pip_alone_it_serves(wheels: Path) -> None:
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_installed_by_pip_alone_it_serves(wheels: Path, version: str) -> None:
     """All that it depends on comes from the package index, in the newest versions that it accepts."""
+    python = interpreter(version)
     with process_folder() as place:
         environment = place / "venv"
-        venv.create(environment, with_pip=True)
+        subprocess.run([python, "-m", "venv", environment], check=True)
         installed = subprocess.run(
             [environment / "bin/pip", "install", "--quiet", "--find-links", wheels, "turnkeep"], cwd=place,
             capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
         assert installed.returncode == 0, installed.stderr
         serves(environment / "bin/turnkeep", place / "first")
+        used = sum(path.stat().st_size for path in environment.rglob("*") if path.is_file() and not path.is_symlink())
+        say(f"Python {version}: {used / 2**20:.0f} MiB installed")
+
+
+@pytest.mark.slow
+def test_the_wheel_of_turnkeep_is_small(wheels: Path) -> None:
+    (turnkeep,) = wheels.glob("turnkeep-*.whl")
+    assert turnkeep.stat().st_size < 20_000_000

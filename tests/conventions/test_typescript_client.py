@@ -14,7 +14,6 @@ SOURCES = ("chat.ts", "narrow.ts", "tsconfig.json")
 
 
 @pytest.mark.skipif(not (BIN / "tsc").exists(), reason="no TypeScript compiler: make openapi-lint installs it")
-@pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_a_chat_compiles_against_the_generated_client_and_wrong_lines_do_not(tmp_path: Path) -> None:
     for name in SOURCES:

@@ -186,7 +186,6 @@ async def mixed(
 BOTH = ["said to the old one", "said to the new one", "streamed by the old one", "streamed by the new one"]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.slow
 async def test_release_0_1_0_goes_on_and_starts_again_on_the_schema_of_the_next_release(
     url: str, tmp_path: Path, release_0_1_0: Path
@@ -205,7 +204,6 @@ async def test_release_0_1_0_goes_on_and_starts_again_on_the_schema_of_the_next_
     assert await schema.current_version(url) == SchemaVersion(NEXT, FIRST_RELEASE), "the old one changed nothing"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("migrates", [True, False])
 @pytest.mark.slow
 async def test_this_release_serves_on_the_schema_of_the_next_release(
@@ -233,7 +231,6 @@ async def test_a_release_refuses_a_schema_without_what_it_needs(url: str, tmp_pa
         assert refused.value.code == "schema_newer"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.slow
 async def test_release_0_1_0_refuses_a_schema_without_what_it_needs(
     url: str, tmp_path: Path, release_0_1_0: Path

@@ -13,9 +13,7 @@ from app.index.analyser.words import words
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "2000"))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-common = settings(
-    max_examples=max(100, EXAMPLES // 10), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
-)
+common = settings(max_examples=max(100, EXAMPLES // 10), suppress_health_check=list(HealthCheck), print_blob=True)
 # letters, marks that belong to the letter before them, apostrophes, scripts without spaces, what stands between words
 awkward = st.text("abΣςﬁ\uff11é \u0301\u0338'\u2019_-.,=\n日本ไทก\U0001f600", max_size=60)
 texts = awkward | st.text(st.characters(blacklist_categories=("Cs",)), max_size=60)

@@ -348,7 +348,6 @@ def check_anthropic(messages: list[Any]) -> None:
 @pytest.mark.parametrize("target", list(Format))
 @settings(
     max_examples=EXAMPLES // len(Format),
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(data=st.data())
@@ -469,7 +468,7 @@ def check_coverage(case: Case, made: Assembled) -> None:
             assert any(part.covers(at) for at in positions - shown)
 
 
-@settings(max_examples=max(30, EXAMPLES // 20), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=max(30, EXAMPLES // 20), suppress_health_check=list(HealthCheck))
 @given(cases(), st.integers(1, 300))
 @pytest.mark.timeout(3600)
 def test_a_budget_that_works_never_stops_working_when_it_grows(case: Case, more: int) -> None:
@@ -481,7 +480,7 @@ def test_a_budget_that_works_never_stops_working_when_it_grows(case: Case, more:
     assert made.usage.used <= case.budget + more
 
 
-@settings(max_examples=max(30, EXAMPLES // 20), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=max(30, EXAMPLES // 20), suppress_health_check=list(HealthCheck))
 @given(cases())
 @pytest.mark.timeout(3600)
 def test_with_room_for_everything_asked_for_nothing_is_dropped_and_no_turn_is_displaced(case: Case) -> None:

@@ -32,9 +32,7 @@ ITEM = TypeAdapter[Any](ResponseInputItemParam)
 LIMITS = LimitSettings(max_turns_per_append=10_000)
 SECRET = "thought-aloud"
 
-common = settings(
-    max_examples=max(20, EXAMPLES // 40), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
-)
+common = settings(max_examples=max(20, EXAMPLES // 40), suppress_health_check=list(HealthCheck), print_blob=True)
 
 chars = st.characters(blacklist_categories=("Cs",), blacklist_characters="\x00")
 anything = st.text(chars, max_size=20)

@@ -10,7 +10,6 @@ from tests.soak.erasure_crash import run_round
 SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.slow
 async def test_an_erasure_goes_on_after_kill_of_the_server_and_leaves_nothing() -> None:
     counts = await run_round(SEED, kinds=("server",), conversations=8, turns=25)

@@ -11,7 +11,6 @@ SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("has_pooler", [False, True], ids=["both servers in the URL", "through PgBouncer"])
 async def test_what_was_acknowledged_survives_a_failover_to_the_standby_exactly_once(has_pooler: bool) -> None:  # noqa: FBT001
     report = await run_round(seed=SEED, failovers=1, has_pooler=has_pooler, clients=8)

@@ -15,7 +15,6 @@ MESSAGES = int(os.environ.get("TURNKEEP_SOAK_MESSAGES", "20000"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_no_changed_message_is_an_unexpected_error() -> None:
     counts = await run(SEED, messages=400)
     assert (counts["frames sent"], counts["messages sent"]) == (400, 400)

@@ -13,7 +13,6 @@ from tests.support.api import Client, Service
 SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.slow
 async def test_an_import_goes_on_after_a_kill_of_the_server_and_gives_the_same_bytes(
     service: Service, client: Client

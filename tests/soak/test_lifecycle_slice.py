@@ -10,7 +10,6 @@ from tests.soak.lifecycle import Options, run
 SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.slow
 async def test_turns_survive_kills_of_server_and_postgres_exactly_once() -> None:
     report = await run(Options(SEED, calls=40, sessions=5, kills=2))

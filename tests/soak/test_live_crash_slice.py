@@ -10,7 +10,6 @@ from tests.soak.live_crash import LiveOptions, run_round
 SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.slow
 async def test_what_was_streamed_survives_kills_of_writer_replica_and_postgres_and_every_window_converges() -> None:
     cycle = ("writer", "writer's replica", "postgres")

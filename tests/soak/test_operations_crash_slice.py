@@ -11,7 +11,6 @@ SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_kills_while_all_operations_are_called_break_no_invariant() -> None:
     report = await run_round(SEED, kills=2, callers=2, servers=1)
     assert report.violations == []

@@ -11,7 +11,6 @@ from tests.soak.search_crash import run_round
 SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.slow
 async def test_both_servers_find_what_the_reference_says_after_kill_of_a_server_and_of_postgres() -> None:
     counts: Counter[str] = await run_round(SEED, range(2), steps=6, kinds=("server", "postgres"))

@@ -10,7 +10,6 @@ from tests.soak.understanding import UnderstandingOptions, run_round
 SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.slow
 async def test_erased_turns_have_a_summary_for_any_killed_process_and_failure_of_the_model() -> None:
     report = await run_round(UnderstandingOptions(SEED, kills=2, operations=12, longest_pause_s=1.0))

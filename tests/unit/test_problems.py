@@ -457,7 +457,7 @@ def _planted(depth: int) -> st.SearchStrategy[JsonValue]:
     return leaf | st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4)
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=60)
 @given(value=_planted(4), wrap=st.booleans())
 @pytest.mark.slow
 def test_no_generated_body_is_echoed_or_logged(*, value: JsonValue, wrap: bool) -> None:

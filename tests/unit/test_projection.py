@@ -348,7 +348,7 @@ def test_of_open_turns_so_much_text_is_held_and_shown_and_the_rest_when_one_ends
     assert reader.texts == {format_id(other): "äöü!"}
 
 
-@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_for_any_loss_on_the_bus_memory_is_limited_and_every_reader_ends_with_all(data: st.DataObject) -> None:
     world = World(data, open_bytes=data.draw(st.integers(1, 30)))
@@ -374,7 +374,7 @@ def test_for_any_loss_on_the_bus_memory_is_limited_and_every_reader_ends_with_al
     assert world.projection._counter.bytes == 0  # noqa: SLF001
 
 
-@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_for_any_loss_on_the_bus_every_reader_ends_with_the_written_text(data: st.DataObject) -> None:
     world = World(data)

@@ -292,7 +292,7 @@ def any_features(draw: st.DrawFn) -> EntryFeatures:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(features=any_features(), by_vector=st.booleans(), by_words=st.booleans(), kinds=st.sampled_from([0, 2, 4, 8]))
 @pytest.mark.slow
 def test_arrays_and_loops_give_the_same_scores(

@@ -5,6 +5,7 @@
 3. *Fairness*: the same while 64 clients of the first tenant ask as fast as they can.
 4. *Overload*: requests of the first tenant start at four times the sustainable rate, whether or not earlier ones were
    answered, while the other tenant's client and a probe of `/healthz` go on.
+   The loads of 3 and 4 come from a process of their own: the times of the others are those of the server.
 5. *Recovery*: the other tenant's client alone again; memory, and every append that was acknowledged is read back.
 """
 
@@ -12,14 +13,18 @@ import argparse
 import asyncio
 import itertools
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from client import Client, RequestFailedError
 from server import Server, serve
@@ -52,6 +57,13 @@ class Figures:
         p50, most = statistics.median(self.times_s), max(self.times_s)
         statuses = dict(sorted(self.statuses.items()))
         return f"p50 {p50 * 1000:.1f} ms, p95 {p95 * 1000:.1f} ms, max {most * 1000:.0f} ms, {statuses}"
+
+
+class Flood(NamedTuple):
+    """The figures of a load, and how many calls were not started since too many were open."""
+
+    figures: Figures
+    skipped: int
 
 
 @dataclass
@@ -105,6 +117,11 @@ async def asked(client: Client, figures: Figures, path: str, body: bytes | None 
     return answer.body if answer.status < 400 else None  # noqa: PLR2004 - of HTTP
 
 
+async def many_clients(seconds: float, tenant: Tenant) -> Flood:
+    """Let 64 clients call in a closed loop."""
+    return Flood(await closed_loop(tenant, FLOOD_CLIENTS, seconds), 0)
+
+
 async def closed_loop(tenant: Tenant, clients: int, seconds: float, *, pause_s: float = 0.0) -> Figures:
     """Let each client send its next call when the last one is answered."""
     figures, until = Figures(), time.perf_counter() + seconds
@@ -122,8 +139,8 @@ async def closed_loop(tenant: Tenant, clients: int, seconds: float, *, pause_s: 
     return figures
 
 
-async def open_loop(tenant: Tenant, per_s: float, seconds: float) -> tuple[Figures, int]:
-    """Start calls at a rate; return the figures, and how many were not started since too many were open."""
+async def open_loop(per_s: float, seconds: float, tenant: Tenant) -> Flood:
+    """Start calls at a rate."""
     figures, open_calls, skipped = Figures(), set[asyncio.Task[None]](), 0
     idle: list[Client] = []
     started = time.perf_counter()
@@ -147,7 +164,12 @@ async def open_loop(tenant: Tenant, per_s: float, seconds: float) -> tuple[Figur
     for client in idle:
         with suppress(OSError):
             await client.__aexit__(None, None, None)
-    return figures, skipped
+    return Flood(figures, skipped)
+
+
+def flood(tenant: Tenant, load: Callable[[Tenant], Coroutine[None, None, Flood]]) -> tuple[Flood, dict[str, str]]:
+    """Run a load in this process; return what came of it, and the acknowledged turns with their conversations."""
+    return asyncio.run(load(tenant)), tenant.acknowledged
 
 
 async def probing(url: str, stopped: asyncio.Event) -> Figures:
@@ -160,21 +182,24 @@ async def probing(url: str, stopped: asyncio.Event) -> Figures:
     return figures
 
 
-async def beside(url: str, other: Tenant, load: Callable[[], Awaitable[object]]) -> tuple[Figures, Figures]:
-    """Run a load; return the figures of the other tenant's one client, and of the probe, at the same time."""
-    stopped = asyncio.Event()
-    probe = asyncio.create_task(probing(url, stopped))
-    running = asyncio.ensure_future(load())
-    figures = Figures()
-    async with Client(other.url, other.key) as client:
-        step = 0
-        while not running.done():
-            await other.mixed(client, figures, step)
-            step += 1
-            await asyncio.sleep(PAUSE_S)
-    await running
+async def beside(
+    flooding: Tenant, other: Tenant, load: Callable[[Tenant], Coroutine[None, None, Flood]]
+) -> tuple[Flood, Figures, Figures]:
+    """Run a load; return what came of it, and the figures of the other tenant's client and of the probe meanwhile."""
+    stopped, figures = asyncio.Event(), Figures()
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        probe = asyncio.create_task(probing(other.url, stopped))
+        running = asyncio.get_running_loop().run_in_executor(process, flood, flooding, load)
+        async with Client(other.url, other.key) as client:
+            step = 0
+            while not running.done():
+                await other.mixed(client, figures, step)
+                step += 1
+                await asyncio.sleep(PAUSE_S)
+        flooded, acknowledged = await running
+    flooding.acknowledged |= acknowledged
     stopped.set()
-    return figures, await probe
+    return flooded, figures, await probe
 
 
 async def lost_appends(tenant: Tenant) -> int:
@@ -216,16 +241,10 @@ async def measure(server: Server, seconds: float) -> None:
     before = memory_mib(server.pid)
     alone = await closed_loop(other, 1, 10, pause_s=PAUSE_S)
     print(f"other tenant alone: {alone.shown()}")
-    fair, health = await beside(server.url, other, lambda: closed_loop(flooding, FLOOD_CLIENTS, seconds / 2))
+    _, fair, health = await beside(flooding, other, partial(many_clients, seconds / 2))
     print(f"other tenant beside {FLOOD_CLIENTS} clients: {fair.shown()}; healthz {health.shown()}")
-    over: list[tuple[Figures, int]] = []
-
-    async def overload() -> None:
-        over.append(await open_loop(flooding, OVERLOAD * per_s, seconds))
-
-    other_figures, health = await beside(server.url, other, overload)
-    [(accepted, skipped)] = over
-    print(f"overload at {OVERLOAD * per_s:.0f} a second: {accepted.shown()}, {skipped} not sent")
+    flooded, other_figures, health = await beside(flooding, other, partial(open_loop, OVERLOAD * per_s, seconds))
+    print(f"overload at {OVERLOAD * per_s:.0f} a second: {flooded.figures.shown()}, {flooded.skipped} not sent")
     print(f"other tenant meanwhile: {other_figures.shown()}; healthz {health.shown()}")
     print(f"other tenant in the first 5 s after: {(await closed_loop(other, 1, 5, pause_s=PAUSE_S)).shown()}")
     print(f"memory: {before:.0f} MiB before, {memory_mib(server.pid):.0f} MiB after")

@@ -64,6 +64,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.tenancy.limits.rates.CallRates._buckets": (Why.TENANT, "calls that keys may still make"),
     "app.tenancy.limits.rates.CallRates._policies": (Why.NO_TENANT_DATA, "limits by class and rate"),
     "app.tenancy.limits.slots.TenantSlots._used_by": (Why.TENANT, "how many calls of each tenant are worked on"),
+    "app.tenancy.limits.slots.TenantSlots._refusals": (Why.TENANT, "the order in which calls are refused"),
     "app.tenancy.limits.slots.TenantSlots._waiting": (Why.TENANT, "waiting calls, each with the future of its caller"),
     "app.tenancy.limits.quotas.TenantQuotas._known": (Why.TENANT, "what tenants have stored today"),
     "app.tenancy.limits.failed_keys.FailedKeys._left": (Why.NO_TENANT_DATA, "invalid keys that addresses may send"),

@@ -79,7 +79,7 @@ async def require_room(request: Request) -> None:
     """
     slots = (await get_container(request)).tenancy.slots
     if slots.is_awaited and rate_class_of(request) not in WITHOUT_SLOT:
-        slots.require_room((await get_caller(request)).key_tenant_id)
+        await slots.require_room((await get_caller(request)).key_tenant_id)
 
 
 async def get_key_holder(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:

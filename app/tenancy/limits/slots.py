@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Final
+from weakref import WeakValueDictionary
 
 from app.core.errors import Unavailable
 from app.core.ids import TenantId
@@ -35,6 +36,7 @@ class TenantSlots:
         self._wait_s = settings.concurrent_calls_wait_s
         self._used_by: dict[TenantId, int] = {}
         self._waiting: dict[TenantId, deque[asyncio.Future[None]]] = {}
+        self._refusals: WeakValueDictionary[TenantId, asyncio.Lock] = WeakValueDictionary()
         self._last: TenantId | None = None
         self._shared_until = 0.0
 
@@ -48,10 +50,18 @@ class TenantSlots:
         """Return whether a call of any tenant waits."""
         return bool(self._waiting)
 
-    def require_room(self, tenant: TenantId) -> None:
-        """Raise Unavailable `overloaded` if as many calls of the tenant wait as may."""
-        if len(self._waiting.get(tenant, ())) >= self._max_waiting:
-            raise _overloaded()
+    async def require_room(self, tenant: TenantId) -> None:
+        """Raise Unavailable `overloaded` if as many calls of the tenant wait as may.
+
+        The calls of a tenant are refused one by one, each in an iteration of the loop of its own: whoever else needs
+        the loop waits for one refusal at a time, and not for a flood of them.
+        """
+        if not self._is_full(tenant):
+            return
+        async with self._refusals.setdefault(tenant, asyncio.Lock()):
+            await asyncio.sleep(0)
+            if self._is_full(tenant):
+                raise _overloaded()
 
     @asynccontextmanager
     async def slot(self, tenant: TenantId) -> AsyncGenerator[None]:
@@ -87,8 +97,12 @@ class TenantSlots:
         used = self._used_by.get(tenant, 0)
         return used < self._shared or (used < self._alone and monotonic() >= self._shared_until)
 
+    def _is_full(self, tenant: TenantId) -> bool:
+        return len(self._waiting.get(tenant, ())) >= self._max_waiting
+
     async def _wait(self, tenant: TenantId) -> None:
-        self.require_room(tenant)
+        if self._is_full(tenant):
+            raise _overloaded()
         waiting = self._waiting.setdefault(tenant, deque())
         granted = asyncio.get_running_loop().create_future()
         waiting.append(granted)

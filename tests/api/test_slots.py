@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,27 @@ async def test_a_cancelled_call_that_was_just_granted_its_slot_gives_it_back() -
     with suppress(asyncio.CancelledError):
         await waiting
     assert (own._used_by, own.waiting) == ({}, 0)  # noqa: SLF001
+
+
+async def test_calls_beyond_those_that_may_wait_are_refused_one_by_one() -> None:
+    own = slots(concurrent_calls=1, concurrent_calls_shared=1, concurrent_calls_waiting=1)
+    await own.acquire(ONE)
+    waiting = asyncio.create_task(own.acquire(ONE))
+    await asyncio.sleep(0)
+    await own.require_room(OTHER)
+    refused = [asyncio.create_task(own.require_room(ONE)) for _ in range(20)]
+    counts = [0]
+    while counts[-1] < len(refused):
+        await asyncio.sleep(0)
+        counts.append(sum(task.done() for task in refused))
+    assert max(after - before for before, after in pairwise(counts)) == 1
+    assert {getattr(task.exception(), "code", None) for task in refused} == {"overloaded"}
+
+    late = asyncio.create_task(own.require_room(ONE))
+    own.release(ONE)
+    await waiting
+    assert await late is None, "there is room again before its turn"
+    own.release(ONE)
 
 
 # over the API

@@ -182,6 +182,12 @@ async def an_agent_goes_on_in_a_second_session(turnkeep: Turnkeep) -> None:
     assert system.role == MessageRole.SYSTEM
     assert "allergic to peanuts. How is Lisbon?" in str(system.content), system
     assert "Am I allergic" not in str(system.content)
+    memory: Any = {"content": "Peanuts are what Mia cannot eat.", "owner": "mia"}
+    turnkeep.api.store_memory(body=memory, x_agent_id=PROJECT)
+    asked = [ChatMessage(role="user", content="Am I allergic to peanuts?")]
+    for agent_id, is_found in ((None, False), (PROJECT, True)):
+        own = TurnkeepMemoryBlock(turnkeep=turnkeep, owner="mia", project=PROJECT, agent_id=agent_id)
+        assert ("what Mia cannot eat" in await own.aget(asked)) == is_found
     other = TurnkeepMemoryBlock(turnkeep=turnkeep, owner="bob", project=PROJECT)
     assert await other.aget([ChatMessage(role="user", content="Am I allergic to peanuts?")]) == ""
 

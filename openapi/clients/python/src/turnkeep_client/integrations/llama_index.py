@@ -2,7 +2,8 @@
 
 The store keeps each message as one turn of the conversation whose external id is the `session_id` of the memory. Which
 messages `Memory` has archived is one position in the metadata of that conversation. Invariant: archived messages stay
-stored, so the block finds them. The block searches turns, summaries, facts and memories of all sessions of an owner.
+stored, so the block finds them. The block searches turns, summaries and facts of all sessions of an owner, and the
+memories of an agent.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ _ARCHIVED: Final = "llama_index.archived_position"
 _MAX_HISTORIES: Final = 1_000
 _MAX_QUERY: Final = 8_000
 _MAX_HITS: Final = 200
+_MAX_MEMORIES: Final = 20
 _ROLES: Final[Mapping[str, types.Role]] = {
     "system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool",
 }  # fmt: skip
@@ -186,9 +188,9 @@ class TurnkeepChatStore(AsyncDBChatStore):
 class TurnkeepMemoryBlock(BaseMemoryBlock[str]):
     """A memory block for `Memory.from_defaults(memory_blocks=[TurnkeepMemoryBlock(owner="mia")])`.
 
-    It gives what the newest user message recalls of all sessions of the owner in the project, and of the memories of
-    the agent: at most `k` lines of at least `min_relevance`, within `token_limit`. Messages of the chat history are
-    left out.
+    It gives what the newest user message recalls of all sessions of the owner in the project, and with `agent_id` of
+    the memories of this agent: at most `k` lines of at least `min_relevance`, within `token_limit`. Messages of the
+    chat history are left out.
 
     With `TurnkeepChatStore` all messages are in Turnkeep already. With another chat store set
     `accept_short_term_memory=True`: then messages that leave the chat history are appended to the conversation of the
@@ -201,8 +203,8 @@ class TurnkeepMemoryBlock(BaseMemoryBlock[str]):
     turnkeep: Turnkeep = Field(default_factory=Turnkeep, exclude=True)
     owner: str | None = None
     project: str = "default"
-    agent_id: str = "default"
-    kinds: list[types.EntryKind] = Field(default=["turn", "summary", "fact", "memory"])
+    agent_id: str | None = None
+    kinds: list[types.EntryKind] = Field(default=["turn", "summary", "fact"])
     k: int = 8
     min_relevance: float = 0.11
     token_limit: int = 1_000
@@ -249,14 +251,26 @@ class TurnkeepMemoryBlock(BaseMemoryBlock[str]):
             "kinds": self.kinds,
             "k": min(self.k + len(shown), _MAX_HITS),
             "min_relevance": self.min_relevance,
-            "agent_id": self.agent_id,
             "project": self.project,
         }
         if self.owner is not None:
             body["owner"] = self.owner
         hits = self.turnkeep.api.recall(body=body)["data"]
-        lines = [_line(hit) for hit in hits if hit["text"] not in shown]
-        return self._fitting(lines[: self.k], self.token_limit)
+        found = [(hit["score"], _line(hit)) for hit in hits if hit["text"] not in shown]
+        found += [(memory["score"], _listed(memory["content"])) for memory in self._memories(query)]
+        found.sort(key=lambda one: one[0], reverse=True)
+        return self._fitting([line for _, line in found[: self.k]], self.token_limit)
+
+    def _memories(self, query: str) -> list[types.MemoryEntry]:
+        if self.agent_id is None:
+            return []
+        body: types.MemoryQuery = {
+            "query": query[:_MAX_QUERY],
+            "top_k": min(self.k, _MAX_MEMORIES),
+            "min_relevance": self.min_relevance,
+            "filters": {} if self.owner is None else {"owner": self.owner},
+        }
+        return self.turnkeep.api.search_memories(body=body, x_agent_id=self.agent_id)["entries"]
 
     def _fitting(self, lines: Sequence[str], token_limit: int) -> str:
         """Return the first lines that fit together."""
@@ -274,9 +288,13 @@ class TurnkeepMemoryBlock(BaseMemoryBlock[str]):
 
 def _line(hit: types.TurnHit | types.FactHit | types.SummaryHit | types.MemoryHit) -> str:
     """Return a hit as one line; of a turn with its day and actor."""
-    text = " ".join(hit["text"].split())
     turn = hit["turn"]
-    return f"- {text}" if turn is None else f"- [{turn['occurred_at'][:10]}, {turn['actor']}] {text}"
+    source = "" if turn is None else f"[{turn['occurred_at'][:10]}, {turn['actor']}] "
+    return _listed(f"{source}{hit['text']}")
+
+
+def _listed(text: str) -> str:
+    return f"- {' '.join(text.split())}"
 
 
 def _position(turn: types.Turn) -> int:

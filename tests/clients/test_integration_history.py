@@ -54,6 +54,17 @@ async def test_items_of_agents_come_back_in_order_exactly_as_they_were(turnkeep:
     assert [item for turn in newest for item in items_of_turn(turn)] == ITEMS[-3:]
 
 
+async def test_turns_after_a_position_and_metadata_beside_that_of_others(turnkeep: Turnkeep) -> None:
+    history = ConversationHistory(turnkeep, "positions", metadata={"channel": "web"})
+    await asyncio.to_thread(history.append, [turn_of_item(item) for item in ITEMS])
+    later = await asyncio.to_thread(history.turns, after=4)
+    assert [item for turn in later for item in items_of_turn(turn)] == ITEMS[4:]
+    await asyncio.to_thread(history.update_metadata, {"archived": 4})
+    assert (await asyncio.to_thread(history.conversation))["metadata"] == {"channel": "web", "archived": 4}
+    await asyncio.to_thread(history.update_metadata, {"archived": None})
+    assert (await asyncio.to_thread(history.conversation))["metadata"] == {"channel": "web"}
+
+
 async def test_items_are_stored_once_and_shown_to_other_models(turnkeep: Turnkeep) -> None:
     history = ConversationHistory(turnkeep, "shown")
     await asyncio.to_thread(history.append, [turn_of_item(item) for item in ITEMS[:5]])

@@ -24,6 +24,7 @@ INTEGRATIONS = {  # with their framework, and its lock
     "langgraph": "langchain",
     "langchain": "langchain",
     "pydantic_ai": "pydantic-ai",
+    "llama_index": "llama-index",
     "autogen": "autogen",
 }
 
@@ -44,7 +45,7 @@ def run(integration: str, server: Process, program: Path, *arguments: str) -> st
     url = f"http://127.0.0.1:{server.port}"
     environment = {name: os.environ[name] for name in names if name in os.environ} | {
         "TURNKEEP_URL": url, "TURNKEEP_API_KEY": server.key,
-        "OPENAI_BASE_URL": f"{url}/openai/v1", "OPENAI_API_KEY": server.key,
+        "OPENAI_BASE_URL": f"{url}/openai/v1", "OPENAI_API_BASE": f"{url}/openai/v1", "OPENAI_API_KEY": server.key,
         "OPENAI_AGENTS_DISABLE_TRACING": "1", "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(CLIENT),
     }  # fmt: skip
     done = subprocess.run(

@@ -51,9 +51,21 @@ class ConversationHistory:
                 self._conversation_id = found.id
             return self._conversation_id
 
-    def turns(self, limit: int | None = None) -> list[types.Turn]:
-        """Return the newest turns in chronological order, all of them without a `limit`."""
-        return self._in_conversation(lambda conversation_id: self._turns(conversation_id, limit))
+    def turns(self, limit: int | None = None, *, after: int | None = None) -> list[types.Turn]:
+        """Return the newest turns in chronological order, all of them without a `limit`.
+
+        `after` leaves out the turns up to this position.
+        """
+        return self._in_conversation(lambda conversation_id: self._turns(conversation_id, limit, after))
+
+    def conversation(self) -> types.Conversation:
+        """Return the conversation with its metadata and counters."""
+        return self._in_conversation(self.turnkeep.api.get_conversation)
+
+    def update_metadata(self, metadata: Mapping[str, types.JsonValue]) -> None:
+        """Merge metadata into that of the conversation; null removes a member."""
+        body: types.ConversationUpdate = {"metadata": dict(metadata)}
+        self._in_conversation(lambda conversation_id: self.turnkeep.api.update_conversation(conversation_id, body=body))
 
     def append(self, turns: Sequence[types.TurnInput]) -> None:
         """Append turns: all or none of each 500 turns or 4 MiB.
@@ -97,11 +109,11 @@ class ConversationHistory:
             lambda conversation_id: self.turnkeep.api.append_turns(conversation_id, body=body, idempotency_key=key)
         )
 
-    def _turns(self, conversation_id: str, limit: int | None) -> list[types.Turn]:
+    def _turns(self, conversation_id: str, limit: int | None, after: int | None) -> list[types.Turn]:
         found: list[types.Turn] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
-            page = self.turnkeep.api.list_turns(conversation_id, order="desc", limit=_PAGE, cursor=cursor)
+            page = self.turnkeep.api.list_turns(conversation_id, order="desc", after=after, limit=_PAGE, cursor=cursor)
             found += [turn for turn in page["data"] if turn["erased_at"] is None]
             if not page["has_more"]:
                 break

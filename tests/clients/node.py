@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "openapi/clients/typescript"
 TSC = PACKAGE / "node_modules/.bin/tsc"
-PROGRAM = Path(__file__).parent / "programs/scenarios.mjs"
+PROGRAMS = Path(__file__).parent / "programs"
 
 needs_typescript = pytest.mark.skipif(
     not TSC.exists() or shutil.which("node") is None, reason="no TypeScript compiler: make clients installs it"
@@ -27,6 +27,8 @@ def build(folder: Path) -> Path:
     installed.mkdir(parents=True)
     subprocess.run([TSC, "-p", PACKAGE, "--outDir", installed / "dist"], check=True, timeout=200)
     shutil.copy(PACKAGE / "package.json", installed)
+    for name in ("ai", "zod"):  # as the user of the chat route has them
+        (folder / "node_modules" / name).symlink_to(PACKAGE / "node_modules" / name)
     return folder
 
 
@@ -59,9 +61,8 @@ async def run_node(
     return (await printing).decode()
 
 
-async def scenario(folder: Path, url: str, key: str, name: str, **given: Any) -> Any:
-    """The result of a scenario of `programs/scenarios.mjs`."""
+async def scenario(folder: Path, url: str, key: str, name: str, *, program: str = "scenarios.mjs", **given: Any) -> Any:
+    """The result of a scenario of a program in `programs`."""
     on_kill = given.pop("on_kill", None)
-    program = folder / "scenarios.mjs"
-    shutil.copy(PROGRAM, program)
-    return json.loads(await run_node(program, url, key, name, json.dumps(given), on_kill=on_kill))
+    copied = Path(shutil.copy(PROGRAMS / program, folder))
+    return json.loads(await run_node(copied, url, key, name, json.dumps(given), on_kill=on_kill))

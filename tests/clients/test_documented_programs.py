@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.node import TSC, needs_typescript, run_node
+from tests.clients.node import PROGRAMS, TSC, needs_typescript, run_node
 from tests.support.api import Client
 from tests.support.fake_chat import FakeChat, open_fake_chat, says
 
@@ -74,6 +75,19 @@ async def test_the_programs_of_the_typescript_guide_work_as_printed(url: str, te
         assert await run_node(program, url, tenant.key)
 
 
+@pytest.mark.slow
+@needs_typescript
+async def test_the_chat_route_of_the_guide_answers_and_its_page_compiles(
+    url: str, tenant: Client, package: Path
+) -> None:
+    route, _ = compile_programs(package / "route", blocks(ROOT / "docs/guides/integrations.md", "ts"))
+    assert await run_node(Path(shutil.copy(PROGRAMS / "route.mjs", route.parent)), url, tenant.key) == (
+        "You said: I eat no peanuts.\nYou said: What may I cook?\n204\n"
+    )
+    (listed,) = (await tenant.get("/v1/conversations")).json()["data"]
+    assert (listed["external_id"], listed["owner"], listed["turn_count"]) == ("mia/trip", "mia", 4)
+
+
 def compile_programs(folder: Path, programs: list[str]) -> list[Path]:
     """Compile programs strictly against the package that is installed above the folder."""
     folder.mkdir()
@@ -88,6 +102,7 @@ def compile_programs(folder: Path, programs: list[str]) -> list[Path]:
         "nodenext",
         "--lib",
         "es2022,dom,dom.iterable,dom.asynciterable",
+        "--skipLibCheck",
     ]
     sources = [str(folder / f"{number}.ts") for number in range(len(programs))]
     done = subprocess.run(

@@ -77,3 +77,14 @@ async def test_a_stream_of_the_typescript_client_outlives_the_server(
     )  # fmt: skip
     assert result["reconnections"] >= 1
     assert (result["content"], result["stored"], result["followed"]) == (TEXT, [TEXT], [TEXT])
+
+
+@needs_typescript
+async def test_an_answer_of_the_chat_route_and_a_page_that_continues_it_outlive_the_server(
+    server: Process, package: Path
+) -> None:
+    async def kill() -> None:
+        await kill_and_start(server)
+
+    url = f"http://127.0.0.1:{server.port}"
+    assert await scenario(package, url, server.key, "killed", program="ai.mjs", text=TEXT, on_kill=kill) == [TEXT] * 3

@@ -10,6 +10,8 @@ export type LiveEvent = FollowConversationResponse;
 export interface FollowOptions {
   afterRev?: number;
   afterSeq?: number;
+  /** Ends the iteration, also while it waits for an event. */
+  signal?: AbortSignal;
 }
 
 /** Longer than the pauses between the comments that keep an event stream alive. */
@@ -29,7 +31,7 @@ export async function* follow(
       const onAlive = (): void => {
         lostAt = null;
       };
-      for await (const { id, event } of connection(server, conversationId, query, lastId, onAlive)) {
+      for await (const { id, event } of connection(server, conversationId, query, lastId, onAlive, options.signal)) {
         attempt = 0;
         lastId = id ?? lastId;
         if (event.type === "error") throw errorOfFrame(event);
@@ -41,6 +43,7 @@ export async function* follow(
         yield event;
       }
     } catch (error) {
+      if (options.signal?.aborted === true) return;
       if (!(error instanceof TurnkeepError)) throw error;
       lostAt ??= Date.now();
       if (!error.isRetryable || Date.now() - lostAt > server.reconnectTimeoutMs) throw error;
@@ -52,11 +55,15 @@ export async function* follow(
 /** The events of one connection with their ids; a retryable error ends it. `onAlive` is called for all that arrives. */
 async function* connection(
   server: Server, conversationId: string, query: URLSearchParams, lastId: string | null, onAlive: () => void,
+  signal: AbortSignal | undefined,
 ): AsyncGenerator<{ id: string | null; event: LiveEvent }, void> {
   const headers = new Headers({ Accept: "text/event-stream", Authorization: `Bearer ${server.apiKey}` });
   if (lastId !== null) headers.set("Last-Event-ID", lastId);
   const stop = new AbortController();
-  let timer = setTimeout(() => stop.abort(), server.timeoutMs);
+  const end = (): void => stop.abort();
+  signal?.addEventListener("abort", end);
+  if (signal?.aborted === true) end();
+  let timer = setTimeout(end, server.timeoutMs);
   const path = `${server.url}/v1/conversations/${encodeURIComponent(conversationId)}/events?${query}`;
   try {
     const response = await server.fetch(path, { headers, signal: stop.signal });
@@ -67,7 +74,7 @@ async function* connection(
     let [rest, id, data]: [string, string | null, string] = ["", null, ""];
     for (;;) {
       clearTimeout(timer);
-      timer = setTimeout(() => stop.abort(), SILENCE_MS);
+      timer = setTimeout(end, SILENCE_MS);
       const { done, value } = await reader.read();
       if (done) throw new Error("the event stream ended");
       onAlive();
@@ -87,6 +94,7 @@ async function* connection(
     throw failure instanceof TurnkeepError ? failure : connectionFailed(server, failure);
   } finally {
     clearTimeout(timer);
-    stop.abort(); // also if the caller stops reading
+    signal?.removeEventListener("abort", end);
+    end(); // also if the caller stops reading
   }
 }

@@ -64,19 +64,20 @@ export interface AppendOptions {
 /** One conversation of a server. */
 export class Conversation {
   readonly id: string;
+  /** All operations. */
+  readonly api: Operations;
   readonly #server: Server;
-  readonly #api: Operations;
 
   constructor(server: Server, api: Operations, id: string) {
     this.id = id;
     this.#server = server;
-    this.#api = api;
+    this.api = api;
   }
 
   /** Append turns, all or none. They are sent again after a failure, and nothing is stored twice. */
   async append(turns: TurnInput | TurnInput[], options: AppendOptions = {}): Promise<AppendResult> {
     const { expectedSeq, idempotencyKey } = options;
-    return this.#api.appendTurns({
+    return this.api.appendTurns({
       path: this.#path,
       body: { turns: [turns].flat(), ...(expectedSeq === undefined ? {} : { expected_seq: expectedSeq }) },
       headers: idempotencyKey === undefined ? {} : { "Idempotency-Key": idempotencyKey },
@@ -85,13 +86,13 @@ export class Conversation {
 
   /** Build the message list for a model call; `options` are the other fields of the request. */
   async context(tokenBudget: number, options: Omit<ContextRequest, "token_budget"> = {}): Promise<Context> {
-    return this.#api.buildContext({ path: this.#path, body: { ...options, token_budget: tokenBudget } });
+    return this.api.buildContext({ path: this.#path, body: { ...options, token_budget: tokenBudget } });
   }
 
   /** Iterate over all live turns, oldest first; `limit` is the size of a page. */
   turns({ limit = 100 } = {}): AsyncGenerator<Turn, void> {
     return items((cursor) =>
-      this.#api.listTurns({ path: this.#path, query: { order: "asc", limit, ...(cursor === undefined ? {} : { cursor }) } }),
+      this.api.listTurns({ path: this.#path, query: { order: "asc", limit, ...(cursor === undefined ? {} : { cursor }) } }),
     );
   }
 
@@ -102,12 +103,12 @@ export class Conversation {
    * `modelCall` takes messages in the format of OpenAI, and returns a text, a message, or several.
    */
   chat(modelCall: ModelCall, message: string, options: ChatOptions = {}): Promise<ChatResult> {
-    return chat(this.#api, this.id, modelCall, message, options);
+    return chat(this.api, this.id, modelCall, message, options);
   }
 
   /** A writer of a turn whose text arrives in pieces. It continues after lost connections. */
   stream(options: StreamOptions = {}): TurnWriter {
-    return new TurnWriter(this.#server, this.#api, this.id, options);
+    return new TurnWriter(this.#server, this.api, this.id, options);
   }
 
   /** Iterate over the events of the conversation, without an end. It continues after lost connections. */

@@ -53,8 +53,8 @@ class TenantSlots:
     async def require_room(self, tenant: TenantId) -> None:
         """Raise Unavailable `overloaded` if as many calls of the tenant wait as may.
 
-        The calls of a tenant are refused one by one, each in an iteration of the loop of its own: whoever else needs
-        the loop waits for one refusal at a time, and not for a flood of them.
+        The calls of a tenant are refused one by one, each in an iteration of the loop of its own: other tenants wait
+        for one refusal at a time, and not for a flood of them.
         """
         if not self._is_full(tenant):
             return

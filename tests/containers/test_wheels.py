@@ -114,7 +114,7 @@ def interpreter(version: str) -> str:
     """The path of a Python that is installed on this machine; the test is skipped without one."""
     found = uv("python", "find", "--system", "--no-python-downloads", version, UV_PYTHON="")
     if found.returncode != 0:
-        pytest.skip(f"Python {version} is not installed")
+        pytest.skip(f"Python {version} is not on the PATH: install it")
     return found.stdout.strip()
 
 

@@ -31,7 +31,7 @@ from tests.support.slow import pytest_collection_modifyitems
 
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
-# no test is timed: machines are busy
+# an example is not timed: machines are busy
 hypothesis_settings.register_profile("untimed", deadline=None)
 hypothesis_settings.load_profile("untimed")
 

@@ -92,6 +92,7 @@ def test_the_advisories_of_the_locked_packages_decide_the_exit_code(package: str
     assert "NOT checked" not in made.stderr
 
 
+@pytest.mark.timeout(60)
 def test_a_service_that_does_not_answer_is_no_clean_result() -> None:
     made = make("advisories", "ADVISORIES=--service-url http://127.0.0.1:1/")
     assert made.returncode != 0

@@ -216,6 +216,7 @@ def _hostile() -> list[str]:
 
 @pytest.mark.parametrize("part", _hostile())
 @pytest.mark.sampled
+@pytest.mark.timeout(240)
 def test_a_hostile_text_takes_no_longer_for_its_length(part: str) -> None:
     """64 KiB of each in no more than a few seconds: what were quadratic would take minutes. Timed by pytest."""
     redact((part * 65_536)[:65_536])

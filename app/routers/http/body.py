@@ -35,8 +35,8 @@ class StrictJsonRoute(APIRoute):
     """A route with a strict JSON body and query. Use it as `APIRouter(route_class=StrictJsonRoute)`.
 
     `max_json_depth` of `app.state.settings` limits the depth of a body. `app.state.body_guard` is awaited before a body
-    is read and before a query is refused; it authenticates the request. `app.state.require_room` is awaited before all
-    else: it refuses calls of a tenant that has too many. `app.state.slot_of` returns the slot that a
+    is read and before a query is refused; it authenticates the request. `app.state.require_room` is awaited with the
+    scope before all else: it refuses calls of a tenant that has too many. `app.state.slot_of` returns the slot that a
     request holds while it is worked on: not while its body arrives, nor while its answer is sent.
     """
 
@@ -55,7 +55,7 @@ class StrictJsonRoute(APIRoute):
 
         async def handle_strictly(request: Request) -> Response:
             wrong = None if declared is None else _wrong_parameters(request, declared)
-            await _await_hook(request, "body_guard")
+            await _guard(request)
             if wrong is not None:
                 raise wrong
             body = await request.body() if takes_json else b""
@@ -72,8 +72,9 @@ class StrictJsonRoute(APIRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, unless it is to be refused at once, which then costs a fraction of an answered one."""
-        if self.takes_slot:
-            await _await_hook(Request(scope, receive), "require_room")
+        refuse = getattr(scope["app"].state, "require_room", None)
+        if self.takes_slot and refuse is not None:
+            await cast("Callable[[Scope], Coroutine[object, object, None]]", refuse)(scope)
         await super().handle(scope, receive, send)
 
     async def _parsed(self, request: Request, body: bytes) -> Request:
@@ -114,11 +115,12 @@ class GenerateRoute(StrictJsonRoute):
         return member == "parameters"
 
 
-async def _await_hook(request: Request, name: str) -> None:
-    """Await a hook of the application, if it has one of this name."""
-    hook = cast("Callable[[Request], Coroutine[object, object, None]] | None", getattr(request.app.state, name, None))
-    if hook is not None:
-        await hook(request)
+async def _guard(request: Request) -> None:
+    guard = cast(
+        "Callable[[Request], Coroutine[object, object, None]] | None", getattr(request.app.state, "body_guard", None)
+    )
+    if guard is not None:
+        await guard(request)
 
 
 def _slot_of(request: Request) -> CallSlot | None:

@@ -8,6 +8,7 @@ from fastapi import Depends, Header, Path, Query, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from pydantic import AfterValidator, StringConstraints
+from starlette.types import Scope as AsgiScope
 
 from app.container import Container
 from app.conversations.schemas.conversations import IdOf
@@ -72,13 +73,16 @@ async def require_caller(request: Request) -> None:
     await get_caller(request)
 
 
-async def require_room(request: Request) -> None:
+async def require_room(scope: AsgiScope) -> None:
     """Refuse a call that needs a slot while as many calls of its tenant wait as may, with Unavailable `overloaded`.
 
     The caller's key is checked first. While no call waits, nothing is done.
     """
-    slots = (await get_container(request)).tenancy.slots
-    if slots.is_awaited and rate_class_of(request) not in WITHOUT_SLOT:
+    slots = cast("Container", scope["app"].state.container).tenancy.slots
+    if not slots.is_awaited:
+        return
+    request = Request(scope)
+    if rate_class_of(request) not in WITHOUT_SLOT:
         await slots.require_room((await get_caller(request)).key_tenant_id)
 
 

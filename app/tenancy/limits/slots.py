@@ -74,6 +74,7 @@ class TenantSlots:
 
     async def acquire(self, tenant: TenantId) -> None:
         """Take a slot, when the tenant may have one more. Raises Unavailable `overloaded`."""
+        await self.require_room(tenant)
         if tenant != self._last:
             if self._last is not None:
                 self._shared_until = monotonic() + SHARED_S
@@ -101,8 +102,6 @@ class TenantSlots:
         return len(self._waiting.get(tenant, ())) >= self._max_waiting
 
     async def _wait(self, tenant: TenantId) -> None:
-        if self._is_full(tenant):
-            raise _overloaded()
         waiting = self._waiting.setdefault(tenant, deque())
         granted = asyncio.get_running_loop().create_future()
         waiting.append(granted)

@@ -1,5 +1,5 @@
 // Scenarios of the chat route for the AI SDK, by name; each prints what the test compares, as JSON.
-import { isStepCount, readUIMessageStream, simulateReadableStream, streamText, tool } from "ai";
+import { isStepCount, readUIMessageStream, streamText, tool } from "ai";
 import { MockLanguageModelV4 } from "ai/test";
 import { Turnkeep } from "@turnkeep/client";
 import { history, reply, resume } from "@turnkeep/client/ai";
@@ -20,15 +20,37 @@ const spoken = (said) => [
   finish("stop"),
 ];
 
-/** A model that gives one answer after the other, and keeps the prompts. */
-function modelOf(answers, chunkDelayInMs = 0) {
+/** A model that gives one answer after the other, and keeps the prompts. `goOn` holds an answer up after its fifth word. */
+function modelOf(answers, goOn = Promise.resolve()) {
   const model = new MockLanguageModelV4({
-    doStream: async () => {
-      const chunks = answers[model.doStreamCalls.length - 1];
-      return { stream: simulateReadableStream({ chunks: typeof chunks === "string" ? spoken(chunks) : chunks, chunkDelayInMs }) };
+    doStream: async ({ abortSignal }) => {
+      const answer = answers[model.doStreamCalls.length - 1];
+      const chunks = typeof answer === "string" ? spoken(answer) : answer;
+      const stopped = new Promise((_, reject) => abortSignal?.addEventListener("abort", () => reject(abortSignal.reason)));
+      stopped.catch(() => undefined);
+      let next = 0;
+      const pull = async (controller) => {
+        if (next === 7) await Promise.race([goOn, stopped]).catch((reason) => controller.error(reason));
+        if (next < chunks.length) controller.enqueue(chunks[next++]);
+        else controller.close();
+      };
+      return { stream: new ReadableStream({ pull }, { highWaterMark: 0 }) };
     },
   });
   return model;
+}
+/** A promise, and the function that keeps it. */
+function gate() {
+  let open;
+  return [new Promise((resolve) => { open = resolve; }), () => open()];
+}
+/** Continue the answer of a chat; one that was just asked for is open a moment later. */
+async function continued(chat) {
+  for (;;) {
+    const response = await resume(chat);
+    if (response.status !== 204) return response;
+    await sleep(20);
+  }
 }
 const prompts = (model) => model.doStreamCalls.map(({ prompt }) => prompt);
 const message = (id, said) => ({ id, role: "user", parts: [{ type: "text", text: said }] });
@@ -99,12 +121,15 @@ const scenarios = {
   },
   async resumed() {
     const chat = await turnkeep.conversation("ai-resumed");
-    const response = await post(chat, "m1", "Tell me.", modelOf([text], 15));
+    const [goOn, open] = gate();
+    const response = await post(chat, "m1", "Tell me.", modelOf([text], goOn));
     const reader = response.body.getReader();
-    for (let read = 0; read < 8; read += 1) await reader.read();
+    await reader.read();
     await reader.cancel(); // the page is closed
     const elsewhere = await new Turnkeep().conversation("ai-resumed");
-    const page = await pageOf(await resume(elsewhere));
+    const opened = await continued(elsewhere);
+    open();
+    const page = await pageOf(opened);
     const shown = await history(elsewhere);
     return {
       text: textOf(page), stored: (await stored(elsewhere)).at(-1)[1], sameMessage: shown.at(-1).id === page.id,
@@ -113,12 +138,14 @@ const scenarios = {
   },
   async killed() {
     const chat = await turnkeep.conversation("ai-killed");
-    const response = await post(chat, "m1", "Tell me.", modelOf([text], 40));
+    const [goOn, open] = gate();
+    const response = await post(chat, "m1", "Tell me.", modelOf([text], goOn));
     const elsewhere = await new Turnkeep().conversation("ai-killed");
-    let continued = await resume(elsewhere);
-    for (; continued.status === 204; continued = await resume(elsewhere)) await sleep(20); // it is not open yet
-    setTimeout(() => console.error("kill"), 300);
-    const [page, resumed] = await Promise.all([pageOf(response), pageOf(continued)]);
+    const opened = await continued(elsewhere);
+    console.error("kill");
+    for (const isUp = () => fetch(`${process.env.TURNKEEP_URL}/healthz`).then(() => true, () => false); await isUp();) await sleep(5);
+    open();
+    const [page, resumed] = await Promise.all([pageOf(response), pageOf(opened)]);
     return [textOf(page), textOf(resumed), (await stored(elsewhere)).at(-1)[1]];
   },
   async failed() {
@@ -132,11 +159,13 @@ const scenarios = {
   async stopped() {
     const chat = await turnkeep.conversation("ai-stopped");
     const stop = new AbortController();
-    const response = await post(chat, "m1", "Tell me.", modelOf(["One two three four five six seven eight."], 40), { abortSignal: stop.signal });
-    setTimeout(() => stop.abort(), 250);
-    const page = await pageOf(response);
+    const [never] = gate();
+    const model = modelOf(["One two three four five six seven eight."], never);
+    const [page, watched] = (await post(chat, "m1", "Tell me.", model, { abortSignal: stop.signal })).body.tee();
+    const shown = pageOf({ body: page });
+    for await (const chunk of chunksOf({ body: watched })) if (chunk.delta === "five ") stop.abort();
     const [, [, content]] = await stored(chat);
-    return [textOf(page) === content, content.startsWith("One"), content.endsWith("eight.")];
+    return [textOf(await shown), content];
   },
   async regenerated() {
     const chat = await turnkeep.conversation("ai-regenerated");
@@ -159,7 +188,14 @@ const scenarios = {
     await chat.append([...Array(40).keys()].map((number) => ({ role: number % 2 ? "assistant" : "user", content: `${number} ${"word ".repeat(40)}` })));
     const model = modelOf(["Yes."]);
     await pageOf(await post(chat, "m1", "Do you remember?", model, { tokenBudget: 600 }));
-    return JSON.stringify(prompts(model)[0]).length;
+    return JSON.stringify(prompts(model)[0]).match(/word/g).length;
+  },
+  async meanwhile() {
+    const chat = await turnkeep.conversation("ai-meanwhile");
+    await pageOf(await post(chat, "m1", "One?", modelOf([[{ type: "error", error: new Error("down") }]]), { actor: "mia" }));
+    await chat.append({ role: "user", content: "Two?", actor: "jonas" });
+    const page = await pageOf(await post(chat, "m1", "One?", modelOf(["For you."]), { actor: "mia" }));
+    return [textOf(page), (await stored(chat)).map(([, content]) => content)];
   },
 };
 

@@ -55,7 +55,7 @@ export async function reply(
   const said = await store(chat, message, options.actor);
   const { later, running } = await openingOf(chat, said.seq ?? 0);
   if (options.regenerate === true) await erase(chat, later);
-  else if (later.length + running.length > 0) return responseOf(answerChunks(chat, said.seq ?? 0));
+  else if (running.length > 0 || later.some(({ role }) => role === "assistant")) return responseOf(answerChunks(chat, said.seq ?? 0));
   const context = await chat.context(options.tokenBudget ?? 8_000, {
     semantic_recall: { k: 5 },
     ...(options.system === undefined ? {} : { system: options.system }),

@@ -24,6 +24,7 @@ from app.conversations.service import TOKEN_EPOCHS, Conversations
 from app.core.bus.messages import Bus, Listener, Message, ThrottledCall
 from app.core.bus.notify import NotifyBus
 from app.core.bus.replicas import REPLICA, Replicas
+from app.core.database.reader import DatabaseReader
 from app.core.database.revisions import application_name
 from app.core.database.servers import Server
 from app.core.database.transactions import Database
@@ -95,6 +96,7 @@ class Container:
     settings: Settings
     database: Database
     ops: Database
+    reader: DatabaseReader
     server: Server
     tenancy: Tenancy
     administration: Administration
@@ -167,6 +169,7 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
     read_bootstrap_key(settings)  # before anything is created: an invalid key ends the start
     async with AsyncExitStack() as stack:
         base = await stack.enter_async_context(open_foundation(settings, migrate=migrate, epochs=TOKEN_EPOCHS))
+        base.reader.start()
         first_tenant_id = await install_first_key(settings, base.tenancy)
         await base.tenancy.idempotency.hash_plain_keys()
         tenancy = base.tenancy
@@ -176,7 +179,7 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         stack.push_async_callback(_end_and_write, counting, tenancy.quotas.flush)
         bus = make_bus(settings.bus, base.server)
         stack.push_async_callback(bus.close)
-        meter, guard = EmbedMeter(), base.database.refuse_in_transaction
+        meter, guard = EmbedMeter(), base.reader.refuse_in_transaction
         embedders = await open_embedders(settings.embedding, guard=guard, stack=stack, meter=meter)
         runtimes = [(one, await open_ann_maintenance(settings.index, base.ops, base.server, one)) for one in embedders]
         built = build_container(settings, base, runtimes, bus)
@@ -319,24 +322,24 @@ def build_container(
     settings: Settings, base: Foundation, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], bus: Bus
 ) -> Container:
     """Build every service on the opened resources. The first embedder leads; the bus may still be stopped."""
-    database, ops, tenancy = base.database, base.ops, base.tenancy
+    database, ops, reader, tenancy = base.database, base.ops, base.reader, base.tenancy
     counters, counter = _counters()
     queue = _queue(settings.jobs, ops, bus)
     cursors = Cursors(tenancy.secret_for("cursors"))
     spaces = build_spaces(settings.index, ops, runtimes, queue, tenancy)
-    index = SearchIndex(spaces, ops, jobs=queue, settings=settings.index, publish=bus.publish, tenancy=tenancy)
+    index = SearchIndex(spaces, ops, reader, jobs=queue, settings=settings.index, publish=bus.publish, tenancy=tenancy)
     outbox = _outbox(settings, ops, bus)
     conversations = Conversations(
         database, tenancy=tenancy, index=index, counter=counter, cursors=cursors, settings=settings, ops=ops, bus=bus,
-        outbox=outbox, jobs=queue,
+        outbox=outbox, jobs=queue, reader=reader,
     )  # fmt: skip
     spending = Spending(database, ops, cursors=cursors, settings=settings.chat)
     chat, upstream = _models(settings.chat, base, spending)
     facts = FactService(
-        database, ops, tenancy=tenancy, conversations=conversations, index=index, outbox=outbox, chat=chat,
+        database, ops, reader, tenancy=tenancy, conversations=conversations, index=index, outbox=outbox, chat=chat,
         cursors=cursors, settings=settings.facts,
     )  # fmt: skip
-    memories = Memories(database, tenancy=tenancy, index=index, cursors=cursors, settings=settings.limits)
+    memories = Memories(database, reader, tenancy=tenancy, index=index, cursors=cursors, settings=settings.limits)
     recall_service = _recall(settings, database, conversations, facts, memories, index)
     contexts = ContextBuilder(
         conversations=conversations, facts=facts, recall_service=recall_service, counters=counters,
@@ -357,10 +360,11 @@ def build_container(
     tools = ToolServices(conversations, contexts, recall_service, memories, compactor, facts)
     ask_service = AskService(tools, governance=governance, audit=audit, chat=chat, settings=settings)
     return Container(
-        settings=settings, database=database, ops=ops, server=base.server, tenancy=tenancy, conversations=conversations,
-        facts=facts, memories=memories, recall_service=recall_service, contexts=contexts, compactor=compactor,
-        governance=governance, lifecycle=lifecycle, bus=bus, queue=queue, spending=spending, chat=chat,
-        replicas=Replicas(bus.publish), rate_sharing=_rate_sharing(settings, tenancy, bus),
+        settings=settings, database=database, ops=ops, reader=reader, server=base.server, tenancy=tenancy,
+        conversations=conversations, facts=facts, memories=memories, recall_service=recall_service,
+        contexts=contexts, compactor=compactor, governance=governance, lifecycle=lifecycle, bus=bus, queue=queue,
+        spending=spending, chat=chat, replicas=Replicas(bus.publish),
+        rate_sharing=_rate_sharing(settings, tenancy, bus),
         analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
@@ -425,7 +429,7 @@ def _webhooks(
 
 
 def _refuse_in_transaction(base: Foundation) -> None:
-    base.database.refuse_in_transaction()
+    base.reader.refuse_in_transaction()
     base.ops.refuse_in_transaction()
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from app.core.database.reader import DatabaseReader
 from app.core.database.servers import Server, require_data
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
@@ -39,6 +40,7 @@ class Foundation:
     server: Server
     database: Database
     ops: Database
+    reader: DatabaseReader
     tenancy: Tenancy
 
 
@@ -62,6 +64,8 @@ async def open_foundation(
             stack.push_async_callback(pool.close)
             await pool.open()
             await pool.require_role_without_bypass()
+        reader = await server.reader(database)
+        stack.push_async_callback(reader.close)
         given = settings.tenancy.secret_key
         secret = await installation_secret(ops) if given is None else given.get_secret_value().encode()
         tenancy = Tenancy(
@@ -69,6 +73,6 @@ async def open_foundation(
             oidc=settings.oidc,
         )  # fmt: skip
         try:
-            yield Foundation(server, database, ops, tenancy)
+            yield Foundation(server, database, ops, reader, tenancy)
         finally:
             await tenancy.close()

@@ -19,6 +19,7 @@ from starlette.types import Scope
 from app.container import Container, open_container
 from app.core.bus.messages import Bus
 from app.core.database.pool import PoolUse
+from app.core.database.reader import Fallback
 from app.core.errors import AppError
 from app.core.tracing.export import exported_telemetry
 from app.dashboard import pages
@@ -160,7 +161,9 @@ def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Mon
 
 
 def _pools(container: Container) -> dict[str, PoolUse]:
-    return {"app": container.database.use, "ops": container.ops.use}
+    standby = container.reader.standby
+    pools = {"app": container.database.use, "ops": container.ops.use}
+    return pools if standby is None else pools | {"standby": standby.use}
 
 
 class _ProcessMetrics(Collector):
@@ -171,7 +174,7 @@ class _ProcessMetrics(Collector):
         self._monitor = monitor
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the use of the connection pools, the open turns, and the slow calls."""
+        """Yield the use of the connection pools and of the standby, the open turns, and the slow calls."""
         connections = GaugeMetricFamily(
             "turnkeep_database_connections",
             "Connections to Postgres, by pool and state: `used`, `idle`, and `limit` for as many as there may be.",
@@ -186,6 +189,19 @@ class _ProcessMetrics(Collector):
             waiting.add_metric([pool], use.waiting)
         yield connections
         yield waiting
+        reader = self._container.reader
+        if reader.standby is not None:
+            yield CounterMetricFamily(
+                "turnkeep_standby_reads", "Reads that a standby has answered.", value=reader.standby_reads
+            )
+            fallbacks = CounterMetricFamily(
+                "turnkeep_standby_fallbacks",
+                "Reads that the primary has answered instead, by reason.",
+                labels=["reason"],
+            )
+            for reason in Fallback:
+                fallbacks.add_metric([reason], reader.fallbacks[reason])
+            yield fallbacks
         open_turns = self._container.conversations.streams.handover.open_turns
         yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
         slow_calls = self._monitor.slow_call_count

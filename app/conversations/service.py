@@ -82,6 +82,7 @@ from app.conversations.views import (
     turn_view,
 )
 from app.core.bus.messages import Bus
+from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
@@ -121,9 +122,9 @@ class Conversations:
 
     def __init__(
         self, database: Database, *, tenancy: Tenancy, index: SearchIndex, counter: TokenCounter, cursors: Cursors,
-        settings: Settings, ops: Database, bus: Bus, outbox: EventOutbox, jobs: JobQueue,
+        settings: Settings, ops: Database, bus: Bus, outbox: EventOutbox, jobs: JobQueue, reader: DatabaseReader,
     ) -> None:  # fmt: skip
-        self._database = database
+        self._database, self._reader = database, reader
         self._idempotency = tenancy.idempotency
         self._cursors, self._settings = cursors, settings
         self._index, self._jobs = index, jobs
@@ -132,7 +133,7 @@ class Conversations:
         self.indexing = Indexing(database, index=index)
         """Indexing jobs that run after the append."""
         limits, options = settings.limits, settings.conversations
-        self._history = History(database, cursors=cursors, max_bytes=limits.max_answer_bytes)
+        self._history = History(reader, cursors=cursors, max_bytes=limits.max_answer_bytes)
         self._publisher = publisher = EventPublisher(bus, outbox)
         self._titles = titles = DerivedTitles(jobs, model=settings.chat.title_model)
         self.restorer = restorer = ConversationRestorer(
@@ -158,7 +159,7 @@ class Conversations:
         )  # fmt: skip
         """Open turns."""
         self.summaries = Summaries(
-            database, ops, tenancy=tenancy, index=index, jobs=jobs, publisher=publisher, cursors=cursors,
+            database, ops, reader, tenancy=tenancy, index=index, jobs=jobs, publisher=publisher, cursors=cursors,
             max_bytes=limits.max_answer_bytes, erase_without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Summaries of older turns."""
@@ -201,8 +202,8 @@ class Conversations:
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """Return one conversation. Conversation tokens are accepted."""
         caller = caller.require_conversation(Scope.READ, conversation_id)
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return conversation_view(await get_conversation(caller, tx, conversation_id))
+        row = await self._reader.read(caller.tenant_id, lambda tx: get_conversation(caller, tx, conversation_id))
+        return conversation_view(row)
 
     async def id_of(self, caller: Caller, *, project: str, external_id: str) -> ConversationId:
         """Return the id of the conversation with an external id. Raises NotFound. A token finds only its own."""
@@ -232,12 +233,14 @@ class Conversations:
         """
         scope = f"conversations|{caller.tenant_id}|{order}|{where!r}"
         after = self._cursors.read_time(scope, cursor)
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await list_store.list_conversations(
+        found = await self._reader.read(
+            caller.tenant_id,
+            lambda tx: list_store.list_conversations(
                 tx, caller.tenant_id, where=where, reach=caller.reach(project=where.project, owner=where.owner),
                 newest_first=order == "desc", after=after, limit=limit + 1,
                 max_bytes=self._settings.limits.max_answer_bytes,
-            )  # fmt: skip
+            ),
+        )  # fmt: skip
         page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=found.cut)
         return page_of_views(page, Page[ListedConversation], listed_view)
 
@@ -372,8 +375,10 @@ class Conversations:
     async def turn(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> Turn:
         """Return one turn of a conversation. Conversation tokens are accepted."""
         caller = caller.require_conversation(Scope.READ, conversation_id)
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return turn_view(await get_partial_turn(caller, tx, conversation_id, turn_id))
+        row = await self._reader.read(
+            caller.tenant_id, lambda tx: get_partial_turn(caller, tx, conversation_id, turn_id)
+        )
+        return turn_view(row)
 
     async def history(self, caller: Caller, conversation_id: ConversationId, *, query: HistoryQuery) -> HistoryPage:
         """Return a page of the turns of a conversation. Conversation tokens are accepted.

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from app.core.database.reader import StandbyState
 from app.core.database.revisions import SchemaState, SchemaVersion, schema_state
 from app.core.database.schema import EXTENSIONS
 from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE
@@ -153,6 +154,31 @@ def _check_connections(facts: ServerFacts, wanted: int) -> Check:
     if wanted > facts.max_connections:
         return Check("connections", Level.FAIL, found, remedy)
     return Check("connections", Level.WARN, found, remedy) if wanted > left else _ok("connections", found)
+
+
+def check_standby(state: StandbyState | None, *, refusal: str = "", now: datetime) -> list[Check]:
+    """Check the standby that reads are sent to; None if it did not answer. It fails no request, so nothing is worse."""
+    name = "standby"
+    if state is None:
+        return [
+            Check(
+                name, Level.WARN, "no standby of this database answers, so the primary answers all reads",
+                f"Check TURNKEEP_DATABASE_READ_URL, its login, and that its servers follow this primary. {refusal}",
+            )
+        ]  # fmt: skip
+    if not state.is_standby:
+        remedy = "TURNKEEP_DATABASE_READ_URL leads to a primary: name the standbys, or leave the setting out."
+        return [Check(name, Level.WARN, "not in recovery, so the primary answers all reads", remedy)]
+    if not state.has_timeline:
+        remedy = "After a failover: `checkpoint;` as a superuser, on the primary and then on the standby."
+        return [Check(name, Level.WARN, "its last restart point is of another timeline", remedy)]
+    clock = _check_clock((state.now - now).total_seconds())
+    checks = [Check("standby: clock", clock.level, clock.found, clock.remedy)]
+    if state.behind_bytes:
+        found = f"{state.behind_bytes} bytes of the log behind"
+        remedy = "The primary answers reads until it has caught up. See pg_stat_replication on the primary."
+        return [Check(name, Level.WARN, found, remedy), *checks]
+    return [_ok(name, "has replayed all that was committed"), *checks]
 
 
 def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:

@@ -11,6 +11,7 @@ from typing import Literal
 from uuid import UUID
 
 from app.core.bus.replicas import Replicas, SeenReplica
+from app.core.database.reader import examine_standby
 from app.core.database.revisions import known_revisions
 from app.core.database.servers import Login, Server
 from app.core.database.transactions import Database
@@ -25,6 +26,7 @@ from app.diagnostics.checks import (
     check_server,
     check_settings,
     check_space,
+    check_standby,
     check_vectors,
     configured_spaces,
     knows,
@@ -51,6 +53,7 @@ __all__ = [
 _TURNS, _CONVERSATIONS, _OWNERS = 500, 200, 5000
 _MAX_FAULTS = 10_000
 _POOL = "turnkeep-doctor"
+_STANDBY_WAIT_S = 0.5
 
 Progress = Callable[[int, int], None]
 
@@ -184,6 +187,8 @@ async def _examine_database(settings: Settings) -> list[Check]:
             return checks
         facts.append(found)
     checks += check_server(facts[0], facts[1], settings, now=datetime.now(UTC))
+    if server.standby is not None:
+        checks += await _examine_standby(server, server.standby)
     of_schema = await _examine_schema(server)
     checks.append(of_schema)
     if settings.embedding.embedder != "none" and of_schema.level is Level.OK:
@@ -210,6 +215,18 @@ async def _facts(server: Server, login: Login, use: str) -> tuple[ServerFacts | 
 async def _ask(server: Server, login: Login) -> ServerFacts:
     async with server.opened(login, name=_POOL) as database, database.snapshot() as tx:
         return await store.server_facts(tx, ROLES)
+
+
+async def _examine_standby(server: Server, login: Login) -> list[Check]:
+    try:
+        async with server.opened(server.app, name=_POOL) as primary:
+            identity = await primary.identify()
+            async with server.opened(login, name=_POOL, standby_of=identity) as standby:
+                await standby.require_role_without_bypass()
+                state = await examine_standby(primary, standby, wait_s=_STANDBY_WAIT_S)
+    except AppError as error:
+        return check_standby(None, refusal=error.detail, now=datetime.now(UTC))
+    return check_standby(state, now=datetime.now(UTC))
 
 
 async def _examine_schema(server: Server) -> Check:

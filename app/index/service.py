@@ -15,6 +15,7 @@ from uuid import UUID
 import numpy as np
 
 from app.core.bus.messages import Message
+from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, FloatVector, Transaction
 from app.core.errors import AppError, Conflict
 from app.core.fair_shares import TenantShares
@@ -101,8 +102,8 @@ class SearchIndex:
     """Search index: writes and searches entries, in the embedding space that the installation searches."""
 
     def __init__(
-        self, spaces: EmbeddingSpaceRegistry, ops: Database, *, jobs: JobQueue, settings: IndexSettings,
-        publish: Callable[[Message], None], tenancy: Tenancy,
+        self, spaces: EmbeddingSpaceRegistry, ops: Database, reader: DatabaseReader, *, jobs: JobQueue,
+        settings: IndexSettings, publish: Callable[[Message], None], tenancy: Tenancy,
     ) -> None:  # fmt: skip
         self.spaces = spaces
         self._quotas = tenancy.quotas
@@ -113,7 +114,7 @@ class SearchIndex:
         self._ops = ops
         self._jobs = jobs
         self._publish = publish
-        self._resident = ResidentIndex(max_bytes=settings.resident_index_mb * 2**20)
+        self._resident = ResidentIndex(max_bytes=settings.resident_index_mb * 2**20, reader=reader)
         self._searcher = Searcher(self._resident)
         self._settings = settings
         self._inline = TenantShares(_INLINE_APPENDS * settings.max_vectors_per_append)

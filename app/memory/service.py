@@ -11,6 +11,7 @@ from uuid import UUID
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
+from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, Forbidden, NotFound
 from app.core.ids import ConversationId, TenantId
@@ -64,6 +65,7 @@ class FactService:
         self,
         database: Database,
         ops: Database,
+        reader: DatabaseReader,
         *,
         tenancy: Tenancy,
         conversations: Conversations,
@@ -73,7 +75,7 @@ class FactService:
         cursors: Cursors,
         settings: FactSettings,
     ) -> None:
-        self._database = database
+        self._database, self._reader = database, reader
         self._ops = ops
         self._sources = conversations.sources
         self._index = index
@@ -110,10 +112,12 @@ class FactService:
             projects=(reach := caller.reach()).projects,
             owners=reach.owners,
         )
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await self._list_visible(
+        rows = await self._reader.read(
+            caller.tenant_id,
+            lambda tx: self._list_visible(
                 caller, tx, narrowed, newest_first=newest_first, after=after, limit=limit + 1
-            )
+            ),
+        )
         page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
         return page_of_views(page, Page[Fact], lambda row: fact_view(row, known_at=where.known_at))
 
@@ -136,8 +140,7 @@ class FactService:
 
     async def get(self, caller: Caller, fact_id: UUID) -> Fact:
         """Return one fact, retracted or not. Raises NotFound if it does not exist."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return fact_view(await self._row(caller, tx, fact_id))
+        return fact_view(await self._reader.read(caller.tenant_id, lambda tx: self._row(caller, tx, fact_id)))
 
     async def _row(self, caller: Caller, tx: Transaction, fact_id: UUID) -> FactRow:
         row = (await store.find(tx, caller.tenant_id, [fact_id], reach=caller.reach())).get(fact_id)

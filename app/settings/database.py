@@ -18,6 +18,13 @@ class DatabaseSettings(SettingsGroup):
         validation_alias=AliasChoices("TURNKEEP_DATABASE_URL", "DATABASE_URL", "database_url"),
         description="Postgres 15 or newer with pgvector 0.8 or newer; default: the embedded one in DATA_DIR.",
     )
+    database_read_url: str | None = Field(
+        default=None,
+        description="Standbys of DATABASE_URL that answer reads; default: the primary answers all.",
+    )
+    database_read_wait_ms: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        default=50, description="Longest time that a read waits for a standby to catch up, before the primary answers."
+    )
     ops_database_url: str | None = Field(
         default=None, description="URL of the ops role (jobs, expiry, keys of new tenants); default: DATABASE_URL."
     )
@@ -26,7 +33,7 @@ class DatabaseSettings(SettingsGroup):
     )
     database_pooler: bool = Field(
         default=False,
-        description="Whether DATABASE_URL leads to a pooler such as PgBouncer; OWNER_DATABASE_URL must lead past it.",
+        description="Whether DATABASE_URL and its READ_URL lead to a pooler; OWNER_DATABASE_URL must lead past it.",
     )
     database_pool_size: Positive = Field(default=10, description="Connections of this process to Postgres.")
     database_timeout_s: Annotated[float, Field(gt=0)] = Field(
@@ -43,7 +50,7 @@ class DatabaseSettings(SettingsGroup):
         default=40_000, description="Vectors after which such a search ends; the rest is searched exactly."
     )
 
-    @field_validator("database_url", "ops_database_url", "owner_database_url")
+    @field_validator("database_url", "database_read_url", "ops_database_url", "owner_database_url")
     @classmethod
     def _postgres_url(cls, url: str | None) -> str | None:
         if url is None:
@@ -52,6 +59,12 @@ class DatabaseSettings(SettingsGroup):
         if not separator or scheme.removesuffix("+asyncpg") not in {"postgresql", "postgres"}:
             raise ValueError("a database URL is like postgresql://user:password@host:5432/database")
         return f"postgresql://{rest}"
+
+    @model_validator(mode="after")
+    def _standby_has_a_primary(self) -> Self:
+        if self.database_read_url is not None and self.database_url is None:
+            raise ValueError("TURNKEEP_DATABASE_READ_URL needs TURNKEEP_DATABASE_URL with the primary")
+        return self
 
     @model_validator(mode="after")
     def _pooler_can_be_passed(self) -> Self:

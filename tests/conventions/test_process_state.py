@@ -127,6 +127,8 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         Why.NO_TENANT_DATA,
         "whether a transaction is open in this task",
     ),
+    "app.core.database.transactions.Database._closing": (Why.NO_TENANT_DATA, "tasks that close connections"),
+    "app.core.database.reader.DatabaseReader.fallbacks": (Why.NO_TENANT_DATA, "counts by reason"),
     "app.core.database.connections._last_used": (Why.NO_TENANT_DATA, "the server used last, by database URL"),
     "app.core.database.connections.ConnectOptions.server_settings": (Why.OWN, "settings of one connection, until made"),
     "app.core.database.pool.ConnectionPool._idle": (Why.NO_TENANT_DATA, "connections that are in no transaction"),

@@ -45,6 +45,7 @@ _HOLD_SQL = {
     "search_statement.py",
     "ann_search.py",
     "transactions.py",
+    "reader.py",
     "backups.py",
     "schema.py",
     "jobs.py",

@@ -48,6 +48,11 @@ class ReplicatedPostgres:
         """The server that accepts writes, now."""
         return f"postgresql://postgres@127.0.0.1:{self.ports[self.primary]}/{DATABASE}"
 
+    @property
+    def standby_url(self) -> str:
+        """The server that follows the other one, now."""
+        return f"postgresql://postgres@127.0.0.1:{self.ports[1 - self.primary]}/{DATABASE}"
+
     def start(self) -> None:
         """Make the primary with an empty database, and its standby."""
         data = self._data(0)
@@ -62,7 +67,28 @@ class ReplicatedPostgres:
 
     def kill_primary(self) -> None:
         """SIGKILL the whole primary at once, as a machine that loses its power."""
-        process = self._processes.pop(self.primary)
+        self._kill(self.primary)
+
+    def kill_standby(self) -> None:
+        """SIGKILL the whole standby at once; commits no longer wait for it."""
+        self.commit_alone()
+        self._kill(1 - self.primary)
+
+    def commit_alone(self) -> None:
+        """Let commits not wait for a standby."""
+        self._psql("alter system set synchronous_standby_names = ''")
+        self._psql("select pg_reload_conf()")
+
+    def on_primary(self, sql: str) -> str:
+        """Run a statement as the superuser; return its rows as text."""
+        return self._psql(sql)
+
+    def on_standby(self, sql: str) -> str:
+        """Run a statement on the standby as the superuser; return its rows as text."""
+        return self._psql(sql, place=1 - self.primary)
+
+    def _kill(self, place: int) -> None:
+        process = self._processes.pop(place)
         for pid in (process.pid, *children(process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -124,8 +150,9 @@ class ReplicatedPostgres:
             assert time.monotonic() < until, self.logs()
             time.sleep(0.05)
 
-    def _psql(self, sql: str, *, database: str = DATABASE) -> str:
-        where = ("-h", "127.0.0.1", "-p", str(self.ports[self.primary]), "-U", "postgres", "-d", database)
+    def _psql(self, sql: str, *, database: str = DATABASE, place: int | None = None) -> str:
+        port = self.ports[self.primary if place is None else place]
+        where = ("-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-d", database)
         return self._run("psql", "-X", "-q", "-At", *where, "-c", sql).strip()
 
     def _run(self, name: str, *words: str) -> str:

@@ -16,7 +16,8 @@ from app.conversations.stores import conversation_store, stream_store, summary_s
 from app.conversations.stores.conversation_store import TurnRow, TurnRows
 from app.conversations.stores.summary_store import SummaryRow
 from app.conversations.views import summary_view, turn_view
-from app.core.database.transactions import Database, Transaction
+from app.core.database.reader import DatabaseReader
+from app.core.database.transactions import Transaction
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId
 from app.core.paging import Cursors, SortKey, make_page
@@ -39,8 +40,8 @@ class _ReadingOrder:
 class History:
     """The read operation of histories."""
 
-    def __init__(self, database: Database, *, cursors: Cursors, max_bytes: int) -> None:
-        self._database = database
+    def __init__(self, reader: DatabaseReader, *, cursors: Cursors, max_bytes: int) -> None:
+        self._reader = reader
         self._cursors = cursors
         self._max_bytes = max_bytes
 
@@ -50,7 +51,8 @@ class History:
         walk = _walk(query)
         scope = _scope(caller, conversation_id, query)
         beyond, began = self._read_cursor(scope, query.cursor)
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+
+        async def read(tx: Transaction) -> tuple[int, TurnRows, list[SummaryRow]]:
             # read before the turns: changes between the two statements have a later rev
             rev = await get_rev(caller, tx, conversation_id)
             if query.since_rev is not None and query.since_rev > rev:
@@ -60,6 +62,9 @@ class History:
             summaries: list[SummaryRow] = []
             if query.include_summaries:
                 summaries = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
+            return rev, found, summaries
+
+        rev, found, summaries = await self._reader.read(caller.tenant_id, read)
         rev = rev if began is None else began
         page = make_page(
             found.rows, limit=query.limit, cursors=self._cursors, scope=scope,

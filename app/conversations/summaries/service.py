@@ -34,6 +34,7 @@ from app.conversations.summaries.invalidation import (
     valid_summary,
 )
 from app.conversations.views import canonical_turn, summary_view, summary_view_for
+from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
@@ -56,6 +57,7 @@ class Summaries:
         self,
         database: Database,
         ops: Database,
+        reader: DatabaseReader,
         *,
         tenancy: Tenancy,
         index: SearchIndex,
@@ -68,6 +70,7 @@ class Summaries:
         """`erase_without_summary`: retention also erases turns that only highlights cover."""
         self._database = database
         self._ops = ops
+        self._reader = reader
         self._idempotency = tenancy.idempotency
         self._index = index
         self._jobs = jobs
@@ -96,7 +99,8 @@ class Summaries:
         if cursor is not None:
             position, last = self._cursors.read(scope, cursor)
             after = (int(position), UUID(str(last)))
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+
+        async def read(tx: Transaction) -> list[SummaryRow]:
             await require_reachable(caller, tx, conversation_id)
             rows = await summary_store.list_page(
                 tx,
@@ -109,6 +113,9 @@ class Summaries:
             )
             if not rows:
                 await get_conversation(caller, tx, conversation_id)
+            return rows
+
+        rows = await self._reader.read(caller.tenant_id, read)
         page = make_page(
             rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [row.to_position, str(row.id)]
         )
@@ -120,9 +127,12 @@ class Summaries:
         Conversation tokens are accepted.
         """
         caller = caller.require_conversation(Scope.READ, conversation_id)
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+
+        async def read(tx: Transaction) -> SummaryRow | None:
             await require_reachable(caller, tx, conversation_id)
-            row = (await summary_store.find(tx, caller.tenant_id, [summary_id])).get(summary_id)
+            return (await summary_store.find(tx, caller.tenant_id, [summary_id])).get(summary_id)
+
+        row = await self._reader.read(caller.tenant_id, read)
         if row is None or row.conversation_id != conversation_id:
             raise NotFound("not_found", "There is no such summary.")
         return summary_view(row)

@@ -2,9 +2,10 @@
 
 asyncpg tries the servers of a URL one after the other under one time limit, so a server that does not answer (switched
 off, cut from the network) uses it up, and the next one is never tried. Here each server has its own share of the time,
-and the one that accepted the last connection is tried first. This memory holds no data of tenants: it is keyed by URL.
+and the one that accepted the last connection is tried first. This memory has no data of tenants: its keys are URLs.
 """
 
+import random
 from typing import Final, TypedDict, Unpack, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -12,7 +13,7 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 _DEFAULT_PORT: Final = 5432
-_last_used: dict[str, int] = {}
+_last_used: dict[tuple[str, bool], int] = {}
 
 _NOT_USABLE = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError,
                asyncpg.InternalClientError)  # fmt: skip
@@ -28,9 +29,9 @@ class ConnectOptions(TypedDict, total=False):
 
 
 async def connect(
-    url: str, *, timeout_s: float = 60.0, **options: Unpack[ConnectOptions]
+    url: str, *, timeout_s: float = 60.0, to_standby: bool = False, **options: Unpack[ConnectOptions]
 ) -> "asyncpg.Connection[asyncpg.Record]":
-    """Connect to the server of a URL; of several servers, to the one that accepts writes.
+    """Connect to the server of a URL; of several servers, to the one that accepts writes, or to a standby.
 
     Each of several servers gets an equal share of `timeout_s`. Raises the driver's error of the last server that was
     tried, OSError or TimeoutError if no server is usable. An error of the login is raised at once.
@@ -38,8 +39,11 @@ async def connect(
     servers = find_servers(url)
     if not servers[1:]:
         return await asyncpg.connect(url, timeout=timeout_s, **options)
-    target = None if "target_session_attrs" in parse_qs(urlsplit(url).query) else SessionAttribute.read_write
-    first = _last_used.get(url, 0)
+    target = SessionAttribute.standby if to_standby else SessionAttribute.read_write
+    if "target_session_attrs" in parse_qs(urlsplit(url).query):
+        target = None
+    # of several standbys, each process begins with any: so they share the work
+    first = _last_used.get((url, to_standby), random.randrange(len(servers)) if to_standby else 0)  # noqa: S311 - not a secret
     failure: Exception | None = None
     for place in (first, *(place for place in range(len(servers)) if place != first)):
         host, port = servers[place]
@@ -50,7 +54,7 @@ async def connect(
         except _NOT_USABLE as error:
             failure = error
         else:
-            _last_used[url] = place
+            _last_used[url, to_standby] = place
             return connection
     raise cast("Exception", failure)
 

@@ -13,8 +13,9 @@ from typing import TypeVar
 import asyncpg
 
 from app.core.database import schema
+from app.core.database.reader import DatabaseReader
 from app.core.database.revisions import SchemaState, SchemaVersion, application_name
-from app.core.database.transactions import APP_ROLE, OPS_ROLE, Database, PoolOptions
+from app.core.database.transactions import APP_ROLE, OPS_ROLE, Database, DatabaseIdentity, PoolOptions
 from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.errors import AppError, Unavailable
 from app.core.telemetry import get_logger
@@ -22,6 +23,8 @@ from app.settings.database import DatabaseSettings
 
 _CHECK_INTERVAL_S = 1.0
 _OPS_CONNECTIONS = 2
+_STANDBY_POOL = "turnkeep-standby"
+_STANDBY_TIMEOUT_S = 5.0
 _SUPERUSER = "postgres"
 
 T = TypeVar("T")
@@ -142,19 +145,27 @@ class Server:
         """Return the application's role on connections that no pooler shares: for notifications, for example."""
         return Login(self.owner.url, APP_ROLE) if self._settings.database_pooler else self.app
 
+    @property
+    def standby(self) -> Login | None:
+        """Return the login of reads from standbys, if they are configured."""
+        url = self._settings.database_read_url
+        return None if url is None else Login(url, APP_ROLE)
+
     def _login(self, own_url: str | None, role: str) -> Login:
         if self._embedded is not None:
             return Login(self._embedded.url(role, schema.DATABASE), None)
         return Login(own_url or self._settings.database_url or "", role)
 
-    def pool(self, login: Login, *, name: str) -> Database:
-        """Return a pool of connections that is not open yet."""
-        size = self._settings.database_pool_size if name == "turnkeep" else _OPS_CONNECTIONS
+    def pool(self, login: Login, *, name: str, standby_of: DatabaseIdentity | None = None) -> Database:
+        """Return a pool of connections that is not open yet; with `standby_of` only to standbys of this database."""
+        size = self._settings.database_pool_size if name in {"turnkeep", _STANDBY_POOL} else _OPS_CONNECTIONS
+        timeout_s = self._settings.database_timeout_s
         return Database(
             PoolOptions(
                 login.url,
                 size,
-                timeout_s=self._settings.database_timeout_s,
+                # of a standby short, because the primary can answer too
+                timeout_s=timeout_s if standby_of is None else min(timeout_s, _STANDBY_TIMEOUT_S),
                 role=login.role,
                 name=name,
                 application=application_name(name),
@@ -165,13 +176,28 @@ class Server:
                     "hnsw.max_scan_tuples": str(self._settings.hnsw_max_scan_tuples),
                 },
                 through_pooler=self._settings.database_pooler,
+                standby_of=standby_of,
             )
         )
 
+    async def reader(self, database: Database) -> DatabaseReader:
+        """Return what reads from the standbys of `database`, if they are configured, and else from itself."""
+        if self.standby is None:
+            return DatabaseReader(database)
+        try:
+            identity = await database.identify()
+        except Unavailable:  # a server such as Aurora, which has no log to replay
+            get_logger().warning("standby.suspended", kind="unidentified")
+            return DatabaseReader(database)
+        pool = self.pool(self.standby, name=_STANDBY_POOL, standby_of=identity)
+        return DatabaseReader(database, pool, wait_s=self._settings.database_read_wait_ms / 1000)
+
     @asynccontextmanager
-    async def opened(self, login: Login, *, name: str) -> AsyncGenerator[Database]:
+    async def opened(
+        self, login: Login, *, name: str, standby_of: DatabaseIdentity | None = None
+    ) -> AsyncGenerator[Database]:
         """Return an open pool of connections; raise Unavailable if the server or the login refuses."""
-        database = self.pool(login, name=name)
+        database = self.pool(login, name=name, standby_of=standby_of)
         await _or_unavailable(database.open())
         try:
             yield database

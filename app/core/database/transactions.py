@@ -7,15 +7,15 @@ as BEGIN, so row-level security is on before the first statement. A lost server,
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
 from time import perf_counter
 from types import TracebackType
-from typing import TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import asyncpg
 import numpy as np
@@ -113,12 +113,20 @@ def _fields_of(row_type: Callable[..., object]) -> Callable[[asyncpg.Record], It
     return cast("Callable[[asyncpg.Record], Iterable[object]]", itemgetter(*field_names(row_type)))
 
 
+class DatabaseIdentity(NamedTuple):
+    """What a database has in common with its copies on standbys, and with no other one: its cluster and its number."""
+
+    cluster: int
+    database: int
+
+
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
     """Connection settings of one pool. `role` is set by every connection if the URL's own role has more rights.
 
     `through_pooler`: a pooler such as PgBouncer is between the process and Postgres, and may give each transaction
     another connection. Then role and settings are set in each transaction, and no prepared statement is kept.
+    `standby_of`: the database that the URL must lead to a standby of; another one is refused.
     """
 
     url: str
@@ -129,6 +137,7 @@ class PoolOptions:
     application: str = "turnkeep"
     server_settings: Mapping[str, str] = field(default_factory=dict[str, str])
     through_pooler: bool = False
+    standby_of: "DatabaseIdentity | None" = None
 
     @property
     def session_settings(self) -> dict[str, str]:
@@ -149,6 +158,14 @@ async def _prepare_connection(connection: Connection) -> None:
     )
     if schema is not None:
         await register_vector(connection, schema=schema)
+
+
+async def _identify(connection: Connection) -> DatabaseIdentity:
+    row = await connection.fetchrow(
+        "select (select cluster from pg_control_system() as control (version, catalog, cluster)) as cluster,"
+        " (select oid::bigint from pg_database where datname = current_database()) as database"
+    )
+    return DatabaseIdentity(0, 0) if row is None else row_as(DatabaseIdentity, row)
 
 
 class _OpenTransaction:
@@ -249,6 +266,7 @@ class Database:
     def __init__(self, options: PoolOptions) -> None:
         self._options = options
         self._pool: ConnectionPool | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
         settings = options.session_settings if options.through_pooler else {}
         self._settings = "".join(f"; set local {name} = '{value}'" for name, value in settings.items())
@@ -262,6 +280,17 @@ class Database:
             raise _unavailable() from error
         self._pool = pool
 
+    async def reopen(self) -> None:
+        """Connect again, so that a URL with several servers is searched again. Work that runs keeps its connection.
+
+        Raises Unavailable if no server answers; the connections that are open are kept then.
+        """
+        old = self._pool
+        await self.open()
+        if old is not None:
+            self._closing.add(task := asyncio.create_task(self._close(old)))
+            task.add_done_callback(self._closing.discard)
+
     async def _connect(self) -> Connection:
         options = self._options
         connection = await connect(
@@ -271,6 +300,7 @@ class Database:
             server_settings={"application_name": options.application}
             | ({} if options.through_pooler else options.session_settings),
             statement_cache_size=0 if options.through_pooler else _CACHED_STATEMENTS,
+            to_standby=options.standby_of is not None,
             # a search with the maximum number of words is still prepared once
             max_cacheable_statement_size=32 * 1024,
         )
@@ -278,6 +308,8 @@ class Database:
             # one transaction: behind a pooler, the next one may get another connection
             async with connection.transaction():
                 await _prepare_connection(connection)
+                if options.standby_of is not None and await _identify(connection) != options.standby_of:
+                    raise ConnectionError("the server has a copy of another database")  # noqa: TRY301
         except BaseException:
             connection.terminate()
             raise
@@ -287,10 +319,14 @@ class Database:
         """Wait for running work, then disconnect."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            try:
-                await asyncio.wait_for(pool.close(), timeout=self._options.timeout_s)
-            except TimeoutError:
-                pool.terminate()
+            await self._close(pool)
+        await asyncio.gather(*self._closing)
+
+    async def _close(self, pool: ConnectionPool) -> None:
+        try:
+            await asyncio.wait_for(pool.close(), timeout=self._options.timeout_s)
+        except TimeoutError:
+            pool.terminate()
 
     @property
     def name(self) -> str:
@@ -313,6 +349,37 @@ class Database:
             async with asyncio.timeout(_PING_TIMEOUT_S), self.across_tenants() as tx:
                 await tx.fetchrow("select 1")
         except TimeoutError as error:
+            raise _unavailable() from error
+
+    async def identify(self) -> DatabaseIdentity:
+        """Return what this database has in common with its standbys. Raises Unavailable."""
+        async with self._connected() as connection:
+            return await _identify(connection)
+
+    async def fetch_status(self, sql: str) -> asyncpg.Record:
+        """Return the row of a statement about the server, which reads no table: one round trip, no transaction.
+
+        Raises Unavailable, also if the server refuses the statement.
+        """
+        async with self._connected() as connection:
+            row = await connection.fetchrow(sql)
+        if row is None:
+            raise _unavailable()
+        return row
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[Connection]:
+        if self._pool is None:
+            raise _unavailable()
+        try:
+            pooled = await self._pool.acquire()
+            try:
+                yield pooled.connection
+            except BaseException:
+                self._pool.discard(pooled)
+                raise
+            self._pool.release(pooled)
+        except (*_CONNECTION_ERRORS, TimeoutError, asyncpg.PostgresError) as error:
             raise _unavailable() from error
 
     async def require_role_without_bypass(self) -> None:

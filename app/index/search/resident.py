@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.index.schemas import EntryKind, SearchScope
@@ -49,6 +50,8 @@ _MAX_EXAMINED: Final = 1000
 """Segments that one search examines, and can evict."""
 _BYTES_PER_ENTRY: Final = 700
 """Of an entry without its vector: columns, terms, and the objects of Python."""
+_MANY_READ: Final = 500
+"""Entries from which a segment is read from a standby."""
 _BUILT_INLINE: Final = 2048
 _CHANGED_INLINE: Final = 10_000
 """Changes of a larger segment are made in a thread: now and then all its terms are sorted."""
@@ -113,8 +116,10 @@ def segment_scope(scope: SearchScope, *, by_project: bool = False) -> SegmentSco
 class ResidentIndex:
     """The segments of a process, of all tenants."""
 
-    def __init__(self, *, max_bytes: int) -> None:
+    def __init__(self, *, max_bytes: int, reader: DatabaseReader | None = None) -> None:
+        """`reader` reads the entries of large segments from a standby, if there is one."""
         self._max_bytes = max_bytes
+        self._reader = reader
         self._cached: OrderedDict[_SegmentKey, _CachedSegment] = OrderedDict()
         self._of_tenant: dict[TenantId, dict[_SegmentKey, _CachedSegment]] = {}
         self.nbytes = 0
@@ -179,7 +184,7 @@ class ResidentIndex:
                 state, entry_ids = await segment_store.list_entries(tx, tenant_id, scope, limit=limit + 1)
                 segment = None
                 if len(entry_ids) <= limit:
-                    segment = await read_segment(tx, tenant_id, entry_ids, space, max_bytes=self._max_bytes)
+                    segment = await self._read(tx, tenant_id, entry_ids, space)
         except SegmentTooLargeError:
             self._unload(cached)
             cached.too_large_until = time.monotonic() + _MANY_VECTORS_S
@@ -190,6 +195,19 @@ class ResidentIndex:
             return None
         cached.segment, cached.state = segment, state
         return segment, state
+
+    async def _read(self, tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], space: Space) -> Segment:
+        """Read entries into a new segment, from a standby if they are many.
+
+        A standby may show changes that the snapshot of the list does not: as any later statement does. They are read
+        again by the next search. The snapshot itself is one of the primary, since the one that a standby tells lacks
+        the transactions that are running.
+        """
+        if self._reader is None or len(entry_ids) < _MANY_READ:
+            return await read_segment(tx, tenant_id, entry_ids, space, max_bytes=self._max_bytes)
+        return await self._reader.read_beside(
+            tx, lambda reading: read_segment(reading, tenant_id, entry_ids, space, max_bytes=self._max_bytes)
+        )
 
     async def _refresh(
         self,

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
+from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import FieldError, Forbidden, Invalid, NotFound, TooLarge
 from app.core.ids import TenantId, format_id, new_uuid
@@ -36,9 +37,10 @@ class Memories:
     """Public API of long-term memories. Agents call it through the gateway, which names the agent once."""
 
     def __init__(
-        self, database: Database, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors, settings: LimitSettings
-    ) -> None:
-        self._database = database
+        self, database: Database, reader: DatabaseReader, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors,
+        settings: LimitSettings,
+    ) -> None:  # fmt: skip
+        self._database, self._reader = database, reader
         self._idempotency = tenancy.idempotency
         self._quotas = tenancy.quotas
         self._index = index
@@ -140,8 +142,9 @@ class Memories:
             agent_id = require_reach(caller, agent_id or caller.agent, named_in="query")
         scope = f"memories|{caller.tenant_id}|{agent_id!r}|{owner!r}|{newest_first}"
         after = self._cursors.read_time(scope, cursor)
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await memory_store.list_page(
+        rows = await self._reader.read(
+            caller.tenant_id,
+            lambda tx: memory_store.list_page(
                 tx,
                 caller.tenant_id,
                 agent_id=agent_id,
@@ -149,7 +152,8 @@ class Memories:
                 newest_first=newest_first,
                 after=after,
                 limit=limit + 1,
-            )
+            ),
+        )
         page = make_page(
             rows,
             limit=limit,
@@ -164,8 +168,10 @@ class Memories:
         caller.require(Scope.READ)
         if Scope.ADMIN not in caller.scopes:
             caller.require_long_term()
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = (await memory_store.find(tx, caller.tenant_id, [memory_id])).get(memory_id)
+        found = await self._reader.read(
+            caller.tenant_id, lambda tx: memory_store.find(tx, caller.tenant_id, [memory_id])
+        )
+        row = found.get(memory_id)
         if row is None or (Scope.ADMIN not in caller.scopes and row.agent_id != caller.agent):
             raise NotFound("not_found", "There is no such memory.")
         if not caller.reaches_owner(row.owner):

@@ -227,7 +227,11 @@ async def test_a_read_that_replay_cancels_is_answered_by_the_primary(
             await reading
         return calls
 
-    assert await reader.read(client.tenant_id, read) == 2
+    try:
+        assert await reader.read(client.tenant_id, read) == 2
+    finally:
+        postgres.on_standby("alter system reset max_standby_streaming_delay")
+        postgres.on_standby("select pg_reload_conf()")
     assert (reader.fallbacks[Fallback.CONFLICT], reader.standby_reads) == (before + 1, reads)
     await in_use(reader)
 
@@ -337,6 +341,45 @@ async def test_the_metrics_count_reads_by_place(service: Service, client: Client
     conflicts = float(service.container.reader.fallbacks[Fallback.CONFLICT])
     assert f'turnkeep_standby_fallbacks_total{{reason="conflict"}} {conflicts}' in lines
     assert any(line.startswith('turnkeep_database_connections{pool="standby"') for line in lines)
+
+
+async def test_no_read_misses_an_acknowledged_write_while_replay_stops_and_goes_on(
+    other: Service, client: Client, postgres: ReplicatedPostgres
+) -> None:
+    """Writers and readers at two processes. A reader knows how many turns were acknowledged before it began."""
+    await in_use(other.container.reader)
+    beside = other.client(client.key)
+    conversations = [await client.conversation() for _ in range(3)]
+    acknowledged = dict.fromkeys(conversations, 0)
+    reads, ends = 0, time.monotonic() + 12
+
+    async def write(conversation: str) -> None:
+        while time.monotonic() < ends:
+            await (client if acknowledged[conversation] % 2 else beside).append(conversation, "a turn")
+            acknowledged[conversation] += 1
+
+    async def read(one: Client, conversation: str) -> None:
+        nonlocal reads
+        while time.monotonic() < ends:
+            least = acknowledged[conversation]
+            response = await one.get(f"/v1/conversations/{conversation}/turns", params={"limit": 1})
+            seen = response.json()["data"][0]["seq"] if response.json()["data"] else 0
+            assert seen >= least
+            reads += 1
+
+    async def disturb() -> None:
+        while time.monotonic() < ends - 2:
+            await asyncio.sleep(0.7)
+            with replay_paused(postgres):
+                await asyncio.sleep(0.5)
+
+    before = other.container.reader.standby_reads
+    readers = [read(one, conversation) for one in (client, beside) for conversation in conversations]
+    await asyncio.gather(disturb(), *map(write, conversations), *readers)
+    assert reads > 50
+    assert sum(acknowledged.values()) > 20
+    assert other.container.reader.standby_reads > before
+    assert other.container.reader.fallbacks[Fallback.LAG] > 0
 
 
 async def test_reads_go_on_when_the_standby_is_killed_and_when_it_is_promoted(

@@ -161,7 +161,7 @@ async def test_what_no_turn_may_hold_no_message_may_hold_either(
     body = {"turns": [turn]} | ({"format": named} if named else {})
     problem(await client.post(f"/v1/conversations/{conversation}/turns", json=body), 422, code)
     tool = call("append_turns", body | {"conversation_id": conversation})
-    async with serving(service.app, service.settings) as port, httpx.AsyncClient() as http:
+    async with serving(service.app, service.settings) as port, httpx.AsyncClient(timeout=60) as http:
         answer = (await post_mcp(http, port, client.key, tool)).json()
         assert "error" in answer or answer["result"]["isError"], answer
         async with socket_on(port, conversation, client.key) as live:

@@ -342,7 +342,7 @@ async def test_who_hangs_up_leaves_both_turns_or_none_and_may_have_the_answer_la
     fake.reply = says("Here I am.", delay_s=0.4)
     headers = {"Authorization": f"Bearer {user.key}", "Idempotency-Key": "once"}
     body = {"query": "Who is there?", "conversation_id": conversation}
-    async with serving(agency.app, agency.settings) as port, httpx.AsyncClient(headers=headers) as http:
+    async with serving(agency.app, agency.settings) as port, httpx.AsyncClient(headers=headers, timeout=60) as http:
         with pytest.raises(httpx.ReadTimeout):
             await http.post(f"http://127.0.0.1:{port}{ASK}", json=body, timeout=0.2)
         async with asyncio.timeout(30):

@@ -468,7 +468,7 @@ async def test_each_call_of_a_tool_has_an_entry_beside_those_of_its_changes(clie
         call("append_turns", {"conversation_id": conversation, "turns": [{"role": "user", "content": SECRET}]}),
         call("append_turns", {"conversation_id": format_id(new_uuid()), "turns": []}),
     ]
-    async with serving(service.app, service.settings) as port, httpx.AsyncClient() as http:
+    async with serving(service.app, service.settings) as port, httpx.AsyncClient(timeout=60) as http:
         for request_id, body in zip(ids, calls, strict=True):
             answer = await post(http, port, client.key, body, **{"X-Request-Id": request_id})
             assert answer.status_code == 200, answer.text

@@ -247,7 +247,7 @@ async def test_a_stream_that_is_not_read_ends_with_reread_and_goes_on_from_there
     else:
         raise AssertionError("never dropped")
     write.transport.resume_reading()  # type: ignore[attr-defined]
-    whole = await asyncio.wait_for(read.readuntil(b"0\r\n\r\n"), 20)
+    whole = await asyncio.wait_for(read.readuntil(b"0\r\n\r\n"), 60)
     write.close()
     said = [
         line

@@ -341,7 +341,7 @@ async def test_an_export_that_cannot_go_on_is_cut_and_only_a_defect_is_logged_as
 
     async with serving(service.app, service.settings) as port:
         path, headers = f"/v1/conversations/{conversation}/export", {"Authorization": f"Bearer {client.key}"}
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as http:
             assert b'"trailer"' in (await http.get(path)).content
             monkeypatch.setattr(exports.Exports, "_page", fail)
             received, cut = b"", False

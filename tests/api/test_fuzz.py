@@ -27,6 +27,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from app.main import create_app
+from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S
 from tests.support.api import Client, Service, settings_for
 from tests.support.shared import api_document
 
@@ -91,7 +92,10 @@ BODIES = {
 def base_url(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A second process' worth of the app, on the same database."""
     app = create_app(settings_for(service.database, tmp_path_factory.mktemp("fuzz")))
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False))
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_config=None, access_log=False, timeout_keep_alive=KEEP_ALIVE_S
+    )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30

@@ -298,7 +298,10 @@ async def test_where_no_answer_begins_no_conversation_is_left(
         assert refused.status_code == status, refused.text
     fake.reply = says("late", delay_s=5)
     fake.asked.clear()
-    async with serving(modelled.app, modelled.settings) as port, httpx.AsyncClient(headers=tenant.headers) as gone:
+    async with (
+        serving(modelled.app, modelled.settings) as port,
+        httpx.AsyncClient(headers=tenant.headers, timeout=60) as gone,
+    ):
         asking = asyncio.create_task(
             gone.post(f"http://127.0.0.1:{port}/v1/generate", json={"messages": HI, "stream": stream})
         )
@@ -330,7 +333,10 @@ async def test_an_answer_that_is_whole_is_stored_though_its_client_goes_away_mea
     monkeypatch.setattr(Appender, "prepare_turns", slowly)
     conversation = await tenant.conversation()
     body = {"messages": HI, "conversation_id": conversation, "stream": stream}
-    async with serving(modelled.app, modelled.settings) as port, httpx.AsyncClient(headers=tenant.headers) as gone:
+    async with (
+        serving(modelled.app, modelled.settings) as port,
+        httpx.AsyncClient(headers=tenant.headers, timeout=60) as gone,
+    ):
         asking = asyncio.create_task(gone.post(f"http://127.0.0.1:{port}/v1/generate", json=body, headers=KEYED))
         await whole.wait()
         asking.cancel()

@@ -152,7 +152,7 @@ async def test_a_websocket_and_a_bare_request_take_a_slash_at_the_end(service: S
         async with connect(url, additional_headers=headers, proxy=None) as socket:
             await socket.send('{"type": "subscribe"}')
             assert '"ack"' in str(await socket.recv())
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as anybody:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as anybody:
             for path, status in (("/", 200), ("/healthz/", 200), ("//", 404), ("//healthz", 404), ("/v1//", 404)):
                 request = anybody.build_request("GET", "/")
                 request.extensions["target"] = path.encode()

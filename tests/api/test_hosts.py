@@ -30,7 +30,7 @@ async def port(service: Service) -> AsyncIterator[int]:
 @pytest.fixture
 async def http(port: int, client: Client) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"Authorization": f"Bearer {client.key}"}
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as opened:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as opened:
         yield opened
 
 
@@ -84,7 +84,7 @@ async def test_a_request_without_a_host_and_one_with_two_are_refused(port: int) 
     for head in (b"GET /openapi.json HTTP/1.0", b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nHost: localhost"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head + b"\r\nConnection: close\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 20)
+        answer = await asyncio.wait_for(reader.read(), 60)
         assert answer.startswith((b"HTTP/1.1 403", b"HTTP/1.0 403")), answer
         writer.close()
 
@@ -102,7 +102,7 @@ async def test_a_server_that_listens_to_the_network_answers_to_any_host_until_se
         async with (
             open_service(database, tmp_path, embedder="none", **settings) as narrow,
             serving(narrow.app, narrow.settings) as listening,
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{listening}") as http,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{listening}", timeout=60) as http,
         ):
             headers = {"Authorization": f"Bearer {client.key}"}
             for host in accepted:

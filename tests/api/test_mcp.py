@@ -361,7 +361,7 @@ async def test_memory_is_the_agents_whom_the_header_names(client: Client, port: 
     for name, count in (("planner", 1), ("cook", 0)):
         async with mcp_client(port, client.key, "legacy", **{agent: name}) as mcp:
             assert len((await structured(mcp, "recall_memory", query="walks"))["entries"]) == count
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         answer = await post(http, port, client.key, message("ping"), **{agent: "x" * 257})
         assert answer.status_code == 422
         assert answer.json()["errors"][0]["in"] == "header"
@@ -523,7 +523,7 @@ async def test_what_no_tool_was_reached_for_is_one_line_too(client: Client, port
         (message("ping"), {"Origin": f"https://{MARKER}.example"}, ("unknown", "error", "origin_not_allowed")),
         (message("ping"), {"X-Agent-Id": MARKER * 100}, ("unknown", "error", "invalid_request")),
     ]
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         with listening_to_logs() as events:
             for body, headers, _ in sent:
                 await post(http, port, client.key, body, **headers)
@@ -583,7 +583,7 @@ async def test_a_tool_that_meets_a_busy_conversation_says_that_it_may_be_called_
         raise Unavailable("database_unavailable", "The database does not answer.", retry_after_s=3)
 
     monkeypatch.setattr(type(service.container.recall_service), "recall", fail)
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         answer = (await post(http, port, client.key, call("recall", {"query": "x"}))).json()["result"]
     assert answer["isError"] is True
     assert answer["structuredContent"]["retryable"] is True

@@ -104,7 +104,7 @@ def test_every_client_of_the_table_has_its_section_and_its_configuration() -> No
 
 
 async def test_a_server_accepts_the_url_and_the_header_of_each_configuration(client: Client, port: int) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         for one in BY_URL:
             assert one.url == (PUBLIC if one.client == "OpenAI's Responses API" else HERE), one.client
             headers = {name: value.replace(KEY, client.key) for name, value in one.headers.items()}

@@ -147,7 +147,7 @@ async def test_what_is_no_json_is_refused_as_over_http_and_never_changed(client:
         for name, (value, _, _) in enumerate(NOT_JSON)
     ]
     answers = {answer["id"]: answer["error"] for answer in await asyncio.to_thread(say, port, client.key, lines)}
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         for name, line in enumerate(lines):
             assert answers[name] == (await post(http, port, client.key, line)).json()["error"]
     assert [(answers[name]["code"], answers[name]["data"]["code"]) for name in range(len(lines))] == [
@@ -238,7 +238,7 @@ async def test_an_interrupt_ends_it_though_standard_input_is_open(client: Client
     await asyncio.wait_for(process.stdout.readline(), 60)
     process.send_signal(signal.SIGINT)
     try:
-        await asyncio.wait_for(process.wait(), 20)
+        await asyncio.wait_for(process.wait(), 60)
     finally:
         if process.returncode is None:
             process.kill()

@@ -129,7 +129,10 @@ def test_a_status_that_no_one_knows_is_counted_as_another(status: int) -> None:
 
 @pytest.mark.slow
 async def test_metrics_need_the_key_in_the_settings(database: TestDatabase, tmp_path: Path, client: Client) -> None:
-    async with served(database, tmp_path, metrics_key=KEY) as (root, _), httpx.AsyncClient(base_url=root) as http:
+    async with (
+        served(database, tmp_path, metrics_key=KEY) as (root, _),
+        httpx.AsyncClient(base_url=root, timeout=60) as http,
+    ):
         for headers in (
             {}, {"Authorization": "Bearer"}, {"Authorization": f"Bearer {KEY}x"}, {"Authorization": f"Basic {KEY}"},
             {"Authorization": f"Bearer {client.key}"}, {"X-API-Key": KEY}, {"Authorization": "Bearer ä".encode()},
@@ -154,8 +157,8 @@ async def test_metrics_are_answered_on_a_port_of_their_own_and_nothing_else_ther
     auth = {"Authorization": f"Bearer {client.key}"}
     async with (
         served(database, tmp_path, metrics_port=own) as (root, port),
-        httpx.AsyncClient(base_url=root, headers=auth) as http,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{own}", headers=auth) as there,
+        httpx.AsyncClient(base_url=root, headers=auth, timeout=60) as http,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{own}", headers=auth, timeout=60) as there,
     ):
         problem(await http.get("/metrics"), 404, "route_not_found")
         assert "turnkeep_http_requests_total" in (await there.get("/metrics")).text

@@ -219,7 +219,7 @@ async def test_an_entry_that_is_locked_is_left_to_the_next_plan(service: Service
         try:
             async with connection.transaction():
                 await connection.execute("update index_entries set session = session where entry_id = $1", first)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await run(service, client)
         finally:
             await connection.close()

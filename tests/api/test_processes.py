@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,20 @@ def running() -> Iterator[tuple[Process, Process]]:
         yield one.wait(), two.wait()
         one.stop()
         two.stop()
+
+
+@pytest.mark.slow
+def test_an_idle_connection_is_kept_for_longer_than_clients_keep_theirs(running: tuple[Process, Process]) -> None:
+    connection = HTTPConnection("127.0.0.1", running[0].port)
+    connection.connect()
+    kept = connection.sock
+    for idle_s in (6, 0):  # the HTTP client of Python's libraries keeps idle connections for 5 s
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b'{"status":"ok"}')
+        time.sleep(idle_s)
+    assert connection.sock is kept
+    connection.close()
 
 
 @pytest.mark.slow

@@ -193,7 +193,7 @@ async def test_chunks_over_the_rate_are_taken_later_and_none_is_lost(
 
 async def test_calls_of_tools_are_counted_as_the_same_calls_over_rest(few: Service, user: Client) -> None:
     conversation = await user.conversation()
-    async with serving(few.app, few.settings) as port, httpx.AsyncClient() as http:
+    async with serving(few.app, few.settings) as port, httpx.AsyncClient(timeout=60) as http:
         turns = [{"role": "user", "content": "hi"}]
         append = call("append_turns", {"conversation_id": conversation, "turns": turns})
         for left in (1, 0):
@@ -243,7 +243,7 @@ async def test_an_address_that_sends_invalid_keys_is_refused_for_a_while(
 async def test_invalid_keys_are_counted_over_websocket_and_mcp_too(few: Service, user: Client) -> None:
     conversation = await user.conversation()
     wrong = str(generate_key(user.tenant_id))
-    async with serving(few.app, few.settings) as port, httpx.AsyncClient() as http:
+    async with serving(few.app, few.settings) as port, httpx.AsyncClient(timeout=60) as http:
         async with socket_on(port, conversation, wrong) as socket:
             assert (await socket.closed())[0] == 4401
         async with socket_on(port, conversation, None) as socket:

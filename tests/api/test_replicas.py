@@ -40,7 +40,7 @@ async def two(database: TestDatabase, folder: Path, **settings: Any) -> AsyncIte
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - what is waited for comes over the bus
             await asyncio.sleep(0.01)
 
@@ -58,7 +58,7 @@ async def share(one: Service, other: Service) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RateSharing, "on_message", receive)
         if one.container.rate_sharing.share():
-            await asyncio.wait_for(received.wait(), 10)
+            await asyncio.wait_for(received.wait(), 60)
 
 
 async def accepted(client: Client, calls: int) -> int:

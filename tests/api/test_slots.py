@@ -27,7 +27,7 @@ def slots(**settings: float) -> TenantSlots:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
 
@@ -58,7 +58,7 @@ async def test_while_another_tenant_calls_each_has_its_share_and_no_call_waits_f
     waiting = asyncio.create_task(own.acquire(ONE))
     await until(lambda: own.waiting == 1)
     for tenant in (OTHER, THIRD, OTHER):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await own.acquire(tenant)
     third = asyncio.create_task(own.acquire(OTHER))
     await until(lambda: own.waiting == 2)
@@ -68,7 +68,7 @@ async def test_while_another_tenant_calls_each_has_its_share_and_no_call_waits_f
     assert own.waiting == 2, "two of its slots are its share"
     own.release(ONE)
     own.release(OTHER)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await waiting
         await third
 

@@ -823,7 +823,7 @@ async def take(
 
 async def says(writing: Writing, text: str) -> None:
     """Wait until this is durable of a turn."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (await writing.read())["content"] != text:  # noqa: ASYNC110 - it tells in no other way
             await asyncio.sleep(0.05)
 
@@ -843,7 +843,7 @@ async def locked(service: Service, turn: str) -> AsyncIterator[None]:
 async def under_way(service: Service, turn: str) -> None:
     """Wait until text of a turn is being written."""
     buffer = buffer_of(service.container.conversations.streams, turn)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while buffer.pending_write is None:  # noqa: ASYNC110 - it tells in no other way
             await asyncio.sleep(0.01)
 
@@ -864,7 +864,7 @@ async def test_a_client_that_disconnects_during_a_flush_does_not_end_it(
     assert isinstance(answers[0], asyncio.CancelledError)
     assert isinstance(answers[1], httpx.Response)
     assert (answers[1].status_code, answers[1].json()["content"]) == (200, "text")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await gone.chunk(4, " and more")).json()["durable_offset"] == 13
 
 
@@ -878,7 +878,7 @@ async def test_a_write_that_is_given_up_before_it_began_holds_up_no_commit(
     await asyncio.sleep(0)
     flushing.cancel()
     await asyncio.gather(flushing, return_exceptions=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await writing.commit()).json()["content"] == "text"
 
 
@@ -909,7 +909,7 @@ async def test_flushing_goes_on_after_any_exception_of_one_flush(
 
     writing = await opened(client, conversation)
     monkeypatch.setattr(OpenTurnBuffer, "has_tail", failing)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await writing.chunk(0, "text")).json()["durable_offset"] == 4
     assert failures == []
 
@@ -924,7 +924,7 @@ async def test_a_stream_that_is_locked_holds_up_no_other_tenant(
         ]
         streams = short.container.conversations.streams
         buffers = {name: buffer_of(streams, one.id) for name, one in (("stuck", stuck), ("silent", silent))}
-        async with locked(short, stuck.id), asyncio.timeout(10):
+        async with locked(short, stuck.id), asyncio.timeout(60):
             await take(short, stuck, "text")
             await under_way(short, stuck.id)
             for offset in range(3):

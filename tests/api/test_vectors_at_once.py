@@ -52,7 +52,7 @@ async def test_many_appends_at_once_leave_vectors_to_a_job_but_not_those_of_shor
     turns = [f"remark number {number}" for number in range(MOST)]
     talks = [await client.conversation() for _ in range(4)]
     first = [asyncio.create_task(client.append(talk, *turns)) for talk in talks[:2]]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while under_way < 2 * MOST:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
     await client.append(talks[2], *turns)
@@ -62,7 +62,7 @@ async def test_many_appends_at_once_leave_vectors_to_a_job_but_not_those_of_shor
     async with await service.new_tenant() as other:
         theirs = await other.conversation()
         second = asyncio.create_task(other.append(theirs, *turns))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while under_way < 3 * MOST + 2:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
         rest.set()

@@ -87,7 +87,7 @@ async def make_due(service: Service, client: Client) -> None:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - what a receiver on another connection has got
             await asyncio.sleep(0.01)
 

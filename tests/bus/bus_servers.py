@@ -117,7 +117,7 @@ class NatsPlace:
         pass
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 20) -> None:
+async def until(condition: Callable[[], bool], *, seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in callbacks
             await asyncio.sleep(0.01)

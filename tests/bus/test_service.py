@@ -36,7 +36,7 @@ async def test_a_job_wakes_the_worker_of_another_process(database: TestDatabase,
             await asyncio.sleep(0.3)  # until the worker of the other has nothing to do
             async with container.database.transaction(client.tenant_id) as tx:
                 await container.queue.enqueue(tx, client.tenant_id, [NewJob(DATES_JOB)])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (await client.get("/v1/admin/jobs")).json()["data"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 

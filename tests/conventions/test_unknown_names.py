@@ -148,7 +148,7 @@ async def test_every_tool_refuses_an_unknown_argument_by_name(client: Client, po
             TOOLS[name].prepare({NAME: 1})
         assert DETAIL in error_text(refusal.value, frozenset())
         return
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         for at in dict(objects(schema, schema)):
             answer = await post(http, port, client.key, call(name, with_unknown(at)))
             result = answer.json()["result"]

@@ -80,7 +80,7 @@ async def process(folder: Path, url: str, code: Path) -> AsyncIterator[httpx.Asy
     """A client of a server in a process of its own, which logs no error."""
     server = Process(folder, code=code, database_url=url, bootstrap_key=KEY).start().wait()
     base = f"http://127.0.0.1:{server.port}"
-    async with httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {KEY}"}) as client:
+    async with httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as client:
         yield client
     _, said = server.stop()
     assert '"level": "error"' not in said, said

@@ -17,10 +17,10 @@ from app.container import Container
 from app.conversations.live.event_listener import event_listener
 from app.core.bus.messages import Listener, Message
 from app.core.ids import format_id, new_uuid
-from app.routers.http.uvicorn_protocols import protocols
+from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S, protocols
 from app.settings import Settings
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @asynccontextmanager
@@ -40,6 +40,7 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
             app, http=http, ws=socket_protocol, lifespan="off", log_config=None, access_log=False,
             ws_max_size=settings.live.live_frame_bytes, ws_ping_interval=settings.live.live_heartbeat_s,
             ws_ping_timeout=settings.live.live_stall_s, ws_per_message_deflate=False, timeout_graceful_shutdown=1,
+            timeout_keep_alive=KEEP_ALIVE_S,
         )  # fmt: skip
         server = uvicorn.Server(config)
         server.capture_signals = _NoSignals  # type: ignore[method-assign]

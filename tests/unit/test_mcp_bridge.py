@@ -25,7 +25,7 @@ async def test_a_cancellation_takes_effect_with_any_number_of_running_calls() ->
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(never)) as http, asyncio.timeout(10):
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(never)) as http, asyncio.timeout(60):
         bridge = Bridge(Target("http://turnkeep", "key"), http, cast("Writer", None))
         async with asyncio.TaskGroup() as tasks:
             for number in range(40):

@@ -28,7 +28,7 @@ from app.core.telemetry import configure_logging, get_logger
 from app.core.threads import bound_threads
 from app.core.tracing.export import exported_telemetry
 from app.main import create_app
-from app.routers.http.uvicorn_protocols import protocols
+from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S, protocols
 from app.settings import Settings
 from app.webhooks.dispatch import dispatching
 from app.worker.handlers import make_worker
@@ -54,6 +54,7 @@ def run_server(settings: Settings, supervised: Supervised | None) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             ws_max_size=settings.live.live_frame_bytes,
             ws_ping_interval=settings.live.live_heartbeat_s,
             ws_ping_timeout=settings.live.live_stall_s,

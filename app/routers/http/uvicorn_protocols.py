@@ -19,6 +19,9 @@ from app.core.error_codes import ERROR_CODES
 
 MAX_HEAD_BYTES: Final = 64 * 2**10
 HEAD_TIMEOUT_S: Final = 30.0
+KEEP_ALIVE_S: Final = 75
+"""Seconds that an idle connection is kept. The side that sends requests has to close first, or a request meets the end
+of its connection: the clients of most languages do after 5 to 30 seconds, load balancers after 60."""
 # the application answers for the body that it reads, and needs time for it
 _ANSWER_S: Final = 10.0
 

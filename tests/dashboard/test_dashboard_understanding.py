@@ -89,3 +89,40 @@ async def test_the_inspector_shows_memories_and_facts_of_other_conversations_by_
         await page.get_by_label("Agent of the memories").fill("planner")
         await expect(page.locator(".reasons")).to_contain_text("Mia cannot eat gluten at all.")
         assert window.complaints == []
+
+
+async def test_hits_are_rendered_and_have_only_the_parts_that_the_search_computes(
+    client: Client, port: int, browser: Browser
+) -> None:
+    conversation = await client.conversation(title="Lisbon")
+    short = "Take the **tram** `28`:\n\n# Early\n\n- <b>empty</b> then ![sight](https://example.org/tram.png)"
+    long = "Another **tram**:\n\n| line | price |\n|---|---|\n| `12` | 3 € |\n\n" + "It goes *up the hill*. " * 30
+    for content in (short, long):
+        await client.append(conversation, {"role": "assistant", "actor": "planner", "content": content})
+    async with signed_in(browser, port, client.key) as window:
+        page = window.page
+        await window.open("/recall?q=tram")
+        rendered = page.locator(".hit", has_text="Take the")
+        await expect(rendered.locator(".prose strong").first).to_have_text("tram")
+        await expect(rendered.locator(".prose h1")).to_have_text("Early")
+        await expect(rendered.locator(".prose li")).to_contain_text("<b>empty</b> then [Image (not loaded): sight")
+        clipped = page.locator(".hit", has_text="Another tram").locator(".hit-long")
+        excerpt = await clipped.locator("summary").inner_text()
+        assert not set("*`#|") & set(excerpt), excerpt
+        assert "Another tram: line price 12 3 € It goes up the hill." in excerpt
+        await clipped.locator("summary").click()
+        await expect(clipped.locator(".prose td").first).to_have_text("12")
+        # a server without an embedder compares words only, in both of these modes
+        for mode in ("hybrid", "text"):
+            await page.get_by_label("Mode").select_option(mode)
+            await expect(page.locator(".side-of-recall")).to_have_attribute("aria-busy", "false")
+            assert {*await page.locator(".terms dt").all_inner_texts()} >= {"words"}
+            await expect(page.locator(".side-of-recall")).not_to_contain_text("meaning")
+            await expect(page.locator(".side-of-recall")).not_to_contain_text("no vector")
+            for hit in await page.locator(".hit").all():
+                parts = [
+                    float(part.replace("\u2212", "-")) for part in await hit.locator(".terms .number").all_inner_texts()
+                ]
+                score = (await hit.get_by_title("Orders the hits.").inner_text()).removeprefix("score ")
+                assert sum(parts) == pytest.approx(float(score), abs=0.003)
+        assert window.complaints == []

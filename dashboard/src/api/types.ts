@@ -27,6 +27,7 @@ export type Role = Schemas["Role"];
 export type RecallRequest = Schemas["EvaluatedRecall"];
 export type RecallMode = Schemas["Mode"];
 export type ScoreTerms = Schemas["ScoreTerms"];
+export type Explanation = Schemas["Explanation"];
 export type Memory = Schemas["Memory"];
 export type FactListing = Schemas["FactListing"];
 export type OwnerView = Schemas["OwnerView"];

@@ -20,11 +20,14 @@ export function clipped(text: string, most = 160): string {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
-/** A line of Markdown as plain text: without the marks of emphasis, code, headings and tables. */
-export function withoutMarks(line: string): string {
-  return line
+/** Markdown as plain text: without the marks of emphasis, code, headings, quotes, links and tables. */
+export function withoutMarks(text: string): string {
+  return text
+    .replaceAll(/^\s*(?:```|~~~).*$/gm, " ")
     .replaceAll(/\|(?:\s*:?-{3,}:?\s*\|)+/g, " ")
     .replaceAll(/\s*\|\s*/g, "  ")
-    .replaceAll(/\*\*|`+|^#{1,6}\s/g, "")
+    .replaceAll(/!?\[([^[\]\n]*)\]\([^()\s]*\)/g, "$1")
+    .replaceAll(/\*\*|`+|^\s*(?:#{1,6}|>)\s/gm, "")
+    .replaceAll(/(^|[\s(])\*([^\s*](?:[^*\n]*[^\s*])?)\*(?=[\s).,;:!?]|$)/gm, "$1$2")
     .trim();
 }

@@ -65,8 +65,15 @@ export function requestOf({ query, scope }: Question, configuration: Configurati
   };
 }
 
+export interface Found extends RecallResult {
+  /** What the search compared: without an embedder words only, also where both were wanted. */
+  compared: RecallMode;
+}
+
 /** Search. The answer is JSON, since the request does not accept lines of JSON. */
-export async function recall(request: RecallRequest, signal: AbortSignal): Promise<RecallResult> {
+export async function recall(request: RecallRequest, signal: AbortSignal): Promise<Found> {
   const { data } = await api.POST("/v1/recall", { body: request, signal });
-  return data as unknown as RecallResult;
+  const found = data as unknown as RecallResult;
+  const mode = request.mode ?? "hybrid";
+  return { ...found, compared: mode === "hybrid" && found.space === null ? "text" : mode };
 }

@@ -1,10 +1,11 @@
 // One hit: what was found, why it has its score, where it was said, and whether the user says that it is right.
-import type { RecallHit, ScoreTerms, Turn } from "../../api/types";
+import type { Explanation, RecallHit, RecallMode, ScoreTerms, Turn } from "../../api/types";
 import { Ago } from "../../components/ago";
+import Markdown from "../../components/markdown";
 import { hue, number } from "../../lib/format";
 import { conversationLink, factsLink } from "../../lib/links";
 import { memo } from "../../lib/memo";
-import { clipped, textOf } from "../../lib/turn_text";
+import { clipped, textOf, withoutMarks } from "../../lib/turn_text";
 import { strings } from "../../strings";
 import type { Mark } from "./marks";
 
@@ -13,6 +14,8 @@ const SHORT = 420;
 
 interface Props {
   hit: RecallHit;
+  /** What the search compared. */
+  mode: RecallMode;
   place: number;
   /** Its place on the other side; 0: it is not there; null: nothing is compared. */
   otherPlace: number | null;
@@ -20,7 +23,7 @@ interface Props {
   onMark: (hit: RecallHit, mark: Mark) => void;
 }
 
-export const HitView = memo(function HitView({ hit, place, otherPlace, mark, onMark }: Props) {
+export const HitView = memo(function HitView({ hit, mode, place, otherPlace, mark, onMark }: Props) {
   return (
     <li class={mark ? `hit ${mark}` : "hit"}>
       <div class="row small">
@@ -40,14 +43,14 @@ export const HitView = memo(function HitView({ hit, place, otherPlace, mark, onM
           </span>
         )}
       </div>
-      <HitText value={hit.text} />
+      <HitText hit={hit} />
       <Provenance hit={hit} />
       {hit.explain && (
         <details class="small" open>
           <summary>{text.parts}<span class="muted"> {hit.explain.reason}</span></summary>
-          <Terms terms={hit.explain.terms} hasVector={hit.explain.cosine !== null} />
+          <Terms terms={hit.explain.terms} mode={mode} hasVector={hit.explain.cosine !== null} />
           <p class="muted number">
-            {text.measured(hit.explain.cosine, hit.explain.bm25)}
+            {measured(hit.explain, mode)}.
             {hit.explain.words.length > 0 && <> {text.words} {hit.explain.words.join(", ")}</>}
           </p>
         </details>
@@ -62,12 +65,14 @@ export const HitView = memo(function HitView({ hit, place, otherPlace, mark, onM
   );
 });
 
-function HitText({ value }: { value: string }) {
-  if (value.length <= SHORT) return <p class="hit-text">{value}</p>;
+/** Turns and summaries are rendered as in the transcript; facts and memories are plain sentences. */
+function HitText({ hit: { kind, text: value } }: { hit: RecallHit }) {
+  const whole = kind === "turn" || kind === "summary" ? <Markdown text={value} /> : <p class="hit-text">{value}</p>;
+  if (value.length <= SHORT) return whole;
   return (
     <details class="hit-long">
-      <summary><span class="hit-text">{clipped(value, SHORT)}</span></summary>
-      <p class="hit-text">{value}</p>
+      <summary><span class="hit-text">{clipped(withoutMarks(value), SHORT)}</span></summary>
+      {whole}
     </details>
   );
 }
@@ -101,9 +106,26 @@ function Provenance({ hit }: { hit: RecallHit }) {
   );
 }
 
+/** What was compared: a mode without vectors has no cosine, one without words no BM25. */
+const measured = ({ cosine, bm25 }: Explanation, mode: RecallMode): string =>
+  [...(mode === "text" ? [] : [text.cosine(cosine)]), ...(mode === "vector" ? [] : [text.bm25(bm25)])].join(", ");
+
+type Term = keyof ScoreTerms;
+
+/**
+ * The terms that the mode computes. A mode of words alone derives its other match terms from the words, and a mode of meaning
+ * alone from the meaning: they belong to the term that they come from, so the parts shown still add up to the score.
+ */
+function computed(terms: ScoreTerms, mode: RecallMode): [Term, number][] {
+  if (mode === "hybrid") return Object.entries(terms) as [Term, number][];
+  const { meaning, words, share, overlap, ...others } = terms;
+  const match: Partial<ScoreTerms> = mode === "text" ? { words: words + meaning + overlap, share } : { meaning: meaning + words + share + overlap };
+  return Object.entries({ ...match, ...others }) as [Term, number][];
+}
+
 /** The terms of the score that are not zero, largest first, as bars on one scale; those below zero go to the left. */
-function Terms({ terms, hasVector }: { terms: ScoreTerms; hasVector: boolean }) {
-  const shown = (Object.entries(terms) as [keyof ScoreTerms, number][]).filter(([, value]) => Math.abs(value) >= 0.0005);
+function Terms({ terms, mode, hasVector }: { terms: ScoreTerms; mode: RecallMode; hasVector: boolean }) {
+  const shown = computed(terms, mode).filter(([, value]) => Math.abs(value) >= 0.0005);
   shown.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
   return (
     <dl class="terms">
@@ -123,7 +145,7 @@ function Terms({ terms, hasVector }: { terms: ScoreTerms; hasVector: boolean }) 
 function Neighbour({ turn }: { turn: Turn }) {
   return (
     <p class="neighbour">
-      <span class={`actor ${hue(turn.actor)}`}>{turn.actor}</span> <span class="muted number">{turn.position}</span> {clipped(textOf(turn), 300)}
+      <span class={`actor ${hue(turn.actor)}`}>{turn.actor}</span> <span class="muted number">{turn.position}</span> {clipped(withoutMarks(textOf(turn)), 300)}
     </p>
   );
 }

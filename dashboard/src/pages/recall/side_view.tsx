@@ -1,11 +1,11 @@
 // One side of the comparison: its configuration, its figures, its hits.
-import type { EmbeddingSpace, RecallHit, RecallResult } from "../../api/types";
+import type { EmbeddingSpace, RecallHit } from "../../api/types";
 import type { Latest } from "../../api/latest";
 import { ErrorNote, Loading } from "../../components/basics";
 import { RangeField, SelectField } from "../../components/fields";
 import { number } from "../../lib/format";
 import { strings } from "../../strings";
-import { WEIGHTS, type Configuration, type Weight } from "./configuration";
+import { WEIGHTS, type Configuration, type Found, type Weight } from "./configuration";
 import { HitView } from "./hit_view";
 import { CUTS, markOf, type Figures, type Mark, type MarkedQuery } from "./marks";
 
@@ -60,7 +60,7 @@ const spaceOption = ({ id, provider, model, state, configured }: EmbeddingSpace)
 
 interface SideProps {
   name: string;
-  answer: Latest<RecallResult>;
+  answer: Latest<Found>;
   figures: Figures;
   marked: MarkedQuery | undefined;
   /** The places of hits on the other side. */
@@ -74,7 +74,7 @@ export function SideView({ name, answer, figures, marked, others, onMark }: Side
     <section class="stack side-of-recall" aria-label={name} aria-busy={loading}>
       <p class="row spread small">
         <strong>{name}</strong>
-        {value && <span class="muted number">{text.found(value.data.length)} · {number(Math.round(tookMs))} ms{value.space && <> · {value.space}</>}</span>}
+        {value && <span class="muted number">{text.found(value.data.length)} · {number(Math.round(tookMs))} ms{value.space && value.compared !== "text" && <> · {value.space}</>}</span>}
       </p>
       <FiguresLine figures={figures} />
       {error && <ErrorNote error={error} />}
@@ -83,7 +83,7 @@ export function SideView({ name, answer, figures, marked, others, onMark }: Side
       {value?.data.length === 0 && <p class="muted">{text.nothing}</p>}
       <ol class="hits">
         {value?.data.map((hit, index) => (
-          <HitView key={hit.id} hit={hit} place={index + 1} otherPlace={others ? (others.get(hit.id) ?? 0) : null} mark={markOf(marked, hit.id)} onMark={onMark} />
+          <HitView key={hit.id} hit={hit} mode={value.compared} place={index + 1} otherPlace={others ? (others.get(hit.id) ?? 0) : null} mark={markOf(marked, hit.id)} onMark={onMark} />
         ))}
       </ol>
     </section>

@@ -204,6 +204,8 @@ export const strings = {
     time: "Time",
     actor: "Actor",
     object: "Object",
+    /** `name` is a plural that the API gives: "replicas", "memories". */
+    counted: (count: number, name: string) => `${number(count)} ${count === 1 ? name.replace(/ies$/, "y").replace(/s$/, "") : name}`,
     counts: "Counts",
     sealed: "Number in the chain",
     unsealed: "not sealed yet",

@@ -277,6 +277,7 @@ async def test_the_audit_log_is_filtered_and_paged(client: Client, port: int, br
     await expect(rows).not_to_have_count(100)
     await page.get_by_label("Action").select_option("keys.create")
     await expect(rows).to_have_count(3)
+    await expect(rows.first.get_by_text("1 key", exact=True)).to_be_visible()
     await page.get_by_label("Object id").fill(made[0]["id"])
     await expect(rows).to_have_count(1)
     await page.get_by_role("button", name="Clear the filters").click()

@@ -126,3 +126,10 @@ async def test_hits_are_rendered_and_have_only_the_parts_that_the_search_compute
                 score = (await hit.get_by_title("Orders the hits.").inner_text()).removeprefix("score ")
                 assert sum(parts) == pytest.approx(float(score), abs=0.003)
         assert window.complaints == []
+    # on a narrow screen the parts would push each hit but the first out of view
+    async with signed_in(browser, port, client.key, viewport={"width": 400, "height": 800}) as window:
+        await window.open("/recall?q=tram")
+        await expect(window.page.locator(".hit")).to_have_count(2)
+        await expect(window.page.locator(".hit .terms:visible")).to_have_count(0)
+        await window.page.get_by_text("Score:").first.click()
+        await expect(window.page.locator(".hit .terms:visible")).to_have_count(1)

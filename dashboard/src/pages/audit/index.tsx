@@ -88,7 +88,7 @@ async function verify(conversation: string): Promise<void> {
 }
 
 function countsOf(entry: AuditEntry) {
-  const counts = Object.entries(entry.counts).map(([name, count]) => `${number(count)} ${name.replaceAll("_", " ")}`);
+  const counts = Object.entries(entry.counts).map(([name, count]) => text.counted(count, name.replaceAll("_", " ")));
   if (entry.first_seq !== null && entry.last_seq !== null) counts.push(text.turns(entry.first_seq, entry.last_seq));
   return counts.join(", ");
 }

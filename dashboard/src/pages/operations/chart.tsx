@@ -82,6 +82,8 @@ function optionsOf(host: HTMLElement, labels: string[], format: (value: number) 
   return {
     width: host.clientWidth,
     height: HEIGHT_PX,
+    // the last time is written half beyond the axis: "04:10 AM" takes 52 px
+    padding: [8, 28, 0, 0],
     cursor: bars ? {} : { sync: { key: cursors.key } },
     hooks: { setCursor: [showLatest] },
     scales: { ...(bars ? { x: { range: (_plot: uPlot, from: number, to: number): uPlot.Range.MinMax => [from - HALF_DAY_S, to + HALF_DAY_S] } } : {}), y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },

@@ -5,6 +5,7 @@ import Markdown from "../../components/markdown";
 import { hue, number } from "../../lib/format";
 import { conversationLink, factsLink } from "../../lib/links";
 import { memo } from "../../lib/memo";
+import { isWide } from "../../lib/window";
 import { clipped, textOf, withoutMarks } from "../../lib/turn_text";
 import { strings } from "../../strings";
 import type { Mark } from "./marks";
@@ -46,7 +47,7 @@ export const HitView = memo(function HitView({ hit, mode, place, otherPlace, mar
       <HitText hit={hit} />
       <Provenance hit={hit} />
       {hit.explain && (
-        <details class="small" open>
+        <details class="small" open={isWide()}>
           <summary>{text.parts}<span class="muted"> {hit.explain.reason}</span></summary>
           <Terms terms={hit.explain.terms} mode={mode} hasVector={hit.explain.cosine !== null} />
           <p class="muted number">

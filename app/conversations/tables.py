@@ -187,6 +187,13 @@ turns = Table(
         "seq",
         postgresql_where=text("status = 'committed' and superseded_by is not null"),
     ),
+    Index(
+        "turns_erased_idx",
+        "tenant_id",
+        "conversation_id",
+        "position",
+        postgresql_where=text("status = 'committed' and superseded_by is null and erased_at is not null"),
+    ),
 )
 turn_streams = Table(
     "turn_streams",

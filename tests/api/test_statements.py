@@ -333,6 +333,7 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("supersede", ["turns_live_idx"]),
         ("walk", ["turns_tenant_id_conversation_id_seq_key"]),
         ("find_calls", ["turns_tool_calls_idx", "turns_live_idx"]),
+        ("count_in_ranges", ["turns_live_idx", "turns_erased_idx"]),
         ("list_conversations", ["conversations_active_idx"]),
         ("list_conversations_project", ["conversations_project_idx"]),
         ("find_by_external_id", ["conversations_tenant_id_project_external_id_key"]),
@@ -372,6 +373,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
             tx, tenant, conversation, after=3, through=40, limit=500, max_bytes=2**20
         ),
         "find_calls": lambda tx: turn_store.find_calls(tx, tenant, conversation, ["c1"]),
+        "count_in_ranges": lambda tx: turn_store.count_in_ranges(tx, tenant, conversation, [(1, 200), (230, 240)]),
         "list_conversations": lambda tx: list_store.list_conversations(
             tx, tenant, where=ConversationFilter(), reach=Reach(None, None), **listing
         ),
@@ -384,6 +386,8 @@ async def test_hot_queries_keep_their_index_under_row_security(
     }
     plan = await explain(service, tenant, calls[name])
     assert "Seq Scan" not in plan
+    if name == "count_in_ranges":
+        assert plan.count('"Node Type": "Index Only Scan"') >= 2, plan
     for wanted in index:
         assert f'"Index Name": "{wanted}' in plan, plan
 

@@ -439,16 +439,25 @@ async def first_call(
 async def count_in_ranges(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, ranges: Sequence[tuple[int, int]]
 ) -> tuple[int, int | None, int | None, int]:
-    """Count live turns in ranges: with content, the first and last position of these, and the erased ones."""
+    """Count live turns in ranges: with content, the first and last position of these, and the erased ones.
+
+    Both counts are of entries of indexes: reading the rows of 20,000 turns takes half of the time of a context.
+    """
+    of_range = f"""
+        select t.position from turns t
+        where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position between r.first and r.last
+        """  # noqa: S608
     row = await tx.fetchrow(
         f"""
-        select count(*) filter (where t.erased_at is null) as turns,
-               min(t.position) filter (where t.erased_at is null) as first,
-               max(t.position) filter (where t.erased_at is null) as last,
-               count(*) filter (where t.erased_at is not null) as erased
+        select coalesce(sum(n.live), 0)::bigint as live, coalesce(sum(n.erased), 0)::bigint as erased,
+               min(n.first) as first, max(n.last) as last
         from unnest($3::bigint[], $4::bigint[]) as r (first, last)
-        join turns t on t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN}
-            and t.position between r.first and r.last
+        cross join lateral (
+            select (select count(*) from ({of_range}) as all_of) as live,
+                   (select count(*) from ({of_range} and t.erased_at is not null) as erased_of) as erased,
+                   ({of_range} and t.erased_at is null order by t.position limit 1) as first,
+                   ({of_range} and t.erased_at is null order by t.position desc limit 1) as last
+        ) as n
         where {NOT_DELETING}
         """,  # noqa: S608
         tenant_id,
@@ -456,7 +465,9 @@ async def count_in_ranges(
         [first for first, _ in ranges],
         [last for _, last in ranges],
     )
-    return (0, None, None, 0) if row is None else (row["turns"], row["first"], row["last"], row["erased"])
+    return (
+        (0, None, None, 0) if row is None else (row["live"] - row["erased"], row["first"], row["last"], row["erased"])
+    )
 
 
 async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, LockedTurn]:

@@ -191,6 +191,59 @@ async def test_errors_have_a_class_for_each_code_a_request_id_and_a_remedy(turnk
             await nowhere.api.get_health()
 
 
+async def test_an_error_names_the_wrong_fields_and_repeats_no_sentence(turnkeep: AsyncTurnkeep) -> None:
+    conversation = await turnkeep.conversation("misspelled")
+    wrong: Any = {"role": "human", "text": "Hello."}
+    with pytest.raises(errors.InvalidError) as refused:
+        await conversation.append(wrong)
+    said = str(refused.value)
+    assert "/turns/0/text: Unknown field `text`." in said
+    assert "/turns/0/role: Input should be 'user'" in said
+    assert refused.value.remedy not in said
+    again = errors.TurnkeepError("some_code", "It is gone. Try that.", remedy="It is gone. Make another. Or none.")
+    assert str(again) == "some_code: It is gone. Try that. Make another. Or none."
+    whole = errors.TurnkeepError("some_code", "It is gone.", remedy="It is gone.")
+    assert str(whole) == "some_code: It is gone."
+
+
+@pytest.mark.parametrize("reply", [None, 7, [], ["a text"]])
+async def test_a_chat_refuses_what_is_no_reply_and_stores_nothing(
+    turnkeep: AsyncTurnkeep, tenant: Client, reply: Any
+) -> None:
+    conversation = await turnkeep.conversation("wrong reply")
+    with pytest.raises(TypeError, match=rf"returned {type(reply).__name__}\. Return a text"):
+        await conversation.chat(lambda _: reply, "Hello.")
+    assert await tenant.history(conversation.id) == []
+
+
+async def test_the_client_without_asyncio_refuses_an_async_function(url: str, tenant: Client) -> None:
+    async def model(_: object) -> str:
+        return "Never called."
+
+    def work() -> None:
+        with Turnkeep(url, tenant.key) as turnkeep:
+            wrong: Any = model
+            turnkeep.conversation("wrong kind").chat(wrong, "Hello.")
+
+    with pytest.raises(TypeError, match="AsyncTurnkeep"):
+        await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("127.0.0.1:8765", "must begin with http"),
+        ("localhost:8765", "must begin with http"),
+        ("http://", "must begin with http"),
+        ("http://127.0.0.1:8765/v1/", "Leave the path out"),
+        ("http://127.0.0.1:8765/mcp", "Leave the path out"),
+    ],
+)
+def test_a_url_that_cannot_be_one_of_a_server_is_refused_at_once(url: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        AsyncTurnkeep(url, "tk_x")
+
+
 @pytest.mark.parametrize("transport", ["websocket", "http"])
 async def test_a_stream_is_stored_as_written(turnkeep: AsyncTurnkeep, tenant: Client, transport: Any) -> None:
     conversation = await turnkeep.conversation(f"streamed-{transport}")

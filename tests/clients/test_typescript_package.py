@@ -56,6 +56,23 @@ async def test_errors_have_their_code_a_request_id_and_a_remedy(run: Run) -> Non
     assert await run("errors") == [True, "conversation_advanced", 409, 0, True, "connection_failed"]
 
 
+async def test_mistakes_are_answered_with_a_way_out(run: Run) -> None:
+    *said, stored = await run("mistakes")
+    for message, part in zip(
+        said,
+        [
+            "/turns/0/text: Unknown field `text`.",
+            "returned undefined. Return a text",
+            "returned a list without messages. Return a text",
+            "must begin with http",
+            "Leave the path out",
+        ],
+        strict=True,
+    ):
+        assert part in message
+    assert stored == []
+
+
 async def test_a_stream_is_stored_as_written_over_both_transports(run: Run) -> None:
     for transport in ("websocket", "http"):
         result = await run("stream", text=TEXT, transport=transport)

@@ -51,6 +51,18 @@ const scenarios = {
     const { code, status, problem, requestId, remedy } = error;
     return [error instanceof TurnkeepError, code, status, problem.seq, Boolean(requestId && remedy), lost.code];
   },
+  async mistakes() {
+    const conversation = await turnkeep.conversation("mistakes");
+    const messageOf = async (call) => (await Promise.resolve().then(call).catch((thrown) => thrown)).message;
+    return [
+      await messageOf(() => conversation.append({ role: "user", text: "Hello." })),
+      await messageOf(() => conversation.chat(async () => undefined, "Hello.")),
+      await messageOf(() => conversation.chat(async () => [], "Hello.")),
+      await messageOf(() => new Turnkeep({ url: "127.0.0.1:8765" })),
+      await messageOf(() => new Turnkeep({ url: "http://127.0.0.1:8765/v1/" })),
+      await contents(conversation),
+    ];
+  },
   async stream() {
     const conversation = await turnkeep.conversation(`streamed-${transport}`);
     const view = new ConversationView();

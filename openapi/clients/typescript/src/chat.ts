@@ -42,6 +42,7 @@ export async function chat(
     const isNamed = context.messages.some((one) => "name" in one);
     if (options.actor !== undefined && isNamed) said.name = options.actor;
     const reply = await modelCall([...context.messages.map(asMessage), said]);
+    checkReply(reply);
     const body = bodyOf(message, reply, options, context.as_of_seq);
     try {
       const stored = await api.appendTurns({ path: { conversation_id: conversationId }, body });
@@ -84,6 +85,16 @@ function bodyOf(message: string, reply: ModelReply, options: ChatOptions, expect
     typeof reply === "string" ? [{ role: "assistant", content: reply, ...assistant }] : Array.isArray(reply) ? reply : [reply];
   const turns = [said, ...replies] as Append["turns"]; // checked by the server
   return { turns, expected_seq: expectedSeq, ...(typeof reply === "string" ? {} : { format: "openai" }) };
+}
+
+/** Throw for a value that is no reply, which a function in plain JavaScript can return. */
+function checkReply(reply: unknown): void {
+  const isMessage = (one: unknown): boolean => typeof one === "object" && one !== null && !Array.isArray(one);
+  if (typeof reply === "string" || isMessage(reply) || (Array.isArray(reply) && reply.length > 0 && reply.every(isMessage))) return;
+  const kind = Array.isArray(reply) ? "a list without messages" : String(reply);
+  throw new TypeError(
+    `The function that calls the model returned ${kind}. Return a text, a message in the format of OpenAI, or a list of messages.`,
+  );
 }
 
 function asMessage(message: Message): ModelMessage {

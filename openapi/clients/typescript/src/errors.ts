@@ -30,8 +30,11 @@ export class TurnkeepError extends Error {
 
   constructor(code: Code, detail: string, facts: Facts = {}) {
     const remedy = code in REMEDIES ? REMEDIES[code as ErrorCode] : "";
-    const request = facts.requestId ? ` (request ${facts.requestId})` : "";
-    super(`${code}: ${detail}${remedy && !detail.includes(remedy) ? ` ${remedy}` : ""}${request}`, { cause: facts.cause });
+    const [first = "", ...others] = remedy.split(". ");
+    // a remedy begins with what is wrong, as the detail does; the fields of this request say more than it
+    const advice = fieldsOf(facts.problem) || (detail.includes(first) ? others.join(". ") : remedy);
+    const said = `${detail} ${advice}`.trim();
+    super(`${code}: ${said}${facts.requestId ? ` (request ${facts.requestId})` : ""}`, { cause: facts.cause });
     this.name = "TurnkeepError";
     this.code = code;
     this.detail = detail;
@@ -50,6 +53,17 @@ export class ConnectionFailedError extends TurnkeepError {
     super("connection_failed", detail, { isRetryable: true, cause });
     this.name = "ConnectionFailedError";
   }
+}
+
+const MAX_SHOWN_FIELDS = 5;
+
+/** What is wrong with each field, such as "/turns/0/text: Unknown field `text`.". */
+function fieldsOf(problem: Record<string, unknown> = {}): string {
+  const fields = Array.isArray(problem.errors) ? (problem.errors as Record<string, unknown>[]) : [];
+  return fields
+    .slice(0, MAX_SHOWN_FIELDS)
+    .map(({ pointer, in: place, detail }) => `${String(pointer || place)}: ${String(detail)}`)
+    .join(" ");
 }
 
 const PROXY_STATUSES = new Set([502, 503, 504]);

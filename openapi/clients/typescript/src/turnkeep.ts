@@ -33,7 +33,7 @@ export class Turnkeep {
     const apiKey = options.apiKey ?? setting("TURNKEEP_API_KEY");
     if (!apiKey) throw new TypeError("There is no API key: pass `apiKey`, or set TURNKEEP_API_KEY.");
     this.#server = {
-      url: (options.url ?? setting("TURNKEEP_URL") ?? URL_HERE).replace(/\/+$/, ""),
+      url: checked((options.url ?? setting("TURNKEEP_URL") ?? URL_HERE).replace(/\/+$/, "")),
       apiKey,
       timeoutMs: options.timeoutMs ?? 30_000,
       reconnectTimeoutMs: options.reconnectTimeoutMs ?? 120_000,
@@ -119,6 +119,14 @@ export class Conversation {
   get #path(): { conversation_id: string } {
     return { conversation_id: this.id };
   }
+}
+
+function checked(url: string): string {
+  if (!/^https?:\/\/[^/]/i.test(url))
+    throw new TypeError(`The URL of the server must begin with http:// or https://, as in ${URL_HERE}: ${url}`);
+  // the client adds the path; that of OpenAI's API ends in /v1, too
+  if (/\/(v1|mcp)$/.test(url)) throw new TypeError(`Leave the path out of the URL of the server, as in ${URL_HERE}: ${url}`);
+  return url;
 }
 
 /** A variable of the environment, where the runtime has one. */

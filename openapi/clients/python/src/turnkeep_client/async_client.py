@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import TracebackType
 from typing import Final, Self, cast
+from urllib.parse import urlsplit
 
 from turnkeep_client.chat import AsyncModelCall, ChatExchange, ChatOptions, ChatResult
 from turnkeep_client.following import follow
@@ -16,6 +17,8 @@ from turnkeep_client.streaming import AsyncTurnWriter, StreamTransport
 from turnkeep_client.transport import HttpTransport, Server
 
 _URL: Final = "http://127.0.0.1:8765"
+_API_PATHS: Final = ("/v1", "/mcp")
+"""The client adds the path. That of OpenAI's API ends in `/v1`, too."""
 
 
 def server_of(
@@ -25,10 +28,17 @@ def server_of(
     key = api_key or os.environ.get("TURNKEEP_API_KEY")
     if not key:
         raise ValueError("There is no API key: pass `api_key`, or set TURNKEEP_API_KEY.")
-    return Server(
-        (url or os.environ.get("TURNKEEP_URL") or _URL).rstrip("/"), key, timeout_s, reconnect_timeout_s,
-        retries or RetryPolicy(),
-    )  # fmt: skip
+    address = (url or os.environ.get("TURNKEEP_URL") or _URL).rstrip("/")
+    return Server(_checked(address), key, timeout_s, reconnect_timeout_s, retries or RetryPolicy())
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"The URL of the server must begin with http:// or https://, as in {_URL}: {url!r}")
+    if parts.path.endswith(_API_PATHS):
+        raise ValueError(f"Leave the path out of the URL of the server, as in {_URL}: {url!r}")
+    return url
 
 
 class AsyncTurnkeep:

@@ -1,5 +1,6 @@
 """A turn of a chat: build the context, call the model, and store what is new, in one append that refuses conflicts."""
 
+import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,7 @@ class ChatExchange:
         """Store the message and the reply, all or nothing. Returns None for a conflict that can be tried again."""
         if self._context is None:
             raise RuntimeError("Build the context first.")
+        _check_reply(reply)
         body: dict[str, object] = {"turns": self._turns(reply), "expected_seq": self._context["as_of_seq"]}
         if not isinstance(reply, str):
             body["format"] = "openai"
@@ -99,6 +101,19 @@ class ChatExchange:
         if isinstance(reply, str):
             return [said, {"role": "assistant", "content": reply} | _actor(self._options.assistant)]
         return [said, *([reply] if isinstance(reply, Mapping) else reply)]
+
+
+def _check_reply(reply: object) -> None:
+    """Raise TypeError for an object that is no reply, which a function of the caller can return."""
+    if isinstance(reply, str | Mapping):
+        return
+    refused = f"The function that calls the model returned {type(reply).__name__}."
+    if inspect.iscoroutine(reply):
+        reply.close()  # it will not be awaited
+        raise TypeError(f"{refused} An async function needs AsyncTurnkeep.")
+    messages = cast("Sequence[object]", reply) if isinstance(reply, Sequence) else ()
+    if not messages or not all(isinstance(one, Mapping) for one in messages):
+        raise TypeError(f"{refused} Return a text, a message in the format of OpenAI, or a list of messages.")
 
 
 def _actor(actor: str | None) -> dict[str, object]:

@@ -1,6 +1,9 @@
 """Errors of the client: one class for each kind. `generated.errors` has a subclass for each code."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+_MAX_SHOWN_FIELDS: Final = 5
 
 
 class TurnkeepError(Exception):
@@ -29,10 +32,18 @@ class TurnkeepError(Exception):
         super().__init__(code, detail)
 
     def __str__(self) -> str:
-        text = f"{self.code}: {self.detail}"
-        if self.remedy and self.remedy not in text:
-            text += f" {self.remedy}"
-        return text + (f" (request {self.request_id})" if self.request_id else "")
+        first, _, others = self.remedy.partition(". ")
+        # a remedy begins with what is wrong, as the detail does; the fields of this request say more than it
+        advice = self._fields() or (others if first in self.detail else self.remedy)
+        said = f"{self.detail} {advice}".strip()
+        return f"{self.code}: {said}" + (f" (request {self.request_id})" if self.request_id else "")
+
+    def _fields(self) -> str:
+        """Return what is wrong with each field, such as "/turns/0/text: Unknown field `text`."."""
+        listed = self.problem.get("errors")
+        fields = cast("Sequence[object]", listed) if isinstance(listed, list) else ()
+        shown = [cast("Mapping[str, object]", one) for one in fields if isinstance(one, dict)][:_MAX_SHOWN_FIELDS]
+        return " ".join(f"{one.get('pointer') or one.get('in', '')}: {one.get('detail', '')}" for one in shown)
 
 
 class InvalidError(TurnkeepError):

@@ -30,7 +30,7 @@ def tail_conversation(
     try:
         name = format_id(parse_id(conversation))
     except ValueError:
-        fail("give the id of a conversation.")
+        fail("give the id of a conversation, which is a ULID (26 characters) or a UUID. An external_id is none.")
     running, key = running_server(settings)
     asyncio.run(tail(TailTarget(running, key, name), after_rev=after_rev, raw=raw))
 

@@ -54,7 +54,7 @@ def running_server(settings: "Settings") -> tuple[str, str]:
     """Return the URL of the server for client commands, and their key."""
     key = settings.server.api_key.get_secret_value() if settings.server.api_key else admin_key(settings)
     if key is None:
-        fail("there is no key: set TURNKEEP_API_KEY.")
+        fail("there is no key: set TURNKEEP_API_KEY, or run this in the folder of the server, with its data/admin-key.")
     host = "127.0.0.1" if settings.server.host in {"0.0.0.0", "::"} else settings.server.host  # noqa: S104 - compared, not bound
     host = f"[{host}]" if ":" in host else host
     return settings.server.url or f"http://{host}:{settings.server.port}", key

@@ -154,7 +154,10 @@ class Bridge:
             duration_ms = round((time.perf_counter() - started) * 1000, 1)
             get_logger().warning("mcp.unanswered", error_type=error_type(error), duration_ms=duration_ms)
             if line.is_answered:
-                sentence = f"Turnkeep does not answer at {self._target.url}."
+                sentence = (
+                    f"Turnkeep does not answer at {self._target.url}."
+                    " Start it there with `turnkeep serve`, or name another server with TURNKEEP_URL."
+                )
                 await self._write({**_named(line), **_error(INTERNAL_ERROR, sentence)})
             return
         await self._write_answer(line, response)

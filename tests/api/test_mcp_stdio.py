@@ -107,6 +107,7 @@ async def test_a_bad_key_and_a_server_that_is_away_are_reported_for_each_call(cl
     answers = await asyncio.to_thread(say, 1, client.key, lines)
     assert {answer["id"] for answer in answers} == {7, "a"}
     assert all("does not answer" in answer["error"]["message"] for answer in answers)
+    assert all("turnkeep serve" in answer["error"]["message"] for answer in answers)
     assert client.key not in str(answers)
 
 

@@ -276,7 +276,7 @@ async def test_where_connecting_again_cannot_help_it_ends_with_a_sentence(
 
 def test_without_a_conversation_or_key_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNKEEP_DATA_DIR", str(tmp_path))
-    for argument, sentence in (("not an id", "give the id"), (format_id(new_uuid()), "there is no key")):
+    for argument, sentence in (("not an id", "An external_id is none"), (format_id(new_uuid()), "data/admin-key")):
         done = CliRunner().invoke(cli, ["tail", argument])
         assert done.exit_code == 1
         assert sentence in done.stderr

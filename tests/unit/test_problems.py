@@ -240,6 +240,22 @@ async def test_an_unknown_route_is_a_problem(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/turns", "Did you mean `/v1/turns`?"),
+        ("/v1/turn", "Did you mean `/v1/turns`?"),
+        (f"/v1/turn/{UUID(int=1)}", "Did you mean `/v1/turns/{turn_id}`?"),
+        ("/v1/turn/01K9Z3V5Q8T4XAMP1E00000001", "Did you mean `/v1/turns/{turn_id}`?"),
+        ("/", "`/docs` lists all paths."),
+        ("/v1/turn" + "s" * 300, "`/docs` lists all paths."),
+    ],
+)
+async def test_an_unknown_route_has_the_most_similar_path(client: httpx.AsyncClient, path: str, advice: str) -> None:
+    answer = await client.get(path)
+    assert answer.json()["detail"] == f"The path does not exist. {advice}"
+
+
+@pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
         ("PUT", "/v1/turns", "GET, POST"),
@@ -255,6 +271,7 @@ async def test_a_wrong_method_gets_all_methods_of_the_path(
     fields(answer)
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
     assert answer.headers["allow"] == allow
+    assert answer.json()["detail"] == f"This path does not support this method. It supports {allow}."
 
 
 async def test_other_http_exceptions_keep_status_and_headers_but_not_their_text(client: httpx.AsyncClient) -> None:

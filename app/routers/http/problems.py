@@ -5,6 +5,7 @@ undeclared one. Messages are sentences of ours or of pydantic that cannot quote 
 Of unexpected exceptions only the type and the stack are logged.
 """
 
+import difflib
 import http
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -85,6 +86,10 @@ _ERROR_OF_STATUS: Final[Mapping[int, tuple[type[AppError], str]]] = {
     429: (RateLimited, "rate_limited"),
     503: (Unavailable, "not_ready"),
 }
+
+_MAX_COMPARED_PATH: Final = 200
+_SIMILAR_PATH: Final = 0.7
+_PARAMETER: Final = re.compile(r"\{\w+\}")
 
 
 class ProblemField(BaseModel):
@@ -295,13 +300,42 @@ def _http_exception_response(request: Request, error: HTTPException) -> Response
     kind, code = _ERROR_OF_STATUS.get(status, (Invalid, "invalid_request"))
     if status not in _ERROR_OF_STATUS and status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
         kind, code = AppError, "internal_error"
-    # its detail is not ours and may quote the request
-    response = problem_response(request.scope, kind(code, ERROR_CODES[code]), status=status)
+    detail, allowed = ERROR_CODES[code], ", ".join(allowed_methods(request))
+    if code == "route_not_found":
+        similar = _similar_path(request)
+        detail += f" Did you mean `{similar}`?" if similar else " `/docs` lists all paths."
+    elif code == "method_not_allowed":
+        detail += f" It supports {allowed}."
+    # the detail of the exception is not ours and may quote the request
+    response = problem_response(request.scope, kind(code, detail), status=status)
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     if status == http.HTTPStatus.METHOD_NOT_ALLOWED:
-        response.headers["Allow"] = ", ".join(allowed_methods(request))
+        response.headers["Allow"] = allowed
     return response
+
+
+def _similar_path(request: Request) -> str | None:
+    """Return the declared path that is most similar to that of the request, or None. It never has the caller's text."""
+    path = str(request.scope["path"])
+    if len(path) > _MAX_COMPARED_PATH:
+        return None
+    declared = cast("Mapping[str, object]", cast("FastAPI", request.app).openapi().get("paths", {}))
+    forms = (path, f"/v1{path}")  # the prefix is forgotten often
+    likeness, similar = max(((_likeness(form, one), one) for one in declared for form in forms), default=(0.0, ""))
+    return similar if likeness >= _SIMILAR_PATH else None
+
+
+def _likeness(path: str, declared: str) -> float:
+    """Return how similar two paths are that differ in one segment, from 0 to 1. A parameter equals any segment."""
+    given, wanted = path.split("/"), declared.split("/")
+    if len(given) != len(wanted):
+        return 0.0
+    pairs = zip(given, wanted, strict=True)
+    different = [(one, other) for one, other in pairs if one != other and not _PARAMETER.fullmatch(other)]
+    if len(different) > 1:
+        return 0.0
+    return difflib.SequenceMatcher(None, *different[0]).ratio() if different else 1.0
 
 
 def _cut_fields(scope: Scope, fields: Sequence[FieldError]) -> list[FieldError]:

@@ -80,6 +80,12 @@ def test_every_setting_is_documented_with_its_default_and_nothing_else_is() -> N
     assert documented == expected
 
 
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    page = (ROOT / "docs/glossary.md").read_text()
+    terms = [term.lower() for term in re.findall(r"^\| ([^|]+?) \|", page, re.MULTILINE)][1:]
+    assert terms == sorted(terms)
+
+
 def test_names_that_are_honoured_bare_are_documented() -> None:
     page = (ROOT / "docs/settings.md").read_text()
     for name, field in setting_fields().items():

@@ -14,7 +14,7 @@ from app.core.database import schema
 from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.tenancy.key_text import generate_key
 
-READY_S: Final = 90.0
+READY_S: Final = 300.0
 _POLL_S: Final = 0.05
 
 

@@ -335,7 +335,12 @@ def _likeness(path: str, declared: str) -> float:
     different = [(one, other) for one, other in pairs if one != other and not _PARAMETER.fullmatch(other)]
     if len(different) > 1:
         return 0.0
-    return difflib.SequenceMatcher(None, *different[0]).ratio() if different else 1.0
+    if not different:
+        return 1.0
+    compared = difflib.SequenceMatcher(None, *different[0])
+    # upper bounds that cost much less
+    is_near = compared.real_quick_ratio() >= _SIMILAR_PATH and compared.quick_ratio() >= _SIMILAR_PATH
+    return compared.ratio() if is_near else 0.0
 
 
 def _cut_fields(scope: Scope, fields: Sequence[FieldError]) -> list[FieldError]:

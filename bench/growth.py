@@ -161,14 +161,16 @@ def main(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     growth = Growth(root, world, state, Console(width=160))
-    asyncio.run(
-        run(
-            growth, part or list(PARTS), exact_entries=exact_entries, rounds=rounds, resident_mb=resident_mb,
-            sample=sample, check=check, stop_after_s=stop_after_s,
-        )
-    )  # fmt: skip
-    if out is not None:
-        growth.outcome.write(out, growth.head())
+    try:
+        asyncio.run(
+            run(
+                growth, part or list(PARTS), exact_entries=exact_entries, rounds=rounds, resident_mb=resident_mb,
+                sample=sample, check=check, stop_after_s=stop_after_s,
+            )
+        )  # fmt: skip
+    finally:  # what was measured before an error is kept
+        if out is not None:
+            growth.outcome.write(out, growth.head())
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class Growth:
             report=self.report,
         )  # fmt: skip
         state, sizes = self.state, self.state.sizes
+        cpu_ms = f"{1000 * state.cpu_s / state.loaded:.2f}" if state.cpu_s and state.loaded else ""
         rows = [
             ("turns, of wanted turns", f"{sum(sizes):,}, {state.turns:,}"),
             ("tenants", f"{state.tenants:,}"),
@@ -61,7 +62,7 @@ class Growth:
                 f"{sizes[at]:,}" for at in (0, min(9, len(sizes) - 1), len(sizes) // 2, -1)
             )),
             ("turns a second", f"{state.loaded / state.seconds:,.0f}" if state.seconds else ""),
-            ("CPU ms a turn, without Postgres", f"{1000 * state.cpu_s / state.loaded:.2f}" if state.cpu_s else ""),
+            ("CPU ms a turn, without Postgres", cpu_ms),
             ("turns a second of each tenth", " ".join(f"{rate:,.0f}" for rate in state.rates)),
             ("texts a second that the model embeds alone", f"{state.model_texts_per_second:,.0f}"),
         ]  # fmt: skip
@@ -161,14 +162,16 @@ def main(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     growth = Growth(root, world, state, Console(width=160))
-    asyncio.run(
-        run(
-            growth, part or list(PARTS), exact_entries=exact_entries, rounds=rounds, resident_mb=resident_mb,
-            sample=sample, check=check, stop_after_s=stop_after_s,
-        )
-    )  # fmt: skip
-    if out is not None:
-        growth.outcome.write(out, growth.head())
+    try:
+        asyncio.run(
+            run(
+                growth, part or list(PARTS), exact_entries=exact_entries, rounds=rounds, resident_mb=resident_mb,
+                sample=sample, check=check, stop_after_s=stop_after_s,
+            )
+        )  # fmt: skip
+    finally:  # what was measured before an error is kept
+        if out is not None:
+            growth.outcome.write(out, growth.head())
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ async def _measure_precision(
         "select embedding from public.vectors where tenant_id = $1 order by entry_id, part limit $2",
         tenant_id, _MAX_COMPARED, timeout=600,
     )  # fmt: skip
-    vectors = np.stack([row["embedding"] for row in stored]).astype(np.float32)
+    vectors = np.stack([row["embedding"].to_numpy() for row in stored]).astype(np.float32)
     del stored
     exact = _best(asked @ vectors.T)
     half = _best(asked @ vectors.astype(np.float16).astype(np.float32).T)

@@ -16,6 +16,7 @@ PAGES_OUTSIDE: Final = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
+    "bench/GROWTH.md": "benchmark/growth.md",
     "bench/RESULTS.md": "benchmark/results.md",
     "packages/turnkeep-minilm/README.md": "project/embedding-model.md",
 }

@@ -36,7 +36,7 @@ def test_too_few_turns_are_refused() -> None:
         World(turns=5, tenants=10, seed=1)
 
 
-def test_the_same_seed_makes_the_same_texts_whatever_was_made_before() -> None:
+def test_the_same_seed_makes_the_same_texts_in_any_order() -> None:
     first, second = World(turns=300, tenants=3, seed=1), World(turns=300, tenants=3, seed=1)
     plans = first.conversations()
 

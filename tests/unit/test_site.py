@@ -27,8 +27,9 @@ def stage(tmp_path: Path) -> Stage:
         "app/m.py": "",
         "x.yaml": "groups: []\n",
     }
-    outside = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/RESULTS.md"]
-    files |= dict.fromkeys([*outside, "packages/turnkeep-minilm/README.md"], "# Outside\n")
+    outside = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+    outside += ["bench/GROWTH.md", "bench/RESULTS.md", "packages/turnkeep-minilm/README.md"]
+    files |= dict.fromkeys(outside, "# Outside\n")
     for name, text in files.items():
         path = tmp_path / "root" / name
         path.parent.mkdir(parents=True, exist_ok=True)

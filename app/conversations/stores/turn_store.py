@@ -54,12 +54,8 @@ async def supersede(
         where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position {">=" if and_after else "="} $3
         returning t.id, t.content_tokens, t.erased_at is not null as erased
         """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        position,
-        by,
-        rev,
-    )
+        tenant_id, conversation_id, position, by, rev,
+    )  # fmt: skip
     return [SupersededTurn(row["id"], row["content_tokens"], row["erased"]) for row in rows]
 
 
@@ -70,11 +66,8 @@ async def supersede_aborted(tx: Transaction, tenant_id: TenantId, turn_id: UUID,
         update turns set superseded_by = $3, rev = $4
         where tenant_id = $1 and id = $2 and status = 'aborted' and superseded_by = id
         """,
-        tenant_id,
-        turn_id,
-        by,
-        rev,
-    )
+        tenant_id, turn_id, by, rev,
+    )  # fmt: skip
 
 
 async def count_superseded_by(
@@ -87,11 +80,8 @@ async def count_superseded_by(
         where t.tenant_id = $1 and t.conversation_id = $2 and {_SUPERSEDED} and t.position >= $3
           and t.superseded_by = $4
         """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        position,
-        by,
-    )
+        tenant_id, conversation_id, position, by,
+    )  # fmt: skip
     return 0 if row is None else int(row["count"])
 
 
@@ -104,10 +94,8 @@ async def count_live_before(
         select count(*) as count from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position < $3
         """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        position,
-    )
+        tenant_id, conversation_id, position,
+    )  # fmt: skip
     return 0 if row is None else int(row["count"])
 
 
@@ -204,10 +192,8 @@ async def list_revisions(
               and (t.supersedes is not null or t.superseded_by <> t.id)
         ) t order by t.seq nulls last, t.id
         """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        positions,
-    )
+        tenant_id, conversation_id, positions,
+    )  # fmt: skip
     found: tuple[dict[UUID, UUID | None], dict[UUID, UUID | None]] = ({}, {})
     for row in rows:
         found[row["seq"] is None][row["id"]] = row["supersedes"]
@@ -287,10 +273,8 @@ async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], 
             status = case status when 'pending' then 'aborted' else status end
         where tenant_id = $1 and id = any($2::uuid[])
         """,  # noqa: S608
-        tenant_id,
-        turn_ids,
-        rev,
-    )
+        tenant_id, turn_ids, rev,
+    )  # fmt: skip
 
 
 async def update_after_erase(
@@ -304,12 +288,8 @@ async def update_after_erase(
             updated_at = greatest(updated_at, date_trunc('milliseconds', clock_timestamp()))
         where tenant_id = $1 and conversation_id = $2
         """,
-        tenant_id,
-        conversation_id,
-        rev,
-        tokens,
-        unsummarised,
-    )
+        tenant_id, conversation_id, rev, tokens, unsummarised,
+    )  # fmt: skip
 
 
 async def set_fork_origin(
@@ -362,10 +342,8 @@ async def list_authors(
           and t.status = 'committed' and t.erased_at is null
         group by t.actor
         """,
-        tenant_id,
-        conversation_id,
-        actors,
-    )
+        tenant_id, conversation_id, actors,
+    )  # fmt: skip
     return {row["actor"]: row["spoke"] for row in rows}
 
 
@@ -402,11 +380,8 @@ async def find_calls(
         ) as is_answered
         from made m
         """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        call_ids,
-        before,
-    )
+        tenant_id, conversation_id, call_ids, before,
+    )  # fmt: skip
     return {row["call_id"]: row["is_answered"] for row in rows}
 
 
@@ -427,12 +402,8 @@ async def first_call(
         where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {LIVE_TURN}
           and t.position > $4 and t.position < $5 and called.item ->> 'id' = any($3::text[])
         """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        call_ids,
-        after,
-        before,
-    )
+        tenant_id, conversation_id, call_ids, after, before,
+    )  # fmt: skip
     return None if row is None else row["position"]
 
 
@@ -460,14 +431,11 @@ async def count_in_ranges(
         ) as n
         where {NOT_DELETING}
         """,  # noqa: S608
-        tenant_id,
-        conversation_id,
-        [first for first, _ in ranges],
-        [last for _, last in ranges],
-    )
-    return (
-        (0, None, None, 0) if row is None else (row["live"] - row["erased"], row["first"], row["last"], row["erased"])
-    )
+        tenant_id, conversation_id, [first for first, _ in ranges], [last for _, last in ranges],
+    )  # fmt: skip
+    if row is None:
+        return 0, None, None, 0
+    return row["live"] - row["erased"], row["first"], row["last"], row["erased"]
 
 
 async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, LockedTurn]:

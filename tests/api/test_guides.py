@@ -48,9 +48,14 @@ FIRST_CALLS = 3
 
 NEEDS_DOCKER = "needs Docker; tests/containers runs the steps of the image and the commands of docker-compose.yml"
 STARTS_MORE = "starts a server, builds or runs the tests; the targets are tested by what they start"
+TAKES_HOURS = "measures for hours; tests/unit/test_growth.py runs it with a few hundred turns"
 NOT_RUN = {
     ("README.md", "make run"): STARTS_MORE,
     ("README.md", "docker build -t turnkeep ."): NEEDS_DOCKER,
+    (
+        "docs/guides/capacity.md",
+        ".venv/bin/python bench/growth.py scratch --turns 1000000 --tenants 1000 --out growth.md",
+    ): TAKES_HOURS,
     ("docs/guides/openai.md", "make run"): STARTS_MORE,
     ("docs/guides/deploying.md", "docker build -t turnkeep ."): NEEDS_DOCKER,
     ("docs/guides/deploying.md", "make wheels"): STARTS_MORE,

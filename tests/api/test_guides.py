@@ -68,6 +68,7 @@ NOT_RUN = {
 MARKS = {
     NEEDS_DOCKER: re.compile(r"^docker ", re.MULTILINE),
     STARTS_MORE: re.compile(r"\Amake (run|test|wheels)$", re.MULTILINE),
+    TAKES_HOURS: re.compile(r" bench/growth\.py .*--turns 1000000\b"),
 }
 """What a snippet that is not run for a reason must contain: the list cannot take in others."""
 

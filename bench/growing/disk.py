@@ -65,7 +65,9 @@ async def measure_disk(connection: Connection, outcome: Outcome) -> None:
     for table in ("turns", "index_entries"):
         await _measure_columns(connection, outcome, table)
     wal = cast("int", await connection.fetchval("select coalesce(sum(size), 0)::bigint from pg_ls_waldir()"))
-    outcome.note(f"Write-ahead log at the end: {wal / _MIB:,.0f} MiB, up to max_wal_size whatever the number of turns.")
+    outcome.note(
+        f"Write-ahead log at the end: {wal / _MIB:,.0f} MiB (it has a limit, max_wal_size, for any number of turns)."
+    )
 
 
 async def _measure_columns(connection: Connection, outcome: Outcome, table: str) -> None:

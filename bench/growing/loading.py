@@ -143,7 +143,7 @@ class Loader:
         self._state.save(self._root)
 
     async def load(self, report: Callable[[str], None], *, stop_after_s: float) -> None:
-        """Write all conversations, several at a time, or those that are begun within a time."""
+        """Write all conversations, several at a time. None is started after `stop_after_s`."""
         stored = await self._stored()
         if self._state.turns - sum(stored.values()) > _MANY:
             # to build the index again is faster than to insert many vectors one by one

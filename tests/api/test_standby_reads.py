@@ -294,7 +294,7 @@ async def test_a_url_of_another_database_or_of_no_standby_is_never_read(
     await client.append(conversation, "one")
     postgres.on_primary("create database other_one")
     wrong = (postgres.standby_url.replace("/turnkeep", "/other_one"), postgres.primary_url,
-             postgres.standby_url.replace("postgres@", "nobody@"))  # fmt: skip
+             postgres.standby_url.replace("postgres@", "stranger@"))  # fmt: skip
     for number, url in enumerate(wrong):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -326,7 +326,7 @@ async def test_the_doctor_says_whether_the_standby_can_be_used(
     assert lagging["standby"].level is Level.WARN
     assert lagging["standby"].found.endswith("bytes of the log behind")
     assert "not in recovery" in (await found(postgres.primary_url))["standby"].found
-    wrong = (await found(postgres.standby_url.replace("postgres@", "nobody@")))["standby"]
+    wrong = (await found(postgres.standby_url.replace("postgres@", "stranger@")))["standby"]
     assert (wrong.level, wrong.found) == (
         Level.WARN, "no standby of this database answers, so the primary answers all reads",
     )  # fmt: skip

@@ -244,6 +244,12 @@ def test_a_url_that_cannot_be_one_of_a_server_is_refused_at_once(url: str, sente
         AsyncTurnkeep(url, "tk_x")
 
 
+def test_a_key_in_place_of_the_url_is_not_in_the_error() -> None:
+    with pytest.raises(ValueError, match="must begin with http") as refused:
+        AsyncTurnkeep("tk_secret", "http://127.0.0.1:8765")
+    assert "tk_secret" not in str(refused.value)
+
+
 @pytest.mark.parametrize("transport", ["websocket", "http"])
 async def test_a_stream_is_stored_as_written(turnkeep: AsyncTurnkeep, tenant: Client, transport: Any) -> None:
     conversation = await turnkeep.conversation(f"streamed-{transport}")

@@ -255,6 +255,13 @@ async def test_an_unknown_route_has_the_most_similar_path(client: httpx.AsyncCli
     assert answer.json()["detail"] == f"The path does not exist. {advice}"
 
 
+async def test_an_unknown_route_does_not_make_the_openapi_document() -> None:
+    app = build_app()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as session:
+        assert (await session.get("/turns")).status_code == 404
+    assert app.openapi_schema is None, "it takes more than a second, in which no other request is answered"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [

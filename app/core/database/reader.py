@@ -2,7 +2,7 @@
 
 The primary says how far its write-ahead log is on its disk: each acknowledged commit is before this position.
 Reads that begin while this question is on its way share the next one. The standby says whether it has replayed as much.
-So a read never shows less than the primary would have shown when the read began, whichever process wrote.
+So a read never shows less than the primary would have shown when the read began: this holds for writes of any process.
 
 Invariant: nothing that happens to a standby fails a read. The read is done again on the primary, so it must change
 nothing. A standby that lags, has gone or has another timeline is not asked again until it has caught up.

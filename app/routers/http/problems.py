@@ -300,18 +300,17 @@ def _http_exception_response(request: Request, error: HTTPException) -> Response
     kind, code = _ERROR_OF_STATUS.get(status, (Invalid, "invalid_request"))
     if status not in _ERROR_OF_STATUS and status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
         kind, code = AppError, "internal_error"
-    detail, allowed = ERROR_CODES[code], ", ".join(allowed_methods(request))
+    detail, headers = ERROR_CODES[code], dict(error.headers or {})
     if code == "route_not_found":
         similar = _similar_path(request)
         detail += f" Did you mean `{similar}`?" if similar else " `/docs` lists all paths."
     elif code == "method_not_allowed":
-        detail += f" It supports {allowed}."
+        headers["Allow"] = ", ".join(allowed_methods(request))
+        detail += f" It supports {headers['Allow']}."
     # the detail of the exception is not ours and may quote the request
     response = problem_response(request.scope, kind(code, detail), status=status)
-    for name, value in (error.headers or {}).items():
+    for name, value in headers.items():
         response.headers[name] = value
-    if status == http.HTTPStatus.METHOD_NOT_ALLOWED:
-        response.headers["Allow"] = allowed
     return response
 
 
@@ -320,7 +319,12 @@ def _similar_path(request: Request) -> str | None:
     path = str(request.scope["path"])
     if len(path) > _MAX_COMPARED_PATH:
         return None
-    declared = cast("Mapping[str, object]", cast("FastAPI", request.app).openapi().get("paths", {}))
+    # of the routes: the OpenAPI document, made at its first use, takes more than a second
+    declared = {
+        str(context.path_format)
+        for context in iter_route_contexts(cast("FastAPI", request.app).routes)
+        if getattr(context, "include_in_schema", False)
+    }
     forms = (path, f"/v1{path}")  # the prefix is forgotten often
     likeness, similar = max(((_likeness(form, one), one) for one in declared for form in forms), default=(0.0, ""))
     return similar if likeness >= _SIMILAR_PATH else None

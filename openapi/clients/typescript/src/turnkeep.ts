@@ -121,11 +121,12 @@ export class Conversation {
   }
 }
 
+/** A URL that can be one of a server. The error does not repeat it: it may be a key in the wrong place. */
 function checked(url: string): string {
   if (!/^https?:\/\/[^/]/i.test(url))
-    throw new TypeError(`The URL of the server must begin with http:// or https://, as in ${URL_HERE}: ${url}`);
+    throw new TypeError(`The URL of the server must begin with http:// or https://, as in ${URL_HERE}.`);
   // the client adds the path; that of OpenAI's API ends in /v1, too
-  if (/\/(v1|mcp)$/.test(url)) throw new TypeError(`Leave the path out of the URL of the server, as in ${URL_HERE}: ${url}`);
+  if (/\/(v1|mcp)$/.test(url)) throw new TypeError(`Leave the path out of the URL of the server, as in ${URL_HERE}.`);
   return url;
 }
 

@@ -33,11 +33,12 @@ def server_of(
 
 
 def _checked(url: str) -> str:
+    """Return a URL that can be one of a server. The error does not repeat it: it may be a key in the wrong place."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"The URL of the server must begin with http:// or https://, as in {_URL}: {url!r}")
+        raise ValueError(f"The URL of the server must begin with http:// or https://, as in {_URL}.")
     if parts.path.endswith(_API_PATHS):
-        raise ValueError(f"Leave the path out of the URL of the server, as in {_URL}: {url!r}")
+        raise ValueError(f"Leave the path out of the URL of the server, as in {_URL}.")
     return url
 
 

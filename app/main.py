@@ -190,18 +190,17 @@ class _ProcessMetrics(Collector):
         yield connections
         yield waiting
         reader = self._container.reader
-        if reader.standby is not None:
-            yield CounterMetricFamily(
-                "turnkeep_standby_reads", "Reads that a standby has answered.", value=reader.standby_reads
-            )
-            fallbacks = CounterMetricFamily(
-                "turnkeep_standby_fallbacks",
-                "Reads that the primary has answered instead, by reason.",
-                labels=["reason"],
-            )
-            for reason in Fallback:
-                fallbacks.add_metric([reason], reader.fallbacks[reason])
-            yield fallbacks
+        yield CounterMetricFamily(
+            "turnkeep_standby_reads", "Reads that a standby has answered.", value=reader.standby_reads
+        )
+        fallbacks = CounterMetricFamily(
+            "turnkeep_standby_fallbacks",
+            "Reads that the primary has answered instead, by reason.",
+            labels=["reason"],
+        )
+        for reason in Fallback:
+            fallbacks.add_metric([reason], reader.fallbacks[reason])
+        yield fallbacks
         open_turns = self._container.conversations.streams.handover.open_turns
         yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
         slow_calls = self._monitor.slow_call_count

@@ -25,7 +25,7 @@ from tests.soak.checks import check
 from tests.soak.clients import Client, Connection, World
 from tests.soak.installation import Installation
 
-_RECOVERY_S = 90.0
+_RECOVERY_S = 300.0
 _SETTLE_S = 130.0
 _CYCLE = ("server", "postgres", "both", "server", "postgres", "both", "backend")
 

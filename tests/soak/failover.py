@@ -24,7 +24,7 @@ from tests.soak.installation import Installation
 from tests.support.pooler import Pooler
 from tests.support.replicated import ReplicatedPostgres
 
-_RECOVERY_S = 60.0
+_RECOVERY_S = 300.0
 _SUCCESSES_BETWEEN = 20
 
 

@@ -19,7 +19,7 @@ import httpx
 from tests.soak.installation import Installation
 
 _CREATED_AT: Final = "2026-11-20T08:30:00.000Z"
-_ANSWER_S: Final = 90.0
+_ANSWER_S: Final = 300.0
 _END_S: Final = 300.0
 _SETTINGS: Final = {
     "TURNKEEP_JOB_LEASE_S": "1",

@@ -32,7 +32,7 @@ from tests.support.fake_chat import CHAT_MODEL, open_fake_chat, plain_reply
 from tests.support.marked import MARKER, REQUESTS, Marked, Sent, store_marked
 from tests.support.shared import api_document
 
-_ANSWER_S: Final = 120.0
+_ANSWER_S: Final = 300.0
 _SETTLE_S: Final = 240.0
 _KINDS: Final = ("server", "server", "server", "backend", "postgres", "both")
 # these change nothing of a tenant, or belong to the whole installation and have a crash proof of their own

@@ -10,6 +10,7 @@ from mcp.client.client import Client as McpClient
 from mcp.shared.exceptions import MCPError
 
 from app.agents.tools.registry import all_tools
+from app.tenancy.schemas import Restriction, Scope
 from tests.support.api import Client, Service, open_service
 from tests.support.live import serving
 from tests.support.mcp import mcp_client
@@ -45,6 +46,22 @@ async def test_a_conversation_is_created_and_found_by_its_external_id(client: Cl
         found = await use(mcp, "find_conversations", external_id="trip")
         assert [(one["id"], one["owner"]) for one in found["data"]] == [(made["id"], "mia")]
         assert (await use(mcp, "find_conversations", owner="leo"))["data"] == []
+
+
+async def test_the_first_turns_of_a_conversation_name_its_owner(service: Service, client: Client, port: int) -> None:
+    key = await service.container.tenancy.create_key(
+        client.tenant_id, name="of mia", scopes=[Scope.READ, Scope.WRITE],
+        restriction=Restriction(owners=frozenset({"mia"})), agent_id="assistant",
+    )  # fmt: skip
+    async with mcp_client(port, client.key) as mcp:
+        await use(mcp, "append_turns", external_id="trip", owner="mia", turns=HELLO)
+        await use(mcp, "append_turns", external_id="trip", owner="leo", turns=HELLO)
+        [found] = (await use(mcp, "find_conversations", external_id="trip"))["data"]
+        assert (found["owner"], found["turn_count"]) == ("mia", 2)
+    async with mcp_client(port, str(key)) as mcp:
+        await use(mcp, "append_turns", external_id="walk", owner="mia", turns=HELLO)
+        [found] = (await use(mcp, "find_conversations", external_id="walk"))["data"]
+        assert found["owner"] == "mia"
 
 
 @pytest.mark.slow

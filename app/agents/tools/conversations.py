@@ -160,12 +160,14 @@ async def found(services: ToolServices, caller: Caller, names: ConversationNames
     return await services.conversations.id_of(caller, project=project, external_id=names.external_id)
 
 
-async def found_or_created(services: ToolServices, caller: Caller, names: ConversationNames) -> ConversationId:
-    """Return the id of the named conversation; create it for a new external_id."""
+async def found_or_created(
+    services: ToolServices, caller: Caller, names: ConversationNames, *, owner: str | None = None
+) -> ConversationId:
+    """Return the id of the named conversation; create it for a new external_id, with this owner."""
     if names.conversation_id is not None or caller.bound is not None:
         return await found(services, caller, names)
     caller.require(Scope.WRITE)
-    create = ConversationCreate(external_id=names.external_id, project=names.project or "default")
+    create = ConversationCreate(external_id=names.external_id, project=names.project or "default", owner=owner)
     conversation = (await services.conversations.create(caller, body=create)).value
     return ConversationId(parse_id(conversation.id))
 
@@ -187,7 +189,7 @@ async def _build_context(services: ToolServices, caller: Caller, body: BuildCont
 
 
 async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurns) -> AppendResult:
-    conversation_id = await found_or_created(services, caller, body)
+    conversation_id = await found_or_created(services, caller, body, owner=body.owner)
     caller.require_conversation(Scope.WRITE, conversation_id)
     result = await services.conversations.append(
         caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq

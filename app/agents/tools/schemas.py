@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints,
 
 from app.context.schemas import ContextRequest, SummaryRequest
 from app.conversations.schemas.append import TurnsToAppend
-from app.conversations.schemas.conversations import Filter, IdIn, NonNegative
+from app.conversations.schemas.conversations import Filter, IdIn, Name, NonNegative
 from app.conversations.schemas.history import HistoryQuery, ListedStatus
 from app.core.errors import Forbidden
 from app.core.paging import Order
@@ -112,6 +112,7 @@ class AppendTurns(NamedConversation, TurnsToAppend):
     """Turns to append to a conversation, all or none."""
 
     expected_seq: NonNegative | None = None
+    owner: Name | None = Field(None, description="The owner of the conversation, if this call creates it.")
 
 
 class Summarize(NamedConversation, SummaryRequest):

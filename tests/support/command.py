@@ -35,7 +35,7 @@ def migrated_data(folder: Path) -> None:
     if not made.exists():
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEP_", "DATABASE_URL"))}
         subprocess.run(
-            [*TURNKEEP, "migrate"], env=kept | {"TURNKEEP_DATA_DIR": str(made)}, cwd=ROOT, check=True, timeout=90,
+            [*TURNKEEP, "migrate"], env=kept | {"TURNKEEP_DATA_DIR": str(made)}, cwd=ROOT, check=True, timeout=300,
             stdin=subprocess.DEVNULL, capture_output=True,
         )  # fmt: skip
     # with its owner: as root, Postgres runs as another user

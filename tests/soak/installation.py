@@ -23,7 +23,7 @@ from app.tenancy.key_text import generate_key
 from tests.support.command import TURNKEEP, migrated_data
 from tests.support.process import children
 
-_READY_S = 90.0
+_READY_S = 300.0
 _STOP_S = 40.0
 _REPOSITORY = Path(__file__).parents[2]
 

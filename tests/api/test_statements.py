@@ -216,6 +216,7 @@ async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
     # a table of few pages is read whole sooner than by an index
     await connection.execute(CROWD, other, 10_000, 0)
     await connection.execute(CROWD_ENTRIES, tenant)
+    await connection.execute(CROWD_REMOVALS, other)
     await connection.execute("insert into embedding_spaces (provider, model, dimensions) values ('t', 'm', 3)")
     space = await connection.fetchval("select id from embedding_spaces where provider = 't'")
     await connection.execute(
@@ -226,7 +227,8 @@ async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
     )
     await connection.execute(CROWD_OPEN, tenant)
     for table in (
-        "conversations", "conversation_heads", "turns", "index_entries", "vectors", "turn_streams", "turn_chunks",
+        "conversations", "conversation_heads", "turns", "index_entries", "index_removals", "vectors", "turn_streams",
+        "turn_chunks",
     ):  # fmt: skip
         await connection.execute(f"vacuum analyze {table}")
     conversation = await connection.fetchval("select id from conversations where tenant_id = $1 limit 1", tenant)
@@ -239,7 +241,7 @@ async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
         "space": space,
         "snapshot": await connection.fetchval("select pg_current_snapshot()::text"),
     }
-    for table in ("vectors", "index_entries", "turns", "conversation_heads", "conversations"):
+    for table in ("vectors", "index_entries", "index_removals", "turns", "conversation_heads", "conversations"):
         await connection.execute(f"delete from {table} where tenant_id = any($1)", [tenant, other])  # noqa: S608
     await connection.close()
 
@@ -269,7 +271,9 @@ CROWD_ENTRIES = """
     from turns where tenant_id = $1
 """
 
-
+CROWD_REMOVALS = """
+    insert into index_removals (tenant_id, removed_id) select $1::uuid, gen_random_uuid() from generate_series(1, 20000)
+"""
 CROWD_OPEN = """
     with made as (
         insert into turns (tenant_id, id, conversation_id, rev, kind, actor, role, status, occurred_at, created_at)

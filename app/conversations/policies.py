@@ -13,6 +13,8 @@ FACTS_JOB = "conversation.facts"
 """Job kind: extract facts from new turns of a conversation; the subject is its id."""
 WITHDRAW_JOB = "facts.withdraw"
 """Job kind: withdraw the evidence of superseded turns from the facts; the subjects are the turn ids."""
+REBUILD_JOB = "conversation.vectors"
+"""Job kind: make the dropped vectors of a conversation again; the subject is its id."""
 _TURNS_PER_JOB = 500
 
 
@@ -56,6 +58,11 @@ def facts_policy(given: FactsIn, base: JsonObject) -> JsonObject:
 def facts_job(conversation_id: UUID) -> NewJob:
     """Return the job that extracts facts from a conversation; at most one is queued at a time."""
     return NewJob(FACTS_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
+
+
+def rebuild_job(conversation_id: UUID) -> NewJob:
+    """Return the job that makes the dropped vectors of a conversation again; at most one is queued at a time."""
+    return NewJob(REBUILD_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
 
 
 def withdraw_jobs(turn_ids: Sequence[UUID]) -> list[NewJob]:

@@ -24,7 +24,7 @@ from app.conversations.find import (
     lock_conversation,
     require_reachable,
 )
-from app.conversations.policies import FACTS_JOB, WITHDRAW_JOB, require_small
+from app.conversations.policies import FACTS_JOB, REBUILD_JOB, WITHDRAW_JOB, require_small
 from app.conversations.queries.context_turns import (
     ContextTurns,
     ContextTurnsQuery,
@@ -39,6 +39,7 @@ from app.conversations.responses.service import StoredResponses
 from app.conversations.retention.expiry import ConversationExpiry
 from app.conversations.retention.service import RetentionEraser
 from app.conversations.retention.trash import TRASH_JOB, ConversationTrash
+from app.conversations.retention.vectors import VectorRetention
 from app.conversations.schemas.append import IndexTime
 from app.conversations.schemas.conversations import (
     AppendResult,
@@ -99,6 +100,7 @@ from app.tenancy.service import Tenancy
 __all__ = [
     "COMPACT_JOB",
     "FACTS_JOB",
+    "REBUILD_JOB",
     "RETAIN_JOB",
     "TITLE_JOB",
     "TOKEN_EPOCHS",
@@ -124,10 +126,8 @@ class Conversations:
         self, database: Database, *, tenancy: Tenancy, index: SearchIndex, counter: TokenCounter, cursors: Cursors,
         settings: Settings, ops: Database, bus: Bus, outbox: EventOutbox, jobs: JobQueue, reader: DatabaseReader,
     ) -> None:  # fmt: skip
-        self._database, self._reader = database, reader
-        self._idempotency = tenancy.idempotency
-        self._cursors, self._settings = cursors, settings
-        self._index, self._jobs = index, jobs
+        self._database, self._reader, self._idempotency = database, reader, tenancy.idempotency
+        self._cursors, self._settings, self._index, self._jobs = cursors, settings, index, jobs
         self.exporter = ConversationExporter()
         """Reads conversations as records of an export."""
         self.indexing = Indexing(database, index=index)
@@ -178,6 +178,8 @@ class Conversations:
             publisher=publisher, titles=titles, without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Erases turns that retention does not keep."""
+        self.vector_retention = VectorRetention(database, ops, index=index, jobs=jobs, settings=options)
+        """Drops the vectors of conversations without use, and makes them again."""
         self.actor_eraser = ActorEraser(publisher=publisher, erase_turns=self._erase_only_these)
         """Erases the turns and the name of an actor."""
 
@@ -317,14 +319,9 @@ class Conversations:
         )  # fmt: skip
 
     async def erase_turns(
-        self,
-        caller: Caller,
-        tx: Transaction,
-        *,
-        conversation_id: ConversationId,
-        turn_ids: Sequence[UUID],
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, turn_ids: Sequence[UUID],
         only_this: bool,
-    ) -> TurnErasure:
+    ) -> TurnErasure:  # fmt: skip
         """Erase turns and, unless `only_this`, their other revisions, in the caller's transaction.
 
         Raises NotFound, naming the missing turns.
@@ -445,15 +442,9 @@ class Conversations:
         return canonical_turn(found.rows[0]) if found.rows else None
 
     async def participants(
-        self,
-        caller: Caller,
-        *,
-        conversation_ids: Sequence[UUID] | None,
-        project: str | None,
-        owner: str | None,
-        limit: int,
-        max_people: int,
-    ) -> dict[UUID, list[Participant]]:
+        self, caller: Caller, *, conversation_ids: Sequence[UUID] | None, project: str | None, owner: str | None,
+        limit: int, max_people: int,
+    ) -> dict[UUID, list[Participant]]:  # fmt: skip
         """Return the speakers of the conversations of a scope, latest first; without any beyond `max_people`."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await list_store.list_participants(

@@ -18,6 +18,7 @@ from app.conversations.schemas.conversations import (
     MessagePreview,
     Retention,
     Turn,
+    VectorState,
 )
 from app.conversations.schemas.participants import Participant, ParticipantOut
 from app.conversations.schemas.summaries import Summary, SummaryKind, SummaryLine
@@ -104,6 +105,7 @@ def conversation_view(row: ConversationRow) -> Conversation:
         head_hash=row.chain_hash.hex(),
         archived=row.archived,
         pinned=row.pinned,
+        vectors=VectorState(row.vectors),
         trashed_at=row.trashed_at,
     )
 

@@ -26,10 +26,10 @@ def _counts(row: asyncpg.Record | None) -> dict[str, int]:
 
 
 def _waits(space_id: int) -> str:
-    """Return the condition for an index entry `e` without a vector in a space; without a space, that one is due."""
+    """Return the condition for an index entry `e` that lacks a vector in a space; without a space, that one is due."""
     if space_id == 0:
         return "e.live and e.vectors_due"
-    return f"""e.live and not exists (
+    return f"""e.live and not e.vectors_dropped and not exists (
         select from vectors v where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = {space_id}
     )"""
 
@@ -220,7 +220,7 @@ async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions
         model,
         dimensions,
     )
-    waits = "e.live" if space is None else _waits(space["id"])
+    waits = "e.live and not e.vectors_dropped" if space is None else _waits(space["id"])
     row = await tx.fetchrow(
         f"""
         select e.entries, e.waiting, j.queued, j.parked, j.cancelled, j.errors
@@ -261,6 +261,7 @@ class HeadRow:
     turn_count: int
     token_count: int
     chain_hash: bytes
+    vectors: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +274,7 @@ class CheckedTurn:
     entry: bool
     entry_live: bool
     entry_due: bool
+    entry_dropped: bool
     entry_position: int | None
     copies_equal: bool
     has_vectors: bool
@@ -324,7 +326,7 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
                c.updated_at = c.created_at as untouched, c.chain_start, h.conversation_id is not null as head,
                coalesce(h.last_seq, 0) as last_seq, coalesce(h.rev, 0) as rev,
                coalesce(h.turn_count, 0) as turn_count, coalesce(h.token_count, 0) as token_count,
-               coalesce(h.chain_hash, '') as chain_hash
+               coalesce(h.chain_hash, '') as chain_hash, coalesce(h.vectors, 'kept') as vectors
         from conversations c
         left join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
         where c.tenant_id = $1 and c.id = $2 and h.deleting_at is null
@@ -343,7 +345,8 @@ _CHECKED_TURNS = f"""
                  and s.conversation_id = t.conversation_id
            ) as successor,
            e.entry_id is not null as entry, coalesce(e.live, false) as entry_live,
-           coalesce(e.vectors_due, false) as entry_due, e.position as entry_position,
+           coalesce(e.vectors_due, false) as entry_due, coalesce(e.vectors_dropped, false) as entry_dropped,
+           e.position as entry_position,
            e.kind = 'turn' and e.conversation_id = t.conversation_id and e.project = c.project
                and e.owner is not distinct from c.owner and e.actor = t.actor and e.role = t.role
                and e.occurred_at = t.occurred_at

@@ -27,6 +27,7 @@ from app.index.analyser.analyser import Analyser
 from app.index.analyser.query_words import QueryText, QueryWords
 from app.index.backfill import store as backfill_store
 from app.index.backfill.analysis_backfill import TextReader
+from app.index.backfill.store import DroppedEntries
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
 from app.index.schemas import (
     DATES_JOB,
@@ -322,13 +323,14 @@ class SearchIndex:
     async def copy(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str | None,
         pairs: Sequence[tuple[UUID, UUID, int | None]], texts: Mapping[UUID, str],
-    ) -> None:  # fmt: skip
+    ) -> list[UUID]:  # fmt: skip
         """Copy entries and vectors into another conversation; pairs are (entry, its copy, the copy's position).
 
         The sources of the originals are locked. Their unfinished jobs are enqueued for the copies; `texts` are those of
-        the copies.
+        the copies. Return the copies that wait for vectors.
         """
-        copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
+        due = self.spaces.current.embedder is not None
+        copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs, due=due)
         await store.copy_vectors(tx, caller.tenant_id, pairs)
         undated = [one for one in copied if one.undated]
         if sum(len(texts[one.entry_id]) for one in undated) <= _INLINE_CHARACTERS:
@@ -336,11 +338,32 @@ class SearchIndex:
         else:
             undated_ids = await asyncio.to_thread(filter_dated, undated, texts)
         jobs = [
-            *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
+            *_jobs(VECTORS_JOB, waiting_ids := [one.entry_id for one in copied if one.vectors_due]),
             *_jobs(DATES_JOB, undated_ids),
             *await self._jobs_for_missing_vectors(caller, tx, [one.entry_id for one in copied]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
+        return waiting_ids
+
+    async def drop_vectors(
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, limit: int
+    ) -> DroppedEntries:
+        """Delete the vectors of up to `limit` turns of a locked conversation. Their entries are found by words."""
+        return await backfill_store.drop_vectors(tx, caller.tenant_id, conversation_id, limit=limit)
+
+    async def rebuild_vectors(
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, limit: int
+    ) -> tuple[list[UUID], bool]:
+        """Enqueue the jobs that make dropped vectors of a locked conversation; return the turns, and if more are left.
+
+        The turns wait for vectors now. Without an embedder they wait for none.
+        """
+        due = self.spaces.current.embedder is not None
+        found = await backfill_store.unmark_dropped(tx, caller.tenant_id, conversation_id, due=due, limit=limit)
+        turn_ids = [entry_id for entry_id, is_live in found if due and is_live]
+        others = await self._jobs_for_missing_vectors(caller, tx, turn_ids)
+        await self._jobs.enqueue(tx, caller.tenant_id, [*_jobs(VECTORS_JOB, turn_ids), *others])
+        return turn_ids, len(found) == limit
 
     async def place_of(self, caller: Caller, tx: Transaction, *, entry_id: UUID) -> IndexPosition | None:
         """Return the position and session of an entry, or None."""
@@ -383,10 +406,7 @@ class SearchIndex:
         return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
     async def remove(self, tx: Transaction, *, entries: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
-        """Delete entries without a conversation, each given with its tenant; return the row counts by table.
-
-        For sweeps of the ops role, outside a tenant's own transaction.
-        """
+        """Delete entries without a conversation, each given with its tenant (ops role); return the counts by table."""
         tenant_ids, entry_ids = [tenant_id for tenant_id, _ in entries], [entry_id for _, entry_id in entries]
         for tenant_id, entry_id in entries:
             tx.after_commit.append(partial(self._announce, Removal(tenant_id, [entry_id])))

@@ -31,7 +31,7 @@ def batch(*entry_ids: UUID, vectors: Any, pieces: int = 1, dates: str | None = N
         owner=none, agent=none, actor=none, role=none, group=none, position=np.arange(1, count + 1, dtype=np.int64),
         session=np.zeros(count, np.int64), occurred_at=np.zeros(count, np.int64),
         expires_at=np.full(count, NEVER, np.int64), length=np.ones(count, np.int32), cues=np.zeros(count, np.uint8),
-        language=np.zeros(count, np.uint8),
+        language=np.zeros(count, np.uint8), dropped=np.zeros(count, np.bool_),
         first_piece=none, pieces=np.full(count, pieces, np.int32),
     )  # fmt: skip
     texts: list[str | None] = [None] * count

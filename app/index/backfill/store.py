@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.core.database.transactions import Transaction
-from app.core.ids import TenantId
+from app.core.database.transactions import Transaction, row_as
+from app.core.ids import ConversationId, TenantId
 from app.index.schemas import VECTORS_JOB, EntryKind
 
 _FILLED = [
@@ -31,23 +31,33 @@ class BackfillStep:
     after: UUID | None
 
 
+@dataclass(frozen=True, slots=True)
+class DroppedEntries:
+    """One step of dropping vectors: how many entries and vectors, and the entries that waited for vectors."""
+
+    entries: int
+    vectors: int
+    due_ids: Sequence[UUID]
+
+
 async def find_lacking(
     tx: Transaction, tenant_id: TenantId, space_id: int, *, after: UUID | None, examine: int, limit: int
 ) -> BackfillStep:
     """Return up to `limit` live entries without a vector in the space, of the `examine` entries after an id.
 
-    Entries that have their own job are left to it, in any state of the job: an operator may have cancelled it.
+    Entries that have their own job are left to it, in any state of the job: an operator may have cancelled it. Entries
+    whose vectors were dropped wait for none.
     """
     row = await tx.fetchrow(
         """
         with walked as materialized (
-            select entry_id, vectors_due from index_entries
+            select entry_id, vectors_due, vectors_dropped from index_entries
             where tenant_id = $1 and live and kind = any($3::text[]) and ($4::uuid is null or entry_id > $4)
             order by entry_id limit $5
         ),
         lacking as materialized (
             select s.entry_id from walked s
-            where not exists (
+            where not s.vectors_dropped and not exists (
                 select from vectors v where v.tenant_id = $1 and v.entry_id = s.entry_id and v.space_id = $2
             ) and (not s.vectors_due or s.entry_id not in (
                 select unnest(j.subject_ids) from jobs j where j.tenant_id = $1 and j.kind = $7
@@ -92,7 +102,7 @@ async def find_lacking_tenants(
     rows = await tx.fetch(
         """
         with walked as materialized (
-            select e.tenant_id, e.entry_id, e.vectors_due from index_entries e
+            select e.tenant_id, e.entry_id, e.vectors_due, e.vectors_dropped from index_entries e
             where e.live and e.kind = any($2::text[]) and (e.tenant_id, e.entry_id) > ($3::uuid, $4::uuid)
             order by e.tenant_id, e.entry_id limit $5
         ),
@@ -102,7 +112,7 @@ async def find_lacking_tenants(
         )
         select l.tenant_id, l.entry_id, l.examined, array(
             select distinct s.tenant_id from walked s
-            where not exists (
+            where not s.vectors_dropped and not exists (
                 select from vectors v
                 where v.tenant_id = s.tenant_id and v.entry_id = s.entry_id and v.space_id = $1
             ) and not (s.vectors_due and exists (
@@ -133,12 +143,12 @@ async def find_lacking_tenants(
 async def filter_lacking(
     tx: Transaction, tenant_id: TenantId, space_ids: Sequence[int], entry_ids: Sequence[UUID]
 ) -> list[tuple[int, UUID]]:
-    """Return the given entries that are live and have no vector in a space, by space and id."""
+    """Return the given entries that are live and lack a vector in a space, by space and id. Dropped ones lack none."""
     rows = await tx.fetch(
         """
         select s.id, e.entry_id from unnest($2::integer[]) s (id)
         join index_entries e on e.tenant_id = $1 and e.entry_id = any($3::uuid[]) and e.live
-        where e.kind = any($4::text[]) and not exists (
+        where e.kind = any($4::text[]) and not e.vectors_dropped and not exists (
             select from vectors v where v.tenant_id = $1 and v.entry_id = e.entry_id and v.space_id = s.id
         )
         order by s.id, e.entry_id
@@ -165,3 +175,67 @@ async def record_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequen
         list(entry_ids),
         searched,
     )
+
+
+async def filter_kept(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> set[UUID]:
+    """Return the given entries whose vectors were not dropped."""
+    rows = await tx.fetch(
+        """
+        select entry_id from index_entries
+        where tenant_id = $1 and entry_id = any($2::uuid[]) and not vectors_dropped
+        """,
+        tenant_id,
+        list(entry_ids),
+    )
+    return {row["entry_id"] for row in rows}
+
+
+async def drop_vectors(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, limit: int
+) -> DroppedEntries:
+    """Delete the vectors of up to `limit` turns of a conversation, in every space, and mark their entries."""
+    row = await tx.fetchrow(
+        """
+        with picked as materialized (
+            select entry_id, vectors_due from index_entries
+            where tenant_id = $1 and conversation_id = $2 and kind = 'turn' and not vectors_dropped
+            order by entry_id limit $3 for update
+        ), gone as (
+            delete from vectors v using picked p where v.tenant_id = $1 and v.entry_id = p.entry_id returning v.part
+        ), marked as (
+            update index_entries e set vectors_dropped = true, vectors_due = false from picked p
+            where e.tenant_id = $1 and e.entry_id = p.entry_id
+        )
+        select (select count(*) from picked) as entries, (select count(*) from gone) as vectors,
+               array(select entry_id from picked where vectors_due) as due_ids
+        """,
+        tenant_id,
+        conversation_id,
+        limit,
+    )
+    return DroppedEntries(0, 0, ()) if row is None else row_as(DroppedEntries, row)
+
+
+async def unmark_dropped(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, due: bool, limit: int
+) -> list[tuple[UUID, bool]]:
+    """Mark up to `limit` dropped entries of a conversation as not dropped; return them and whether they are live.
+
+    `due`: those that are live wait for vectors now.
+    """
+    rows = await tx.fetch(
+        """
+        with picked as materialized (
+            select entry_id from index_entries where tenant_id = $1 and conversation_id = $2 and vectors_dropped
+            order by entry_id limit $3 for update
+        )
+        update index_entries e set vectors_dropped = false, vectors_due = e.live and $4 from picked p
+        where e.tenant_id = $1 and e.entry_id = p.entry_id
+        returning e.entry_id, e.live
+        """,
+        tenant_id,
+        conversation_id,
+        limit,
+        due,
+    )
+    return [(row["entry_id"], row["live"]) for row in rows]

@@ -207,8 +207,11 @@ class VectorBackfill:
     ) -> None:
         """Store vectors by entry. The caller has locked their sources and found them unchanged.
 
-        `searched`: the space is the searched one, whose vectors an entry may be waiting for.
+        Entries whose vectors were dropped meanwhile get none. `searched`: the space is the searched one, whose vectors
+        an entry may be waiting for.
         """
+        kept = await backfill_store.filter_kept(tx, caller.tenant_id, list(vectors))
+        vectors = {entry_id: own for entry_id, own in vectors.items() if entry_id in kept}
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
         await backfill_store.record_vectors(tx, caller.tenant_id, list(vectors), searched=searched)
         if searched:  # a move to another space is the operator's

@@ -68,7 +68,7 @@ async def count_tenant(tx: Transaction, tenant_id: TenantId, space: Space, *, en
                coalesce((select indisvalid from pg_index where indexrelid = to_regclass($5)), false) as index_ready,
                case when counted.entries >= $2 then exists (
                    select 1 from index_entries e
-                   where e.tenant_id = $1 and e.live and not e.vectors_due and not exists (
+                   where e.tenant_id = $1 and e.live and not e.vectors_due and not e.vectors_dropped and not exists (
                        select 1 from vectors v where v.tenant_id = $1 and v.space_id = $3 and v.entry_id = e.entry_id
                    )
                ) else false end as uncovered
@@ -242,12 +242,14 @@ class AnnQuery:
 class AnnCandidates:
     """Entries that can be among the best: the nearest, the best by words, those without a vector, and their neighbours.
 
-    `nearest`: how many were found by vector. `waiting`: some entry in scope has no vector.
+    `nearest`: how many were found by vector. `waiting`: some entry in scope has no vector. `dropped`: the vectors of
+    some entry in scope were dropped.
     """
 
     entry_ids: Sequence[UUID]
     nearest: int
     waiting: bool
+    dropped: bool
 
 
 def ann_statement(
@@ -275,7 +277,8 @@ def ann_statement(
         ),
         {_with_neighbours_sql(search)}
         select array(select entry_id from chosen) as entry_ids, exists (select 1 from waiting) as waiting,
-               (select count(*) from by_vector) as nearest
+               (select count(*) from by_vector) as nearest,
+               exists (select 1 from index_entries e where {search.where} and e.vectors_dropped) as dropped
         """  # noqa: S608
     return sql, search.args.values
 
@@ -286,7 +289,7 @@ def _without_vector_sql(space: Space, vector: FloatVector | None, *, uncovered: 
         return "false"
     if not uncovered:
         return "e.vectors_due"
-    return f"""not exists (
+    return f"""not e.vectors_dropped and not exists (
                 select 1 from vectors v
                 where v.tenant_id = $1 and v.space_id = {space.id} and v.entry_id = e.entry_id
             )"""  # noqa: S608
@@ -348,8 +351,8 @@ async def find_candidates(
     sql, args = ann_statement(tenant_id, scope, wanted, space=space)
     row = await tx.fetchrow(sql, *args)
     if row is None:
-        return AnnCandidates((), 0, waiting=False)
-    return AnnCandidates(row["entry_ids"], row["nearest"], waiting=row["waiting"])
+        return AnnCandidates((), 0, waiting=False, dropped=False)
+    return AnnCandidates(row["entry_ids"], row["nearest"], waiting=row["waiting"], dropped=row["dropped"])
 
 
 async def list_scope(tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, limit: int) -> list[UUID]:

@@ -97,7 +97,7 @@ class Searcher:
         segment = await read_segment(tx, tenant_id, found.entry_ids, ann.space)
         statistics = CorpusCounts(corpus.entries, corpus.mean_length, _frequencies(words, corpus.frequencies), words)
         result = await asyncio.to_thread(self._search_all, segment.view, query, statistics)
-        return replace(result, vectors_pending=found.waiting)
+        return replace(result, vectors_pending=found.waiting, vectors_dropped=found.dropped)
 
     def _search_all(self, view: SegmentView, query: SegmentQuery, corpus: CorpusCounts | None) -> SearchResult:
         return search_segment(view, view.live.nonzero()[0], query, weigh=self._weights, corpus=corpus)

@@ -118,7 +118,7 @@ def search_segment(
     cosine = np.full(len(rows), np.nan, dtype=np.float32)
     if query.vector is not None:
         cosine = _cosines(view, rows, own, query.vector)
-    pieces = columns.pieces[own]
+    pieces, dropped = columns.pieces[own], columns.dropped[own]
     group = columns.group[own]
     return SearchResult(
         cosine=cosine,
@@ -139,7 +139,8 @@ def search_segment(
         role_code=view.texts.role.get,
         candidate=lambda at: _candidate(view, int(rows[at]), float(cosine[at]), float(bm25[at])),
         find=lambda entry_ids: _find(columns.entry_id[own], entry_ids),
-        vectors_pending=bool((pieces == 0).any()),
+        vectors_pending=bool(((pieces == 0) & ~dropped).any()),
+        vectors_dropped=bool(dropped.any()),
         lexemes=words.lexemes,
         language=words.language,
     )

@@ -213,7 +213,7 @@ _ENTRIES: Final = f"""
             || int4send(coalesce(length(terms) / {BYTES_PER_TERM}, {_TERMS_UNKNOWN}))
             || int2send(coalesce(cues, case when asks then {int(Cue.ASKS)} else 0 end)::smallint)
             || int2send(({_KIND_CODES})::smallint) || int2send(({LANGUAGE_PLACE})::smallint)
-            || boolsend(dates is not null),
+            || boolsend(dates is not null) || boolsend(vectors_dropped),
             ''
         ), '') as numbers,
         coalesce(array_agg(conversation_id), '{{}}') as conversation_ids,
@@ -307,6 +307,7 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], pieces: Rows) -> Columns:
         length=numbers["length"].astype(np.int32),
         cues=numbers["cues"].astype(np.uint8),
         language=numbers["language"].astype(np.uint8),
+        dropped=numbers["dropped"].astype(np.bool_),
         first_piece=nothing,
         pieces=pieces,
     )
@@ -318,6 +319,7 @@ def _numbers_type() -> np.dtype[np.void]:
         [
             ("position", ">i8"), ("session", ">i8"), ("occurred_at", ">i8"), ("expires_at", ">i8"), ("length", ">i4"),
             ("terms", ">i4"), ("cues", ">i2"), ("kind", ">i2"), ("language", ">i2"), ("dated", "?"),
+            ("dropped", "?"),
         ]
     )  # fmt: skip
 

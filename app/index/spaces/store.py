@@ -117,13 +117,14 @@ async def _sample_percent(tx: Transaction) -> float:
 
 
 async def count_contents(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, SpaceCounts]:
-    """Count the contents of each of these spaces (estimates in a large installation)."""
+    """Count the contents of each of these spaces, without dropped entries (estimates in a large installation)."""
     percent = await _sample_percent(tx)
     exact = percent == _ALL
     found = await tx.fetch(
         """
         with sampled as materialized (
-            select tenant_id, entry_id from index_entries tablesample system ($2::real) where live
+            select tenant_id, entry_id from index_entries tablesample system ($2::real)
+            where live and not vectors_dropped
         )
         select s.id, count(e.entry_id) as entries, count(e.entry_id) filter (where n.vectors > 0) as covered,
                coalesce(sum(n.vectors), 0)::bigint as vectors
@@ -149,7 +150,8 @@ async def count_contents(tx: Transaction, space_ids: Sequence[int]) -> Mapping[i
 async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tuple[int, int]:
     """Count the live entries that have no vectors in a space, and all live entries (estimates in a large installation).
 
-    Entries with a running job `job_kind` that has not failed are left out: they were stored a moment ago.
+    Left out are entries with a running job `job_kind` that has not failed, since they were stored a moment ago, and
+    those whose vectors were dropped.
     """
     percent = await _sample_percent(tx)
     row = await tx.fetchrow(
@@ -163,7 +165,7 @@ async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tup
         ) and not exists (
             select from under_way w where w.tenant_id = e.tenant_id and w.entry_id = e.entry_id
         )) as lacking
-        from index_entries e tablesample system ($3::real) where e.live
+        from index_entries e tablesample system ($3::real) where e.live and not e.vectors_dropped
         """,
         space_id,
         job_kind,

@@ -349,6 +349,7 @@ class Conversation(TypedDict):
     head_hash: str
     archived: bool
     pinned: bool
+    vectors: "VectorState"
     trashed_at: "str | None"
 
 
@@ -1210,6 +1211,7 @@ class ListedConversation(TypedDict):
     head_hash: str
     archived: bool
     pinned: bool
+    vectors: "VectorState"
     trashed_at: "str | None"
     first_message: "MessagePreview | None"
     last_message: "MessagePreview | None"
@@ -2176,6 +2178,7 @@ class RetentionDryRun(TypedDict):
     tokens: int
     continues: bool
     expires_at: "str | None"
+    vectors_dropped_at: "str | None"
 
 
 class Revision(TypedDict):
@@ -2973,6 +2976,7 @@ SubjectKind: TypeAlias = Literal["conversation", "owner", "actor", "tenant"]
 SummaryKind: TypeAlias = Literal["summary", "highlights"]
 Tier: TypeAlias = Literal["l1", "l2", "l3"]
 ToolCall: TypeAlias = CanonicalToolCall | FunctionToolCall | OtherToolCall
+VectorState: TypeAlias = Literal["kept", "dropped", "rebuilding"]
 LiveEvent: TypeAlias = (
     SnapshotFrame
     | TurnOpenedFrame

@@ -1,0 +1,54 @@
+"""Vectors that are dropped in conversations without use: marks of conversations, heads and index entries.
+
+Revises: 0037
+"""
+
+from alembic import op
+
+revision = "0039"
+down_revision = "0037"
+branch_labels = None
+depends_on = None
+
+INDEXES = {
+    "conversations_vectors_idx": "conversations (active_at, tenant_id, id) where not vectors_dropped",
+    "index_entries_dropped_idx": "index_entries (tenant_id, conversation_id, entry_id) where vectors_dropped",
+}
+
+
+def upgrade() -> None:
+    """Add the columns, and create the indexes without blocking writes."""
+    op.execute("set local lock_timeout = '4s'")
+    op.execute("set local statement_timeout = '1min'")
+    op.execute(
+        "alter table conversation_heads add column if not exists vectors text not null default 'kept',"
+        " add column if not exists vectors_at timestamptz"
+    )
+    op.execute("alter table conversations add column if not exists vectors_dropped boolean not null default false")
+    op.execute("alter table index_entries add column if not exists vectors_dropped boolean not null default false")
+    op.execute("alter table conversation_heads drop constraint if exists conversation_heads_vectors_check")
+    op.execute(
+        "alter table conversation_heads add constraint conversation_heads_vectors_check"
+        " check (vectors in ('kept', 'dropped', 'rebuilding')) not valid"
+    )
+    with op.get_context().autocommit_block():
+        op.execute("set lock_timeout = '4s'")
+        op.execute("set statement_timeout = '60min'")
+        op.execute("alter table conversation_heads validate constraint conversation_heads_vectors_check")
+        for name, definition in INDEXES.items():
+            # an interrupted one is there, but invalid
+            op.execute(f"drop index concurrently if exists {name}")
+            op.execute(f"create index concurrently if not exists {name} on {definition}")
+        op.execute("reset lock_timeout")
+        op.execute("reset statement_timeout")
+
+
+def downgrade() -> None:
+    """Drop them. Older releases find dropped vectors missing, and make them again."""
+    with op.get_context().autocommit_block():
+        for name in INDEXES:
+            op.execute(f"drop index concurrently if exists {name}")
+    op.execute("set local lock_timeout = '4s'")
+    op.execute("alter table index_entries drop column vectors_dropped")
+    op.execute("alter table conversations drop column vectors_dropped")
+    op.execute("alter table conversation_heads drop column vectors, drop column vectors_at")

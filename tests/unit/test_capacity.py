@@ -1,0 +1,116 @@
+"""`bench/capacity.py`: it reads its constants from the results, and the guides show what it prints."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "bench"))  # a bench is run as scripts, so its modules are on the path of a script only
+
+from capacity import (  # noqa: E402
+    Assumptions,
+    Capacity,
+    Wanted,
+    calculate,
+    limits,
+    read_measured,
+    read_tables,
+)
+
+CAPACITY = ROOT / "docs/guides/capacity.md"
+GROWING = ROOT / "docs/guides/growing.md"
+RATES = ("appends", "contexts with recall")
+
+
+def wanted(turns: int = 1_000_000, *, rate: float = 0.0, windows: int = 0, **more: float) -> Wanted:
+    values = {"words": 60, "tenants": 1000, "dimensions": 384, "in_index": 0.0, "dropped": 0.0, "searched": 0} | more
+    return Wanted(turns=turns, windows=windows, rates=dict.fromkeys(RATES, rate), **values)  # pyright: ignore[reportArgumentType]
+
+
+def needs(one: Wanted) -> Capacity:
+    return calculate(one, read_measured(), Assumptions())
+
+
+def test_its_disk_is_that_of_the_growth_measurement_for_the_same_turns() -> None:
+    measured = read_tables(ROOT / "bench/GROWTH.md")["Disk by table, bytes a turn"]
+    calculated = needs(wanted(2**30)).disk_gib
+    for part, table in {"vectors": "vectors", "index_entries": "index_entries", "turns": "turns"}.items():
+        assert calculated[part] == pytest.approx(float(measured[table]["together"].replace(",", "")), rel=1e-6)
+    assert sum(calculated.values()) == pytest.approx(float(measured["all tables"]["together"].replace(",", "")))
+
+
+def test_its_cores_are_those_of_the_results_for_one_request_a_second() -> None:
+    tables = read_tables(ROOT / "bench/RESULTS.md")
+    row = tables["Part: appends"]["append 1, 8 clients"]
+    one = Wanted(1000, 60, 1, 384, 0.0, 0.0, 0, 0, {"appends": 1000.0})
+    assert needs(one).service_cores == pytest.approx(float(row["server CPU ms"]))
+    assert needs(one).postgres_cores == pytest.approx(float(row["Postgres CPU ms"]))
+
+
+def test_dropped_vectors_longer_turns_and_more_dimensions_change_what_depends_on_them() -> None:
+    usual = needs(wanted()).disk_gib
+    dropped = needs(wanted(dropped=1.0)).disk_gib
+    assert (dropped["vectors"], dropped["turns"]) == (0.0, usual["turns"])
+    long = needs(wanted(words=600)).disk_gib
+    assert long["vectors"] == pytest.approx(usual["vectors"] / read_measured().vectors_per_turn * 3)
+    assert long["turns"] > usual["turns"]
+    wide = needs(wanted(dimensions=1536)).disk_gib
+    assert wide["vectors"] > 3 * usual["vectors"]
+    assert wide["index_entries"] == usual["index_entries"]
+    assert needs(wanted(in_index=0.5)).disk_gib["vector index"] > 0
+
+
+def test_it_names_the_limits_that_are_passed() -> None:
+    small = wanted(rate=10.0)
+    assert limits(small, needs(small), Assumptions()) == []
+    large = wanted(10**9, rate=2000.0, windows=20_000, tenants=10)
+    named = [name for name, _, _ in limits(large, needs(large), Assumptions())]
+    assert len(named) == 4
+    assert needs(wanted(windows=25_000)).processes == 3
+
+
+def test_a_row_that_a_file_does_not_have_any_more_is_named(tmp_path: Path) -> None:
+    shorter = tmp_path / "RESULTS.md"
+    text = (ROOT / "bench/RESULTS.md").read_text()
+    shorter.write_text(re.sub(r"^\| idle memory \|.*\n", "", text, flags=re.MULTILINE))
+    with pytest.raises(ValueError, match="idle memory"):
+        read_measured(results=shorter)
+
+
+def test_the_guide_shows_what_the_script_prints() -> None:
+    found = re.search(
+        r"```sh\n([^`]*bench/capacity\.py[^`]*)```\n\nIt prints:\n\n```text\n(.*?)```", CAPACITY.read_text(), re.DOTALL
+    )
+    assert found is not None
+    command, shown = found.groups()
+    arguments = shlex.split(command.replace("\\\n", " "))[1:]
+    printed = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed == shown
+
+
+def test_the_plan_has_the_figures_of_the_script() -> None:
+    rows = {}
+    for line in GROWING.read_text().splitlines():
+        if line.startswith("| ") and line.count("|") == 6:
+            name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+            rows[name] = cells
+    for at in range(4):
+        scale = 10**at
+        one = wanted(
+            10**6 * scale, rate=1000 * scale / 60, windows=1000 * scale, tenants=100 * scale, searched=10**5 * scale
+        )
+        result = needs(one)
+        size, unit = rows["disk"][at].split()
+        disk = sum(result.disk_gib.values()) / (1 if unit == "GiB" else 1024)
+        assert float(size) == pytest.approx(disk, rel=0.02)
+        size, unit = rows["disk to provide"][at].split()
+        assert float(size) == pytest.approx(result.disk_provided_gib / (1 if unit == "GiB" else 1024), rel=0.04)
+        assert rows["processes"][at] == f"{result.processes:,}"
+        assert float(rows["cores used by the service"][at]) == pytest.approx(result.service_cores, rel=0.15)
+        assert rows["connections to Postgres without a pooler"][at] == f"{result.connections:,}"
+        memory = rows["memory of the searched entries, in all processes together"][at]
+        assert float(memory.split()[0]) == pytest.approx(result.resident_mib / 1024, rel=0.11)

@@ -379,6 +379,17 @@ async def test_a_sweep_that_was_killed_between_two_steps_is_continued(
     assert await faults(service, client) == []
 
 
+async def test_the_next_use_makes_up_for_a_job_that_was_lost(service: Service, client: Client, connection: Any) -> None:
+    conversation = await dropped(service, connection, client)
+    await client.context(conversation, 1000)
+    await connection.execute("delete from jobs where tenant_id = $1", client.tenant_id)
+    assert await state(client, conversation) == "rebuilding"
+    await client.append(conversation, "an otter swims")
+    await service.run_jobs()
+    assert await state(client, conversation) == "kept"
+    assert await vectors(connection, conversation) == 4
+
+
 async def test_uses_that_race_the_sweep_leave_all_vectors_or_none(
     service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

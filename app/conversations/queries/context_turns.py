@@ -61,7 +61,8 @@ class ContextTurns:
     """The result of the read: live turns by position, and summaries by range, without gaps between them.
 
     `seq`: the last seq that was considered. `is_erased`: retention has erased turns that no summary covers; it has
-    erased all turns through `erased_position`. `vectors_dropped`: the turns have no vectors.
+    erased all turns through `erased_position`. `vectors_dropped`: turns may have no
+    vectors, because they were dropped.
     """
 
     turns: Sequence[CanonicalTurn]
@@ -112,7 +113,7 @@ async def read_context_turns(
         is_erased=wanted.accepts is not None
         and covered_through(summaries, erased_position=0) < min(head.erased_position, last),
         erased_position=head.erased_position,
-        vectors_dropped=head.vectors == VectorState.DROPPED,
+        vectors_dropped=head.vectors != VectorState.KEPT,
     )
 
 

@@ -6,7 +6,8 @@ words, summaries with their vectors, and facts stay, so its turns are found by w
 Invariants: vectors are dropped only if, under the lock of the conversation's head, its last use is long enough ago. The
 first step records `dropped` in the head, and a use records `rebuilding` in place of it: of the two, one happens last.
 Index entries say themselves that they have no vectors. Every step is bounded and can be repeated. A sweep that was
-killed leaves a conversation that the next sweep finds; a rebuild that was killed leaves a job.
+killed leaves a conversation that the next sweep finds; a rebuild that was killed leaves a job. A use enqueues the job
+again while it has not ended.
 """
 
 import time
@@ -59,15 +60,15 @@ class VectorRetention:
         days = self._settings.drop_vectors_after_days
         if not days:
             return 0
-        began, done = time.monotonic(), 0
+        until, done = time.monotonic() + _LONGEST_S, 0
         failed: AppError | None = None
         last: UnusedConversation | None = None
-        while time.monotonic() - began < _LONGEST_S:
+        while time.monotonic() < until:
             async with self._ops.across_tenants() as tx:
                 found = await retention_store.list_unused(tx, days=days, after=last, limit=_CONVERSATIONS)
             for one in found:
                 try:
-                    done += await self._drop(job_caller(one.tenant_id), ConversationId(one.id), days)
+                    done += await self._drop(job_caller(one.tenant_id), ConversationId(one.id), days, until)
                 except AppError as error:
                     failed = failed or error
                     self._log.warning("sweep.failed", tenant_id=one.tenant_id, code=error.code)
@@ -80,10 +81,12 @@ class VectorRetention:
             raise failed
         return done
 
-    async def _drop(self, caller: Caller, conversation_id: ConversationId, days: int) -> bool:
-        """Drop the vectors of a conversation in steps. Return False if it was used meanwhile, or is locked."""
-        while True:
-            began = time.monotonic()
+    async def _drop(self, caller: Caller, conversation_id: ConversationId, days: int, until: float) -> bool:
+        """Drop the vectors of a conversation in steps.
+
+        Return False if it was used meanwhile, or is locked, or if there is no time left: `until`.
+        """
+        while (began := time.monotonic()) < until:
             async with self._database.transaction(caller.tenant_id) as tx:
                 if not await retention_store.lock_unused(tx, caller.tenant_id, conversation_id, days=days):
                     return False
@@ -97,6 +100,7 @@ class VectorRetention:
             await pause_after_step(began)
             if step.entries < _AT_ONCE:
                 return True
+        return False
 
     async def use(self, caller: Caller, conversation_ids: Sequence[UUID]) -> None:
         """Let jobs make the dropped vectors of conversations again, which the caller reads. Does nothing for others.
@@ -111,8 +115,11 @@ class VectorRetention:
             self._log.warning("vectors.use_failed", tenant_id=caller.tenant_id, code=error.code)
 
     async def rebuild(self, caller: Caller, conversation_id: ConversationId) -> None:
-        """Enqueue the jobs that make the vectors of a used conversation again, in steps. Raises NotFound."""
-        more = True
+        """Enqueue the jobs that make the vectors of a used conversation again, in steps. Raises NotFound.
+
+        After some minutes another job continues.
+        """
+        more, until = True, time.monotonic() + _LONGEST_S
         while more:
             began = time.monotonic()
             async with self._database.transaction(caller.tenant_id) as tx:
@@ -125,6 +132,9 @@ class VectorRetention:
                 await turn_store.mark_pending(tx, caller.tenant_id, turn_ids)
                 if not more:
                     await retention_store.end_rebuild(tx, caller.tenant_id, conversation_id)
+                elif began > until:
+                    await self._jobs.enqueue(tx, caller.tenant_id, [rebuild_job(conversation_id)])
+                    return
             await pause_after_step(began)
 
     async def drops_at(self, caller: Caller, conversation_id: ConversationId) -> datetime | None:

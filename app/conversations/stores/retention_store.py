@@ -174,6 +174,7 @@ class UnusedConversation:
     id: UUID
 
 
+_FIRST_ID = UUID(int=0)
 _LAST_USE = "coalesce(greatest(h.active_at, h.vectors_at), h.updated_at)"
 """When a turn was last written to the conversation of a head `h`, or its vectors were made again."""
 
@@ -191,11 +192,11 @@ async def list_unused(
         join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null
         where not c.vectors_dropped and c.active_at <= now() - make_interval(days => $1)
           and (h.vectors = 'dropped' or (h.vectors = 'kept' and {_LAST_USE} <= now() - make_interval(days => $1)))
-          and ($2::timestamptz is null or (c.active_at, c.tenant_id, c.id) > ($2, $3::uuid, $4::uuid))
+          and (c.active_at, c.tenant_id, c.id) > (coalesce($2::timestamptz, '-infinity'), $3::uuid, $4::uuid)
         order by c.active_at, c.tenant_id, c.id limit $5
         """,  # noqa: S608
         days,
-        *((None, None, None) if after is None else (after.active_at, after.tenant_id, after.id)),
+        *((None, _FIRST_ID, _FIRST_ID) if after is None else (after.active_at, after.tenant_id, after.id)),
         limit,
     )
     return [row_as(UnusedConversation, row) for row in rows]
@@ -254,13 +255,14 @@ async def end_drop(tx: Transaction, tenant_id: TenantId, conversation_id: Conver
 async def begin_rebuild(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> list[UUID]:
     """Record the use of conversations whose vectors are dropped; return those, whose vectors have to be made again.
 
-    Those that another transaction has locked are left out: an append does this itself, and after a sweep the next use.
+    Those that are being rebuilt are among them, since their job may have failed. Those that another transaction has
+    locked are left out: an append does this itself, and after a sweep the next use.
     """
     rows = await tx.fetch(
         """
         with picked as materialized (
             select conversation_id from conversation_heads
-            where tenant_id = $1 and conversation_id = any($2::uuid[]) and vectors = 'dropped' and deleting_at is null
+            where tenant_id = $1 and conversation_id = any($2::uuid[]) and vectors <> 'kept' and deleting_at is null
             order by conversation_id for update skip locked
         )
         update conversation_heads h set vectors = 'rebuilding', vectors_at = clock_timestamp() from picked p

@@ -167,7 +167,7 @@ class Appender:
         also = [compact_job(conversation_id)] if due else []
         if head.facts.get("enabled"):
             also.append(facts_job(conversation_id))
-        if head.vectors == VectorState.DROPPED:
+        if head.vectors != VectorState.KEPT:
             await retention_store.begin_rebuild(tx, caller.tenant_id, [conversation_id])
             also.append(rebuild_job(conversation_id))
         title = await title_of_new(caller, tx, head, placed.rows, drafts)

@@ -1,8 +1,8 @@
 """Settings of the server: address, browsers, requests, the bus between processes, telemetry."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr
+from pydantic import AliasChoices, BeforeValidator, Field, FilePath, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from app.settings.group import SettingsGroup
@@ -70,12 +70,37 @@ class BusSettings(SettingsGroup):
     nats_url: NatsUrls | None = Field(
         default=None, description="NATS servers that carry live messages; default: Postgres carries them."
     )
+    nats_credentials_file: FilePath | None = Field(
+        default=None, description="Login with a key pair: a `.creds` file, or a seed; default: the login in the URL."
+    )
+    nats_tls_ca_file: FilePath | None = Field(
+        default=None,
+        description="Certificates of the authorities that sign those of the NATS servers; default: the system's.",
+    )
+    nats_tls_cert_file: FilePath | None = Field(
+        default=None, description="Certificate that this process shows to the NATS servers; default: none."
+    )
+    nats_tls_key_file: FilePath | None = Field(default=None, description="Private key of that certificate.")
     nats_subject: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)] = Field(
         default="turnkeep.live", description="Subject of this installation on the NATS servers."
     )
     bus_queue_bytes: Annotated[int, Field(ge=65_536)] = Field(
         default=16 * 2**20, description="Maximum size of the live messages that wait to be sent."
     )
+
+    @model_validator(mode="after")
+    def _nats_files_can_be_used(self) -> Self:
+        urls = [] if self.nats_url is None else self.nats_url.get_secret_value().split(",")
+        is_tls = bool(urls) and all(url.strip().lower().startswith("tls://") for url in urls)
+        if (self.nats_tls_ca_file or self.nats_tls_cert_file) and not is_tls:
+            raise ValueError(
+                "TURNKEEP_NATS_TLS_CA_FILE and TURNKEEP_NATS_TLS_CERT_FILE need tls:// in TURNKEEP_NATS_URL"
+            )
+        if (self.nats_tls_cert_file is None) != (self.nats_tls_key_file is None):
+            raise ValueError("TURNKEEP_NATS_TLS_CERT_FILE and TURNKEEP_NATS_TLS_KEY_FILE are set together")
+        if self.nats_credentials_file is not None and (not urls or any("@" in url for url in urls)):
+            raise ValueError("TURNKEEP_NATS_CREDENTIALS_FILE needs TURNKEEP_NATS_URL without a login in it")
+        return self
 
 
 class TelemetrySettings(SettingsGroup):

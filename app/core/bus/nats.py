@@ -1,8 +1,8 @@
 """The bus over core NATS: for many replicas, or to keep messages out of Postgres.
 
 Every connection has a new client, whose own reconnection is off: it would stop permanently after one refused login, and
-would send queued messages late. Invariants: nothing is sent unencrypted to a `tls://` URL, and the login of the URL is
-in no log line and no error.
+would send queued messages late. It tries all servers of the cluster, in random order. Invariants: nothing is sent
+unencrypted to a `tls://` URL, and no login is in a log line or an error.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from app.core.bus.connection import Link, ReconnectingBus
+from app.core.bus.nats_login import LoginFiles, UserCredentials
 from app.core.telemetry import error_type, get_logger
 from app.settings.server import BusSettings
 
@@ -57,12 +58,13 @@ class NatsBus(ReconnectingBus):
     def __init__(self, cluster: NatsCluster, *, settings: BusSettings) -> None:
         super().__init__("nats", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=settings.bus_queue_bytes)
         self._cluster = cluster
-        self._subject = settings.nats_subject
+        self._settings = settings
 
     async def _connect(self, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> Link:
-        link = _NatsLink(self._subject, on_gap)
+        files = await asyncio.to_thread(LoginFiles.read, self._settings)
+        link = _NatsLink(self._settings.nats_subject, on_gap)
         try:
-            await link.open(self._cluster, on_payload)
+            await link.open(self._cluster, files, on_payload)
         except BaseException:
             with suppress(Exception):  # the connection was not complete
                 await asyncio.wait_for(link.close(), _RETRY_S)
@@ -72,6 +74,10 @@ class NatsBus(ReconnectingBus):
 
 class _SafeClient(Client):
     """The client of the library with a safe flush. It never sends a login unencrypted to a `tls://` URL."""
+
+    def identify(self, credentials: UserCredentials) -> None:
+        """Name the user by its public key. Servers that want a JWT ignore it."""
+        self._public_nkey = credentials.public_key
 
     async def confirm(self) -> None:
         """Return when the server has received everything that was sent before."""
@@ -114,8 +120,12 @@ class _NatsLink:
         self._report_loss = on_gap
         self.ended = asyncio.Event()
 
-    async def open(self, cluster: NatsCluster, on_payload: Callable[[str], None]) -> None:
+    async def open(self, cluster: NatsCluster, files: LoginFiles, on_payload: Callable[[str], None]) -> None:
         """Connect and subscribe; return when the server has the subscription."""
+        credentials = files.credentials
+        if credentials is not None:
+            self._client.identify(credentials)
+        jwt = None if credentials is None or credentials.jwt is None else credentials.jwt.encode()
 
         async def on_message(message: Msg) -> None:
             on_payload(message.data.decode(errors="replace"))
@@ -129,6 +139,9 @@ class _NatsLink:
             user=cluster.user,
             password=cluster.password,
             token=cluster.token,
+            signature_cb=None if credentials is None else credentials.sign,
+            user_jwt_cb=None if jwt is None else lambda: jwt,
+            tls=files.tls,
             no_echo=True,
             allow_reconnect=False,
             max_reconnect_attempts=1,

@@ -1,0 +1,112 @@
+"""Login to NATS with a key pair, and TLS with files: what the URL of a server cannot say.
+
+A credentials file has a JWT of the user and the seed of its key pair (as `nsc generate creds` writes it), or only the
+seed. A server sends a random text, and accepts its signature. The seed never leaves the process. Files are read at each
+connection, so that replaced ones are used. Errors name no content of a file.
+
+Method: the format of NKEYS (base32 of a prefix, an Ed25519 key and a CRC-16) is that of github.com/nats-io/nkeys.
+"""
+
+import base64
+import binascii
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from app.settings.server import BusSettings
+
+_SECTION: Final = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s+([A-Za-z0-9_.=+/-]+?)\s+-{3,}END [A-Z ]+-{3,}")
+_SEED_PREFIX: Final = 18 << 3
+_USER_PREFIX: Final = 20 << 3
+_SEED_BYTES: Final = 32
+_CRC_BYTES: Final = 2
+
+
+class NatsFileError(Exception):
+    """A file that cannot be used. The message has its kind, and never its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserCredentials:
+    """The key pair of a NATS user, and its JWT if the server wants one."""
+
+    key: Ed25519PrivateKey
+    jwt: str | None
+
+    @classmethod
+    def read(cls, path: Path) -> "UserCredentials":
+        """Read a file of credentials. Raises NatsFileError."""
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise NatsFileError("the credentials file cannot be read") from error
+        sections: Mapping[str, str] = dict(_SECTION.findall(text))
+        seed = sections.get("USER NKEY SEED", text.strip())
+        return cls(Ed25519PrivateKey.from_private_bytes(_decode_seed(seed)), sections.get("NATS USER JWT"))
+
+    @property
+    def public_key(self) -> str:
+        """Return the public key, as the configuration of a server names the user."""
+        raw = self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return _encode(bytes([_USER_PREFIX]) + raw)
+
+    def sign(self, nonce: str) -> bytes:
+        """Return the signature of the text that a server sent."""
+        return base64.b64encode(self.key.sign(nonce.encode()))
+
+
+def _decode_seed(text: str) -> bytes:
+    """Return the 32 bytes of the seed of a user. Raises NatsFileError."""
+    wrong = NatsFileError("the credentials file has no seed of a user")
+    try:
+        raw = base64.b32decode(text + "=" * (-len(text) % 8))
+    except (binascii.Error, ValueError):
+        raise wrong from None  # the error would quote the seed
+    if len(raw) != 2 + _SEED_BYTES + _CRC_BYTES:
+        raise wrong
+    body, check = raw[:-_CRC_BYTES], raw[-_CRC_BYTES:]
+    # the kind of the key is in the last three bits of the first byte and the first five of the second one
+    kind = (body[0] & 7) << 5 | body[1] >> 3
+    if body[0] & 0xF8 != _SEED_PREFIX or kind != _USER_PREFIX or _crc(body) != check:
+        raise wrong
+    return body[2:]
+
+
+def _encode(body: bytes) -> str:
+    return base64.b32encode(body + _crc(body)).decode().rstrip("=")
+
+
+def _crc(body: bytes) -> bytes:
+    return binascii.crc_hqx(body, 0).to_bytes(_CRC_BYTES, "little")
+
+
+def _tls_context(settings: BusSettings) -> ssl.SSLContext | None:
+    if settings.nats_tls_ca_file is None and settings.nats_tls_cert_file is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.nats_tls_ca_file)
+        if settings.nats_tls_cert_file is not None:
+            context.load_cert_chain(settings.nats_tls_cert_file, settings.nats_tls_key_file, password="")
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        raise NatsFileError("a file for TLS cannot be used") from error
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class LoginFiles:
+    """What the files of the settings say: credentials and TLS, None for each that is not set."""
+
+    credentials: UserCredentials | None
+    tls: ssl.SSLContext | None
+
+    @classmethod
+    def read(cls, settings: BusSettings) -> "LoginFiles":
+        """Read the files. Blocking. Raises NatsFileError."""
+        file = settings.nats_credentials_file
+        return cls(None if file is None else UserCredentials.read(file), _tls_context(settings))

@@ -1,0 +1,323 @@
+"""A cluster of three NATS servers that are killed in turn, logins with key pairs, and TLS with own certificates."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import NameOID
+from pydantic import SecretStr, ValidationError
+
+from app.core.bus import nats_login
+from app.core.bus.nats import NatsBus, NatsCluster
+from app.core.bus.nats_login import NatsFileError, UserCredentials
+from app.settings import Settings
+from app.settings.server import BusSettings
+from tests.bus.bus_servers import QUEUE_BYTES, RecordingListener, replica, until
+from tests.support.api import Service, open_service
+from tests.support.live import serving, socket_on
+from tests.support.nats import NatsServer
+from tests.support.postgres import TestDatabase
+from tests.support.process import free_port
+
+# an example of the documentation of NATS
+SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
+PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[list[NatsServer]]:
+    """Three servers with routes to each other."""
+    ports = [free_port() for _ in range(3)]
+    routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
+    servers: list[NatsServer] = []
+    for number, port in enumerate(ports):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        options = ("--cluster_name", "test", "--cluster", f"nats://127.0.0.1:{port}", "--routes", routes)
+        servers.append(NatsServer(folder, *options))
+    for server in servers:
+        server.start()
+    yield servers
+    for server in servers:
+        server.kill()
+
+
+def urls(cluster: list[NatsServer]) -> str:
+    return ",".join(server.url for server in cluster)
+
+
+def bus_on(url: str, subject: str, **more: Any) -> NatsBus:
+    settings = BusSettings(nats_url=SecretStr(url), nats_subject=subject, bus_queue_bytes=QUEUE_BYTES, **more)
+    return NatsBus(NatsCluster.from_urls(url), settings=settings)
+
+
+async def publish_forever(bus: NatsBus, sent: list[int]) -> None:
+    while True:
+        sent.append(len(sent))
+        bus.publish({"test": sent[-1]})
+        await asyncio.sleep(0.005)
+
+
+async def follows(listener: RecordingListener, sent: list[int]) -> None:
+    """Wait until something arrives that is sent from now on."""
+    after = len(sent)
+    await until(lambda: bool(listener.tests()) and listener.tests()[-1] >= after)
+
+
+async def test_servers_that_are_killed_in_turn_lose_no_message_in_silence(cluster: list[NatsServer]) -> None:
+    subject = f"test.{uuid4().hex}"
+    buses = [bus_on(urls(cluster), subject) for _ in range(4)]
+    listeners = [await replica(bus) for bus in buses]
+    sent: list[int] = []
+    publishing = asyncio.create_task(publish_forever(buses[0], sent))
+    try:
+        for server in cluster:
+            await asyncio.gather(*(follows(listener, sent) for listener in listeners[1:]))
+            server.kill()
+            await asyncio.gather(*(follows(listener, sent) for listener in listeners[1:]))
+            server.start()
+    finally:
+        publishing.cancel()
+    await until(lambda: all(bus.connected() for bus in buses))
+    buses[0].publish({"test": len(sent)})
+    sent.append(len(sent))
+    for listener in listeners[1:]:
+        await until(lambda listener=listener: listener.tests()[-1] == sent[-1])  # type: ignore[misc]
+        received = listener.tests()
+        assert received == sorted(set(received))
+        assert received == sent or listener.losses > 0
+    assert listeners[0].tests() == sent
+    await asyncio.gather(*(bus.close() for bus in buses))
+
+
+@pytest.mark.slow
+async def test_a_subscriber_gets_every_turn_while_servers_are_killed_in_turn(
+    database: TestDatabase, cluster: list[NatsServer], tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"nats_url": SecretStr(urls(cluster)), "nats_subject": f"test.{uuid4().hex}"}
+    settings |= {"embedder": "none", "live_check_s": 1.0}
+    async with (
+        open_service(database, tmp_path / "one", **settings) as one,
+        open_service(database, tmp_path / "two", **settings) as two,
+        serving(two.app, two.settings) as port,
+        await one.new_tenant() as client,
+    ):
+        conversation = await client.conversation()
+        async with socket_on(port, conversation, client.key) as watcher:
+            await watcher.ask("subscribe")
+            sent: list[str] = []
+            received: list[str] = []
+
+            async def append() -> None:
+                sent.append(f"cup {len(sent)}")
+                await client.append(conversation, sent[-1])
+
+            async def receive(text: str) -> None:
+                while text not in received:
+                    frame = await watcher.until("turn.committed")
+                    received.append(frame["turn"]["content"])
+
+            for server in cluster:
+                for _ in range(10):
+                    await append()
+                server.kill()
+                for _ in range(10):
+                    await append()
+                await receive(sent[-1])
+                server.start()
+                await until(lambda: connected(one) and connected(two))
+            await append()
+            await receive(sent[-1])
+            assert received == sent
+
+
+def connected(service: Service) -> bool:
+    return service.container.bus.connected()
+
+
+# logins with a key pair
+
+
+def encode(prefix: int, raw: bytes) -> str:
+    """A key in the form of NKEYS."""
+    return nats_login._encode(bytes([prefix << 3]) + raw)  # noqa: SLF001
+
+
+class Identity:
+    """A key pair of an operator (prefix 14), an account (0) or a user (20)."""
+
+    def __init__(self, prefix: int) -> None:
+        self._key = Ed25519PrivateKey.generate()
+        self._prefix = prefix
+        self.public = encode(prefix, self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+
+    @property
+    def seed(self) -> str:
+        kind = self._prefix << 3
+        raw = self._key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+        return nats_login._encode(bytes([18 << 3 | kind >> 5, (kind & 31) << 3]) + raw)  # noqa: SLF001
+
+    def jwt(self, subject: "Identity", name: str, claims: dict[str, Any]) -> str:
+        """Sign what somebody may do."""
+        header = {"typ": "JWT", "alg": "ed25519-nkey"}
+        body = {"jti": uuid4().hex, "iat": int(datetime.now(UTC).timestamp()), "iss": self.public, "name": name}
+        body |= {"sub": subject.public, "nats": {"version": 2} | claims}
+        parts = ".".join(_base64(json.dumps(part).encode()) for part in (header, body))
+        return f"{parts}.{_base64(self._key.sign(parts.encode()))}"
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def test_a_seed_gives_the_public_key_that_nats_documents(tmp_path: Path) -> None:
+    file = tmp_path / "user.nk"
+    file.write_text(f"{SEED}\n")
+    assert UserCredentials.read(file).public_key == PUBLIC
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", SEED[:-1], f"{SEED[:-1]}A", Identity(0).seed, SEED.lower(), "\0"])
+def test_what_is_no_seed_of_a_user_is_refused_without_being_quoted(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "user.nk"
+    file.write_text(content)
+    with pytest.raises(NatsFileError) as caught:
+        UserCredentials.read(file)
+    assert str(caught.value) == "the credentials file has no seed of a user"
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("with_jwt", [False, True])
+async def test_a_key_pair_is_a_login(tmp_path: Path, with_jwt: bool) -> None:  # noqa: FBT001
+    operator, account, user, stranger = Identity(14), Identity(0), Identity(20), Identity(20)
+    config, good, wrong = tmp_path / "nats.conf", tmp_path / "good.creds", tmp_path / "wrong.creds"
+    if with_jwt:
+        limits = {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": True}
+        told = operator.jwt(account, "acme", {"type": "account", "limits": limits})
+        own = operator.jwt(operator, "op", {"type": "operator"})
+        config.write_text(f"operator: {own}\nresolver: MEMORY\nresolver_preload: {{ {account.public}: {told} }}\n")
+        for file, somebody in ((good, user), (wrong, stranger)):
+            jwt = account.jwt(user, "turnkeep", {"type": "user", "subs": -1, "data": -1, "payload": -1})
+            file.write_text(
+                f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+                f"-----BEGIN USER NKEY SEED-----\n{somebody.seed}\n------END USER NKEY SEED------\n"
+            )
+    else:
+        config.write_text(f'authorization {{ users: [ {{ nkey: "{user.public}" }} ] }}\n')
+        good.write_text(user.seed)
+        wrong.write_text(stranger.seed)
+    server = NatsServer(tmp_path, "-c", str(config))
+    server.start()
+    try:
+        buses = [bus_on(server.url, "test", nats_credentials_file=file) for file in (good, wrong, None)]
+        for bus in buses:
+            await replica(bus)
+        await until(buses[0].connected)
+        assert [bus.connected() for bus in buses] == [True, False, False]
+        # a file that was replaced is read at the next connection
+        good.replace(wrong)
+        await until(buses[1].connected)
+        await asyncio.gather(*(bus.close() for bus in buses))
+    finally:
+        server.kill()
+
+
+# TLS
+
+
+class Authority:
+    """An authority that signs certificates for 127.0.0.1, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"authority {uuid4().hex}")])
+        self.file = self._write("ca.pem", self._signed(self._name, self._key.public_key(), is_ca=True))
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A certificate, and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return (
+            self._write(f"{name}.pem", self._signed(subject, key.public_key(), is_ca=False)),
+            self._write(f"{name}.key", private),
+        )
+
+    def _signed(self, subject: x509.Name, public: ec.EllipticCurvePublicKey, *, is_ca: bool) -> bytes:
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        )
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+    def _write(self, name: str, content: bytes) -> Path:
+        file = self._folder / name
+        file.write_bytes(content)
+        return file
+
+
+async def test_own_certificates_are_checked_on_both_sides(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    cert, key = authority.issue("server")
+    mine, my_key = authority.issue("client")
+    foreign, foreign_key = other.issue("client")
+    options = ("--tlsverify", "--tlscert", str(cert), "--tlskey", str(key), "--tlscacert", str(authority.file))
+    server = NatsServer(tmp_path, *options)
+    server.start()
+    url = server.url.replace("nats://", "tls://")
+    own = {"nats_tls_ca_file": authority.file}
+    try:
+        buses = [
+            bus_on(url, "test", **own, nats_tls_cert_file=mine, nats_tls_key_file=my_key),
+            bus_on(url, "test", **own),
+            bus_on(url, "test", **own, nats_tls_cert_file=foreign, nats_tls_key_file=foreign_key),
+            bus_on(url, "test", nats_tls_ca_file=other.file, nats_tls_cert_file=mine, nats_tls_key_file=my_key),
+            bus_on(url, "test"),
+        ]
+        for bus in buses:
+            await replica(bus)
+        await until(buses[0].connected)
+        assert [bus.connected() for bus in buses] == [True, False, False, False, False]
+        await asyncio.gather(*(bus.close() for bus in buses))
+    finally:
+        server.kill()
+
+
+def test_files_that_contradict_the_url_stop_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "file.pem"
+    file.write_text("x")
+    for wrong in (
+        {"nats_tls_ca_file": file},
+        {"nats_tls_ca_file": file, "nats_url": SecretStr("nats://a")},
+        {"nats_tls_ca_file": file, "nats_url": SecretStr("tls://a,nats://b")},
+        {"nats_tls_cert_file": file, "nats_url": SecretStr("tls://a")},
+        {"nats_tls_key_file": file, "nats_url": SecretStr("tls://a")},
+        {"nats_credentials_file": file},
+        {"nats_credentials_file": file, "nats_url": SecretStr("nats://ann:s3cret@a")},
+        {"nats_tls_ca_file": tmp_path / "absent.pem", "nats_url": SecretStr("tls://a")},
+    ):
+        with pytest.raises(ValidationError) as caught:
+            Settings(**wrong)
+        assert "s3cret" not in str(caught.value)
+    Settings(nats_tls_ca_file=file, nats_credentials_file=file, nats_url=SecretStr("tls://a,tls://b"))

@@ -18,6 +18,7 @@ REMOVES = re.compile(
     re.IGNORECASE,
 )
 HARMLESS: Mapping[str, str] = {
+    "0039": "its check is of a column that it adds, which no release before writes",
     "0035": "the index that is renamed takes the place of one that is dropped; no release names an index",
     "0023": "its triggers stamp what any release writes, and record what it deletes, with its own rights",
     "0021": "the right that is revoked was granted in it; 0.1.0 finds facts by owner, and keeps the project of a row",

@@ -22,6 +22,10 @@ Table: TypeAlias = Mapping[str, Mapping[str, str]]
 _GIB: Final = 2**30
 _MIB: Final = 2**20
 _FLOAT_BYTES: Final = 4
+_PAGE_BYTES: Final = 8192
+_PAGE_ROOM: Final = _PAGE_BYTES - 24 - 8
+"""Without the header of the page, and what the index keeps at its end."""
+_MAX_FLOAT_DIMENSIONS: Final = 2000
 _MEASURED_WORDS: Final = 60
 """Words of a turn in GROWTH.md, about: `growing/world.py` makes them."""
 _MEASURED_DIMENSIONS: Final = 384
@@ -212,8 +216,21 @@ def calculate(wanted: Wanted, measured: Measured, assumed: Assumptions) -> Capac
 
 
 def index_bytes(dimensions: int) -> float:
-    """Return the bytes of a vector in the vector index."""
-    return _FLOAT_BYTES * dimensions + 512
+    """Return the bytes of a vector in the vector index: of a page, divided by the vectors that fit on it.
+
+    By the page layout of HNSW in pgvector: an element has 72 bytes before its vector, which has 8, and 32 neighbours of 6 bytes. Above 2 000 dimensions, a
+    number has 2 bytes.
+    """
+    number_bytes = _FLOAT_BYTES if dimensions <= _MAX_FLOAT_DIMENSIONS else _FLOAT_BYTES // 2
+    element = _tuple_bytes(72 + 8 + number_bytes * dimensions)
+    neighbours = _tuple_bytes(4 + 32 * 6)
+    per_page = _PAGE_ROOM // (element + neighbours)
+    return _PAGE_BYTES / per_page if per_page else _PAGE_BYTES + neighbours
+
+
+def _tuple_bytes(content: int) -> int:
+    """Return the bytes of a tuple on a page: aligned to 8, with its line pointer of 4."""
+    return -(-content // 8) * 8 + 4
 
 
 def limits(wanted: Wanted, needs: Capacity, assumed: Assumptions) -> list[tuple[str, str, str]]:
@@ -235,7 +252,11 @@ def report(wanted: Wanted, needs: Capacity, assumed: Assumptions) -> str:
     """Return the Markdown of a calculation."""
     split = needs.resident_mib / needs.processes
     rows = [
-        *((f"disk: {part}", f"{size:,.1f} GiB", "GROWTH.md") for part, size in needs.disk_gib.items() if size),
+        *(
+            (f"disk: {part}", f"{size:,.1f} GiB", "pages of pgvector" if part == "vector index" else "GROWTH.md")
+            for part, size in needs.disk_gib.items()
+            if size
+        ),
         ("disk: together", f"{sum(needs.disk_gib.values()):,.1f} GiB", "sum"),
         ("disk to provide", f"{needs.disk_provided_gib:,.0f} GiB", "with the log, and a third free"),
         ("cores used by the service", f"{needs.service_cores:,.2f}", "RESULTS.md"),

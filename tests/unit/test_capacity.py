@@ -16,6 +16,7 @@ from capacity import (  # noqa: E402
     Capacity,
     Wanted,
     calculate,
+    index_bytes,
     limits,
     read_measured,
     read_tables,
@@ -62,6 +63,7 @@ def test_dropped_vectors_longer_turns_and_more_dimensions_change_what_depends_on
     assert wide["vectors"] > 3 * usual["vectors"]
     assert wide["index_entries"] == usual["index_entries"]
     assert needs(wanted(in_index=0.5)).disk_gib["vector index"] > 0
+    assert [index_bytes(dimensions) for dimensions in (384, 768, 1536, 3072)] == [2048, 4096, 8192, 8192]
 
 
 def test_it_names_the_limits_that_are_passed() -> None:

@@ -218,8 +218,8 @@ def calculate(wanted: Wanted, measured: Measured, assumed: Assumptions) -> Capac
 def index_bytes(dimensions: int) -> float:
     """Return the bytes of a vector in the vector index: of a page, divided by the vectors that fit on it.
 
-    By the page layout of HNSW in pgvector: an element has 72 bytes before its vector, which has 8, and 32 neighbours of 6 bytes. Above 2 000 dimensions, a
-    number has 2 bytes.
+    By the page layout of HNSW in pgvector: an element has 72 bytes before its vector, which has 8 and its numbers, and
+    32 neighbours of 6 bytes. Above 2 000 dimensions, a number has 2 bytes.
     """
     number_bytes = _FLOAT_BYTES if dimensions <= _MAX_FLOAT_DIMENSIONS else _FLOAT_BYTES // 2
     element = _tuple_bytes(72 + 8 + number_bytes * dimensions)

@@ -284,6 +284,7 @@ async def test_the_snippets_of_a_page_work_as_printed(served: tuple[Service, int
     (tmp_path / "data").mkdir()
     (tmp_path / "data/admin-key").write_text(client.key)
     (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "bench").symlink_to(ROOT / "bench")
     commands = script(page, tmp_path, port, client.key)
     has_operations = page == TRANSFERS or page.parent in {COOKBOOK, MIGRATIONS}
     async with working(service) if has_operations else nullcontext():  # their commands wait for operations

@@ -198,7 +198,8 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
 class VectorFacts:
     """Number of live entries, of those without a vector in a space, and of the jobs that create vectors, by state.
 
-    `errors` are the last error codes of these jobs, and of those that search for missing vectors.
+    Entries whose vectors were dropped are not counted. `errors` are the last error codes of these jobs, and of those
+    that search for missing vectors.
     """
 
     entries: int
@@ -225,7 +226,8 @@ async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions
         f"""
         select e.entries, e.waiting, j.queued, j.parked, j.cancelled, j.errors
         from (
-            select count(*) filter (where e.live) as entries, count(*) filter (where {waits}) as waiting
+            select count(*) filter (where e.live and not e.vectors_dropped) as entries,
+                   count(*) filter (where {waits}) as waiting
             from index_entries e
         ) e, (
             select count(*) filter (where makes and state = 'queued') as queued,

@@ -268,11 +268,13 @@ def test_the_registry_names_the_record_of_every_table() -> None:
 
 
 NOT_EXPORTED = {
-    "conversations": {"trashed_at"},
-    "conversation_heads": {"turn_count", "token_count", "session", "last_occurred_at", "deleting_at", "language"},
+    "conversations": {"trashed_at", "vectors_dropped"},
+    "conversation_heads": {
+        "turn_count", "token_count", "session", "last_occurred_at", "deleting_at", "language", "vectors", "vectors_at",
+    },
     "turns": {"index_state"},
     "facts": {"evidence_count", "listed", "due_at"},
-}
+}  # fmt: skip
 SHOWN_AS = {
     "conversation_heads": {
         "chain_hash": "head_hash", "summarized_through": "summarized", "summarized_position": "summarized",

@@ -86,6 +86,7 @@ async def test_with_a_model_its_calls_and_their_greatest_cost_are_foreseen_and_i
     assert found["extraction"]["cost"]["calls"] == 2  # one of them looks for personal data
     assert found["retention"] == {
         "policy": "ephemeral", "turns": 0, "tokens": 0, "continues": False, "expires_at": None,
+        "vectors_dropped_at": None,
     }  # fmt: skip
     done = (await user.post(f"/v1/conversations/{conversation}/compact", json={})).json()
     assert (len(done["summaries"]), len(fake.chats) - asked) == (compaction["summaries"], cost["calls"])

@@ -62,7 +62,10 @@ def test_dropped_vectors_longer_turns_and_more_dimensions_change_what_depends_on
     wide = needs(wanted(dimensions=1536)).disk_gib
     assert wide["vectors"] > 3 * usual["vectors"]
     assert wide["index_entries"] == usual["index_entries"]
-    assert needs(wanted(in_index=0.5)).disk_gib["vector index"] > 0
+    indexed = needs(wanted(in_index=0.5)).disk_gib
+    assert indexed["vector index"] > 0
+    # a vector that is put into the index is written again
+    assert indexed["vectors, written again"] == pytest.approx(indexed["vectors"] / 2)
     assert [index_bytes(dimensions) for dimensions in (384, 768, 1536, 3072)] == [2048, 4096, 8192, 8192]
 
 

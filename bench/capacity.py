@@ -2,8 +2,9 @@
 
     .venv/bin/python bench/capacity.py --turns 10000000 --tenants 1000 --windows 2000 --appends 30 --contexts 30
 
-Every measured constant is read from a table of GROWTH.md or RESULTS.md in this folder, so that it stands in one place.
-`Assumptions` are not measured; each has its reason there. All results are calculated, and nothing is measured here.
+Every measured constant is read from a table of GROWTH.md or RESULTS.md in this folder, so that it stands in one place,
+except those of live windows. `Assumptions` are not measured; each has its reason there. All results are calculated, and
+nothing is measured here.
 """
 
 import math
@@ -29,6 +30,10 @@ _MAX_FLOAT_DIMENSIONS: Final = 2000
 _MEASURED_WORDS: Final = 60
 """Words of a turn in GROWTH.md, about: `growing/world.py` makes them."""
 _MEASURED_DIMENSIONS: Final = 384
+_WINDOW_KIB: Final = 69
+_WINDOW_CPU_S: Final = 21e-6
+"""Memory of a live window, and its processor time in a second without events: `bench/windows.py --windows 2000
+--idle-s 30` on two cores with a load of 6 to 8, of other programs."""
 _OPERATIONS: Final = {
     "appends": "append 1, 8 clients",
     "recalls": "recall, 6000 turns, 8 clients",
@@ -177,6 +182,7 @@ class Capacity:
     disk_provided_gib: float
     resident_mib: float
     process_mib: float
+    windows_mib: float
     service_cores: float
     postgres_cores: float
     processes: int
@@ -200,6 +206,7 @@ def calculate(wanted: Wanted, measured: Measured, assumed: Assumptions) -> Capac
     }
     disk_gib = {part: size / _GIB for part, size in disk.items()}
     service = sum(rate * measured.service_ms[kind] for kind, rate in wanted.rates.items()) / 1000
+    service += wanted.windows * _WINDOW_CPU_S
     postgres = sum(rate * measured.postgres_ms[kind] for kind, rate in wanted.rates.items()) / 1000
     by_windows = math.ceil(wanted.windows / assumed.windows_per_process)
     processes = max(1, math.ceil(service / assumed.busy), by_windows)
@@ -208,6 +215,7 @@ def calculate(wanted: Wanted, measured: Measured, assumed: Assumptions) -> Capac
         disk_provided_gib=(sum(disk_gib.values()) + assumed.wal_gib) / (1 - assumed.disk_free),
         resident_mib=wanted.searched * (measured.entry_bytes + more_bytes) / _MIB,
         process_mib=processes * measured.process_mib,
+        windows_mib=wanted.windows * _WINDOW_KIB / 1024,
         service_cores=service,
         postgres_cores=postgres,
         processes=processes,
@@ -267,6 +275,7 @@ def report(wanted: Wanted, needs: Capacity, assumed: Assumptions) -> str:
         ("processes", f"{needs.processes:,}", "used for 60 %; live windows"),
         (f"replicas of {assumed.cores_per_replica} cores", f"{needs.replicas:,}", "one process for each core"),
         ("memory of the processes", f"{needs.process_mib:,.0f} MiB", "RESULTS.md"),
+        *([("memory of live windows", f"{needs.windows_mib:,.0f} MiB", "windows.py")] if wanted.windows else []),
         ("memory of the searched entries", f"{needs.resident_mib:,.0f} MiB", "RESULTS.md"),
         (
             "TURNKEEP_RESIDENT_INDEX_MB, conversations kept on one replica",

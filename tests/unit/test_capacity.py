@@ -119,3 +119,5 @@ def test_the_plan_has_the_figures_of_the_script() -> None:
         assert rows["connections to Postgres without a pooler"][at] == f"{result.connections:,}"
         memory = rows["memory of the searched entries, in all processes together"][at]
         assert float(memory.split()[0]) == pytest.approx(result.resident_mib / 1024, rel=0.11)
+        memory = rows["memory of the live windows, in all processes together"][at]
+        assert float(memory.split()[0]) == pytest.approx(result.windows_mib / 1024, rel=0.1)

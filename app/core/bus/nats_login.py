@@ -12,7 +12,7 @@ import binascii
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +36,8 @@ class NatsFileError(Exception):
 class UserCredentials:
     """The key pair of a NATS user, and its JWT if the server wants one."""
 
-    key: Ed25519PrivateKey
-    jwt: str | None
+    key: Ed25519PrivateKey = field(repr=False)
+    jwt: str | None = field(repr=False)
 
     @classmethod
     def read(cls, path: Path) -> "UserCredentials":

@@ -19,6 +19,7 @@ export const LAST = "ai_sdk_last";
 
 const MAX_TRIES = 100;
 const MAX_ERASED = 100;
+const EDITED = "the message was edited";
 const MAX_SEQ = Number.MAX_SAFE_INTEGER;
 /** So soon a writer learns that its turn was stopped, if the model is silent. */
 const PING_MS = 1_000;
@@ -138,25 +139,25 @@ async function isFollowed(chat: Conversation, asked: Turn): Promise<boolean> {
 }
 
 async function revise(chat: Conversation, old: Turn, given: TurnInput): Promise<Turn> {
-  await dropStaleAnswers(chat, old, (answered) => answered !== old.id);
+  const { running } = await openingOf(chat);
+  for (const { turn } of running) if (answeredBy(turn) === old.id) await abort(chat, turn.id, EDITED);
   const { turn } = await chat.api.reviseTurn({
     path: { conversation_id: chat.id, turn_id: old.id },
     body: { id: await idOf(old.id, "again"), content: given.content, truncate_after: true },
   });
-  // an answer to the old wording may have been opened, or committed, since
-  await dropStaleAnswers(chat, turn, (answered) => answered === turn.id);
+  await dropStaleAnswers(chat, turn);
   return turn;
 }
 
-/** Abort, or erase, the answers after a turn whose messages are neither live after it nor accepted by `isCurrent`. */
-async function dropStaleAnswers(chat: Conversation, turn: Turn, isCurrent: (answered: string) => boolean): Promise<void> {
-  const { later, running } = await openingOf(chat, turn.seq ?? 0);
-  const live = new Set(later.map(({ id }) => id));
-  const isStale = (one: Turn): boolean => {
-    const answered = answeredBy(one);
-    return answered !== null && !live.has(answered) && !isCurrent(answered);
-  };
-  for (const { turn: open } of running) if (isStale(open)) await abort(chat, open.id, "the message was edited");
+/** End the answers to messages that a revision superseded: they may have been opened, or committed, meanwhile. */
+async function dropStaleAnswers(chat: Conversation, revision: Turn): Promise<void> {
+  const { later, running } = await openingOf(chat, revision.seq ?? 0);
+  const live = new Set([revision, ...later].map(({ id }) => id));
+  const stale = new Set<string>();
+  for (const answered of new Set([...later, ...running.map(({ turn }) => turn)].map(answeredBy)))
+    if (answered !== null && !live.has(answered) && !isLive(await turnOf(chat, answered))) stale.add(answered);
+  const isStale = (turn: Turn): boolean => stale.has(answeredBy(turn) ?? "");
+  for (const { turn } of running) if (isStale(turn)) await abort(chat, turn.id, EDITED);
   const ids = later.filter(isStale).map(({ id }) => id);
   for (let start = 0; start < ids.length; start += MAX_ERASED)
     await chat.api.eraseTurns({ path: { conversation_id: chat.id }, query: { ids: ids.slice(start, start + MAX_ERASED) } });

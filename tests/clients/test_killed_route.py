@@ -42,25 +42,26 @@ async def die(folder: Path, url: str, key: str, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "result_of_tool", "followed", "aborted"),
+    ("where", "result_of_tool", "aborted"),
     [
-        ("first", None, "", ["It is one two three "]),
-        ("second", '{"degrees":21}', "", ["It is one two three "]),
-        ("results", "The call was interrupted.", "", [""]),
+        ("first", None, "It is one two three "),
+        ("second", '{"degrees":21}', "It is one two three "),
+        ("results", "The call was interrupted.", ""),
     ],
 )
 async def test_the_answer_of_a_killed_route_is_aborted_by_its_lease_and_the_next_request_answers(
-    server: Process, package: Path, where: str, result_of_tool: str | None, followed: str, aborted: list[str]
+    server: Process, package: Path, where: str, result_of_tool: str | None, aborted: str
 ) -> None:
     url = f"http://127.0.0.1:{server.port}"
     await die(package, url, server.key, where)
     result = await scenario(package, url, server.key, "survived", program="ai.mjs", where=where)
     # a request within the lease follows the answer, and learns that it has ended
-    assert (result["followed"], result["resumed"], result["running"]) == ([followed, "error"], "error", 0)
+    assert (result["followed"], result["resumed"], result["running"]) == (["", "error"], "error", 0)
     assert (result["calls"], result["runs"]) == (1, 0), "no tool runs twice"
     said = [["user", None], ["assistant", None], ["tool", result_of_tool]]
     assert result["prompt"] == (said if result_of_tool else said[:1])
     assert (result["pages"], result["ids"]) == (["It is warm."] * 2, 1 if result_of_tool else 2)
     roles = ["user", "assistant", "tool", "assistant"]
     assert [role for role, _, _ in result["stored"]] == (roles if result_of_tool else roles[:2])
-    assert [(content or "").startswith(text) for content, text in zip(result["aborted"], aborted, strict=True)] == [True]
+    (content,) = result["aborted"]
+    assert (content or "").startswith(aborted)

@@ -128,8 +128,8 @@ async def test_two_tenants_have_chats_and_messages_of_the_same_ids(
 ) -> None:
     async with await served[0].new_tenant() as other:
         result = await scenario(package, url, tenant.key, "tenants", program="ai.mjs", otherKey=other.key)
-    ends = [["It is mine.", "Whose is it?", "It is still mine."], ["It is yours.", "Whose is it?", "It is still yours."]]
-    assert result == ends[0] + ends[1]
+    mine = ["It is mine.", "Whose is it?", "It is still mine."]
+    assert result == [*mine, "It is yours.", "Whose is it?", "It is still yours."]
 
 
 async def test_an_answer_goes_on_while_a_later_message_of_another_author_is_edited(run: Run) -> None:

@@ -172,7 +172,7 @@ async def test_results_after_the_last_step_are_in_a_repeated_answer(run: Run) ->
     assert [role for role, _, _ in stored] == ["user", "assistant", "tool"]
 
 
-async def test_an_answer_that_was_erased_is_given_anew(run: Run) -> None:
+async def test_an_answer_that_was_erased_is_given_again(run: Run) -> None:
     assert await run("erased") == ["Berta.", ["A name?", "Berta."]]
 
 

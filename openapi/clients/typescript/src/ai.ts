@@ -47,7 +47,7 @@ export interface ReplyOptions {
  * Store the message of a page, build the context, and stream the model's answer: the `POST` of a chat route.
  *
  * A message that is sent again, with the same id, is stored once. If it was answered already, or is being answered, this
- * is the answer, and the model is not called. With another text, the message is revised, and answered anew. `message` may
+ * is the answer, and the model is not called. With another text, the message is revised, and answered again. `message` may
  * also be the answer that the page sends back with the outputs of tools that it ran. Throws a TypeError for other messages.
  */
 export async function reply(

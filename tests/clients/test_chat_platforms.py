@@ -224,6 +224,8 @@ async def test_slack_events_are_verified_answered_once_and_remembered_across_a_r
         assert await post(bot, first, at=time.time() - 600) == 403
         assert (await bot.post(first, signed(second))).status_code == 403
         assert (await bot.post(first, {})).status_code == 403
+        odd = {b"X-Slack-Request-Timestamp": "²".encode("latin-1"), b"X-Slack-Signature": b"v0=\xff"}
+        assert (await bot.post(first, odd)).status_code == 403
         assert await post(bot, first) == 200
         assert await post(bot, event("1.15", "UBOT", "<@UBOT> hello", bot_id="B1")) == 200
     async with slack_app(tmp_path, url, tenant.key, model, slack) as bot:

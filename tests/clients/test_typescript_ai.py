@@ -123,6 +123,10 @@ async def test_a_message_that_is_edited_before_its_answer_begins_is_not_answered
     assert stored == ["New?", "New.", "New?", "New."]
 
 
+async def test_an_answer_to_the_old_text_that_is_committed_during_an_edit_is_removed(run: Run) -> None:
+    assert await run("editedAtCommit") == ["One two three four five six.", "New.", ["New?", "New."]]
+
+
 async def test_two_tenants_have_chats_and_messages_of_the_same_ids(
     package: Path, url: str, tenant: Client, served: tuple[Service, int]
 ) -> None:

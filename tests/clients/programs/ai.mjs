@@ -179,8 +179,9 @@ const scenarios = {
     const picture = { type: "file", mediaType: "image/png", url: "data:image/png;base64,iVBORw0KGgo=" };
     const model = modelOf(["A picture."]);
     const asked = { id: "m1", role: "user", parts: [{ type: "text", text: "What is it?" }, picture] };
-    await pageOf(await reply(chat, asked, (prompt) => streamText({ model, ...prompt })));
+    for (const _ of [1, 2]) await pageOf(await reply(chat, asked, (prompt) => streamText({ model, ...prompt })));
     const [shown] = await history(chat);
+    if ((await superseded(chat)).length !== 2) throw new Error("a picture that is sent again is an edited message");
     return [shown.parts.map(({ type, url }) => [type, url]), prompts(model)[0].at(-1).content.map(({ type }) => type)];
   },
   async budget() {
@@ -314,6 +315,23 @@ Object.assign(scenarios, {
     }
     return [results, (await stored(elsewhere)).map(([, said]) => said)];
   },
+  /** The old text is answered between the steps of an edit: opened before the revision, committed before its abort. */
+  async editedAtCommit() {
+    const chat = await turnkeep.conversation("ai-edited-at-commit");
+    await pageOf(await post(chat, "m1", "Old?", modelOf([[{ type: "error", error: new Error("down") }]])));
+    const [goOn, open] = gate();
+    let old;
+    const slow = new Turnkeep({ fetch: async (url, init) => {
+      if (url.endsWith("/revisions")) old ??= pageOf(await post(chat, "m1", "Old?", modelOf(["One two three four five six."], goOn)));
+      if (url.endsWith("/abort")) {
+        open();
+        await old;
+      }
+      return fetch(url, init);
+    } });
+    const page = await pageOf(await post(slow.conversationById(chat.id), "m1", "New?", modelOf(["New."])));
+    return [textOf(await old), textOf(page), (await stored(chat)).map(([, said]) => said)];
+  },
   async tenants() {
     const id = "01JZZZZZZZZZZZZZZZZZZZZZZZ";
     const pages = [];
@@ -331,6 +349,10 @@ Object.assign(scenarios, {
     await pageOf(await post(chat, "m1", "I am Jonas.", modelOf(["Hello Jonas."]), { actor: "jonas" }));
     const [mia] = await history(chat);
     await pageOf(await post(chat, mia.id, "I am nobody.", modelOf(["Hello."]), { actor: "jonas" }));
+    for (const id of ["../../x", "01JZZZZZZZZZZZZZZZZZZZZZZZ", mia.id, "", undefined])
+      await reply(chat, { id, role: "assistant", parts: [] }, () => null, { actor: "jonas" }).then(
+        () => { throw new Error("accepted"); }, (error) => { if (!(error instanceof TypeError)) throw error; },
+      );
     return (await stored(chat)).map(([, said]) => said);
   },
   async pageTools() {

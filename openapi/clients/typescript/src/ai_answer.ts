@@ -3,7 +3,7 @@
 import type { UIMessage } from "ai";
 import { type Call, callsOf, outputOf, outputOfPart, textOfOutput, type ToolOutput } from "./ai_messages.js";
 import type { AnswerStart, Chunk } from "./ai_resume.js";
-import { answeredBy, ANSWERS, asUlid, hasCode, idOf, LAST, openingOf, openNext, type OpenStep, turnOf } from "./ai_turns.js";
+import { answeredBy, ANSWERS, asUlid, hasCode, idOf, LAST, openingOf, openNext, type OpenStep, turnOf, ULID } from "./ai_turns.js";
 import type { Turn, TurnInput } from "./generated/api/index.js";
 import type { Conversation } from "./turnkeep.js";
 
@@ -120,7 +120,8 @@ export class AnswerWriter {
 
   async #store(metadata: Record<string, number>): Promise<void> {
     const turn = await this.#open.writer.commit({ tool_calls: this.#calls, metadata });
-    await appendResults(this.#chat, turn, this.#outputs);
+    // if `stop` was faster, the turn has no calls
+    if (callsOf(turn).length === this.#calls.length) await appendResults(this.#chat, turn, this.#outputs);
   }
 
   #begin(open: OpenStep): void {
@@ -177,8 +178,9 @@ export async function interrupted(chat: Conversation, asked: Turn): Promise<Turn
  */
 export async function storeOutputs(chat: Conversation, message: UIMessage, actor = "user"): Promise<Beginning> {
   const unknown = new TypeError("Pass the newest message of the user, or the answer that awaits outputs of tools: `messages.at(-1)`.");
+  if (!ULID.test(message.id)) throw unknown;
   const first = await turnOf(chat, message.id).catch((error: unknown) => {
-    if (hasCode(error, "not_found", "invalid_request")) throw unknown;
+    if (hasCode(error, "not_found")) throw unknown;
     throw error;
   });
   const asked = await turnOf(chat, answeredBy(first) ?? message.id);

@@ -9,6 +9,7 @@ import type { UIMessage } from "ai";
 import { callsOf, contentOf } from "./ai_messages.js";
 import { TurnkeepError } from "./errors.js";
 import type { PendingTurn, Turn, TurnInput } from "./generated/api/index.js";
+import { sleep } from "./retries.js";
 import type { TurnWriter } from "./stream.js";
 import type { Conversation } from "./turnkeep.js";
 
@@ -24,7 +25,7 @@ const MAX_SEQ = Number.MAX_SAFE_INTEGER;
 /** So soon a writer learns that its turn was stopped, if the model is silent. */
 const PING_MS = 1_000;
 const ENDED = new Set(["turn_committed", "turn_aborted"]);
-const ULID = /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/;
+export const ULID = /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/;
 
 /** An id that follows from names. A hash, because pages choose ids as they like. */
 export async function idOf(...names: (string | number)[]): Promise<string> {
@@ -151,16 +152,20 @@ async function revise(chat: Conversation, old: Turn, given: TurnInput): Promise<
 
 /** End the answers to messages that a revision superseded: they may have been opened, or committed, meanwhile. */
 async function dropStaleAnswers(chat: Conversation, revision: Turn): Promise<void> {
-  const { later, running } = await openingOf(chat, revision.seq ?? 0);
-  const live = new Set([revision, ...later].map(({ id }) => id));
-  const stale = new Set<string>();
-  for (const answered of new Set([...later, ...running.map(({ turn }) => turn)].map(answeredBy)))
-    if (answered !== null && !live.has(answered) && !isLive(await turnOf(chat, answered))) stale.add(answered);
-  const isStale = (turn: Turn): boolean => stale.has(answeredBy(turn) ?? "");
-  for (const { turn } of running) if (isStale(turn)) await abort(chat, turn.id, EDITED);
-  const ids = later.filter(isStale).map(({ id }) => id);
-  for (let start = 0; start < ids.length; start += MAX_ERASED)
-    await chat.api.eraseTurns({ path: { conversation_id: chat.id }, query: { ids: ids.slice(start, start + MAX_ERASED) } });
+  for (let tries = 0; tries < MAX_TRIES; tries += 1) {
+    const { later, running } = await openingOf(chat, revision.seq ?? 0);
+    const open = running.map(({ turn }) => turn);
+    const live = new Set([revision, ...later].map(({ id }) => id));
+    const stale = new Set<string>();
+    for (const answered of new Set([...later, ...open].map(answeredBy)))
+      if (answered !== null && !live.has(answered) && !isLive(await turnOf(chat, answered))) stale.add(answered);
+    const isStale = (turn: Turn): boolean => stale.has(answeredBy(turn) ?? "");
+    for (const { id } of open.filter(isStale)) await abort(chat, id, EDITED);
+    const ids = later.filter(isStale).map(({ id }) => id);
+    for (let start = 0; start < ids.length; start += MAX_ERASED)
+      await chat.api.eraseTurns({ path: { conversation_id: chat.id }, query: { ids: ids.slice(start, start + MAX_ERASED) } });
+    if (!open.some(isStale)) return; // else one of them may have been committed before its abort
+  }
 }
 
 /** End the open turns of the newest running answer: those with a text are committed, the others aborted. */
@@ -202,6 +207,7 @@ async function ended(end: () => Promise<unknown>): Promise<void> {
     } catch (error) {
       if (hasCode(error, ...ENDED)) return;
       if (tries >= MAX_TRIES || !hasCode(error, "stream_fenced", "stream_gap", "length_mismatch")) throw error;
+      await sleep(10 * tries);
     }
 }
 

@@ -117,14 +117,18 @@ async def test_an_edited_message_is_revised_and_its_old_text_is_not_answered(run
 
 
 async def test_a_message_that_is_edited_before_its_answer_begins_is_not_answered(run: Run) -> None:
-    ends, stored = await run("editedMeanwhile")
-    assert ends[0][0] == "abort"
-    assert ends[1] == ["error", 0]
-    assert stored == ["New?", "New.", "New?", "New."]
+    assert await run("editedMeanwhile") == [[["error", 0], ["error", 0]], ["New?", "New.", "New?", "New."]]
 
 
 async def test_an_answer_to_the_old_text_that_is_committed_during_an_edit_is_removed(run: Run) -> None:
     assert await run("editedAtCommit") == ["One two three four five six.", "New.", ["New?", "New."]]
+
+
+async def test_of_many_edits_and_stops_at_one_moment_no_page_gets_the_answer_to_another_text(run: Run) -> None:
+    result = await run("storm")
+    assert result["wrong"] == []
+    text = "You said last, and nothing else."
+    assert (result["last"], result["stored"], result["running"]) == (text, ["last", text], 204)
 
 
 async def test_two_tenants_have_chats_and_messages_of_the_same_ids(

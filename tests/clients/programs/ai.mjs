@@ -332,6 +332,34 @@ Object.assign(scenarios, {
     const page = await pageOf(await post(slow.conversationById(chat.id), "m1", "New?", modelOf(["New."])));
     return [textOf(await old), textOf(page), (await stored(chat)).map(([, said]) => said)];
   },
+  /** Many requests at one moment with few texts of one message: sent, edited, regenerated, stopped. */
+  async storm() {
+    const chats = await Promise.all([1, 2, 3].map(() => new Turnkeep().conversation("ai-storm")));
+    const pick = (list) => list[Math.floor(Math.random() * list.length)];
+    const echo = new MockLanguageModelV4({ doStream: async ({ prompt, abortSignal }) => {
+      const chunks = spoken(`You said ${prompt.at(-1).content[0].text}, and nothing else.`);
+      const pull = async (controller) => {
+        await sleep(Math.random() * 15);
+        if (abortSignal.aborted) controller.error(abortSignal.reason);
+        else if (chunks.length > 0) controller.enqueue(chunks.shift());
+        else controller.close();
+      };
+      return { stream: new ReadableStream({ pull }, { highWaterMark: 0 }) };
+    } });
+    const wrong = [];
+    const one = async () => {
+      await sleep(Math.random() * 2000);
+      const said = pick(["one", "two", "three"]);
+      if (Math.random() < 0.15) return stop(pick(chats));
+      const page = await pageOf(await post(pick(chats), "m1", said, echo, { regenerate: Math.random() < 0.2 }));
+      const text = textOf(page);
+      if (text !== "" && !`You said ${said}, and nothing else.`.startsWith(text)) wrong.push([said, text]);
+    };
+    await Promise.all([...Array(30).keys()].map(one));
+    const last = await pageOf(await post(chats[0], "m1", "last", echo));
+    const running = (await resume(chats[0])).status;
+    return { wrong, last: textOf(last), stored: (await stored(chats[0])).map(([, said]) => said), running, calls: echo.doStreamCalls.length };
+  },
   async tenants() {
     const id = "01JZZZZZZZZZZZZZZZZZZZZZZZ";
     const pages = [];

@@ -12,7 +12,7 @@ import { createUIMessageStreamResponse, type ModelMessage, type TextStreamPart, 
 import { AnswerWriter, type Beginning, interrupted, storeOutputs } from "./ai_answer.js";
 import { promptOf } from "./ai_messages.js";
 import { answerChunks, type Chunk, replayed, UNFINISHED } from "./ai_resume.js";
-import { answeredBy, hasCode, openingOf, openNext, stopAnswer, storeMessage, turnOf } from "./ai_turns.js";
+import { answeredBy, ENDED, hasCode, isLive, openingOf, openNext, stopAnswer, storeMessage, turnOf } from "./ai_turns.js";
 import type { ContextRequest } from "./generated/api/index.js";
 import type { Conversation } from "./turnkeep.js";
 
@@ -63,8 +63,9 @@ export async function reply(
   const answer = new AnswerWriter(chat, asked, open, options.assistant);
   try {
     const before = open.step > 0 ? await interrupted(chat, asked) : [];
-    const [context, { superseded_by: editedBy }] = await Promise.all([contextOf(chat, options), turnOf(chat, asked.id)]);
-    if (editedBy !== null) {
+    const context = await contextOf(chat, options);
+    // an edit that comes later finds the open turn, and aborts it
+    if (!context.included.turn_ids.includes(asked.id) && !isLive(await turnOf(chat, asked.id))) {
       await answer.abort("the message was edited");
       return responseOf(new ReadableStream({ start: fail }));
     }
@@ -146,7 +147,7 @@ function pump(
       await answer.abort("the model ended without an end of its answer");
     } catch (error) {
       reader.cancel().catch(() => undefined);
-      if (hasCode(error, "turn_committed", "turn_aborted")) return void page?.enqueue({ type: "abort" }); // by `stop`, or an edit
+      if (hasCode(error, ...ENDED)) return void page?.enqueue({ type: "abort" }); // by `stop`, or an edit
       await answer.abort("the writer failed").catch(() => undefined);
       page?.enqueue({ type: "error", errorText: "The answer could not be stored." });
       throw error;

@@ -3,7 +3,7 @@
 import type { UIMessage } from "ai";
 import { type Call, callsOf, outputOf, outputOfPart, textOfOutput, type ToolOutput } from "./ai_messages.js";
 import type { AnswerStart, Chunk } from "./ai_resume.js";
-import { answeredBy, ANSWERS, asUlid, hasCode, idOf, LAST, openingOf, openNext, type OpenStep, turnOf, ULID } from "./ai_turns.js";
+import { answeredBy, ANSWERS, asUlid, ENDED, hasCode, idOf, LAST, openingOf, openNext, type OpenStep, turnOf, ULID } from "./ai_turns.js";
 import type { Turn, TurnInput } from "./generated/api/index.js";
 import type { Conversation } from "./turnkeep.js";
 
@@ -84,11 +84,13 @@ export class AnswerWriter {
     }
   }
 
-  /** Give up the open turn, if the answer has not ended. */
+  /** Give up the open turn, if the answer has not ended, also by another process. */
   async abort(reason: string): Promise<void> {
     if (this.#isOver) return;
     this.#isOver = true;
-    await this.#open.writer.abort(reason);
+    await this.#open.writer.abort(reason).catch((error: unknown) => {
+      if (!hasCode(error, ...ENDED)) throw error;
+    });
   }
 
   async #end(): Promise<void> {

@@ -24,7 +24,8 @@ const EDITED = "the message was edited";
 const MAX_SEQ = Number.MAX_SAFE_INTEGER;
 /** So soon a writer learns that its turn was stopped, if the model is silent. */
 const PING_MS = 1_000;
-const ENDED = new Set(["turn_committed", "turn_aborted"]);
+/** The codes of calls on a turn that another process has ended. */
+export const ENDED = ["turn_committed", "turn_aborted"];
 export const ULID = /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/;
 
 /** An id that follows from names. A hash, because pages choose ids as they like. */

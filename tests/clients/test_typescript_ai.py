@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.clients.node import needs_typescript, scenario
-from tests.support.api import Client
+from tests.support.api import Client, Service
 
 TEXT = "Héllo 👋🏽, trams of 東京\u2028and Lisbon: " + "words and 🌊 " * 25
 
@@ -83,6 +83,105 @@ async def test_a_picture_is_kept_and_is_in_the_prompt(run: Run) -> None:
     parts, prompt = await run("file")
     assert parts == [["text", None], ["file", "data:image/png;base64,iVBORw0KGgo="]]
     assert prompt == ["text", "file"]
+
+
+async def test_of_requests_with_one_message_at_one_moment_one_calls_the_model(run: Run) -> None:
+    result = await run("together")
+    text = "It is a long answer, and there is one of it."
+    assert (result["calls"], result["ids"]) == (1, 1)
+    assert (result["texts"], result["ends"]) == ([text] * 6, ["finish"] * 6)
+    assert (result["callsAfter"], result["again"]) == (2, ["Another."] * 6)
+    assert result["stored"] == [["user", "Tell me.", 0], ["assistant", "Another.", 0]]
+    assert [content for content, _, is_superseded in result["all"] if is_superseded] == ["Tell me.", text]
+
+
+async def test_an_answer_is_stopped_at_another_process(run: Run) -> None:
+    result = await run("stoppedElsewhere")
+    text = "One two three four five "
+    assert (result["idle"], result["resume"]) == (204, 204)
+    assert (result["shown"], result["followed"], result["again"]) == ([text, "abort"], [text, "finish"], text)
+    assert result["isStopped"] == [True]
+    assert (result["empty"], result["later"]) == (["", "abort"], "Now.")
+    assert [content for _, content, _ in result["stored"]] == ["Tell me.", text, "And now?", "Now."]
+
+
+async def test_an_edited_message_is_revised_and_its_old_text_is_not_answered(run: Run) -> None:
+    result = await run("edited")
+    assert (result["soup"], result["old"], result["prompt"]) == ("Soup it is.", "abort", False)
+    assert result["last"][:2] == ["I eat no nuts.", "Noted."]
+    said, answer = result["last"][2:]
+    assert said in {"Bread?", "Rice?"}
+    assert answer in result["both"]
+    assert (result["reloaded"], result["back"], result["gone"]) == ("No eggs.", "No nuts.", "A cake.")
+    assert result["stored"] == ["I eat no nuts.", "No nuts.", "A cake?", "A cake."]
+
+
+async def test_a_message_that_is_edited_before_its_answer_begins_is_not_answered(run: Run) -> None:
+    assert await run("editedMeanwhile") == [[["error", 0], ["error", 0]], ["New?", "New.", "New?", "New."]]
+
+
+async def test_an_answer_to_the_old_text_that_is_committed_during_an_edit_is_removed(run: Run) -> None:
+    assert await run("editedAtCommit") == ["One two three four five six.", "New.", ["New?", "New."]]
+
+
+async def test_of_many_edits_and_stops_at_one_moment_no_page_gets_the_answer_to_another_text(run: Run) -> None:
+    result = await run("storm")
+    assert result["wrong"] == []
+    text = "You said last, and nothing else."
+    assert (result["last"], result["stored"], result["running"]) == (text, ["last", text], 204)
+
+
+async def test_two_tenants_have_chats_and_messages_of_the_same_ids(
+    package: Path, url: str, tenant: Client, served: tuple[Service, int]
+) -> None:
+    async with await served[0].new_tenant() as other:
+        result = await scenario(package, url, tenant.key, "tenants", program="ai.mjs", otherKey=other.key)
+    mine = ["It is mine.", "Whose is it?", "It is still mine."]
+    assert result == [*mine, "It is yours.", "Whose is it?", "It is still yours."]
+
+
+async def test_an_answer_goes_on_while_a_later_message_of_another_author_is_edited(run: Run) -> None:
+    text = "One two three four five six."
+    assert await run("beside") == [text, ["Tell me.", "And us?", "All.", text]]
+
+
+async def test_a_message_of_another_author_cannot_be_edited(run: Run) -> None:
+    said = ["I am Mia.", "Hello Mia.", "I am Jonas.", "Hello Jonas.", "I am nobody.", "Hello."]
+    assert await run("room") == said
+
+
+async def test_tools_that_the_page_runs_send_their_outputs_in_the_next_request(run: Run) -> None:
+    result = await run("pageTools")
+    assert result["seen"] == [["user", "Where am I?"], ["assistant", "You are in Lisbon."]]
+    assert [state for kind, state in result["states"] if kind == "tool-place"] == ["output-available", "output-error"]
+    assert "lacks the output" in result["refused"]
+    assert "Pass the newest message" in result["foreign"]
+    assert [output for kind, output in result["prompt"] if kind == "tool-result"] == ['{"city":"Lisbon"}', "No signal."]
+    assert (result["calls"], result["ids"]) == (2, 1)
+    assert (result["repeats"], result["resent"]) == (["You are in Lisbon."] * 2, "You are in Lisbon.")
+    assert result["other"] == "So be it."
+    assert [role for role, _, _ in result["stored"]][:5] == ["user", "assistant", "tool", "tool", "assistant"]
+
+
+async def test_a_page_of_the_sdk_edits_regenerates_and_reloads(run: Run) -> None:
+    result = await run("page")
+    asked = ["A town?", "A town?", "A town by the sea?", "A town by the sea?"]
+    for (seen, stored), said, answer in zip(
+        result["steps"], asked, ["Lisbon.", "Porto.", "Faro.", "Evora."], strict=True
+    ):
+        assert seen == stored == [["user", said], ["assistant", answer]]
+    assert (result["calls"], result["all"]) == (4, 8), "nothing is overwritten"
+
+
+async def test_results_after_the_last_step_are_in_a_repeated_answer(run: Run) -> None:
+    pages, calls, stored = await run("lastStep")
+    assert pages == [["output-available", "finish"]] * 2
+    assert calls == 1
+    assert [role for role, _, _ in stored] == ["user", "assistant", "tool"]
+
+
+async def test_an_answer_that_was_erased_is_given_again(run: Run) -> None:
+    assert await run("erased") == ["Berta.", ["A name?", "Berta."]]
 
 
 async def test_a_prompt_stays_within_its_budget(run: Run) -> None:

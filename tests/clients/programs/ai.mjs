@@ -1,12 +1,12 @@
 // Scenarios of the chat route for the AI SDK, by name; each prints what the test compares, as JSON.
-import { isStepCount, readUIMessageStream, streamText, tool } from "ai";
+import { AbstractChat, DefaultChatTransport, isStepCount, lastAssistantMessageIsCompleteWithToolCalls, readUIMessageStream, streamText, tool } from "ai";
 import { MockLanguageModelV4 } from "ai/test";
 import { Turnkeep } from "@turnkeep/client";
-import { history, reply, resume } from "@turnkeep/client/ai";
+import { history, reply, resume, stop } from "@turnkeep/client/ai";
 import { z } from "zod";
 
 const [, , scenario, given = "{}"] = process.argv;
-const { text = "" } = JSON.parse(given);
+const { text = "", otherKey, where } = JSON.parse(given);
 const turnkeep = new Turnkeep({ retries: { minWaitMs: 10, maxWaitMs: 1000 } });
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const usage = { inputTokens: { total: 1 }, outputTokens: { total: 2 } };
@@ -20,8 +20,8 @@ const spoken = (said) => [
   finish("stop"),
 ];
 
-/** A model that gives one answer after the other, and keeps the prompts. `goOn` holds an answer up after its fifth word. */
-function modelOf(answers, goOn = Promise.resolve()) {
+/** A model that gives one answer after the other, and keeps the prompts. `goOn` holds an answer up before its chunk `held`, after its fifth word. */
+function modelOf(answers, goOn = Promise.resolve(), held = 7) {
   const model = new MockLanguageModelV4({
     doStream: async ({ abortSignal }) => {
       const answer = answers[model.doStreamCalls.length - 1];
@@ -30,7 +30,7 @@ function modelOf(answers, goOn = Promise.resolve()) {
       stopped.catch(() => undefined);
       let next = 0;
       const pull = async (controller) => {
-        if (next === 7) await Promise.race([goOn, stopped]).catch((reason) => controller.error(reason));
+        if (next === held) await Promise.race([goOn, stopped]).catch((reason) => controller.error(reason));
         if (next < chunks.length) controller.enqueue(chunks[next++]);
         else controller.close();
       };
@@ -56,7 +56,7 @@ const prompts = (model) => model.doStreamCalls.map(({ prompt }) => prompt);
 const message = (id, said) => ({ id, role: "user", parts: [{ type: "text", text: said }] });
 const post = (chat, id, said, model, { tools, abortSignal, ...options } = {}) =>
   reply(chat, message(id, said), (prompt) => streamText({
-    model, ...prompt, tools, abortSignal, stopWhen: isStepCount(5), onError: () => undefined, maxRetries: 0,
+    model, ...prompt, tools, ...(abortSignal && { abortSignal }), stopWhen: isStepCount(5), onError: () => undefined, maxRetries: 0,
   }), options);
 
 /** The chunks of a response, as a page reads them. */
@@ -69,13 +69,13 @@ async function* chunksOf(response) {
   }
 }
 
-/** The message that a page makes of a response. */
-async function pageOf(response) {
+/** The message that a page makes of a response, or continues. */
+async function pageOf(response, message) {
   const chunks = [];
   for await (const chunk of chunksOf(response)) chunks.push(chunk);
   let last = null;
   const stream = new ReadableStream({ start(controller) { chunks.forEach((one) => controller.enqueue(one)); controller.close(); } });
-  for await (const one of readUIMessageStream({ stream, onError: () => undefined })) last = one;
+  for await (const one of readUIMessageStream({ message, stream, onError: () => undefined })) last = one;
   return { id: last?.id, parts: last?.parts ?? [], types: chunks.map(({ type }) => type) };
 }
 const textOf = ({ parts }) => parts.filter(({ type }) => type === "text").map((part) => part.text).join("");
@@ -179,8 +179,9 @@ const scenarios = {
     const picture = { type: "file", mediaType: "image/png", url: "data:image/png;base64,iVBORw0KGgo=" };
     const model = modelOf(["A picture."]);
     const asked = { id: "m1", role: "user", parts: [{ type: "text", text: "What is it?" }, picture] };
-    await pageOf(await reply(chat, asked, (prompt) => streamText({ model, ...prompt })));
+    for (const _ of [1, 2]) await pageOf(await reply(chat, asked, (prompt) => streamText({ model, ...prompt })));
     const [shown] = await history(chat);
+    if ((await superseded(chat)).length !== 2) throw new Error("a picture that is sent again is an edited message");
     return [shown.parts.map(({ type, url }) => [type, url]), prompts(model)[0].at(-1).content.map(({ type }) => type)];
   },
   async budget() {
@@ -198,6 +199,300 @@ const scenarios = {
     return [textOf(page), (await stored(chat)).map(([, content]) => content)];
   },
 };
+
+/** The state of a page, as the SDK's packages for frameworks have it. */
+class PageState {
+  status = "ready"; error = undefined; messages = [];
+  pushMessage = (message) => { this.messages = [...this.messages, message]; };
+  popMessage = () => { this.messages = this.messages.slice(0, -1); };
+  replaceMessage = (index, message) => { this.messages = this.messages.with(index, message); };
+  snapshot = (value) => structuredClone(value);
+}
+class Page extends AbstractChat {}
+/** A page of the SDK whose requests go to a route of this process. */
+function openPage(chat, model, { tools, messages = [], ...options } = {}) {
+  const state = Object.assign(new PageState(), { messages });
+  const call = (prompt) => streamText({ model, ...prompt, tools, stopWhen: isStepCount(5), onError: () => undefined });
+  const route = async (_, { method = "GET", body }) => {
+    if (method === "GET") return resume(chat);
+    const { messages, trigger } = JSON.parse(body);
+    return reply(chat, messages.at(-1), call, { actor: "mia", regenerate: trigger === "regenerate-message" });
+  };
+  const transport = new DefaultChatTransport({
+    fetch: route,
+    prepareSendMessagesRequest: ({ messages, trigger }) => ({ body: { messages: messages.slice(-1), trigger } }),
+  });
+  return new Page({ id: "page", state, transport, ...options });
+}
+const seen = (page) => page.messages.map((message) => [message.role, textOf(message)]);
+const superseded = async (chat) => {
+  const { data } = await chat.api.listTurns({ path: { conversation_id: chat.id }, query: { include_superseded: true, order: "asc" } });
+  return data.map(({ content, status, superseded_by: by }) => [content, status, by !== null]);
+};
+
+const warmCall = [{ type: "stream-start", warnings: [] }, { type: "tool-call", toolCallId: "c", toolName: "weather", input: "{}" }, finish("tool-calls")];
+const warmTools = (ran) => ({ weather: tool({ inputSchema: z.object({}), execute: async () => { ran(); return { degrees: 21 }; } }) });
+
+Object.assign(scenarios, {
+  async together() {
+    const [goOn, open] = gate();
+    const model = modelOf(["It is a long answer, and there is one of it.", "Another."], goOn);
+    const chats = await Promise.all([1, 2, 3, 4, 5, 6].map(() => new Turnkeep().conversation("ai-together")));
+    const asked = chats.map((chat) => post(chat, "m1", "Tell me.", model));
+    const responses = await Promise.all(asked);
+    open();
+    const pages = await Promise.all(responses.map(pageOf));
+    const calls = model.doStreamCalls.length;
+    const again = await Promise.all(chats.map(async (chat) => pageOf(await post(chat, "m1", "Tell me.", model, { regenerate: true }))));
+    return {
+      calls, texts: pages.map(textOf), ids: new Set(pages.map(({ id }) => id)).size, ends: pages.map(({ types }) => types.at(-1)),
+      callsAfter: model.doStreamCalls.length, again: again.map(textOf), stored: await stored(chats[0]), all: await superseded(chats[0]),
+    };
+  },
+  async stoppedElsewhere() {
+    const chat = await turnkeep.conversation("ai-stopped-elsewhere");
+    const elsewhere = await new Turnkeep().conversation("ai-stopped-elsewhere");
+    const [never] = gate();
+    const idle = (await stop(elsewhere)).status;
+    const model = modelOf(["One two three four five six seven.", "Six.", "Seven."], never);
+    const asked = post(chat, "m1", "Tell me.", model);
+    const [page, watched] = (await asked).body.tee();
+    const shown = pageOf({ body: page });
+    const followed = pageOf(await continued(elsewhere));
+    for await (const chunk of chunksOf({ body: watched })) if (chunk.delta === "five ") await sleep(400).then(() => stop(elsewhere));
+    const [one, two] = [await shown, await followed];
+    const again = await pageOf(await post(chat, "m1", "Tell me.", model));
+    const silent = modelOf(["Nothing yet."], never, 0);
+    const waiting = pageOf(await post(chat, "m2", "And now?", silent));
+    await continued(elsewhere).then(({ body }) => body.cancel());
+    await stop(elsewhere);
+    const empty = await waiting;
+    const later = await pageOf(await post(chat, "m2", "And now?", modelOf(["Now."])));
+    return {
+      idle, shown: [textOf(one), one.types.at(-1)], followed: [textOf(two), two.types.at(-1)], again: textOf(again),
+      isStopped: model.doStreamCalls.map(({ abortSignal }) => abortSignal.aborted), empty: [textOf(empty), empty.types.at(-1)],
+      later: textOf(later), stored: await stored(chat), resume: (await resume(chat)).status,
+    };
+  },
+  async edited() {
+    const chat = await turnkeep.conversation("ai-edited");
+    const elsewhere = await new Turnkeep().conversation("ai-edited");
+    const [never] = gate();
+    await pageOf(await post(chat, "m1", "I eat no nuts.", modelOf(["Noted."])));
+    const running = pageOf(await post(chat, "m2", "A cake?", modelOf(["A cake has one two three four."], never)));
+    await continued(elsewhere).then(({ body }) => body.cancel());
+    const model = modelOf(["Soup it is.", "A pie."]);
+    const soup = await pageOf(await post(elsewhere, "m2", "A soup?", model));
+    const old = await running;
+    const twice = modelOf(["Bread.", "Rice."]);
+    const both = await Promise.all(["Bread?", "Rice?"].map(async (said) => pageOf(await post(chat, "m2", said, twice))));
+    const last = (await stored(chat)).map(([, said]) => said);
+    const [first] = await history(chat);
+    const reloaded = await pageOf(await post(chat, first.id, "I eat no eggs.", modelOf(["No eggs."])));
+    const back = await pageOf(await post(chat, "m1", "I eat no nuts.", modelOf(["No nuts."])));
+    const gone = await pageOf(await post(chat, "m2", "A cake?", modelOf(["A cake."])));
+    return {
+      soup: textOf(soup), old: old.types.at(-1), prompt: JSON.stringify(prompts(model)).includes("cake"), last, both: both.map(textOf),
+      reloaded: textOf(reloaded), back: textOf(back), gone: textOf(gone), stored: (await stored(chat)).map(([, said]) => said),
+    };
+  },
+  async editedMeanwhile() {
+    const elsewhere = await turnkeep.conversation("ai-meanwhile-edited");
+    const results = [];
+    globalThis.WebSocket = undefined;
+    for (const place of ["/context", "/turns/open"]) { // before the model is called, and before the answer is opened
+      let isFirst = true;
+      const slow = new Turnkeep({ fetch: async (url, init) => {
+        if (isFirst && init.method === "POST" && url.endsWith(place)) {
+          isFirst = false;
+          await pageOf(await post(elsewhere, place, "New?", modelOf(["New."])));
+        }
+        return fetch(url, init);
+      } });
+      const model = modelOf(["Old."]);
+      const page = await pageOf(await post(slow.conversationById(elsewhere.id), place, "Old?", model));
+      results.push([page.types.at(-1), model.doStreamCalls.length]);
+    }
+    return [results, (await stored(elsewhere)).map(([, said]) => said)];
+  },
+  /** The old text is answered between the steps of an edit: opened before the revision, committed before its abort. */
+  async editedAtCommit() {
+    const chat = await turnkeep.conversation("ai-edited-at-commit");
+    await pageOf(await post(chat, "m1", "Old?", modelOf([[{ type: "error", error: new Error("down") }]])));
+    const [goOn, open] = gate();
+    let old;
+    const slow = new Turnkeep({ fetch: async (url, init) => {
+      if (url.endsWith("/revisions")) old ??= pageOf(await post(chat, "m1", "Old?", modelOf(["One two three four five six."], goOn)));
+      if (url.endsWith("/abort")) {
+        open();
+        await old;
+      }
+      return fetch(url, init);
+    } });
+    const page = await pageOf(await post(slow.conversationById(chat.id), "m1", "New?", modelOf(["New."])));
+    return [textOf(await old), textOf(page), (await stored(chat)).map(([, said]) => said)];
+  },
+  /** Many requests at one moment with few texts of one message: sent, edited, regenerated, stopped. */
+  async storm() {
+    const chats = await Promise.all([1, 2, 3].map(() => new Turnkeep().conversation("ai-storm")));
+    const pick = (list) => list[Math.floor(Math.random() * list.length)];
+    const echo = new MockLanguageModelV4({ doStream: async ({ prompt, abortSignal }) => {
+      const chunks = spoken(`You said ${prompt.at(-1).content[0].text}, and nothing else.`);
+      const pull = async (controller) => {
+        await sleep(Math.random() * 15);
+        if (abortSignal.aborted) controller.error(abortSignal.reason);
+        else if (chunks.length > 0) controller.enqueue(chunks.shift());
+        else controller.close();
+      };
+      return { stream: new ReadableStream({ pull }, { highWaterMark: 0 }) };
+    } });
+    const wrong = [];
+    const one = async () => {
+      await sleep(Math.random() * 2000);
+      const said = pick(["one", "two", "three"]);
+      if (Math.random() < 0.15) return stop(pick(chats));
+      const page = await pageOf(await post(pick(chats), "m1", said, echo, { regenerate: Math.random() < 0.2 }));
+      const text = textOf(page);
+      if (text !== "" && !`You said ${said}, and nothing else.`.startsWith(text)) wrong.push([said, text]);
+    };
+    await Promise.all([...Array(30).keys()].map(one));
+    const last = await pageOf(await post(chats[0], "m1", "last", echo));
+    const running = (await resume(chats[0])).status;
+    return { wrong, last: textOf(last), stored: (await stored(chats[0])).map(([, said]) => said), running, calls: echo.doStreamCalls.length };
+  },
+  async tenants() {
+    const id = "01JZZZZZZZZZZZZZZZZZZZZZZZ";
+    const pages = [];
+    for (const [server, said] of [[turnkeep, "mine"], [new Turnkeep({ apiKey: otherKey }), "yours"]]) {
+      const chat = await server.conversation("ai-tenants", { id });
+      pages.push(await pageOf(await post(chat, "m1", "Whose?", modelOf([`It is ${said}.`]))));
+      await pageOf(await post(chat, "m1", "Whose is it?", modelOf([`It is still ${said}.`])));
+      pages.push(...(await stored(chat)).map(([, content]) => content));
+    }
+    return pages.map((one) => (typeof one === "string" ? one : textOf(one)));
+  },
+  async room() {
+    const chat = await turnkeep.conversation("ai-room");
+    await pageOf(await post(chat, "m1", "I am Mia.", modelOf(["Hello Mia."]), { actor: "mia" }));
+    await pageOf(await post(chat, "m1", "I am Jonas.", modelOf(["Hello Jonas."]), { actor: "jonas" }));
+    const [mia] = await history(chat);
+    await pageOf(await post(chat, mia.id, "I am nobody.", modelOf(["Hello."]), { actor: "jonas" }));
+    for (const id of ["../../x", "01JZZZZZZZZZZZZZZZZZZZZZZZ", mia.id, "", undefined])
+      await reply(chat, { id, role: "assistant", parts: [] }, () => null, { actor: "jonas" }).then(
+        () => { throw new Error("accepted"); }, (error) => { if (!(error instanceof TypeError)) throw error; },
+      );
+    return (await stored(chat)).map(([, said]) => said);
+  },
+  async pageTools() {
+    const chat = await turnkeep.conversation("ai-page-tools");
+    const call = (id) => ({ type: "tool-call", toolCallId: id, toolName: "place", input: "{}" });
+    const model = modelOf([
+      [{ type: "stream-start", warnings: [] }, call("call-1"), call("call-2"), finish("tool-calls")], "You are in Lisbon.", "No.",
+    ]);
+    const tools = { place: tool({ inputSchema: z.object({}) }) };
+    const page = openPage(chat, model, {
+      tools, sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithToolCalls, onError: (error) => console.error(error),
+      onToolCall: async ({ toolCall }) => {
+        if (toolCall.toolCallId === "call-1") page.addToolOutput({ tool: "place", toolCallId: "call-1", output: { city: "Lisbon" } });
+      },
+    });
+    await page.sendMessage({ text: "Where am I?" });
+    const waiting = structuredClone(page.messages.at(-1));
+    const refused = await reply(chat, waiting, () => null, { actor: "mia" }).catch((error) => error.message);
+    const foreign = await reply(chat, waiting, () => null, { actor: "jonas" }).catch((error) => error.message);
+    await page.addToolOutput({ tool: "place", toolCallId: "call-2", state: "output-error", errorText: "No signal." });
+    while (page.status !== "ready" || textOf(page.messages.at(-1)) === "") await sleep(20);
+    const sent = { ...page.messages.at(-1), parts: page.messages.at(-1).parts.filter(({ type }) => type !== "text") };
+    const repeats = await Promise.all([1, 2].map(() => reply(chat, sent, () => null, { actor: "mia" }).then((response) => pageOf(response, structuredClone(sent)))));
+    const resent = await pageOf(await post(chat, page.messages[0].id, "Where am I?", model, { actor: "mia" }));
+    const ignored = modelOf(["So be it."]);
+    const next = modelOf([[{ type: "stream-start", warnings: [] }, call("call-3"), finish("tool-calls")]]);
+    await pageOf(await post(chat, "m2", "And now?", next, { actor: "mia", tools }));
+    const other = await pageOf(await post(chat, "m3", "Forget it.", ignored, { actor: "mia", tools }));
+    return {
+      seen: seen(page), states: page.messages[1].parts.map(({ type, state }) => [type, state]), refused, foreign,
+      prompt: prompts(model)[1].flatMap(({ content }) => content).map(({ type, output }) => [type, output?.value]),
+      calls: model.doStreamCalls.length, repeats: repeats.map(textOf), resent: textOf(resent), other: textOf(other),
+      stored: await stored(chat), ids: [...new Set([page.messages[1].id, resent.id, (await history(chat))[1].id])].length,
+    };
+  },
+  async page() {
+    const chat = await turnkeep.conversation("ai-page");
+    const model = modelOf(["Lisbon.", "Porto.", "Faro.", "Evora."]);
+    const page = openPage(chat, model);
+    const steps = [];
+    const note = async () => steps.push([seen(page), (await stored(chat)).map(([role, said]) => [role, said])]);
+    await page.sendMessage({ text: "A town?" });
+    await note();
+    await page.regenerate();
+    await note();
+    await page.sendMessage({ text: "A town by the sea?", messageId: page.messages[0].id });
+    await note();
+    const reloaded = openPage(chat, model, { messages: await history(chat) });
+    await reloaded.regenerate();
+    steps.push([seen(reloaded), (await stored(chat)).map(([role, said]) => [role, said])]);
+    return { steps, calls: model.doStreamCalls.length, all: (await superseded(chat)).length };
+  },
+  async lastStep() {
+    const chat = await turnkeep.conversation("ai-last-step");
+    const [model, tools] = [modelOf([warmCall]), warmTools(() => undefined)];
+    const ask = () => reply(chat, message("m1", "Warm?"), (prompt) => streamText({ model, ...prompt, tools }));
+    const pages = [await pageOf(await ask()), await pageOf(await ask())];
+    return [pages.map(({ parts, types }) => [parts.at(-1).state, types.at(-1)]), model.doStreamCalls.length, await stored(chat)];
+  },
+  async erased() {
+    const chat = await turnkeep.conversation("ai-erased");
+    await pageOf(await post(chat, "m1", "A name?", modelOf(["Anna."])));
+    const [, { id }] = await history(chat);
+    await chat.api.eraseTurn({ path: { conversation_id: chat.id, turn_id: id } });
+    const page = await pageOf(await post(chat, "m1", "A name?", modelOf(["Berta."])));
+    return [textOf(page), (await stored(chat)).map(([, said]) => said)];
+  },
+  /** A message of another author is edited while an answer before it is written. */
+  async beside() {
+    const chat = await turnkeep.conversation("ai-beside");
+    const [goOn, open] = gate();
+    const mia = pageOf(await post(chat, "m1", "Tell me.", modelOf(["One two three four five six."], goOn), { actor: "mia" }));
+    await pageOf(await post(chat, "m1", "And me?", modelOf(["Yes."]), { actor: "jonas" }));
+    await pageOf(await post(chat, "m1", "And us?", modelOf(["All."]), { actor: "jonas" }));
+    open();
+    return [textOf(await mia), (await stored(chat)).map(([, said]) => said)];
+  },
+  /** The route of a process that is killed: in the first or second step of an answer, or before results are stored. */
+  async dying() {
+    const [never] = gate();
+    const held = async (url, init) => {
+      const isResults = where === "results" && init.body && new TextDecoder().decode(init.body).includes('"tool_call_id"');
+      if (!isResults) return fetch(url, init);
+      console.error("kill");
+      return never;
+    };
+    const chat = await new Turnkeep({ fetch: held }).conversation(`ai-dying-${where}`);
+    const said = "It is one two three four five.";
+    const model = modelOf(where === "first" ? [said] : [warmCall, said], never);
+    const response = await post(chat, "m1", "Is it warm?", model, { tools: warmTools(() => undefined) });
+    for await (const chunk of chunksOf(response)) if (chunk.delta === "three ") break;
+    await sleep(500); // until the text is durable
+    console.error("kill");
+    await never;
+  },
+  async survived() {
+    const chat = await turnkeep.conversation(`ai-dying-${where}`);
+    const model = modelOf(["It is warm."]);
+    const runs = [];
+    const ask = async () => pageOf(await post(chat, "m1", "Is it warm?", model, { tools: warmTools(() => runs.push(1)) }));
+    const [followed, resumed] = await Promise.all([ask(), resume(chat).then(pageOf)]);
+    const running = model.doStreamCalls.length;
+    const pages = await Promise.all([ask(), ask()]);
+    const { data } = await chat.api.listTurns({ path: { conversation_id: chat.id }, query: { status: ["aborted"] } });
+    return {
+      followed: [textOf(followed), followed.types.at(-1)], resumed: resumed.types.at(-1), running, calls: model.doStreamCalls.length, runs: runs.length,
+      pages: pages.map(textOf), ids: new Set([...pages, followed].map(({ id }) => id)).size, stored: await stored(chat),
+      states: pages[0].parts.map(({ type, state }) => [type, state]), prompt: prompts(model)[0].map(({ role, content }) => [role, content.at(-1).output?.value ?? null]),
+      aborted: data.map(({ content }) => content),
+    };
+  },
+});
 
 await sleep(0);
 console.log(JSON.stringify(await scenarios[scenario]()));

@@ -1,6 +1,6 @@
 /** Messages of the AI SDK and turns of Turnkeep, each made of the other. */
 
-import type { ModelMessage, UIMessage } from "ai";
+import type { DynamicToolUIPart, ModelMessage, ToolUIPart, UIMessage } from "ai";
 import type { Chunk } from "./ai_resume.js";
 import type { Context, ContentPart, Turn, TurnInput } from "./generated/api/index.js";
 import type { Conversation } from "./turnkeep.js";
@@ -39,6 +39,14 @@ export function outputOf(
   return typeof chunk.output === "string"
     ? { id, kind: "text", text: chunk.output }
     : { id, kind: "json", value: chunk.output };
+}
+
+/** The output of a call in a part of a message, whose tool the page ran. Throws a TypeError if it has none. */
+export function outputOfPart(id: string, part: ToolUIPart | DynamicToolUIPart | undefined): ToolOutput {
+  if (part?.state === "output-error") return { id, kind: "error", text: part.errorText };
+  if (part?.state === "approval-responded") throw new TypeError("Approvals of tools are not supported.");
+  if (part?.state !== "output-available") throw new TypeError("The message lacks the output of a tool: add it with `addToolOutput`.");
+  return typeof part.output === "string" ? { id, kind: "text", text: part.output } : { id, kind: "json", value: part.output };
 }
 
 export function textOfOutput(output: ToolOutput): string {

@@ -1,36 +1,28 @@
-/** An answer that is being written, as the chunks that `useChat` reads: made of the events of the conversation. */
+/** An answer as the chunks that `useChat` reads: made of its turns, and of the events of the conversation. */
 
 import type { UIMessageChunk } from "ai";
 import { callsOf, outputOfTurn, parsed, textOfTurn } from "./ai_messages.js";
+import { answeredBy, isLive, LAST } from "./ai_turns.js";
 import type { LiveEvent } from "./follow.js";
-import type { PendingTurn, Turn } from "./generated/api/index.js";
+import type { Turn } from "./generated/api/index.js";
 import type { Conversation } from "./turnkeep.js";
 
 export type Chunk = UIMessageChunk;
 
-/** The next turn of an answer is opened at once; without one for this long the answer has ended. */
-const NEXT_TURN_MS = 10_000;
+/** Tool results are stored at once after the last step; without them for this long the answer has ended. */
+const RESULTS_MS = 10_000;
+export const UNFINISHED = "The answer ended before it was complete. Send the message again.";
 
-/** The committed turns after a position of the log, and the answers that are being written. */
-export async function openingOf(chat: Conversation, seq: number): Promise<{ later: Turn[]; running: PendingTurn[] }> {
-  const later: Turn[] = [];
-  const stop = new AbortController();
-  try {
-    for await (const event of chat.follow({ afterSeq: seq, signal: stop.signal })) {
-      if (event.type !== "snapshot") continue;
-      later.push(...event.turns.filter(isLive));
-      if (!event.more) return { later, running: event.pending.filter(({ turn }) => turn.role === "assistant") };
-    }
-  } finally {
-    stop.abort();
-  }
-  return { later, running: [] };
+/** Where a page continues an answer that it has in part. */
+export interface AnswerStart {
+  seq: number;
+  messageId: string;
 }
 
-/** The chunks of the answer after a position of the log, from its beginning to its end. */
-export function answerChunks(chat: Conversation, seq: number): ReadableStream<Chunk> {
+/** The chunks of the answer to a message, from its beginning or a later step to its end. */
+export function answerChunks(chat: Conversation, asked: Turn, from?: AnswerStart): ReadableStream<Chunk> {
   const stop = new AbortController();
-  const chunks = written(chat, seq, stop);
+  const chunks = written(chat, asked, from, stop);
   return new ReadableStream<Chunk>({
     async pull(controller) {
       const { done, value } = await chunks.next();
@@ -41,15 +33,16 @@ export function answerChunks(chat: Conversation, seq: number): ReadableStream<Ch
   });
 }
 
-async function* written(chat: Conversation, seq: number, stop: AbortController): AsyncGenerator<Chunk, void> {
-  const answer = new AnswerReader();
+async function* written(
+  chat: Conversation, asked: Turn, from: AnswerStart | undefined, stop: AbortController,
+): AsyncGenerator<Chunk, void> {
+  const answer = new AnswerReader(asked.id, from?.messageId);
   let timer: ReturnType<typeof setTimeout> | undefined;
   try {
-    for await (const event of chat.follow({ afterSeq: seq, signal: stop.signal })) {
-      clearTimeout(timer);
+    for await (const event of chat.follow({ afterSeq: from?.seq ?? asked.seq ?? 0, signal: stop.signal })) {
       yield* answer.read(event);
-      if (answer.isComplete) break;
-      if (answer.isBetweenTurns) timer = setTimeout(() => stop.abort(), NEXT_TURN_MS);
+      if (answer.hasEnded) break;
+      if (answer.isWaitingForResults) timer ??= setTimeout(() => stop.abort(), RESULTS_MS);
     }
     yield* answer.end();
   } finally {
@@ -58,90 +51,150 @@ async function* written(chat: Conversation, seq: number, stop: AbortController):
   }
 }
 
+/** Chunks of committed turns of an answer, without its end: the page continues it. */
+export function* replayed(asked: Turn, turns: Turn[]): Generator<Chunk, void> {
+  const answer = new AnswerReader(asked.id);
+  for (const turn of turns) yield* answer.committed(turn);
+  yield* answer.closeStep();
+}
+
+/**
+ * Makes chunks of events.
+ *
+ * Until its end, an answer has an open turn at each moment: the turn of a step is open before that of the step before is
+ * committed, or given up.
+ */
 class AnswerReader {
-  /** The last turn had no calls whose results the model would read. */
-  isComplete = false;
+  readonly #askedId: string;
+  /** The ids of the turns of the answer, also of superseded ones: their revisions belong to it. */
+  readonly #ids = new Set<string>();
+  readonly #open = new Set<string>();
+  readonly #messageId: string | undefined;
   #isBegun = false;
   #isInStep = false;
-  /** The text of the open turn that was sent, in code points. */
-  #open: { id: string; sent: number } | null = null;
+  #isAborted = false;
+  /** The last page of the snapshot was read. */
+  #isCurrent = false;
+  /** The results that follow the last step; null before it. */
+  #results: number | null = null;
+  /** The turn whose text is shown, and how much was sent, in code points. */
+  #shown: { id: string; sent: number } | null = null;
 
-  get isBetweenTurns(): boolean {
-    return this.#open === null;
+  constructor(askedId: string, messageId?: string) {
+    this.#askedId = askedId;
+    this.#messageId = messageId;
+  }
+
+  get hasEnded(): boolean {
+    return this.#isCurrent && (this.#results === 0 || this.#isAborted);
+  }
+
+  get isWaitingForResults(): boolean {
+    return this.#results !== null;
   }
 
   *read(event: LiveEvent): Generator<Chunk, void> {
     switch (event.type) {
       case "snapshot":
-        for (const turn of event.turns.filter(isLive)) yield* this.#committed(turn);
-        for (const { turn, parts } of event.more ? [] : event.pending)
-          if (turn.role === "assistant") {
-            yield* this.#opened(turn);
-            for (const { part, text } of parts) if (part === "content") yield* this.#text(text);
-          }
+        for (const turn of event.turns) yield* this.committed(turn);
+        this.#isCurrent = !event.more;
+        if (event.more) break;
+        this.#open.clear();
+        for (const { turn, parts } of event.pending)
+          for (const { part, text } of [{ part: "content", text: "" }, ...parts])
+            if (this.#opened(turn) && part === "content") yield* this.#text(turn, text);
+        this.#isAborted = this.#results === null && this.#open.size === 0;
         break;
       case "turn.opened":
-        if (event.turn.role === "assistant") yield* this.#opened(event.turn);
+        if (this.#opened(event.turn)) yield* this.#show(event.turn.id);
         break;
       case "turn.delta":
-        if (event.turn_id === this.#open?.id && event.part === "content") yield* this.#text(event.delta, event.offset);
+        if (this.#open.has(event.turn_id) && event.part === "content") yield* this.#text({ id: event.turn_id }, event.delta, event.offset);
         break;
       case "turn.committed":
-        yield* this.#committed(event.turn);
+        yield* this.committed(event.turn);
         break;
       case "turn.aborted":
-        if (event.turn_id === this.#open?.id) {
+        if (!this.#open.delete(event.turn_id)) break;
+        if (this.#shown?.id === event.turn_id) {
           yield { type: "reset-step" };
-          this.#open = null;
+          this.#shown = null;
         }
+        this.#isAborted = this.#open.size === 0;
     }
   }
 
-  *end(): Generator<Chunk, void> {
-    if (this.#open !== null) yield { type: "text-end", id: this.#open.id };
-    if (this.#isInStep) yield { type: "finish-step" };
-    yield { type: "finish" };
-  }
-
-  *#opened(turn: Turn): Generator<Chunk, void> {
-    if (this.#open?.id === turn.id) return;
-    if (!this.#isBegun) yield { type: "start", messageId: turn.id };
-    if (this.#isInStep) yield { type: "finish-step" };
-    [this.#isBegun, this.#isInStep, this.#open] = [true, true, { id: turn.id, sent: 0 }];
-    yield { type: "start-step" };
-    yield { type: "text-start", id: turn.id };
-  }
-
-  /** Text at an offset: what was sent already is left out. */
-  *#text(text: string, offset = 0): Generator<Chunk, void> {
-    if (this.#open === null) return;
-    const points = Array.from(text).slice(Math.max(0, this.#open.sent - offset));
-    if (points.length === 0) return;
-    this.#open.sent += points.length;
-    yield { type: "text-delta", id: this.#open.id, delta: points.join("") };
-  }
-
-  *#committed(turn: Turn): Generator<Chunk, void> {
+  /** The chunks of a committed turn; none if it is not of the answer. */
+  *committed(turn: Turn): Generator<Chunk, void> {
+    const isKnown = answeredBy(turn) === this.#askedId || (turn.supersedes !== null && this.#ids.has(turn.supersedes));
+    if (!isKnown || this.#ids.has(turn.id)) return;
+    this.#ids.add(turn.id);
+    if (!isLive(turn)) return;
     if (turn.role === "tool") {
-      const output = outputOfTurn(turn);
-      if (output.kind === "error") yield { type: "tool-output-error", toolCallId: output.id, errorText: output.text };
-      else {
-        const value = output.kind === "json" ? output.value : output.text;
-        yield { type: "tool-output-available", toolCallId: output.id, output: value };
-      }
+      yield* this.#result(turn);
+      return;
     }
-    if (turn.role !== "assistant") return;
-    yield* this.#opened(turn);
-    yield* this.#text(textOfTurn(turn));
+    yield* this.#text(turn, textOfTurn(turn));
     yield { type: "text-end", id: turn.id };
-    const calls = callsOf(turn);
-    for (const { id, name, arguments: given } of calls)
+    for (const { id, name, arguments: given } of callsOf(turn))
       yield { type: "tool-input-available", toolCallId: id, toolName: name, input: parsed(given) };
-    this.#open = null;
-    this.isComplete = calls.length === 0;
+    [this.#shown, this.#results] = [null, lastResults(turn)];
+    this.#open.delete(turn.id);
+  }
+
+  /** The end of the answer, or that it is incomplete. */
+  *end(): Generator<Chunk, void> {
+    if (this.#shown !== null) yield { type: "text-end", id: this.#shown.id };
+    yield* this.closeStep();
+    yield this.#results === null ? { type: "error", errorText: UNFINISHED } : { type: "finish" };
+  }
+
+  *closeStep(): Generator<Chunk, void> {
+    if (this.#isInStep) yield { type: "finish-step" };
+    this.#isInStep = false;
+  }
+
+  #opened(turn: Turn): boolean {
+    if (answeredBy(turn) !== this.#askedId) return false;
+    this.#open.add(turn.id);
+    this.#results = null; // the page ran tools, and the answer goes on
+    return true;
+  }
+
+  *#result(turn: Turn): Generator<Chunk, void> {
+    const output = outputOfTurn(turn);
+    if (output.kind === "error") yield { type: "tool-output-error", toolCallId: output.id, errorText: output.text };
+    else {
+      const value = output.kind === "json" ? output.value : output.text;
+      yield { type: "tool-output-available", toolCallId: output.id, output: value };
+    }
+    if (this.#results !== null) this.#results = Math.max(0, this.#results - 1);
+  }
+
+  /** Begin to show a turn, unless the turn before it is still written. */
+  *#show(id: string): Generator<Chunk, void> {
+    if (this.#shown !== null) return;
+    if (!this.#isBegun) yield { type: "start", messageId: this.#messageId ?? id };
+    yield* this.closeStep();
+    [this.#isBegun, this.#isInStep, this.#shown] = [true, true, { id, sent: 0 }];
+    yield { type: "start-step" };
+    yield { type: "text-start", id };
+  }
+
+  /** Text of a turn at an offset: what was sent already is left out. */
+  *#text({ id }: { id: string }, text: string, offset = 0): Generator<Chunk, void> {
+    yield* this.#show(id);
+    if (this.#shown?.id !== id) return;
+    const points = Array.from(text).slice(Math.max(0, this.#shown.sent - offset));
+    if (points.length === 0) return;
+    this.#shown.sent += points.length;
+    yield { type: "text-delta", id, delta: points.join("") };
   }
 }
 
-function isLive(turn: Turn): boolean {
-  return turn.erased_at === null && turn.superseded_by === null;
+/** How many tool results follow the last step of an answer; null for a step that another one follows. */
+function lastResults(turn: Turn): number | null {
+  const results = turn.metadata[LAST];
+  if (typeof results === "number") return results;
+  return callsOf(turn).length === 0 ? 0 : null;
 }

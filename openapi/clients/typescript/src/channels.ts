@@ -169,8 +169,8 @@ export class WebSocketChannel implements Channel {
     await this.#ask({ type: "abort", turn_id: turnId, reason });
   }
 
-  async ping(): Promise<void> {
-    this.#send({ type: "ping" });
+  async ping(turnId: string, offset: number): Promise<void> {
+    await this.send(turnId, "content", offset, ""); // unlike `ping`, it is refused if the turn has been ended
   }
 
   check(): void {

@@ -11,10 +11,15 @@ import { backoff, sleep } from "./retries.js";
 import type { Server } from "./transport.js";
 
 export interface StreamOptions {
+  /** The id of the turn, so that of several writers one opens it; by default a new one. */
+  id?: string;
   role?: OpenTurn["role"];
   actor?: string;
   model?: string;
   supersedes?: string;
+  metadata?: OpenTurn["metadata"];
+  /** The pause after which a writer without text renews the lease, and learns whether the turn has been ended. */
+  pingMs?: number;
   /** `auto`: a WebSocket, and HTTP if there is none. */
   transport?: "auto" | "websocket" | "http";
 }
@@ -55,7 +60,9 @@ class Part {
 
 /** An open turn: `write` its text, then `commit` or `abort`; or `writeAll` of an iterable. */
 export class TurnWriter {
-  readonly turnId: string = crypto.randomUUID();
+  readonly turnId: string;
+  /** Aborts, with the error as its reason, when the turn cannot be written any more: another process has ended it. */
+  readonly lost: AbortSignal;
   /** How often the turn was continued over another connection. */
   reconnections = 0;
   /** The committed turn. */
@@ -68,6 +75,10 @@ export class TurnWriter {
   readonly #writer = crypto.randomUUID();
   readonly #parts = new Map([["content", new Part()]]);
   readonly #waiters = new Set<() => void>();
+  readonly #losing = new AbortController();
+  readonly #opened: Promise<void>;
+  readonly #pingMs: number;
+  #isOpened: () => void = () => undefined;
   #transport: "auto" | "websocket" | "http";
   #ending: { commit: Ending } | { abort: string } | null = null;
   #running: Promise<void> | null = null;
@@ -80,7 +91,11 @@ export class TurnWriter {
   #lostAt: number | null = null;
 
   constructor(server: Server, api: Operations, conversationId: string, options: StreamOptions) {
-    const { role = "assistant", transport = "auto", ...others } = options;
+    const { id = crypto.randomUUID(), role = "assistant", transport = "auto", pingMs = PING_MS, ...others } = options;
+    this.turnId = id;
+    this.lost = this.#losing.signal;
+    this.#opened = new Promise((resolve) => (this.#isOpened = resolve));
+    this.#pingMs = pingMs;
     this.#server = server;
     this.#api = api;
     this.#conversationId = conversationId;
@@ -97,6 +112,13 @@ export class TurnWriter {
       throw error;
     }
     return this.commit();
+  }
+
+  /** Open the turn before its first text. Rejects with `turn_id_conflict` if another writer has opened it. */
+  async open(): Promise<void> {
+    this.#start();
+    await Promise.race([this.#opened, this.#running]);
+    if (this.#failure !== null) throw this.#failure.error;
   }
 
   /** Add text. Resolves when it is taken into memory; waits if the connection is much slower than the writer. */
@@ -134,6 +156,7 @@ export class TurnWriter {
   #start(): void {
     this.#running ??= this.#run().catch((error: unknown) => {
       this.#failure = { error };
+      this.#losing.abort(error);
     });
   }
 
@@ -146,7 +169,7 @@ export class TurnWriter {
     for (const waiter of this.#waiters) waiter();
   }
 
-  /** Wait until there is something to do. False after PING_MS without. */
+  /** Wait until there is something to do. False after the pause for a ping. */
   #woken(): Promise<boolean> {
     if (this.#isAwake) return Promise.resolve(true);
     return new Promise((resolve) => {
@@ -156,7 +179,7 @@ export class TurnWriter {
         resolve(isAwake);
       };
       const waiter = (): void => finish(true);
-      const timer = setTimeout(() => finish(false), PING_MS);
+      const timer = setTimeout(() => finish(false), this.#pingMs);
       this.#waiters.add(waiter);
     });
   }
@@ -232,6 +255,7 @@ export class TurnWriter {
       part.sent = Math.max(part.base, offsets.get(name) ?? 0);
     }
     this.#lostAt = null;
+    this.#isOpened();
     return true;
   }
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from app.context.assembly.highlights import fitting
+from app.context.assembly.highlights import Candidate, choose, of_line
 from app.context.assembly.labels import ERASED, HEADINGS, background_frame, background_note, summary_note
 from app.context.assembly.parts import LinePart, SummaryPart
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, RenderedMessages, Role, TurnBlock
@@ -138,6 +138,7 @@ class Costs:
         self._counts: dict[int, tuple[JsonObject, int]] = {}
         self._units: dict[int, int] = {}
         self._least: dict[int, int] = {}
+        self._candidates: dict[tuple[int, str], Candidate] = {}
         # Stored counts are o200k_base; another tokenizer of that family needs at least half as many tokens.
         self._hint_share = {"o200k_base": 1.0, "cl100k_base": 0.5}.get(counter.name, 0.0)
         self.frame = self.note(background_frame())
@@ -169,9 +170,9 @@ class Costs:
             short = replace(part, text=part.abstract)
         elif part.lines:
             bare = self.summary(replace(part, text=""))
-            texts = [line.text for line in part.lines]
-            kept = fitting(texts, max_tokens=allowance - bare, count=self._counter.count)
-            short = replace(part, text="\n".join(kept))
+            lines = [self._candidate(place, line) for place, line in enumerate(part.lines)]
+            kept = choose(lines, max_tokens=allowance - bare, count=self._counter.count)
+            short = replace(part, text="\n".join(line.text for line in kept))
         else:
             return None
         return short if short.text.strip() and self.summary(short) <= allowance else None
@@ -206,6 +207,12 @@ class Costs:
         """Return the tokens of a unit that is not shown: as counted, else as stored."""
         known = self._units.get(unit.position)
         return known if known is not None else sum(turn.content_tokens + MESSAGE_TOKENS for turn in unit.turns)
+
+    def _candidate(self, place: int, line: LinePart) -> Candidate:
+        known = self._candidates.get((place, line.text))
+        if known is None:
+            known = self._candidates[place, line.text] = of_line(line.turn_id, place, line.text)
+        return known
 
     def _hint(self, turn: CanonicalTurn) -> int:
         return int(turn.content_tokens * self._hint_share) if isinstance(turn.content, str) else 0

@@ -83,7 +83,7 @@ def test_a_name_that_only_removed_entries_have_is_dropped_and_a_search_that_has_
     assert [segment.view.id_at(row) for row in chosen] == [A]
 
 
-def test_ids_that_are_alike_are_told_apart() -> None:
+def test_similar_ids_are_distinguished() -> None:
     half = 2**64 - 1
     ids = [
         UUID(int=0),

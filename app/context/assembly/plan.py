@@ -32,8 +32,9 @@ class Line:
 class Plan:
     """The choices. Summaries (the newest first) and lines are in the order taken: the last one is removed first.
 
-    `unit_tokens`: the cost of the units, `shown`: the ids of their turns. `skipped`: requested units that do not fit
-    into the window; `lost`: summaries that do not fit. `is_short`: some requested item does not fit.
+    `unit_tokens`: the cost of the units, `shown`: the ids of their turns, both as `show` set them. `skipped`: requested
+    units that do not fit into the window; `lost`: summaries that do not fit. `is_short`: some requested item does not
+    fit.
     """
 
     units: Sequence[Unit] = ()

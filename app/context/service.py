@@ -140,9 +140,12 @@ class ContextBuilder:
     ) -> ContextParts:
         """Return all parts that may be shown; `conversation_id` is None for a conversation that does not exist yet."""
         query = await self._query(caller, conversation_id, request, recent)
-        (recalled, facts, degraded), (memories, memories_degraded) = await asyncio.gather(
-            self._by_question(caller, conversation_id, request, recent, query),
-            self._or_degraded(self._memories(caller, request, recent, query), []),
+        # embedded once for all searches
+        question, unready = await self._or_degraded(self._question(request, recent, query), None)
+        (recalled, degraded), (facts, without), (memories, memories_degraded) = await asyncio.gather(
+            self._or_degraded(self._recalled(caller, conversation_id, request, recent, question), []),
+            self._relevant_facts(caller, conversation_id, request, recent, question),
+            self._or_degraded(self._memories(caller, request, recent, query, question), []),
         )
         return ContextParts(
             system=request.system,
@@ -153,7 +156,7 @@ class ContextBuilder:
             facts=facts,
             memories=memories,
             recalled=recalled,
-            degraded=list(dict.fromkeys([*degraded, *memories_degraded])),
+            degraded=list(dict.fromkeys([*unready, *degraded, *without, *memories_degraded])),
         )
 
     def _asked(self, request: ContextRequest, newest: int | None) -> WindowRequest:
@@ -202,25 +205,6 @@ class ContextBuilder:
             self._log.error("context.recall_failed", error_type=error_type(error), stack=error_stack(error))
             return default, ["recall_failed"]
 
-    async def _by_question(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId | None,
-        request: ContextRequest,
-        recent: ContextTurns,
-        query: str,
-    ) -> tuple[list[RecalledTurn], list[BackgroundPart], list[str]]:
-        """Return the turns and the facts that match a question, and the degraded parts.
-
-        The question is embedded once.
-        """
-        question, unready = await self._or_degraded(self._question(request, recent, query), None)
-        (recalled, degraded), (facts, without) = await asyncio.gather(
-            self._or_degraded(self._recalled(caller, conversation_id, request, recent, question), []),
-            self._relevant_facts(caller, conversation_id, request, recent, question),
-        )
-        return recalled, facts, [*unready, *degraded, *without]
-
     async def _question(
         self, request: ContextRequest, recent: ContextTurns, query: str
     ) -> tuple[Question | None, list[str]]:
@@ -230,7 +214,7 @@ class ContextBuilder:
         return await self._recall_service.question(query, participants=recent.participants), []
 
     async def _memories(
-        self, caller: Caller, request: ContextRequest, recent: ContextTurns, query: str
+        self, caller: Caller, request: ContextRequest, recent: ContextTurns, query: str, question: Question | None
     ) -> tuple[list[BackgroundPart], list[str]]:
         if not request.include_memories or not query:
             return [], []
@@ -241,6 +225,7 @@ class ContextBuilder:
             k=self._settings.search_limit,
             filters=MemoryFilters(owner=recent.owner) if _is_of_owners(caller) else None,
             min_relevance=request.min_relevance,
+            question=question,
         )
         return [BackgroundPart(entry.id, entry.content, entry.score) for entry in entries], degraded
 

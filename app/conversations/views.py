@@ -57,7 +57,7 @@ def _objects(text: str | None) -> list[JsonObject]:
 
 
 def _object(text: str | None) -> JsonObject:
-    return {} if text is None else cast("JsonObject", json.loads(text))
+    return {} if text is None or text == "{}" else cast("JsonObject", json.loads(text))
 
 
 def _title_source(row: ConversationRow) -> Literal["caller", "model", "question"] | None:

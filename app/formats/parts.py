@@ -76,7 +76,8 @@ def parse_parts(content: Content) -> list[ContentPiece]:
 
 def has_content(turn: CanonicalTurn) -> bool:
     """Return whether the turn's own content has anything to show."""
-    return bool(parse_parts(turn.content))
+    content = turn.content
+    return bool(content.strip() if isinstance(content, str) else parse_parts(content))
 
 
 def prefix_speaker(parts: Sequence[ContentPiece], name: str | None) -> list[ContentPiece]:

@@ -96,9 +96,9 @@ class _CallPairing:
         for index in sorted(self._used):
             members.setdefault(self._root(index), []).append(index)
         units = [
-            Unit(tuple(self._turns[index] for index in group), tuple(blocks[i] for i in group if i in blocks))
+            Unit(tuple([self._turns[index] for index in group]), tuple(own))
             for group in members.values()
-            if any(index in blocks for index in group)
+            if (own := [blocks[index] for index in group if index in blocks])
         ]
         # an unused turn without a reason so far is empty
         shown = {turn.id for unit in units for turn in unit.turns}

@@ -216,6 +216,8 @@ class SearchResult:
     role_code: Callable[[str], int | None]
     candidate: Callable[[int], SearchCandidate]
     """Returns the entry of an element."""
+    entry_id: Callable[[int], UUID]
+    """Returns the id of the entry of an element, in less time."""
     find: Callable[[Sequence[UUID]], Mapping[UUID, int]]
     """Returns the elements of some entries; those that are not in scope are left out."""
     vectors_pending: bool

@@ -7,7 +7,7 @@ same transaction makes them (`vector_backfill`). Another job resolves relative d
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -97,6 +97,12 @@ class PreparedQuery:
     words: QueryText | QueryWords
     degraded: str | None
     runtime: EmbeddingSpaceRuntime | None = None
+
+    def without_names(self) -> "PreparedQuery":
+        """Return the same query without participants, whose names then count as any other word."""
+        words = self.words
+        bare = replace(words, names=()) if isinstance(words, QueryText) else replace(words, names=frozenset[str]())
+        return replace(self, words=bare)
 
 
 class SearchIndex:

@@ -60,7 +60,11 @@ class Ranking:
 
     def best(self, k: int, *, without: Collection[int] = ()) -> list[RankedCandidate]:
         """Return the best `k` hits except some elements, best first. The newer one, then the lower id, wins a tie."""
-        hits = self.hits[~np.isin(self.hits, list(without))] if without else self.hits
+        hits = self.hits
+        if without:
+            is_wanted = np.ones(len(self.scores.total), dtype=np.bool_)
+            is_wanted[list(without)] = False
+            hits = hits[is_wanted[hits]]
         if len(hits) > k:
             # those that may have the same score as the last one when they are rounded
             scores = self.scores.total[hits]
@@ -73,18 +77,18 @@ class Ranking:
             last = order[k - 1]  # only among those with its score and time, ids decide
             is_as_good = (total == total[last]) & (times >= times[last])
             order = np.flatnonzero((total > total[last]) | is_as_good)
-        found = [(-total[at], -times[at], self.found.candidate(int(hits[at])), int(hits[at])) for at in order.tolist()]
-        found.sort(key=lambda one: (one[0], one[1], one[2].entry_id))
-        return [self._rank(candidate, at) for _, _, candidate, at in found[:k]]
+        elements = hits[order].tolist()
+        ids = [self.found.entry_id(at) for at in elements]
+        best = sorted(zip((-total[order]).tolist(), (-times[order]).tolist(), ids, elements, strict=True))
+        return [self._rank(self.found.candidate(at), at) for *_, at in best[:k]]
 
     def scores_of(self, elements: Mapping[UUID, int]) -> dict[UUID, float]:
         """Return the scores of those of some entries, given with their elements, that are hits."""
-        is_hit = np.isin(list(elements.values()), self.hits)
-        return {
-            entry_id: float(self.scores.total[at])
-            for (entry_id, at), wanted in zip(elements.items(), is_hit.tolist(), strict=True)
-            if wanted
-        }
+        is_hit = np.zeros(len(self.scores.total), dtype=np.bool_)
+        is_hit[self.hits] = True
+        wanted = list(elements.values())
+        found = zip(elements, is_hit[wanted].tolist(), self.scores.total[wanted].tolist(), strict=True)
+        return {entry_id: total for entry_id, is_wanted, total in found if is_wanted}
 
     def _rank(self, candidate: SearchCandidate, at: int) -> RankedCandidate:
         scores = self.scores

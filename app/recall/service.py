@@ -220,11 +220,12 @@ class RecallService:
         k: int,
         filters: MemoryFilters | None = None,
         min_relevance: float = 0.0,
+        question: Question | None = None,
     ) -> Recalled[MemoryEntry]:
         """Return the `k` memories of an agent nearest to the query.
 
-        Without `agent_id`, search the memories of all agents (administrators only). Raises Forbidden for an agent other
-        than the caller's.
+        Without `agent_id`, search the memories of all agents (administrators only). `question`: the same query as a
+        question, which then need not be embedded again. Raises Forbidden for an agent other than the caller's.
         """
         given = filters or MemoryFilters()
         reach = Reach(None, caller.reach(owner=given.owner).owners)
@@ -238,7 +239,10 @@ class RecallService:
             occurred_before=given.created_before,
             metadata=None if given.metadata is None else json.dumps(given.metadata),
         )
-        prepared = await self._prepare(query, Mode.HYBRID, ())
+        if question is not None and remove_names(query, question.participants) == remove_names(query, ()):
+            prepared = question.query.without_names()
+        else:
+            prepared = await self._prepare(query, Mode.HYBRID, ())
         ranking_query = _RankingQuery(query, prepared, (), k, min_relevance=min_relevance)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found, hits, contents = await self._find_hits(caller, tx, ranking_query, scope)

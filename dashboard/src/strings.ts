@@ -459,7 +459,9 @@ export const strings = {
   },
   conversations: {
     title: "Conversations",
-    search: "Search titles",
+    search: "Search titles and turns",
+    saidIn: "Said in",
+    byMeaning: "Search by meaning",
     owner: "Owner",
     participant: "Participant",
     state: "Show",

@@ -403,6 +403,28 @@ async def test_a_context_shows_the_memories_that_its_query_asks_for(client: Clie
     assert without["usage"]["sections"]["memories"] == {"requested": 0, "used": 0, "dropped": 0}
 
 
+async def test_a_context_embeds_its_query_once_unless_a_name_in_it_counts_for_memories_only(
+    service: Service, client: Client, monkeypatch: Any
+) -> None:
+    conversation = await client.conversation(owner="mia", participants=[{"actor": "mia", "name": "Mia"}])
+    await client.append(conversation, {"role": "user", "actor": "mia", "content": "I like figs."})
+    about_mia = await store(client, "Mia is allergic to peanuts.")
+    embedder, embedded = service.container.embedder, list[str]()
+    assert embedder is not None
+    embed = embedder.embed
+
+    async def recording(texts: Any, *, purpose: Any) -> Any:
+        embedded.extend(texts)
+        return await embed(texts, purpose=purpose)
+
+    monkeypatch.setattr(embedder, "embed", recording)
+    everything = {"include_memories": True, "include_facts": True, "semantic_recall": {"k": 3}}
+    for query in ("Which  food\nis an allergy?", "Which allergies does Mia have?"):
+        context = await client.context(conversation, 2000, query=query, **everything)
+        assert (context["included"]["memory_ids"], context["degraded"]) == ([about_mia], [])
+    assert embedded == ["Which food is an allergy?", "Which allergies does have?", "Which allergies does Mia have?"]
+
+
 async def test_a_conversation_without_a_question_recalls_no_memories(client: Client) -> None:
     conversation = await client.conversation()
     await store(client, "tea")

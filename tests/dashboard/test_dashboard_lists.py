@@ -1,13 +1,15 @@
-"""The list of conversations in a real browser while others write: nothing moves under the hand of its reader."""
+"""The list of conversations in a real browser: its search, and that rows stay in place while others write."""
 
+import asyncio
 import re
+from contextlib import suppress
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Error, Route, expect
 
 from tests.support.api import Client
 from tests.support.browser import needs_chromium
-from tests.support.dashboard import dashboard_in, signed_in
+from tests.support.dashboard import dashboard_in, needs_axe, signed_in
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 CONVERSATIONS = 70
@@ -68,3 +70,69 @@ async def test_times_stay_right_while_the_page_is_open(client: Client, port: int
     await window.page.clock.fast_forward("02:00:00")
     await expect(window.page.locator(".turn header")).to_contain_text("2 hr. ago")
     assert window.complaints == []
+
+
+@needs_axe
+async def test_a_search_shows_titles_first_and_then_conversations_in_which_the_words_were_said(
+    client: Client, port: int, browser: Browser
+) -> None:
+    titled = await client.conversation(title="Boat trip", owner="mia")
+    await client.append(titled, {"role": "user", "content": "We hired a boat with a red sail"})
+    told = await client.conversation(title="A week in May", owner="mia")
+    await client.append(
+        told,
+        {"role": "user", "content": f"{'It rained. ' * 20} Then **Anna** and I hired a boat in Lisbon."},
+        {"role": "assistant", "content": "I noted it."},
+    )
+    archived = await client.conversation(title="Old notes", owner="mia")
+    await client.append(archived, {"role": "user", "content": "The boat was sold"})
+    await client.patch(f"/v1/conversations/{archived}", json={"archived": True})
+    foreign = await client.conversation(title="Another owner", owner="noah")
+    await client.append(foreign, {"role": "user", "content": "No boat today"})
+    async with signed_in(browser, port, client.key) as window:
+        page = window.page
+        rows = page.locator(".conversation-row")
+        await page.get_by_label("Owner").fill("mia")
+        await page.get_by_label("Search titles and turns").fill("boat")
+        await expect(page.get_by_text("Said in")).to_be_visible()
+        await expect(rows).to_have_count(2)
+        await expect(rows.nth(0)).to_contain_text("Boat trip")
+        await expect(rows.nth(1)).to_contain_text("A week in May")
+        await expect(rows.nth(1)).to_contain_text("Anna and I hired a boat in Lisbon.")
+        assert await window.violations() == []
+        await page.get_by_role("list", name="Conversations").focus()
+        for _ in range(2):
+            await page.keyboard.press("j")
+        await expect(rows.nth(1)).to_have_class(re.compile("selected"))
+        await page.keyboard.press("k")
+        await expect(rows.nth(0)).to_have_class(re.compile("selected"))
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(re.compile(rf"/conversations/{told}\?turn="))
+        await expect(page.locator(".turn").first).to_contain_text("hired a boat in Lisbon")
+        assert (window.unexpected(), window.unknown_calls()) == ([], [])
+
+
+async def test_a_search_of_turns_is_cancelled_when_the_user_types_on(
+    client: Client, port: int, browser: Browser
+) -> None:
+    told = await client.conversation(title="A week in May")
+    await client.append(told, {"role": "user", "content": "We hired a boat"}, {"role": "user", "content": "And a car"})
+    async with signed_in(browser, port, client.key) as window:
+        page, held = window.page, asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            await held.wait()
+            with suppress(Error):  # a request that the page has cancelled
+                await route.continue_()
+
+        await page.route("**/v1/recall", hold)
+        field = page.get_by_label("Search titles and turns")
+        async with page.expect_request("**/v1/recall"):
+            await field.fill("boat")
+        async with page.expect_event("requestfailed", lambda request: request.url.endswith("/v1/recall")) as cancelled:
+            await field.fill("car")
+        assert "boat" in ((await cancelled.value).post_data or "")
+        held.set()
+        await expect(page.locator(".conversation-row")).to_contain_text("And a car")
+        assert window.unexpected() == []

@@ -12,7 +12,7 @@ from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import EntryKind, SearchScope
 from app.index.search.resident import ResidentIndex
-from app.index.search.segment import Columns, EntryBatch, Segment, numbers_of_ids
+from app.index.search.segment import Columns, EntryBatch, Segment, numbers_of_ids, rows_with
 from app.index.search.segment_search import SegmentQuery, search_segment, select_rows
 from app.index.search.segment_store import SegmentScope
 from app.recall.ranking import SpeakerIntent, rank
@@ -81,6 +81,23 @@ def test_a_name_that_only_removed_entries_have_is_dropped_and_a_search_that_has_
     segment.put(replace(batch(A, vectors=[[1, 0]]), owners=["ann"]))
     chosen = select_rows(segment.view, SearchScope(kinds=[EntryKind.TURN], owner="ann"), now=0)
     assert [segment.view.id_at(row) for row in chosen] == [A]
+
+
+def test_similar_ids_are_distinguished() -> None:
+    half = 2**64 - 1
+    ids = [
+        UUID(int=0),
+        UUID(int=1 << 64),  # another first half
+        UUID(int=0x0001_0001),  # 16 bits that cancel each other out
+        UUID(int=0x0001_0000_0000_0001),
+        UUID(int=half),
+    ]
+    own = numbers_of_ids(ids)
+    for at in range(len(ids)):
+        assert rows_with(own, own[at : at + 1]).tolist() == [place == at for place in range(len(ids))]
+    assert rows_with(own, own[::-1]).all()
+    assert not rows_with(own, own[:0]).any()
+    assert rows_with(own[:0], own).tolist() == []
 
 
 @pytest.mark.parametrize("count", [3, 5, 7, 11])

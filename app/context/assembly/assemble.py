@@ -38,6 +38,7 @@ from app.formats.service import (
     text_of,
 )
 from app.formats.units import Unit, group_turns
+from app.recall.schemas import RecalledTurn
 from app.settings.memory import ContextSettings
 
 _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
@@ -111,6 +112,8 @@ class _Assembly:
         self._reasons = Reasons()
         self._reserved: dict[str, int] = {}
         self._kept = 0
+        self._asked: dict[tuple[str, ...], tuple[list[Unit], dict[str, list[Unit]]]] = {}
+        self._recalled_lines: dict[str, Line] = {}
         self._ranked = sorted(parts.recalled, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
         self._is_of_one_conversation = all(part.conversation is None for part in parts.recalled)
 
@@ -119,7 +122,7 @@ class _Assembly:
         plan = self._planned(Floors.NONE)
         if plan.is_short:
             plan = self._planned(Floors.LEAST)
-            if plan.skipped and self._parts.recalled:
+            if self._is_replaced(plan, Floors.LEAST):
                 newest_units = self._units[self._newest :]
                 has_newest = len(plan.units) >= len(newest_units)
                 self._kept = sum(self._costs.unit(unit) for unit in newest_units) if has_newest else 0
@@ -151,7 +154,10 @@ class _Assembly:
             )
 
     def _planned(self, floors: Floors) -> Plan:
-        """Choose what is shown. Unused summaries are removed, and the turns under them are requested again."""
+        """Choose what is shown. Unused summaries are removed, and the turns under them are requested again.
+
+        Without summaries, a plan that one with larger floors replaces is returned without lines.
+        """
         self._reasons = Reasons()
         summaries = self._usable_summaries()
         lost: list[SummaryPart] = []
@@ -159,6 +165,8 @@ class _Assembly:
             plan = Plan()
             self._reserve(summaries, floors)
             claimed = self._take_turns(plan, summaries)
+            if not summaries and self._is_replaced(plan, floors):
+                return plan
             used = self._take_summaries(plan, summaries, max(0, self._room - claimed))
             lost += plan.lost
             if len(used) == len(summaries):
@@ -167,14 +175,22 @@ class _Assembly:
                 if len(used) == len(summaries):
                     break
             summaries = used
-        shown = {turn.id for unit in plan.units for turn in unit.turns}
-        plan.is_short = plan.is_short or any(self._is_needed(part, shown) for part in lost)
+        plan.is_short = plan.is_short or any(self._is_needed(part, plan.shown) for part in lost)
         return plan
+
+    def _is_replaced(self, plan: Plan, floors: Floors) -> bool:
+        """Return whether a plan with larger floors follows, because of the turns that this one takes."""
+        match floors:
+            case Floors.NONE:
+                return plan.is_short
+            case Floors.LEAST:
+                return bool(plan.skipped and self._parts.recalled)
+            case Floors.RECALL:
+                return False
 
     def _left(self, plan: Plan) -> int:
         """Return the tokens that turns and summaries leave."""
-        used = sum(self._costs.unit(unit) for unit in plan.units)
-        used += sum(self._costs.summary(part) for part in plan.summaries)
+        used = plan.unit_tokens + sum(self._costs.summary(part) for part in plan.summaries)
         used += self._costs.note(ERASED) if plan.says_erased else 0
         return max(0, self._room - used)
 
@@ -239,7 +255,7 @@ class _Assembly:
         A window that the budget cuts claims its whole allowance, so that a summary next to it keeps its form until the
         window moves to its next boundary.
         """
-        asked = [unit for index, unit in enumerate(self._units) if self._is_asked(index, unit, summaries)]
+        asked = self._asked_units(summaries)
         allowance = max(self._kept, self._allowance("recent", self._room))
         start = first = first_fitting(asked, allowance, self._costs.count_within, required=self._required)
         if first > 0:
@@ -248,30 +264,40 @@ class _Assembly:
             if first <= newest_start:  # the turns requested by number fit: no boundary matters
                 start = min(start, newest_start)
             plan.is_short = True
-        plan.units, plan.skipped = asked[start:], asked[:start]
-        for unit in plan.skipped:
-            self._reasons.explain_unit(unit, NO_ROOM, is_asked=True)
-        cost = sum(self._costs.unit(unit) for unit in plan.units)
-        return max(allowance, cost) if first > 0 else cost
+        plan.skipped = asked[:start]
+        plan.show(asked[start:], sum(self._costs.unit(unit) for unit in asked[start:]))
+        self._reasons.explain_units(plan.skipped, NO_ROOM, is_asked=True)
+        return max(allowance, plan.unit_tokens) if first > 0 else plan.unit_tokens
 
-    def _is_asked(self, index: int, unit: Unit, summaries: Sequence[SummaryPart]) -> bool:
-        """Return whether a unit is among the newest, or is not covered by a summary."""
-        if index >= self._start:
-            return True
+    def _asked_units(self, summaries: Sequence[SummaryPart]) -> list[Unit]:
+        """Return the units that are among the newest, or are not covered by a summary."""
+        key = tuple(part.id for part in summaries)
+        if key not in self._asked:
+            left_out: dict[str, list[Unit]] = {}
+            asked: list[Unit] = []
+            for unit in self._units[: self._start]:
+                reason = self._why_not_asked(unit, summaries)
+                (asked if reason is None else left_out.setdefault(reason, [])).append(unit)
+            self._asked[key] = [*asked, *self._units[self._start :]], left_out
+        units, left_out = self._asked[key]
+        for reason, some in left_out.items():
+            self._reasons.explain_units(some, reason)
+        return units
+
+    def _why_not_asked(self, unit: Unit, summaries: Sequence[SummaryPart]) -> str | None:
+        """Return why a unit that is not among the newest is not requested; None if it is."""
         parts = {part.id for turn in unit.turns for part in summaries if part.covers(turn.position)}
         if parts and all(any(part.covers(turn.position) for part in summaries) for turn in unit.turns):
-            self._reasons.explain_unit(unit, f"summary {', '.join(sorted(parts))} covers it")
-            return False
+            return f"summary {', '.join(sorted(parts))} covers it"
         if self._parts.asked.is_limit and not summaries:
-            self._reasons.explain_unit(unit, "it is older than the turns that were asked for")
-            return False
-        return True
+            return "it is older than the turns that were asked for"
+        return None
 
     # summaries
 
     def _take_summaries(self, plan: Plan, summaries: Sequence[SummaryPart], left: int) -> list[SummaryPart]:
         """Take the needed summaries, each in a form that fits, and return those that are used."""
-        shown = {turn.id for unit in plan.units for turn in unit.turns}
+        shown = plan.shown
         needed = [(part, without_lines_of(part, shown)) for part in summaries if self._is_needed(part, shown)]
         allowance = self._allowance("summary", left)
         has_room = sum(self._costs.summary(form) for _, form in needed) <= allowance
@@ -313,8 +339,8 @@ class _Assembly:
 
         Highlights keep their lines of such turns, so that the stable parts do not change with each query.
         """
-        shown = {turn.id for unit in plan.units for turn in unit.turns}
-        shown |= {turn_id for name in ("recalled", EARLIER) for line in plan.lines[name] for turn_id in line.ids}
+        lines = [line for name in ("recalled", EARLIER) for line in plan.lines[name]]
+        shown = plan.shown | {turn_id for line in lines for turn_id in line.ids}
         tokens = sum(self._costs.summary(form) for form in plan.summaries if form.id == part.id)
         return self._covers_others(part, shown) and self._saves_tokens(part, tokens, shown)
 
@@ -417,22 +443,28 @@ class _Assembly:
         return list(lines.values())
 
     def _recalled(self, plan: Plan) -> list[Line]:
-        shown = {turn.id for unit in plan.units for turn in unit.turns}
         wanted = self._request.semantic_recall
         most = len(self._parts.recalled) if wanted is None else wanted.k
         lines: dict[str, Line] = {}
         for part in self._ranked:
             turn = part.turn
-            if turn.id in shown:
+            if turn.id in plan.shown:
                 self._reasons.explain("recalled", turn.id, "it is among the recent turns")
             elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
                 self._reasons.explain("recalled", turn.id, "it has no text to show")
             elif len(lines) >= most:
                 self._reasons.explain("recalled", turn.id, f"the {most} best are enough")
             elif turn.id not in lines:
-                text = recalled_line(turn, part.conversation)
-                lines[turn.id] = Line([turn.id], text, part.score, self._order(turn))
+                lines[turn.id] = self._recalled_line(part)
         return list(lines.values())
+
+    def _recalled_line(self, part: RecalledTurn) -> Line:
+        turn = part.turn
+        known = self._recalled_lines.get(turn.id)
+        if known is None:
+            text = recalled_line(turn, part.conversation)
+            known = self._recalled_lines[turn.id] = Line([turn.id], text, part.score, self._order(turn))
+        return known
 
     def _order(self, turn: CanonicalTurn) -> tuple[float, int]:
         """Return the sort key of a turn: its position, or its time if some turns are of other conversations."""

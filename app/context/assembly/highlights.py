@@ -7,7 +7,7 @@ Ranking sentences by similarity keeps no more than chance.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -122,9 +122,3 @@ def of_line(turn_id: str, position: int, text: str) -> Candidate:
     """Return a candidate for a line that was kept before, to rank it again."""
     _, _, said = text.partition("] ")
     return Candidate(turn_id, position, 0, text, density(said or text))
-
-
-def fitting(lines: Sequence[str], *, max_tokens: int, count: Callable[[str], int]) -> list[str]:
-    """Return as many of the densest highlights as fit, in their order."""
-    some = [of_line(str(place), place, line) for place, line in enumerate(lines)]
-    return [line.text for line in choose(some, max_tokens=max_tokens, count=count)]

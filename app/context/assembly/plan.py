@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from app.context.assembly.highlights import fitting
+from app.context.assembly.highlights import Candidate, choose, of_line
 from app.context.assembly.labels import ERASED, HEADINGS, background_frame, background_note, summary_note
 from app.context.assembly.parts import LinePart, SummaryPart
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, RenderedMessages, Role, TurnBlock
@@ -32,17 +32,25 @@ class Line:
 class Plan:
     """The choices. Summaries (the newest first) and lines are in the order taken: the last one is removed first.
 
-    `skipped`: requested units that do not fit into the window; `lost`: summaries that do not fit. `is_short`: some
-    requested item does not fit.
+    `unit_tokens`: the cost of the units, `shown`: the ids of their turns, both as `show` set them. `skipped`: requested
+    units that do not fit into the window; `lost`: summaries that do not fit. `is_short`: some requested item does not
+    fit.
     """
 
     units: Sequence[Unit] = ()
+    unit_tokens: int = 0
+    shown: set[str] = field(default_factory=set[str])
     skipped: Sequence[Unit] = ()
     lost: list[SummaryPart] = field(default_factory=list[SummaryPart])
     summaries: list[SummaryPart] = field(default_factory=list[SummaryPart])
     says_erased: bool = False
     lines: dict[str, list[Line]] = field(default_factory=lambda: {name: list[Line]() for name in _HEADING_OF})
     is_short: bool = False
+
+    def show(self, units: Sequence[Unit], tokens: int) -> None:
+        """Set the units of the window, which cost `tokens`."""
+        self.units, self.unit_tokens = units, tokens
+        self.shown = {turn.id for unit in units for turn in unit.turns}
 
     def render_lines(self, heading: str) -> list[Line]:
         """Return the lines under a heading in the order in which they are written: turns oldest first."""
@@ -130,6 +138,8 @@ class Costs:
         self._messages: dict[int, tuple[Block, list[JsonObject]]] = {}
         self._counts: dict[int, tuple[JsonObject, int]] = {}
         self._units: dict[int, int] = {}
+        self._least: dict[int, int] = {}
+        self._candidates: dict[tuple[int, str], Candidate] = {}
         # Stored counts are o200k_base; another tokenizer of that family needs at least half as many tokens.
         self._hint_share = {"o200k_base": 1.0, "cl100k_base": 0.5}.get(counter.name, 0.0)
         self.frame = self.note(background_frame())
@@ -161,9 +171,9 @@ class Costs:
             short = replace(part, text=part.abstract)
         elif part.lines:
             bare = self.summary(replace(part, text=""))
-            texts = [line.text for line in part.lines]
-            kept = fitting(texts, max_tokens=allowance - bare, count=self._counter.count)
-            short = replace(part, text="\n".join(kept))
+            lines = [self._candidate(place, line) for place, line in enumerate(part.lines)]
+            kept = choose(lines, max_tokens=allowance - bare, count=self._counter.count)
+            short = replace(part, text="\n".join(line.text for line in kept))
         else:
             return None
         return short if short.text.strip() and self.summary(short) <= allowance else None
@@ -187,12 +197,23 @@ class Costs:
 
     def least(self, unit: Unit) -> int:
         """Return the minimum tokens of a unit by its stored size."""
-        return sum(self._hint(turn) for turn in unit.turns) if self._hint_share else 0
+        if not self._hint_share:
+            return 0
+        known = self._least.get(unit.position)
+        if known is None:
+            known = self._least[unit.position] = sum(self._hint(turn) for turn in unit.turns)
+        return known
 
     def estimate(self, unit: Unit) -> int:
         """Return the tokens of a unit that is not shown: as counted, else as stored."""
         known = self._units.get(unit.position)
         return known if known is not None else sum(turn.content_tokens + MESSAGE_TOKENS for turn in unit.turns)
+
+    def _candidate(self, place: int, line: LinePart) -> Candidate:
+        known = self._candidates.get((place, line.text))
+        if known is None:
+            known = self._candidates[place, line.text] = of_line(line.turn_id, place, line.text)
+        return known
 
     def _hint(self, turn: CanonicalTurn) -> int:
         return int(turn.content_tokens * self._hint_share) if isinstance(turn.content, str) else 0

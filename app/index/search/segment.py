@@ -53,7 +53,8 @@ def numbers_of_ids(entry_ids: Sequence[UUID]) -> EntryIds:
 
 def ids_of_numbers(numbers: EntryIds) -> list[UUID]:
     """Return the ids of numbers."""
-    return [UUID(bytes=one.tobytes()) for one in numbers]
+    text = numbers.tobytes()
+    return [UUID(bytes=text[at : at + 16]) for at in range(0, len(text), 16)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,12 +427,20 @@ class Segment:
 def rows_with(own: EntryIds, entry_ids: EntryIds) -> Flags:
     """Return for each of `own` whether it is among other ids."""
     found = np.zeros(len(own), dtype=np.bool_)
-    # the second half differs nearly always, and single numbers are sorted much faster than pairs
-    rows = np.flatnonzero(np.isin(own[:, 1], entry_ids[:, 1]))
+    # a table of 16 bits of each id leaves few to compare, in a tenth of the time of sorting the ids
+    has_hash = np.zeros(2**16, dtype=np.bool_)
+    has_hash[_hashes(entry_ids)] = True
+    rows = np.flatnonzero(has_hash[_hashes(own)])
     if len(rows):
         wanted = set(_as_bytes(entry_ids))
         found[rows] = [entry_id in wanted for entry_id in _as_bytes(own[rows])]
     return found
+
+
+def _hashes(entry_ids: EntryIds) -> NDArray[np.uint16]:
+    """Return 16 bits of each id, of its second half, which is random in most ids."""
+    folded = entry_ids[:, 1] ^ (entry_ids[:, 1] >> np.uint64(32))
+    return (folded ^ (folded >> np.uint64(16))).astype(np.uint16)
 
 
 def _as_bytes(entry_ids: EntryIds) -> list[bytes]:

@@ -138,6 +138,7 @@ def search_segment(
         actor_code=view.texts.actor.get,
         role_code=view.texts.role.get,
         candidate=lambda at: _candidate(view, int(rows[at]), float(cosine[at]), float(bm25[at])),
+        entry_id=lambda at: view.id_at(int(rows[at])),
         find=lambda entry_ids: _find(columns.entry_id[own], entry_ids),
         vectors_pending=bool(((pieces == 0) & ~dropped).any()),
         vectors_dropped=bool(dropped.any()),

@@ -1,21 +1,23 @@
 // The list of conversations: search, filters, live changes, pages on demand.
 import { useLocation } from "preact-iso";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { api, body, once } from "../../api/client";
 import { followEvents } from "../../api/event_stream";
 import { usePages } from "../../api/paging";
 import { session } from "../../api/session";
-import type { ConversationSearch, ListedConversation } from "../../api/types";
+import type { Conversation, ConversationSearch, ListedConversation } from "../../api/types";
 import { Ago } from "../../components/ago";
 import { Empty, ErrorNote, Loading, notifyError } from "../../components/basics";
 import { VirtualList } from "../../components/virtual_list";
 import { hue, time } from "../../lib/format";
 import { useKeys } from "../../lib/keyboard";
+import { conversationLink, recallLink } from "../../lib/links";
 import { useSettled } from "../../lib/settled";
 import { useStore } from "../../lib/store";
 import { withoutMarks } from "../../lib/turn_text";
 import { strings } from "../../strings";
 import { FirstRun } from "./first_run";
+import { useSaid, type Said } from "./said";
 import "./conversations.css";
 
 const text = strings.conversations;
@@ -44,8 +46,8 @@ function searchOf(filters: Filters, project: string | null): ConversationSearch 
   };
 }
 
-/** Whether a changed conversation belongs into the list. The server decides about new ones in the same way. */
-function matches(row: ListedConversation, filters: Filters): boolean {
+/** Whether a conversation belongs into the list. The server decides about new ones in the same way. */
+function matches(row: Conversation, filters: Filters): boolean {
   const isTrashed = row.trashed_at !== null;
   if (isTrashed !== (filters.state === "trashed")) return false;
   if (!isTrashed && row.archived !== (filters.state === "archived")) return false;
@@ -67,9 +69,17 @@ export default function ConversationsPage() {
   const pages = usePages<ListedConversation>(JSON.stringify(search), (cursor) =>
     body(api.POST("/v1/conversations/search", { body: { ...search, ...(cursor ? { cursor, limit: MORE_ROWS } : { limit: FIRST_ROWS }) } })),
   );
-  const { rows } = pages;
-  const selected = chosen === null ? -1 : rows.findIndex(({ id }) => id === chosen);
-  const select = (index: number) => setChosen(rows[index]?.id ?? null);
+  // recall finds nothing in the trash
+  const isSearched = typed.title === filters.title && filters.state !== "trashed";
+  const said = useSaid(isSearched ? { query: filters.title, owner: filters.owner, project } : null);
+  const isWhole = !pages.hasMore && !pages.loading;
+  const items = useMemo(() => itemsOf(pages.rows, isWhole ? said.found : [], filters), [pages.rows, isWhole, said.found, filters]);
+  const selected = chosen === null ? -1 : items.findIndex((item) => keyOf(item) === chosen);
+  const select = (step: number) => {
+    const place = selected + step + (items[selected + step] === HEADING ? step : 0);
+    const next = items[Math.max(0, Math.min(place, items.length - 1))];
+    if (next && next !== HEADING) setChosen(keyOf(next));
+  };
 
   useEffect(() => {
     const path = project ? `/v1/events?project=${encodeURIComponent(project)}` : "/v1/events";
@@ -95,12 +105,12 @@ export default function ConversationsPage() {
   }, [JSON.stringify(search)]);
 
   const open = (index: number) => {
-    const row = rows[index];
-    if (row) route(`/dashboard/conversations/${row.id}`);
+    const item = items[index];
+    if (item && item !== HEADING) route(linkOf(item));
   };
   useKeys({
-    j: () => select(Math.min(selected + 1, rows.length - 1)),
-    k: () => select(Math.max(selected - 1, 0)),
+    j: () => select(1),
+    k: () => select(-1),
     Enter: () => open(selected),
   });
   const isUnfiltered = JSON.stringify(filters) === JSON.stringify(NO_FILTERS) && !project;
@@ -120,10 +130,11 @@ export default function ConversationsPage() {
         <FilterBar filters={typed} onChange={set} />
       </div>
       {pages.error && <div class="list-note"><ErrorNote error={pages.error} onRetry={pages.reload} /></div>}
-      {rows.length > 0 ? (
-        <VirtualList rows={rows} keyOf={(row) => row.id} estimate={76} label={text.list} class="grow" selected={selected}
-          onNearEnd={pages.loadMore} render={(row, index) => <Row row={row} isSelected={index === selected} />} />
-      ) : pages.loading ? (
+      {said.error && <div class="list-note"><ErrorNote error={said.error} /></div>}
+      {items.length > 0 ? (
+        <VirtualList rows={items} keyOf={keyOf} estimate={76} label={text.list} class="grow" selected={selected} onNearEnd={pages.loadMore}
+          render={(item, index) => (item === HEADING ? <SaidHeading query={filters.title} /> : <Row item={item} isSelected={index === selected} />)} />
+      ) : pages.loading || said.loading ? (
         <Empty><Loading /></Empty>
       ) : isUnfiltered && !pages.error ? (
         <FirstRun />
@@ -135,6 +146,25 @@ export default function ConversationsPage() {
       )}
     </>
   );
+}
+
+/** A row of the list: a conversation by its title, the heading of the others, or a conversation by what was said in it. */
+const HEADING = "said in";
+type Item = ListedConversation | Said | typeof HEADING;
+
+const isSaid = (item: ListedConversation | Said): item is Said => "snippet" in item;
+const keyOf = (item: Item): string => (item === HEADING ? HEADING : isSaid(item) ? item.turn : item.id);
+const linkOf = (item: ListedConversation | Said): string => (isSaid(item) ? conversationLink(item.conversation.id, item.turn) : conversationLink(item.id));
+
+/** The conversations by their titles; when all of them are read, the others in which the words were said. */
+function itemsOf(rows: ListedConversation[], said: Said[], filters: Filters): Item[] {
+  const listed = new Set(rows.map(({ id }) => id));
+  const others = said.filter(({ conversation }) => !listed.has(conversation.id) && matches(conversation, { ...filters, title: "" }));
+  return others.length === 0 ? rows : [...rows, HEADING, ...others];
+}
+
+function SaidHeading({ query }: { query: string }) {
+  return <p class="said-heading small"><strong>{text.saidIn}</strong> <a href={recallLink({ q: query })}>{text.byMeaning}</a></p>;
 }
 
 /** Changed conversations by their ids; null: deleted. */
@@ -168,10 +198,11 @@ function FilterBar({ filters, onChange }: { filters: Filters; onChange: (change:
   );
 }
 
-function Row({ row, isSelected }: { row: ListedConversation; isSelected: boolean }) {
-  const preview = row.last_message ?? row.first_message;
+function Row({ item, isSelected }: { item: ListedConversation | Said; isSelected: boolean }) {
+  const row = isSaid(item) ? item.conversation : item;
+  const preview = isSaid(item) ? { actor: item.actor, text: item.snippet } : (item.last_message ?? item.first_message);
   return (
-    <a class={isSelected ? "conversation-row selected" : "conversation-row"} href={`/dashboard/conversations/${row.id}`}>
+    <a class={isSelected ? "conversation-row selected" : "conversation-row"} href={linkOf(item)}>
       <span class="row tight spread">
         <strong class="clip">{row.title ?? row.external_id ?? text.untitled}</strong>
         <Ago class="small muted" at={row.active_at} />

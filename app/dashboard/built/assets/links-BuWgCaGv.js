@@ -1,1 +1,0 @@
-var e=e=>{let t=Object.entries(e).filter(e=>!!e[1]);return t.length?`?${new URLSearchParams(t).toString()}`:``},t=(t,n)=>`/dashboard/conversations/${t}${e({turn:n})}`,n=(t,n)=>`/dashboard/person${e({owner:t,project:n})}`,r=t=>`/dashboard/facts${e(t)}`,i=t=>`/dashboard/recall${e(t)}`;export{i,r as n,n as r,t};

@@ -1,3 +1,0 @@
-function e(e){return e===null?``:typeof e==`string`?e:e.flatMap(e=>{let{text:t}=e;return typeof t==`string`?[t]:[]}).join(`
-`)}function t(t){return e(t.content)||t.tool_results.map(t=>e(t.content??null)).join(`
-`)}function n(e,t=160){let n=e.replaceAll(/\s+/g,` `).trim();return n.length>t?`${n.slice(0,t-1)}…`:n}function r(e){return e.replaceAll(/^\s*(?:```|~~~).*$/gm,` `).replaceAll(/\|(?:\s*:?-{3,}:?\s*\|)+/g,` `).replaceAll(/\s*\|\s*/g,`  `).replaceAll(/!?\[([^[\]\n]*)\]\([^()\s]*\)/g,`$1`).replaceAll(/\*\*|`+|^\s*(?:#{1,6}|>)\s/gm,``).replaceAll(/(^|[\s(])\*([^\s*](?:[^*\n]*[^\s*])?)\*(?=[\s).,;:!?]|$)/gm,`$1$2`).trim()}export{t as n,r,n as t};

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from websockets.exceptions import InvalidStatus
 
+from app.core.database.reader import Fallback
 from app.core.error_codes import ERROR_CODES
 from app.routers.http.middleware import HttpMetrics
 from app.settings import Settings
@@ -112,9 +113,10 @@ async def test_every_label_has_a_value_of_a_known_set(port: int, client: Client)
         "revision_unknown", "protocol_error",
     }  # fmt: skip
     assert codes <= protocol | set(ERROR_CODES)
+    assert {value for _, key, value in ours if key == "reason"} == set(Fallback)
     assert {key for _, key, _ in ours} <= {
         "method", "route", "status", "tool", "le", "kind", "state", "tier", "what", "generation",
-        "pool", "provider", "model", "dimensions", "purpose",
+        "pool", "provider", "model", "dimensions", "purpose", "reason",
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ClauseElement, bindparam, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.queries import Query, after_key, arguments, columns, compiled, equals, page
+from app.core.database.queries import NOW, Query, after_key, arguments, columns, compiled, equals, page
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
 from app.core.outbox import EventType
@@ -42,13 +42,12 @@ _W = webhooks.c
 _ROW = columns(webhooks, WebhookRow)
 _THIS = equals(webhooks, "tenant_id", "id")
 _CHANGEABLE = ("url", "description", "event_types", "project", "include_content", "is_enabled", "disabled_reason")
-_NOW = func.clock_timestamp()
 _INSERT = Query(
     insert(webhooks)
     .values(
         **arguments("tenant_id", "id", "url", "description", "event_types", "project", "include_content"),
-        created_at=_NOW,
-        updated_at=_NOW,
+        created_at=NOW,
+        updated_at=NOW,
     )
     .returning(*webhooks.c)
 )
@@ -57,7 +56,7 @@ _LOCK = Query(select(*_ROW).where(*_THIS).with_for_update())
 _COUNT = Query(select(func.count().label("count")).where(*equals(webhooks, "tenant_id")))
 _UPDATE = Query(
     update(webhooks)
-    .values(**arguments(*_CHANGEABLE, "failing_since"), updated_at=_NOW)
+    .values(**arguments(*_CHANGEABLE, "failing_since"), updated_at=NOW)
     .where(*_THIS)
     .returning(*webhooks.c)
 )
@@ -66,7 +65,7 @@ _ROTATE = Query(
     .values(
         secret_version=_W.secret_version + 1,
         previous_secret_until=bindparam("until", type_=_W.previous_secret_until.type),
-        updated_at=_NOW,
+        updated_at=NOW,
     )
     .where(*_THIS)
     .returning(*webhooks.c)
@@ -74,12 +73,12 @@ _ROTATE = Query(
 _DELETE = Query(delete(webhooks).where(*_THIS))
 _DELETE_LANES = Query(delete(webhook_lanes).where(*equals(webhook_lanes, "tenant_id", "webhook_id")))
 _FAILING = Query(
-    update(webhooks).values(failing_since=func.coalesce(_W.failing_since, _NOW)).where(*_THIS).returning(*webhooks.c)
+    update(webhooks).values(failing_since=func.least(_W.failing_since, NOW)).where(*_THIS).returning(*webhooks.c)
 )
 _SUCCEEDED = Query(update(webhooks).values(failing_since=None).where(*_THIS, _W.failing_since.is_not(None)))
 _DISABLE = Query(
     update(webhooks)
-    .values(is_enabled=False, disabled_reason=bindparam("reason"), updated_at=_NOW)
+    .values(is_enabled=False, disabled_reason=bindparam("reason"), updated_at=NOW)
     .where(*_THIS, _W.is_enabled)
 )
 _WANTED = Query(select(_W.tenant_id, _W.event_types).where(_W.is_enabled))

@@ -148,16 +148,16 @@ class PoolOptions:
         return found if self.role is None else {"role": self.role} | found
 
 
-async def _prepare_connection(connection: Connection) -> None:
-    schema = cast(
-        "str | None",
-        await connection.fetchval(
-            "select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace"
-            " where e.extname = 'vector'"
-        ),
+async def _prepare_connection(connection: Connection) -> bool:
+    """Prepare a new connection; return whether the database is one of Citus."""
+    rows = await connection.fetch(
+        "select e.extname, n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace"
+        " where e.extname in ('citus', 'vector')"
     )
-    if schema is not None:
-        await register_vector(connection, schema=schema)
+    schemas = {row["extname"]: row["nspname"] for row in rows}
+    if "vector" in schemas:
+        await register_vector(connection, schema=schemas["vector"])
+    return "citus" in schemas
 
 
 async def _identify(connection: Connection) -> DatabaseIdentity:
@@ -268,8 +268,7 @@ class Database:
         self._pool: ConnectionPool | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
-        settings = options.session_settings if options.through_pooler else {}
-        self._settings = "".join(f"; set local {name} = '{value}'" for name, value in settings.items())
+        self._settings = _set_local(options.session_settings if options.through_pooler else {})
 
     async def open(self) -> None:
         """Connect. Raises Unavailable if the server does not answer."""
@@ -307,7 +306,9 @@ class Database:
         try:
             # one transaction: behind a pooler, the next one may get another connection
             async with connection.transaction():
-                await _prepare_connection(connection)
+                if await _prepare_connection(connection) and not options.through_pooler:
+                    # nodes get what a transaction sets, and nothing of a session
+                    self._settings = _set_local(options.server_settings)
                 if options.standby_of is not None and await _identify(connection) != options.standby_of:
                     raise ConnectionError("the server has a copy of another database")  # noqa: TRY301
         except BaseException:
@@ -425,6 +426,10 @@ class Database:
         if self._pool is None:
             raise _unavailable()
         return _OpenTransaction(self._pool, self._inside, begin=begin + self._settings, tenant_id=tenant_id)
+
+
+def _set_local(settings: Mapping[str, str]) -> str:
+    return "".join(f"; set local {name} = '{value}'" for name, value in settings.items())
 
 
 def read_transaction(

@@ -26,15 +26,17 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
                                    position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
                                    expires_at, terms, cues, analyser, language)
-        select $1, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role, u.position,
-               u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length, u.lexemes::tsvector, u.asks,
-               u.expires_at, u.terms, u.cues, $22, u.language
-        from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-                    $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[], $15::integer[],
-                    $16::text[], $17::boolean[], $18::timestamptz[], $19::bytea[],
-                    $20::smallint[], $21::text[])
+        select o.tenant_id, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role,
+               u.position, u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length,
+               u.lexemes::tsvector, u.asks, u.expires_at, u.terms, u.cues, $22, u.language
+        from tenants o
+        cross join unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[],
+                          $9::text[], $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[],
+                          $15::integer[], $16::text[], $17::boolean[], $18::timestamptz[], $19::bytea[],
+                          $20::smallint[], $21::text[])
             as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
                   occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at, terms, cues, language)
+        where o.tenant_id = $1
         """,
         tenant_id,
         [entry.entry_id for entry in entries],
@@ -79,9 +81,9 @@ async def insert_vectors(
     await tx.execute(
         """
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
-        select $1, u.entry_id, $2, u.part, u.embedding
-        from unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
-        where not exists (select from embedding_spaces s where s.id = $2 and s.state = 'dropping')
+        select o.tenant_id, u.entry_id, $2, u.part, u.embedding
+        from tenants o cross join unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
+        where o.tenant_id = $1 and not exists (select from embedding_spaces s where s.id = $2 and s.state = 'dropping')
         on conflict do nothing
         """,
         tenant_id,
@@ -190,7 +192,7 @@ async def copy_entries(
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
                                    position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
                                    dates, terms, cues, analyser, language)
-        select $1, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
+        select e.tenant_id, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
                e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.asks, e.dates,
                e.terms, e.cues, e.analyser, e.language
         from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
@@ -212,7 +214,7 @@ async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tup
     await tx.execute(
         """
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
-        select $1, u.copy_id, v.space_id, v.part, v.embedding
+        select v.tenant_id, u.copy_id, v.space_id, v.part, v.embedding
         from unnest($2::uuid[], $3::uuid[]) as u (entry_id, copy_id)
         join vectors v on v.tenant_id = $1 and v.entry_id = u.entry_id
         where v.space_id not in (select s.id from embedding_spaces s where s.state = 'dropping')

@@ -54,12 +54,34 @@ begin
     return null;
 end $$
 """
+# The coordinator names every column that has a default, so the application must be allowed to: its time is not used.
+_STAMP_AUDITED: Final = f"""
+create or replace function stamp_audit_entry() returns trigger language plpgsql as $$
+begin
+    if current_user = '{APP_ROLE}' then
+        new.recorded_at := clock_timestamp();
+    end if;
+    return new;
+end $$
+"""
 # The shard has another number on each node that it is moved to.
 _SHARD_OF_TENANT: Final = """
 create or replace function shard_of_tenant(of_tenant uuid) returns oid language sql stable as $$
     select to_regclass('index_entries_' || get_shard_id_for_distribution_column('index_entries', of_tenant))::oid
 $$
 """
+
+_ON_SHARDS: Final = (
+    _STAMP_INSERTED,
+    _NOTE_REMOVED,
+    _SHARD_OF_TENANT,
+    _STAMP_AUDITED,
+    "create or replace trigger index_entries_inserted before insert on index_entries"
+    " for each row execute function stamp_inserted_entry()",
+    "create or replace trigger audit_unsealed_inserted before insert on audit_unsealed"
+    " for each row execute function stamp_audit_entry()",
+    f"grant insert (recorded_at) on audit_unsealed to {APP_ROLE}",
+)
 
 
 class _Table(NamedTuple):
@@ -167,12 +189,8 @@ async def _distribute(connection: Connection, tables: Sequence[_Table]) -> None:
         await connection.execute(f"alter table {key.table} drop constraint {key.name}")
     for table in tables:
         await _distribute_table(connection, table)
-    for function in (_STAMP_INSERTED, _NOTE_REMOVED, _SHARD_OF_TENANT):
-        await connection.execute(function)
-    await connection.execute(
-        "create or replace trigger index_entries_inserted before insert on index_entries"
-        " for each row execute function stamp_inserted_entry()"
-    )
+    for statement in _ON_SHARDS:
+        await connection.execute(statement)
     for key in keys:
         await connection.execute(f"alter table {key.table} add constraint {key.name} {key.definition}")
 

@@ -61,11 +61,13 @@ _CONTENTION_ERRORS = (
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
-    __slots__ = ("_connection", "after_commit", "at_commit", "statements", "tenant_id")
+    __slots__ = ("_connection", "after_commit", "at_commit", "is_distributed", "statements", "tenant_id")
 
-    def __init__(self, connection: Connection, tenant_id: TenantId | None) -> None:
+    def __init__(self, connection: Connection, tenant_id: TenantId | None, *, is_distributed: bool) -> None:
         self._connection = connection
         self.tenant_id = tenant_id
+        self.is_distributed = is_distributed
+        """Whether the tables may be distributed over the nodes of Citus, which cannot run every statement."""
         self.statements = 0
         """The number of statements so far, without BEGIN and its like."""
         self.after_commit: list[Callable[[], None]] = []
@@ -174,15 +176,25 @@ class _OpenTransaction:
     Translates the errors of the driver, also those that are raised in the block.
     """
 
-    __slots__ = ("_begin", "_inside", "_pool", "_pooled", "_started", "_tenant_id", "_token", "_transaction")
+    __slots__ = (
+        *("_begin", "_inside", "_is_distributed", "_pool", "_pooled"),
+        *("_started", "_tenant_id", "_token", "_transaction"),
+    )
 
     def __init__(
-        self, pool: ConnectionPool, inside: ContextVar[bool], *, begin: str, tenant_id: TenantId | None
+        self,
+        pool: ConnectionPool,
+        inside: ContextVar[bool],
+        *,
+        begin: str,
+        tenant_id: TenantId | None,
+        is_distributed: bool,
     ) -> None:
         self._pool = pool
         self._inside = inside
         self._begin = begin
         self._tenant_id = tenant_id
+        self._is_distributed = is_distributed
         self._started: float
         self._pooled: PooledConnection
         self._token: Token[bool]
@@ -203,7 +215,7 @@ class _OpenTransaction:
             _raise_translated(error)
             raise
         self._token = self._inside.set(True)
-        self._transaction = Transaction(pooled.connection, self._tenant_id)
+        self._transaction = Transaction(pooled.connection, self._tenant_id, is_distributed=self._is_distributed)
         return self._transaction
 
     async def __aexit__(
@@ -269,6 +281,7 @@ class Database:
         self._closing: set[asyncio.Task[None]] = set()
         self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
         self._settings = _set_local(options.session_settings if options.through_pooler else {})
+        self._is_distributed = False
 
     async def open(self) -> None:
         """Connect. Raises Unavailable if the server does not answer."""
@@ -306,7 +319,8 @@ class Database:
         try:
             # one transaction: behind a pooler, the next one may get another connection
             async with connection.transaction():
-                if await _prepare_connection(connection) and not options.through_pooler:
+                self._is_distributed = await _prepare_connection(connection)
+                if self._is_distributed and not options.through_pooler:
                     # nodes get what a transaction sets, and nothing of a session
                     self._settings = _set_local(options.server_settings)
                 if options.standby_of is not None and await _identify(connection) != options.standby_of:
@@ -425,7 +439,13 @@ class Database:
     def _run(self, begin: str, tenant_id: TenantId | None) -> AbstractAsyncContextManager[Transaction]:
         if self._pool is None:
             raise _unavailable()
-        return _OpenTransaction(self._pool, self._inside, begin=begin + self._settings, tenant_id=tenant_id)
+        return _OpenTransaction(
+            self._pool,
+            self._inside,
+            begin=begin + self._settings,
+            tenant_id=tenant_id,
+            is_distributed=self._is_distributed,
+        )
 
 
 def _set_local(settings: Mapping[str, str]) -> str:

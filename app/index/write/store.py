@@ -82,8 +82,9 @@ async def insert_vectors(
         """
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
         select o.tenant_id, u.entry_id, $2, u.part, u.embedding
-        from tenants o cross join unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
-        where o.tenant_id = $1 and not exists (select from embedding_spaces s where s.id = $2 and s.state = 'dropping')
+        from tenants o join embedding_spaces s on s.id = $2 and s.state <> 'dropping'
+        cross join unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
+        where o.tenant_id = $1
         on conflict do nothing
         """,
         tenant_id,

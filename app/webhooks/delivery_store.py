@@ -146,6 +146,8 @@ async def claim(
     It steps from receiver to receiver, so it reads few lanes however many are due, waiting or busy. It reads more than
     `limit`, for the case that other processes claim the first ones at the same time.
     """
+    if tx.is_distributed:
+        return await _claim_on_nodes(tx, process, limit=limit, lease=lease, busy=busy, busy_tenants=busy_tenants)
     rows = await tx.fetch(
         """
         with recursive receivers (tenant_id, webhook_id) as (
@@ -188,6 +190,45 @@ async def claim(
         list(busy_tenants),
     )
     return [LaneKey(*row) for row in rows]
+
+
+async def _claim_on_nodes(
+    tx: Transaction,
+    process: UUID,
+    *,
+    limit: int,
+    lease: timedelta,
+    busy: Sequence[ReceiverKey],
+    busy_tenants: Sequence[TenantId],
+) -> list[LaneKey]:
+    """Claim as `claim`, where tenants are on several nodes: find due lanes on all nodes, then claim one by one."""
+    due = await tx.fetch(
+        """
+        select tenant_id, webhook_id, lane from webhook_lanes
+        where due_at <= statement_timestamp() and (locked_until is null or locked_until < statement_timestamp())
+          and tenant_id <> all($2::uuid[]) and tenant_id::text || webhook_id::text <> all($3::text[])
+        order by due_at limit $1
+        """,
+        limit,
+        list(busy_tenants),
+        [f"{one.tenant_id}{one.webhook_id}" for one in busy],
+    )
+    claimed: list[LaneKey] = []
+    # in one order, in which no two processes wait for each other
+    for lane in sorted(LaneKey(*row) for row in due):
+        done = await tx.execute(
+            """
+            update webhook_lanes l set locked_by = $4, locked_until = statement_timestamp() + $5
+            where l.tenant_id = $1 and l.webhook_id = $2 and l.lane = $3 and l.due_at <= statement_timestamp()
+              and (l.locked_until is null or l.locked_until < statement_timestamp())
+            """,
+            *lane,
+            process,
+            lease,
+        )
+        if done:
+            claimed.append(lane)
+    return claimed
 
 
 async def renew(tx: Transaction, process: UUID, lane: LaneKey, *, lease: timedelta) -> bool:

@@ -85,32 +85,35 @@ _WANTED = Query(select(_W.tenant_id, _W.event_types).where(_W.is_enabled))
 _LOCK_TENANT = Query(select(func.pg_advisory_xact_lock(bindparam("key"))))
 
 
-def insert_events(tenant_id: TenantId, events: Sequence[str], *, retry_for_s: float) -> str:
-    """Return the statement that stores events for the enabled webhooks that want them, and makes their lanes due.
+def insert_events(tenant_id: TenantId, events: Mapping[UUID, str], *, retry_for_s: float) -> str:
+    """Return the statements that store events for the enabled webhooks that want them, and make their lanes due.
 
-    `events` are rows of SQL literals: number, event_id, event_type, lane, conversation_id, object_id, project. It
-    locks lanes in the order of their keys. An event without a project has that of its conversation.
+    `events` has rows of SQL literals by event id: number, event_id, event_type, lane, conversation_id, object_id,
+    project. The second statement locks lanes in the order of their keys. An event without a project has that of its
+    conversation.
     """
+    ids = ", ".join(f"'{event_id}'" for event_id in events)
     return f"""
-        with event (number, event_id, event_type, lane, conversation_id, object_id, project) as (
-            values {", ".join(events)}
-        ), stored as (
-            insert into webhook_deliveries (tenant_id, webhook_id, event_id, event_type, lane, conversation_id,
-                                            object_id, recorded_at, retry_until)
-            select w.tenant_id, w.id, event.event_id, event.event_type, event.lane, event.conversation_id,
-                   event.object_id, clock_timestamp(), clock_timestamp() + make_interval(secs => {float(retry_for_s)})
-            from event join webhooks w on w.tenant_id = '{tenant_id}' and w.is_enabled
-                and (w.event_types is null or event.event_type = any(w.event_types))
-                and (w.project is null or w.project = coalesce(event.project, (
-                    select c.project from conversations c
-                    where c.tenant_id = '{tenant_id}' and c.id = event.conversation_id
-                )))
-            order by event.number, w.id
-            returning tenant_id, webhook_id, lane
-        )
+        insert into webhook_deliveries (tenant_id, webhook_id, event_id, event_type, lane, conversation_id, object_id,
+                                        recorded_at, retry_until)
+        select w.tenant_id, w.id, event.event_id, event.event_type, event.lane, event.conversation_id,
+               event.object_id, statement_timestamp(),
+               statement_timestamp() + make_interval(secs => {float(retry_for_s)})
+        from webhooks w join (
+            values {", ".join(events.values())}
+        ) as event (number, event_id, event_type, lane, conversation_id, object_id, project)
+            on (w.event_types is null or event.event_type = any(w.event_types))
+            and (w.project is null or w.project = coalesce(event.project, (
+                select c.project from conversations c
+                where c.tenant_id = '{tenant_id}' and c.id = event.conversation_id
+            )))
+        where w.tenant_id = '{tenant_id}' and w.is_enabled
+        order by event.number, w.id;
         insert into webhook_lanes (tenant_id, webhook_id, lane, due_at)
-        select tenant_id, webhook_id, lane, clock_timestamp() from stored
-        group by tenant_id, webhook_id, lane order by webhook_id, lane
+        select w.tenant_id, w.id, d.lane, statement_timestamp() from webhooks w
+        join webhook_deliveries d on d.tenant_id = w.tenant_id and d.webhook_id = w.id and d.event_id in ({ids})
+        where w.tenant_id = '{tenant_id}' and w.is_enabled
+        group by w.tenant_id, w.id, d.lane order by w.id, d.lane
         on conflict (tenant_id, webhook_id, lane) do update set due_at = webhook_lanes.due_at
     """  # noqa: S608
 

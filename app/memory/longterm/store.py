@@ -66,9 +66,11 @@ _LOCK_SHARED = Query(
     select(_M.id).where(*equals(memories, "tenant_id"), is_any(_M.id, "ids")).order_by(_M.id).with_for_update(read=True)
 )
 _DELETE = Query(delete_from(memories).where(*equals(memories, "tenant_id", "id")))
-_DELETE_EXPIRED = Query(
-    delete_some(memories, _M.expires_at <= func.now(), skip_locked=True).returning(_M.tenant_id, _M.id)
-)
+
+
+@compiled
+def _delete_expired(*, skip_locked: bool) -> ClauseElement:
+    return delete_some(memories, _M.expires_at <= func.now(), skip_locked=skip_locked).returning(_M.tenant_id, _M.id)
 
 
 def _row(row: asyncpg.Record) -> MemoryRow:
@@ -219,5 +221,5 @@ async def delete_expired(tx: Transaction, limit: int) -> list[tuple[TenantId, UU
 
     Memories that another transaction has locked are skipped.
     """
-    rows = await _DELETE_EXPIRED.fetch(tx, limit=limit)
+    rows = await _delete_expired(skip_locked=not tx.is_distributed).fetch(tx, limit=limit)
     return [(TenantId(row["tenant_id"]), row["id"]) for row in rows]

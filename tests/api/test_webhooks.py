@@ -1014,7 +1014,7 @@ def test_a_statement_of_the_commit_has_no_text_of_a_caller() -> None:
     from app.webhooks.outbox import WebhookOutbox  # noqa: PLC0415
 
     outbox = WebhookOutbox(None, settings=WebhookSettings(), notify=lambda: None)  # type: ignore[arg-type]
-    tx = Transaction(None, None, is_distributed=False)  # type: ignore[arg-type]
+    tx = Transaction(None, None)  # type: ignore[arg-type]
     outbox.record(tx, uuid.uuid4(), EventType.FACT_DELETED, [uuid.uuid4()], project="'; drop table turns; --")  # type: ignore[arg-type]
     [statement] = tx.at_commit
     assert callable(statement)

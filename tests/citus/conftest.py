@@ -6,8 +6,17 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from app.core.database import schema
+from tests.support.api import Client, Service, open_service
 from tests.support.citus import CitusDatabase, CitusNodes, CitusServers, required_programs
-from tests.support.postgres import connect_nodes, drop_database, prepare_server, superuser
+from tests.support.postgres import (
+    TestDatabase,
+    clone_template,
+    connect_nodes,
+    drop_database,
+    make_template,
+    prepare_server,
+    superuser,
+)
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +49,36 @@ async def empty(servers: CitusServers) -> AsyncIterator[CitusDatabase]:
     await prepared.fetch(f"alter database {name} owner to {schema.OWNER_ROLE}")
     yield prepared
     await drop_database(servers, name)
+
+
+# not those of the other tests, which are made once for all of them
+
+
+@pytest.fixture(scope="session")
+async def database(servers: CitusServers) -> AsyncIterator[TestDatabase]:
+    """A distributed database."""
+    name = f"turnkeep_nodes_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    await make_template(servers)
+    yield await clone_template(servers, name)
+    await drop_database(servers, name)
+
+
+@pytest.fixture(scope="session")
+async def service(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """An app on it."""
+    async with open_service(database, tmp_path_factory.mktemp("data")) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(service: Service) -> AsyncIterator[Client]:
+    """A client of a fresh tenant."""
+    async with await service.new_tenant() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def other(service: Service) -> AsyncIterator[Client]:
+    """A client of another fresh tenant."""
+    async with await service.new_tenant() as opened:
+        yield opened

@@ -270,8 +270,8 @@ async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], 
         f"""
         update turns set {_EMPTIED}, content_tokens = 0, index_state = 'none',
             erased_at = least(erased_at, {NOW_SQL}), rev = $3,
-            superseded_by = case status when 'pending' then id else superseded_by end,
-            status = case status when 'pending' then 'aborted' else status end
+            superseded_by = case when status = 'pending' then id else superseded_by end,
+            status = case when status = 'pending' then 'aborted' else status end
         where tenant_id = $1 and id = any($2::uuid[])
         """,  # noqa: S608
         tenant_id, turn_ids, rev,

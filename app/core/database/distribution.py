@@ -76,10 +76,11 @@ _ON_SHARDS: Final = (
     _NOTE_REMOVED,
     _SHARD_OF_TENANT,
     _STAMP_AUDITED,
-    "create or replace trigger index_entries_inserted before insert on index_entries"
-    " for each row execute function stamp_inserted_entry()",
-    "create or replace trigger audit_unsealed_inserted before insert on audit_unsealed"
-    " for each row execute function stamp_audit_entry()",
+    *(
+        f"create or replace trigger {table}_inserted before insert on {table}"
+        f" for each row execute function {function}()"
+        for table, function in (("index_entries", "stamp_inserted_entry"), ("audit_unsealed", "stamp_audit_entry"))
+    ),
     f"grant insert (recorded_at) on audit_unsealed to {APP_ROLE}",
 )
 

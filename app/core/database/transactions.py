@@ -61,13 +61,15 @@ _CONTENTION_ERRORS = (
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
-    __slots__ = ("_connection", "after_commit", "at_commit", "is_distributed", "statements", "tenant_id")
+    __slots__ = ("_connection", "after_commit", "at_commit", "node_settings", "statements", "tenant_id")
 
-    def __init__(self, connection: Connection, tenant_id: TenantId | None, *, is_distributed: bool) -> None:
+    def __init__(
+        self, connection: Connection, tenant_id: TenantId | None, *, node_settings: Mapping[str, str] | None = None
+    ) -> None:
         self._connection = connection
         self.tenant_id = tenant_id
-        self.is_distributed = is_distributed
-        """Whether the tables may be distributed over the nodes of Citus, which cannot run every statement."""
+        self.node_settings = node_settings
+        """Settings that only the session on the coordinator of a Citus has; None on a single server."""
         self.statements = 0
         """The number of statements so far, without BEGIN and its like."""
         self.after_commit: list[Callable[[], None]] = []
@@ -80,6 +82,16 @@ class Transaction:
 
         They take no round trip of their own. A function is called for its statement when the transaction commits.
         """
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the tables may be distributed over the nodes of Citus, which cannot run every statement."""
+        return self.node_settings is not None
+
+    async def set_on_nodes(self) -> None:
+        """Set until the transaction ends what a session on a single server is set to, if there are several nodes."""
+        for name, value in (self.node_settings or {}).items():
+            await self.execute(f"set local {name} = '{value}'")
 
     async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
         """Return all rows of one statement."""
@@ -177,7 +189,7 @@ class _OpenTransaction:
     """
 
     __slots__ = (
-        *("_begin", "_inside", "_is_distributed", "_pool", "_pooled"),
+        *("_begin", "_inside", "_node_settings", "_pool", "_pooled"),
         *("_started", "_tenant_id", "_token", "_transaction"),
     )
 
@@ -188,13 +200,13 @@ class _OpenTransaction:
         *,
         begin: str,
         tenant_id: TenantId | None,
-        is_distributed: bool,
+        node_settings: Mapping[str, str] | None,
     ) -> None:
         self._pool = pool
         self._inside = inside
         self._begin = begin
         self._tenant_id = tenant_id
-        self._is_distributed = is_distributed
+        self._node_settings = node_settings
         self._started: float
         self._pooled: PooledConnection
         self._token: Token[bool]
@@ -207,7 +219,9 @@ class _OpenTransaction:
         try:
             self._pooled = pooled = await self._pool.acquire()
             try:
-                await pooled.connection.execute(self._begin)
+                # Citus sends the message of a `set local` to the nodes, where `begin` has been sent already
+                for message in (self._begin,) if self._node_settings is None else self._begin.split("; "):
+                    await pooled.connection.execute(message)
             except BaseException:
                 self._pool.discard(pooled)
                 raise
@@ -215,7 +229,7 @@ class _OpenTransaction:
             _raise_translated(error)
             raise
         self._token = self._inside.set(True)
-        self._transaction = Transaction(pooled.connection, self._tenant_id, is_distributed=self._is_distributed)
+        self._transaction = Transaction(pooled.connection, self._tenant_id, node_settings=self._node_settings)
         return self._transaction
 
     async def __aexit__(
@@ -280,8 +294,9 @@ class Database:
         self._pool: ConnectionPool | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
-        self._settings = _set_local(options.session_settings if options.through_pooler else {})
-        self._is_distributed = False
+        settings = options.session_settings if options.through_pooler else {}
+        self._settings = "".join(f"; set local {name} = '{value}'" for name, value in settings.items())
+        self._node_settings: Mapping[str, str] | None = None
 
     async def open(self) -> None:
         """Connect. Raises Unavailable if the server does not answer."""
@@ -319,10 +334,8 @@ class Database:
         try:
             # one transaction: behind a pooler, the next one may get another connection
             async with connection.transaction():
-                self._is_distributed = await _prepare_connection(connection)
-                if self._is_distributed and not options.through_pooler:
-                    # nodes get what a transaction sets, and nothing of a session
-                    self._settings = _set_local(options.server_settings)
+                if await _prepare_connection(connection):
+                    self._node_settings = options.server_settings
                 if options.standby_of is not None and await _identify(connection) != options.standby_of:
                     raise ConnectionError("the server has a copy of another database")  # noqa: TRY301
         except BaseException:
@@ -444,12 +457,8 @@ class Database:
             self._inside,
             begin=begin + self._settings,
             tenant_id=tenant_id,
-            is_distributed=self._is_distributed,
+            node_settings=self._node_settings,
         )
-
-
-def _set_local(settings: Mapping[str, str]) -> str:
-    return "".join(f"; set local {name} = '{value}'" for name, value in settings.items())
 
 
 def read_transaction(

@@ -111,6 +111,7 @@ async def measure_scope(
     """Measure the scope: all of it, or up to `max_entries`."""
     # the generic plan would sort all vectors of a large tenant, so each later statement is planned for its tenant
     await tx.execute("set local plan_cache_mode = force_custom_plan")
+    await tx.set_on_nodes()
     search = SearchStatement(tenant_id, scope)
     max_size = search.args.add(max_entries)
     sql = f"""

@@ -13,8 +13,8 @@ from hypothesis import settings as hypothesis_settings
 from app.core.telemetry import configure_logging
 from app.settings import Settings
 from tests.support.api import Client, Service, open_service
-from tests.support.contract import never_answered
 from tests.support.citus import start_citus
+from tests.support.contract import never_answered
 from tests.support.postgres import (
     CITUS,
     CONTAINER,

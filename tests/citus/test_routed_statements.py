@@ -87,7 +87,8 @@ async def walk(client: Client, service: Service) -> None:
     await client.delete(f"{path}/turns/{turns[-1]['id']}")
     await client.get(f"{path}/verify")
     opened = await client.post(f"{path}/turns/open", json={"turn": {"role": "assistant"}, "writer": "w"})
-    streamed = f"{path}/turns/{opened.json()['turn_id']}"
+    assert opened.status_code == 201, opened.text
+    streamed = f"{path}/turns/{opened.json()['turn']['id']}"
     await client.post(f"{streamed}/chunks?durable=true", json={"offset": 0, "delta": "hello"})
     await client.post(f"{streamed}/commit", json={})
     fact = {"subject": "ann", "predicate": "likes", "object": "tea", "source_turn_ids": [turns[1]["id"]]}

@@ -17,7 +17,7 @@ import asyncpg
 
 from app.core.database import distribution, schema
 from app.core.database.revisions import migrations_path
-from app.core.database.transactions import APP_ROLE, OPS_ROLE
+from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.core.embedded_postgres.server import EmbeddedPostgres
 
 VARIABLE = "TURNKEEP_TEST_POSTGRES"
@@ -101,6 +101,8 @@ async def prepare_server(servers: Servers, connection: "asyncpg.Connection[async
     """Make the roles, and an empty database; on a server that asks for passwords, the roles can log in too."""
     # on a Citus from the database itself, so that the roles come to all nodes
     await schema.prepare_server(servers.url(None, database if servers.workers else "postgres"), database=database)
+    if servers.workers:
+        await _on_each_node(servers, connection, f"alter role {SEARCH_ROLE} login")
     if servers.password is not None:
         quoted = await connection.fetchval("select quote_literal($1::text)", servers.password)
         for role in (schema.OWNER_ROLE, APP_ROLE, OPS_ROLE):

@@ -190,7 +190,7 @@ async def copy_entries(
     """Copy entries into another conversation; pairs are (entry, its copy, the copy's position)."""
     rows = await tx.fetch(
         """
-        insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
+        insert into index_entries as made (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
                                    position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
                                    dates, terms, cues, analyser, language)
         select e.tenant_id, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
@@ -198,7 +198,7 @@ async def copy_entries(
                e.terms, e.cues, e.analyser, e.language
         from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
         join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
-        returning entry_id, vectors_due, dates is null as undated, language
+        returning made.entry_id, made.vectors_due, made.dates is null as undated, made.language
         """,
         tenant_id,
         conversation_id,

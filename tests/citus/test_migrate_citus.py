@@ -148,7 +148,7 @@ async def test_a_transaction_sees_and_writes_rows_of_its_tenant_only(distributed
     (row,) = await as_app(distributed, TENANT, of_any)
     assert str(row["tenant_id"]) == TENANT
     assert await as_app(distributed, TENANT, f"{of_any} where tenant_id = '{OTHER}'") == []
-    foreign = f"insert into webhook_lanes (tenant_id, webhook_id, lane) values ('{OTHER}', '{OTHER}', '{OTHER}')"
+    foreign = f"insert into webhook_lanes (tenant_id, webhook_id, lane) values ('{OTHER}', '{OTHER}', '{OTHER}')"  # noqa: S608
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
         await as_app(distributed, TENANT, foreign)
 
@@ -160,18 +160,19 @@ async def test_an_entry_has_the_number_of_its_transaction_on_the_node_and_its_de
     (before,) = await as_app(distributed, TENANT, f"select count(*) as n, max(changed)::text as last {entries}")
     assert before["n"] == 3
     insert = f"""
-        insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length, lexemes)
+        insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length,
+                                   lexemes)
         values ('{TENANT}', '{OTHER}', 'turn', '{CONVERSATION}', 'default', now(), 1, 'parrot')
-        """
+        """  # noqa: S608
     number = f"select pg_current_xact_id()::text as now, changed::text {entries} and entry_id = '{OTHER}'"
     (row,) = await as_app(distributed, TENANT, insert, number)
     assert row["changed"] == row["now"]
-    change = f"update index_entries set live = false where tenant_id = '{TENANT}' and entry_id = '{OTHER}'"
+    change = f"update index_entries set live = false where tenant_id = '{TENANT}' and entry_id = '{OTHER}'"  # noqa: S608
     (again,) = await as_app(distributed, TENANT, change, number)
     assert again["changed"] == again["now"] != row["now"]
-    removed = f"select count(*) as n from index_removals where tenant_id = '{TENANT}'"
+    removed = f"select count(*) as n from index_removals where tenant_id = '{TENANT}'"  # noqa: S608
     # by a cascade, too
-    deletion = f"delete from conversations where tenant_id = '{TENANT}' and id = '{CONVERSATION}'"
+    deletion = f"delete from conversations where tenant_id = '{TENANT}' and id = '{CONVERSATION}'"  # noqa: S608
     (found,) = await as_app(distributed, TENANT, deletion, removed)
     assert found["n"] == 4
     assert await as_app(distributed, TENANT, f"select 1 {entries}") == []
@@ -182,10 +183,10 @@ async def test_an_entry_has_the_number_of_its_transaction_on_the_node_and_its_de
 async def test_the_shard_of_a_tenant_has_a_number_of_its_node(distributed: CitusDatabase) -> None:
     statement = f"""
         select shard_of_tenant(tenant_id) as shard, tableoid from index_entries where tenant_id = '{OTHER}' limit 1
-        """
+        """  # noqa: S608
     (row,) = await as_app(distributed, OTHER, statement)
     assert row["shard"] == row["tableoid"]
-    empty = f"select (select count(*) from turns where tenant_id = '{OTHER}') as n, shard_of_tenant('{OTHER}') as shard"
+    empty = f"select (select count(*) from turns where tenant_id = '{OTHER}') as n, shard_of_tenant('{OTHER}') as shard"  # noqa: S608
     assert [dict(found) for found in await as_app(distributed, OTHER, empty)] == [{"n": 0, "shard": row["shard"]}]
 
 

@@ -118,10 +118,14 @@ async def test_every_statement_of_a_tenant_goes_to_one_shard_or_is_listed_with_i
             continue
         await connection.execute("begin")
         await connection.execute(f"set local app.tenant = '{one.tenant_id}'")
-        (row,) = await connection.fetch(f"explain (format json) {one.sql}", *one.args)
+        try:
+            (row,) = await connection.fetch(f"explain (format json) {one.sql}", *one.args)
+            shards = str(shards_of(json.loads(row[0])))
+        except asyncpg.PostgresError as error:
+            shards = str(error)
         await connection.execute("rollback")
-        if shards_of(json.loads(row[0])) not in ([], [0], [1]) and not text.lower().startswith(tuple(ACROSS_TENANTS)):
-            wrong.append(text)
+        if shards not in {"[]", "[0]", "[1]"} and not text.lower().startswith(tuple(ACROSS_TENANTS)):
+            wrong.append(f"{shards}: {text}")
     await connection.close()
     assert len(sent) > 80, "the statements were recorded"
     assert wrong == []

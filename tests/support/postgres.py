@@ -175,7 +175,7 @@ async def _end_sessions(servers: Servers, connection: "asyncpg.Connection[asyncp
         servers,
         connection,
         f"alter database {database} allow_connections false",
-        f"select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{database}'",
+        f"select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{database}'",  # noqa: S608
     )
 
 

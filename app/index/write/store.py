@@ -190,9 +190,9 @@ async def copy_entries(
     """Copy entries into another conversation; pairs are (entry, its copy, the copy's position)."""
     rows = await tx.fetch(
         """
-        insert into index_entries as made (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
-                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
-                                   dates, terms, cues, analyser, language)
+        insert into index_entries as made (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor,
+                                           role, position, session, occurred_at, metadata, vectors_due, doc_length,
+                                           lexemes, asks, dates, terms, cues, analyser, language)
         select e.tenant_id, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
                e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.asks, e.dates,
                e.terms, e.cues, e.analyser, e.language

@@ -63,6 +63,17 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
     )
 
 
+async def _dropping_spaces(tx: Transaction) -> str:
+    """Return SQL of the ids of spaces that are being dropped.
+
+    On Citus they are read first: an insertion that reads a table without a tenant goes to all shards.
+    """
+    sql = "select s.id from embedding_spaces s where s.state = 'dropping'"
+    if not tx.is_distributed:
+        return sql
+    return ", ".join(["0", *(str(int(row["id"])) for row in await tx.fetch(sql))])
+
+
 async def insert_vectors(
     tx: Transaction, tenant_id: TenantId, space_id: int, vectors: Mapping[UUID, Sequence[FloatVector]]
 ) -> None:
@@ -79,14 +90,13 @@ async def insert_vectors(
     if not parts:
         return
     await tx.execute(
-        """
+        f"""
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
         select o.tenant_id, u.entry_id, $2, u.part, u.embedding
-        from tenants o join embedding_spaces s on s.id = $2 and s.state <> 'dropping'
-        cross join unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
-        where o.tenant_id = $1
+        from tenants o cross join unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
+        where o.tenant_id = $1 and $2::integer not in ({await _dropping_spaces(tx)})
         on conflict do nothing
-        """,
+        """,  # noqa: S608
         tenant_id,
         space_id,
         [part[0] for part in parts],
@@ -213,13 +223,13 @@ async def copy_entries(
 async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int | None]]) -> None:
     """Copy the vectors of entries to their copies, in every space except those that are being dropped."""
     await tx.execute(
-        """
+        f"""
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
         select v.tenant_id, u.copy_id, v.space_id, v.part, v.embedding
         from unnest($2::uuid[], $3::uuid[]) as u (entry_id, copy_id)
         join vectors v on v.tenant_id = $1 and v.entry_id = u.entry_id
-        where v.space_id not in (select s.id from embedding_spaces s where s.state = 'dropping')
-        """,
+        where v.space_id not in ({await _dropping_spaces(tx)})
+        """,  # noqa: S608
         tenant_id,
         [pair[0] for pair in pairs],
         [pair[1] for pair in pairs],

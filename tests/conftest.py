@@ -13,8 +13,10 @@ from hypothesis import settings as hypothesis_settings
 from app.core.telemetry import configure_logging
 from app.settings import Settings
 from tests.support.api import Client, Service, open_service
+from tests.support.citus import start_citus
 from tests.support.contract import never_answered
 from tests.support.postgres import (
+    CITUS,
     CONTAINER,
     VARIABLE,
     NoContainerError,
@@ -64,6 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
         except NoContainerError as error:
             raise pytest.UsageError(str(error)) from None
         config.add_cleanup(stop)
+    elif os.environ.get(VARIABLE) == CITUS:
+        nodes = start_citus()
+        config.add_cleanup(nodes.stop)
 
 
 def pytest_collection_finish() -> None:

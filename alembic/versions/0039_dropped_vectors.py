@@ -1,12 +1,12 @@
 """Vectors that are dropped in conversations without use: marks of conversations, heads and index entries.
 
-Revises: 0037
+Revises: 0038
 """
 
 from alembic import op
 
 revision = "0039"
-down_revision = "0037"
+down_revision = "0038"
 branch_labels = None
 depends_on = None
 

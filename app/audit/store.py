@@ -75,7 +75,9 @@ async def insert_sealed(tx: Transaction, chained: Sequence[ChainedEntry]) -> Non
         f"insert into audit_entries ({_COLUMNS}, day, number, hash)"  # noqa: S608
         f" select a, b, c, d, e, f, g, h, i, j, k, l, m::jsonb, n, o, p, q"
         f" from unnest({_ARRAYS}, $15::date[], $16::bigint[], $17::bytea[])"
-        " as t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q)",
+        " as t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q)"
+        # with a returned column, Citus does not copy the rows to the nodes, which row-level security refuses
+        " returning number",
         *_arrays([one.entry for one in chained]),
         [one.day for one in chained],
         [one.number for one in chained],
@@ -105,11 +107,11 @@ async def store_chain_ends(tx: Transaction, ends: Sequence[ChainEnd]) -> None:
     await tx.execute(
         """
         insert into audit_days
-            (tenant_id, day, ordinal, entries, hash, previous_day, previous_entries, previous_hash)
-        select * from unnest(
-            $1::uuid[], $2::date[], $3::integer[], $4::bigint[], $5::bytea[], $6::date[], $7::bigint[], $8::bytea[])
+            (tenant_id, day, ordinal, entries, hash, previous_day, previous_entries, previous_hash, sealed_at)
+        select u.*, now() from unnest(
+            $1::uuid[], $2::date[], $3::integer[], $4::bigint[], $5::bytea[], $6::date[], $7::bigint[], $8::bytea[]) u
         on conflict (tenant_id, day) do update
-        set entries = excluded.entries, hash = excluded.hash, sealed_at = now()
+        set entries = excluded.entries, hash = excluded.hash, sealed_at = excluded.sealed_at
         """,
         [end.tenant_id for end in ends],
         [end.day for end in ends],

@@ -18,6 +18,7 @@ commands = typer.Typer()
 def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Only print the migrations as SQL.")] = False,  # noqa: FBT002
     force: Annotated[bool, typer.Option("--force", help="Even while incompatible replicas run.")] = False,  # noqa: FBT002
+    citus: Annotated[bool, typer.Option("--citus", help="Then distribute the tables by tenant.")] = False,  # noqa: FBT002
 ) -> None:
     """Bring the database to this release's schema."""
     from app.core.database import schema
@@ -36,6 +37,9 @@ def migrate(
         try:
             await server.start()
             await server.migrate(force=force)
+            if citus:
+                tables = await server.distribute()
+                typer.echo(f"Distributed {len(tables)} tables." if tables else "All tables are distributed.", err=True)
             return await server.current_version()
         finally:
             await server.stop()

@@ -9,8 +9,6 @@ from uuid import UUID
 import asyncpg
 from sqlalchemy import (
     ClauseElement,
-    ColumnElement,
-    DateTime,
     Interval,
     Text,
     bindparam,
@@ -25,6 +23,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from app.core.database.metadata import jobs
 from app.core.database.queries import (
+    NOW,
     Query,
     after_key,
     arguments,
@@ -33,6 +32,7 @@ from app.core.database.queries import (
     delete_some,
     equals,
     given,
+    milliseconds,
     page,
 )
 from app.core.database.transactions import Transaction, row_as
@@ -74,18 +74,14 @@ class LostOperation:
     error: str | None
 
 
-def _now() -> ColumnElement[datetime]:
-    """Return the time of the database, in milliseconds."""
-    return func.date_trunc("milliseconds", func.clock_timestamp(), type_=DateTime(timezone=True))
-
-
 _O = operations.c
+_NOW = milliseconds(NOW)
 _THIS = equals(operations, "tenant_id", "id")
 _OF_RUN = (*_THIS, _O.run == bindparam("run"), _O.ended_at.is_(None))
 _ROW = columns(operations, OperationRow)
 _INSERT = Query(
     insert(operations)
-    .values(**arguments("tenant_id", "id", "kind", "key_id", "parameters"), status="queued", created_at=_now())
+    .values(**arguments("tenant_id", "id", "kind", "key_id", "parameters"), status="queued", created_at=_NOW)
     .returning(*operations.c)
 )
 _COUNT_OPEN = Query(select(func.count().label("count")).where(*equals(operations, "tenant_id"), _O.ended_at.is_(None)))
@@ -95,7 +91,7 @@ _BEGIN = Query(
     update(operations)
     .values(
         status=case((_O.status == "queued", "running"), else_=_O.status),
-        started_at=func.coalesce(_O.started_at, _now()),
+        started_at=func.least(_O.started_at, _NOW),
         run=_O.run + 1,
     )
     .where(*_THIS, _O.ended_at.is_(None))
@@ -106,16 +102,6 @@ _CHECKPOINT = Query(
 )
 _REQUEST_CANCEL = Query(
     update(operations).values(status="cancelling").where(*_THIS, _O.ended_at.is_(None)).returning(*operations.c)
-)
-_END = Query(
-    update(operations)
-    .values(
-        **arguments("status", "result", "error"),
-        parameters=null(),
-        state=null(),
-        ended_at=func.greatest(func.coalesce(bindparam("ended_at", type_=_O.ended_at.type), _now()), _O.started_at),
-    )
-    .where(*_OF_RUN)
 )
 _DELETE_ENDED = Query(delete_some(operations, _O.ended_at < func.now() - bindparam("age", type_=Interval)))
 _J = jobs.c
@@ -215,7 +201,7 @@ async def end(
     ended_at: datetime | None,
 ) -> bool:
     """End an operation and remove its parameters; false if another run has replaced this one."""
-    count = await _END.execute(
+    count = await _end(at_a_given_time=ended_at is not None).execute(
         tx,
         tenant_id=tenant_id,
         id=operation_id,
@@ -223,9 +209,24 @@ async def end(
         status=status,
         result=_written(result),
         error=error,
-        ended_at=ended_at,
+        **given(ended_at=ended_at),
     )
     return count == 1
+
+
+@compiled
+def _end(*, at_a_given_time: bool) -> ClauseElement:
+    ended_at = bindparam("ended_at", type_=_O.ended_at.type) if at_a_given_time else _NOW
+    return (
+        update(operations)
+        .values(
+            **arguments("status", "result", "error"),
+            parameters=null(),
+            state=null(),
+            ended_at=func.greatest(ended_at, _O.started_at),
+        )
+        .where(*_OF_RUN)
+    )
 
 
 @compiled

@@ -11,6 +11,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from app.core.database.queries import (
+    NOW,
     Query,
     after_key,
     arguments,
@@ -68,8 +69,7 @@ class ReceiverKey(NamedTuple):
 _D, _L = webhook_deliveries.c, webhook_lanes.c
 _OF_LANE = equals(webhook_lanes, "tenant_id", "webhook_id", "lane")
 _MINE = (*_OF_LANE, _L.locked_by == bindparam("process"))
-_NOW = func.clock_timestamp()
-_UNTIL = _NOW + bindparam("lease", type_=Interval)
+_UNTIL = NOW + bindparam("lease", type_=Interval)
 _THIS = equals(webhook_deliveries, "tenant_id", "webhook_id", "event_id")
 _ROW = (
     *columns(webhook_deliveries, DeliveryRow, but=("due_at",)),
@@ -84,7 +84,7 @@ _WITH_LANE = webhook_deliveries.outerjoin(
 _RENEW = Query(update(webhook_lanes).values(locked_until=_UNTIL).where(*_MINE))
 _RELEASE = Query(
     update(webhook_lanes)
-    .values(locked_by=None, locked_until=None, due_at=_NOW + bindparam("delay", type_=Interval))
+    .values(locked_by=None, locked_until=None, due_at=NOW + bindparam("delay", type_=Interval))
     .where(*_MINE)
 )
 _PARK = Query(update(webhook_lanes).values(locked_by=None, locked_until=None, due_at=sql("'infinity'")).where(*_MINE))
@@ -99,7 +99,7 @@ _FIRST_PENDING = Query(
 _RECORD = Query(
     update(webhook_deliveries)
     .values(
-        **arguments("status", "last_status", "last_error", "delivered_at"), attempts=_D.attempts + 1, attempted_at=_NOW
+        **arguments("status", "last_status", "last_error", "delivered_at"), attempts=_D.attempts + 1, attempted_at=NOW
     )
     .where(*_THIS)
 )
@@ -107,21 +107,21 @@ _FIND = Query(select(*_ROW).select_from(_WITH_LANE).where(*_THIS))
 _INSERT = Query(
     insert(webhook_deliveries).values(
         **arguments("tenant_id", "webhook_id", "event_id", "event_type", "lane", "object_id"),
-        recorded_at=_NOW,
-        retry_until=_NOW + bindparam("retry_for", type_=Interval),
+        recorded_at=NOW,
+        retry_until=NOW + bindparam("retry_for", type_=Interval),
     )
 )
 _REPLAY = Query(
     update(webhook_deliveries)
-    .values(status="pending", attempts=0, retry_until=_NOW + bindparam("retry_for", type_=Interval))
+    .values(status="pending", attempts=0, retry_until=NOW + bindparam("retry_for", type_=Interval))
     .where(*equals(webhook_deliveries, "tenant_id", "webhook_id"), is_any(_D.event_id, "event_ids"))
 )
 _RESUME = Query(
     update(webhook_lanes)
-    .values(due_at=func.least(_L.due_at, _NOW))
+    .values(due_at=func.least(_L.due_at, NOW))
     .where(*equals(webhook_lanes, "tenant_id", "webhook_id"))
 )
-_OLD = _D.recorded_at < _NOW - bindparam("age", type_=Interval)
+_OLD = _D.recorded_at < NOW - bindparam("age", type_=Interval)
 _DELETE_OLD = Query(delete_some(webhook_deliveries, _OLD))
 _DELETE_OF = Query(delete_some(webhook_deliveries, *equals(webhook_deliveries, "tenant_id", "webhook_id")))
 _LANES_OF = Query(
@@ -146,6 +146,8 @@ async def claim(
     It steps from receiver to receiver, so it reads few lanes however many are due, waiting or busy. It reads more than
     `limit`, for the case that other processes claim the first ones at the same time.
     """
+    if tx.is_distributed:
+        return await _claim_on_nodes(tx, process, limit=limit, lease=lease, busy=busy, busy_tenants=busy_tenants)
     rows = await tx.fetch(
         """
         with recursive receivers (tenant_id, webhook_id) as (
@@ -175,7 +177,7 @@ async def claim(
               and (l.locked_until is null or l.locked_until < statement_timestamp())
             order by due.due_at limit $2 for update of l skip locked
         )
-        update webhook_lanes l set locked_by = $1, locked_until = clock_timestamp() + $3
+        update webhook_lanes l set locked_by = $1, locked_until = statement_timestamp() + $3
         from picked
         where l.tenant_id = picked.tenant_id and l.webhook_id = picked.webhook_id and l.lane = picked.lane
         returning l.tenant_id, l.webhook_id, l.lane
@@ -188,6 +190,45 @@ async def claim(
         list(busy_tenants),
     )
     return [LaneKey(*row) for row in rows]
+
+
+async def _claim_on_nodes(
+    tx: Transaction,
+    process: UUID,
+    *,
+    limit: int,
+    lease: timedelta,
+    busy: Sequence[ReceiverKey],
+    busy_tenants: Sequence[TenantId],
+) -> list[LaneKey]:
+    """Claim as `claim`, where tenants are on several nodes: find due lanes on all nodes, then claim one by one."""
+    due = await tx.fetch(
+        """
+        select tenant_id, webhook_id, lane from webhook_lanes
+        where due_at <= statement_timestamp() and (locked_until is null or locked_until < statement_timestamp())
+          and tenant_id <> all($2::uuid[]) and tenant_id::text || webhook_id::text <> all($3::text[])
+        order by due_at limit $1
+        """,
+        limit,
+        list(busy_tenants),
+        [f"{one.tenant_id}{one.webhook_id}" for one in busy],
+    )
+    claimed: list[LaneKey] = []
+    # in one order, in which no two processes wait for each other
+    for lane in sorted(LaneKey(*row) for row in due):
+        done = await tx.execute(
+            """
+            update webhook_lanes l set locked_by = $4, locked_until = statement_timestamp() + $5
+            where l.tenant_id = $1 and l.webhook_id = $2 and l.lane = $3 and l.due_at <= statement_timestamp()
+              and (l.locked_until is null or l.locked_until < statement_timestamp())
+            """,
+            *lane,
+            process,
+            lease,
+        )
+        if done:
+            claimed.append(lane)
+    return claimed
 
 
 async def renew(tx: Transaction, process: UUID, lane: LaneKey, *, lease: timedelta) -> bool:
@@ -273,7 +314,8 @@ async def make_due(tx: Transaction, tenant_id: TenantId, webhook_id: UUID, lanes
     await tx.execute(
         """
         insert into webhook_lanes (tenant_id, webhook_id, lane, due_at)
-        select $1, $2, lane, clock_timestamp() from unnest($3::uuid[]) as lane
+        select o.tenant_id, $2, lane, statement_timestamp() from tenants o cross join unnest($3::uuid[]) as lane
+        where o.tenant_id = $1
         on conflict (tenant_id, webhook_id, lane) do update set due_at = least(webhook_lanes.due_at, excluded.due_at)
         """,
         tenant_id,

@@ -28,24 +28,25 @@ _OUTDATED_AFTER: Final = 5
 
 
 class _Events:
-    """The events of one transaction, rendered as one statement when it commits."""
+    """The events of one transaction, rendered as SQL when it commits."""
 
     def __init__(self, tenant_id: TenantId, *, retry_for_s: float) -> None:
         self.tenant_id = tenant_id
         self._retry_for_s = retry_for_s
-        self._rows: list[str] = []
+        self._rows: dict[UUID, str] = {}
 
     def add(self, event_type: EventType, object_id: UUID, *, conversation_id: UUID | None, project: str | None) -> None:
         """Add an event after the others."""
         conversation = "null" if conversation_id is None else f"'{conversation_id}'"
-        self._rows.append(
-            f"({len(self._rows)}, '{new_unordered_uuid()}'::uuid, '{event_type.value}',"
+        event_id = new_unordered_uuid()
+        self._rows[event_id] = (
+            f"({len(self._rows)}, '{event_id}'::uuid, '{event_type.value}',"
             f" '{conversation_id or object_id}'::uuid, {conversation}::uuid, '{object_id}'::uuid,"
             f" {_text(project)}::text)"
         )
 
     def __call__(self) -> str:
-        """Return the statement that stores the events for the webhooks that want them."""
+        """Return the statements that store the events for the webhooks that want them."""
         return store.insert_events(self.tenant_id, self._rows, retry_for_s=self._retry_for_s)
 
 
@@ -85,7 +86,7 @@ class WebhookOutbox:
         for one in tx.at_commit:
             if isinstance(one, _Events) and one.tenant_id == tenant_id:
                 return one
-        # one statement for all, so that lanes are always locked in the same order
+        # all together, so that lanes are always locked in the same order
         events = _Events(tenant_id, retry_for_s=self._settings.webhook_retry_for_s)
         tx.at_commit.append(events)
         tx.after_commit.append(self.notify)

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ClauseElement, bindparam, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.queries import Query, after_key, arguments, columns, compiled, equals, page
+from app.core.database.queries import NOW, Query, after_key, arguments, columns, compiled, equals, page
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
 from app.core.outbox import EventType
@@ -42,13 +42,12 @@ _W = webhooks.c
 _ROW = columns(webhooks, WebhookRow)
 _THIS = equals(webhooks, "tenant_id", "id")
 _CHANGEABLE = ("url", "description", "event_types", "project", "include_content", "is_enabled", "disabled_reason")
-_NOW = func.clock_timestamp()
 _INSERT = Query(
     insert(webhooks)
     .values(
         **arguments("tenant_id", "id", "url", "description", "event_types", "project", "include_content"),
-        created_at=_NOW,
-        updated_at=_NOW,
+        created_at=NOW,
+        updated_at=NOW,
     )
     .returning(*webhooks.c)
 )
@@ -57,7 +56,7 @@ _LOCK = Query(select(*_ROW).where(*_THIS).with_for_update())
 _COUNT = Query(select(func.count().label("count")).where(*equals(webhooks, "tenant_id")))
 _UPDATE = Query(
     update(webhooks)
-    .values(**arguments(*_CHANGEABLE, "failing_since"), updated_at=_NOW)
+    .values(**arguments(*_CHANGEABLE, "failing_since"), updated_at=NOW)
     .where(*_THIS)
     .returning(*webhooks.c)
 )
@@ -66,7 +65,7 @@ _ROTATE = Query(
     .values(
         secret_version=_W.secret_version + 1,
         previous_secret_until=bindparam("until", type_=_W.previous_secret_until.type),
-        updated_at=_NOW,
+        updated_at=NOW,
     )
     .where(*_THIS)
     .returning(*webhooks.c)
@@ -74,44 +73,47 @@ _ROTATE = Query(
 _DELETE = Query(delete(webhooks).where(*_THIS))
 _DELETE_LANES = Query(delete(webhook_lanes).where(*equals(webhook_lanes, "tenant_id", "webhook_id")))
 _FAILING = Query(
-    update(webhooks).values(failing_since=func.coalesce(_W.failing_since, _NOW)).where(*_THIS).returning(*webhooks.c)
+    update(webhooks).values(failing_since=func.least(_W.failing_since, NOW)).where(*_THIS).returning(*webhooks.c)
 )
 _SUCCEEDED = Query(update(webhooks).values(failing_since=None).where(*_THIS, _W.failing_since.is_not(None)))
 _DISABLE = Query(
     update(webhooks)
-    .values(is_enabled=False, disabled_reason=bindparam("reason"), updated_at=_NOW)
+    .values(is_enabled=False, disabled_reason=bindparam("reason"), updated_at=NOW)
     .where(*_THIS, _W.is_enabled)
 )
 _WANTED = Query(select(_W.tenant_id, _W.event_types).where(_W.is_enabled))
 _LOCK_TENANT = Query(select(func.pg_advisory_xact_lock(bindparam("key"))))
 
 
-def insert_events(tenant_id: TenantId, events: Sequence[str], *, retry_for_s: float) -> str:
-    """Return the statement that stores events for the enabled webhooks that want them, and makes their lanes due.
+def insert_events(tenant_id: TenantId, events: Mapping[UUID, str], *, retry_for_s: float) -> str:
+    """Return the statements that store events for the enabled webhooks that want them, and make their lanes due.
 
-    `events` are rows of SQL literals: number, event_id, event_type, lane, conversation_id, object_id, project. It
-    locks lanes in the order of their keys. An event without a project has that of its conversation.
+    `events` has rows of SQL literals by event id: number, event_id, event_type, lane, conversation_id, object_id,
+    project. The second statement locks lanes in the order of their keys. An event without a project has that of its
+    conversation.
     """
+    ids = ", ".join(f"'{event_id}'" for event_id in events)
     return f"""
-        with event (number, event_id, event_type, lane, conversation_id, object_id, project) as (
-            values {", ".join(events)}
-        ), stored as (
-            insert into webhook_deliveries (tenant_id, webhook_id, event_id, event_type, lane, conversation_id,
-                                            object_id, recorded_at, retry_until)
-            select w.tenant_id, w.id, event.event_id, event.event_type, event.lane, event.conversation_id,
-                   event.object_id, clock_timestamp(), clock_timestamp() + make_interval(secs => {float(retry_for_s)})
-            from event join webhooks w on w.tenant_id = '{tenant_id}' and w.is_enabled
-                and (w.event_types is null or event.event_type = any(w.event_types))
-                and (w.project is null or w.project = coalesce(event.project, (
-                    select c.project from conversations c
-                    where c.tenant_id = '{tenant_id}' and c.id = event.conversation_id
-                )))
-            order by event.number, w.id
-            returning tenant_id, webhook_id, lane
-        )
+        insert into webhook_deliveries (tenant_id, webhook_id, event_id, event_type, lane, conversation_id, object_id,
+                                        recorded_at, retry_until)
+        select w.tenant_id, w.id, event.event_id, event.event_type, event.lane, event.conversation_id,
+               event.object_id, statement_timestamp(),
+               statement_timestamp() + make_interval(secs => {float(retry_for_s)})
+        from webhooks w join (
+            values {", ".join(events.values())}
+        ) as event (number, event_id, event_type, lane, conversation_id, object_id, project)
+            on (w.event_types is null or event.event_type = any(w.event_types))
+            and (w.project is null or w.project = coalesce(event.project, (
+                select c.project from conversations c
+                where c.tenant_id = '{tenant_id}' and c.id = event.conversation_id
+            )))
+        where w.tenant_id = '{tenant_id}' and w.is_enabled
+        order by event.number, w.id;
         insert into webhook_lanes (tenant_id, webhook_id, lane, due_at)
-        select tenant_id, webhook_id, lane, clock_timestamp() from stored
-        group by tenant_id, webhook_id, lane order by webhook_id, lane
+        select w.tenant_id, w.id, d.lane, statement_timestamp() from webhooks w
+        join webhook_deliveries d on d.tenant_id = w.tenant_id and d.webhook_id = w.id and d.event_id in ({ids})
+        where w.tenant_id = '{tenant_id}' and w.is_enabled
+        group by w.tenant_id, w.id, d.lane order by w.id, d.lane
         on conflict (tenant_id, webhook_id, lane) do update set due_at = webhook_lanes.due_at
     """  # noqa: S608
 

@@ -176,13 +176,13 @@ async def test_a_memory_is_stored_in_seven_round_trips_and_recalled_in_four(clie
         await client.post("/v1/memories", json=body)
     # it is stored already
     assert first_words(sent) == [
-        "begin", "select", "with", "update index_entries set", "insert into audit_unsealed; commit"
+        "begin", "select", "update memories m", "update index_entries set", "insert into audit_unsealed; commit"
     ]  # fmt: skip
     with counted_statements() as sent:
         await client.post("/v1/memories", json=body | {"owner": "ana"})
     assert first_words(sent) == [
-        "begin", "select", "with", "insert into memories", "insert into index_entries", "insert into vectors",
-        "insert into audit_unsealed; commit",
+        "begin", "select", "update memories m", "insert into memories", "insert into index_entries",
+        "insert into vectors", "insert into audit_unsealed; commit",
     ]  # fmt: skip
     with counted_statements() as sent:
         await client.post("/v1/memories/search", json={"query": "parrot"})

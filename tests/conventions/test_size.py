@@ -28,9 +28,9 @@ def test_nothing_but_constants_is_assigned_at_module_level_with_a_call_that_does
         "replace", "int", "sorted", "set", "ContextVar", "namedtuple", "timedelta", "MappingProxyType", "lower",
         "split", "encode",
         # parts of statements
-        "and_", "bindparam", "case", "clock_timestamp", "coalesce", "columns", "cte", "equals", "is_", "is_any",
-        "label", "or_", "order_by", "outerjoin", "prefix_with", "scalar_subquery", "seconds", "select", "starts_with",
-        "subquery", "timezone", "where",
+        "and_", "bindparam", "case", "coalesce", "columns", "cte", "equals", "is_", "is_any", "label", "later",
+        "milliseconds", "or_", "order_by", "outerjoin", "prefix_with", "scalar_subquery", "seconds", "select",
+        "starts_with", "statement_timestamp", "subquery", "timezone", "where",
     }  # fmt: skip
     for path in ROOT.glob("app/**/*.py"):
         for node in ast.parse(path.read_text()).body:

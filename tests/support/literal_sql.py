@@ -48,6 +48,7 @@ _HOLD_SQL = {
     "reader.py",
     "backups.py",
     "schema.py",
+    "distribution.py",
     "jobs.py",
     "notify.py",
 }

@@ -1,7 +1,8 @@
 """The Postgres that tests run on, and a migrated template on it, cloned for each worker.
 
 The embedded server; or with TURNKEEP_TEST_POSTGRES the one at a superuser's URL, or with `container` one that an engine
-starts for the run. A server by URL is one for tests: the roles `turnkeep_*` get the password of the URL, if it has one.
+starts for the run, or with `citus` the nodes of a Citus. A server by URL is one for tests: the roles `turnkeep_*` get
+the password of the URL, if it has one.
 """
 
 import hashlib
@@ -14,13 +15,16 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import asyncpg
 
-from app.core.database import schema
+from app.core.database import distribution, schema
 from app.core.database.revisions import migrations_path
-from app.core.database.transactions import APP_ROLE, OPS_ROLE
+from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.core.embedded_postgres.server import EmbeddedPostgres
 
 VARIABLE = "TURNKEEP_TEST_POSTGRES"
 CONTAINER = "container"
+CITUS = "citus"
+WORKERS_VARIABLE = "TURNKEEP_TEST_CITUS_WORKERS"
+_SHARDS = 4
 IMAGE = "pgvector/pgvector:pg18"
 _LOCK_ID = 0x7465_7374
 
@@ -43,6 +47,11 @@ class Servers:
     def __init__(self, root: Path) -> None:
         self._given = os.environ.get(VARIABLE)
         self._embedded = None if self._given else EmbeddedPostgres(root, shared_buffers_mb=128)
+
+    @property
+    def workers(self) -> list[str]:
+        """The superuser's URLs of the workers of a Citus; none on any other server."""
+        return os.environ.get(WORKERS_VARIABLE, "").split()
 
     def start(self) -> None:
         if self._embedded is not None:
@@ -90,7 +99,10 @@ async def superuser(servers: Servers) -> AsyncIterator["asyncpg.Connection[async
 
 async def prepare_server(servers: Servers, connection: "asyncpg.Connection[asyncpg.Record]", *, database: str) -> None:
     """Make the roles, and an empty database; on a server that asks for passwords, the roles can log in too."""
-    await schema.prepare_server(servers.url(None, "postgres"), database=database)
+    # on a Citus from the database itself, so that the roles come to all nodes
+    await schema.prepare_server(servers.url(None, database if servers.workers else "postgres"), database=database)
+    if servers.workers:
+        await _on_each_node(servers, connection, f"alter role {SEARCH_ROLE} login")
     if servers.password is not None:
         quoted = await connection.fetchval("select quote_literal($1::text)", servers.password)
         for role in (schema.OWNER_ROLE, APP_ROLE, OPS_ROLE):
@@ -109,27 +121,81 @@ async def make_template(servers: Servers) -> None:
     async with superuser(servers) as connection:
         if await connection.fetchval("select 1 from pg_database where datname = $1 and datistemplate", template):
             return
-        await connection.execute(f"drop database if exists {template}")
+        await _on_each_node(servers, connection, f"drop database if exists {template} with (force)")
+        if servers.workers:
+            await connect_nodes(servers, connection, database=template)
         await prepare_server(servers, connection, database=template)
         await schema.prepare_extensions(servers.url(None, template))
+        await _on_each_node(servers, connection, f"alter database {template} owner to {schema.OWNER_ROLE}")
         await schema.migrate(servers.url(schema.OWNER_ROLE, template))
+        if servers.workers:
+            await distribution.distribute(servers.url(schema.OWNER_ROLE, template))
+            await _end_sessions(servers, connection, template)
         await connection.execute(f"alter database {template} with is_template true")
 
 
+async def connect_nodes(servers: Servers, connection: "asyncpg.Connection[asyncpg.Record]", *, database: str) -> None:
+    """Make an empty database on the nodes of a Citus that knows them all, as an administrator does it."""
+    await _on_each_node(servers, connection, f"create database {database}")
+    for url in (*servers.workers, servers.url(None, database)):
+        node = await asyncpg.connect(url, database=database)
+        await node.execute("create extension citus")
+        await node.close()
+    coordinator = await asyncpg.connect(servers.url(None, database))
+    try:
+        place = urlsplit(servers.url(None, database))
+        await coordinator.execute(f"alter database {database} set citus.shard_count = {_SHARDS}")
+        await coordinator.execute("select citus_set_coordinator_host($1, $2)", place.hostname, place.port)
+        for url in servers.workers:
+            await coordinator.execute("select citus_add_node($1, $2)", urlsplit(url).hostname, urlsplit(url).port)
+    finally:
+        await coordinator.close()
+
+
 async def clone_template(servers: Servers, name: str) -> TestDatabase:
-    """A fresh database with the migrated schema."""
+    """A fresh database with the migrated schema, on all nodes of a Citus."""
     async with superuser(servers) as connection:
-        await connection.execute(f"drop database if exists {name} with (force)")
-        await connection.execute(f"create database {name} template {template_name()} owner {schema.OWNER_ROLE}")
-        await connection.execute(f"revoke connect, temporary on database {name} from public")
-        await connection.execute(f"grant connect on database {name} to {APP_ROLE}, {OPS_ROLE}")
+        await _on_each_node(servers, connection, f"drop database if exists {name} with (force)")
+        await _on_each_node(
+            servers,
+            connection,
+            f"create database {name} template {template_name()} owner {schema.OWNER_ROLE}",
+            f"revoke connect, temporary on database {name} from public",
+            f"grant connect on database {name} to {APP_ROLE}, {OPS_ROLE}",
+        )
+        if servers.workers:  # which a clone does not take over
+            for setting, value in distribution.SESSION_SETTINGS.items():
+                await connection.execute(f"alter database {name} set {setting} = '{value}'")
     return servers.database(name)
+
+
+async def _end_sessions(servers: Servers, connection: "asyncpg.Connection[asyncpg.Record]", database: str) -> None:
+    """End what Citus keeps open in the background: a database that is in use cannot be cloned."""
+    await _on_each_node(
+        servers,
+        connection,
+        f"alter database {database} allow_connections false",
+        f"select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{database}'",  # noqa: S608
+    )
+
+
+async def _on_each_node(servers: Servers, connection: "asyncpg.Connection[asyncpg.Record]", *statements: str) -> None:
+    """Run statements on the server, or on the coordinator of a Citus and then on its workers."""
+    for url in servers.workers:
+        worker = await asyncpg.connect(url)
+        try:
+            for statement in statements:
+                await worker.execute(statement)
+        finally:
+            await worker.close()
+    for statement in statements:
+        await connection.execute(statement)
 
 
 async def drop_database(servers: Servers, name: str) -> None:
     """Remove a cloned database."""
     async with superuser(servers) as connection:
-        await connection.execute(f"drop database if exists {name} with (force)")
+        await _on_each_node(servers, connection, f"drop database if exists {name} with (force)")
 
 
 @asynccontextmanager

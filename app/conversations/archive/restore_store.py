@@ -10,6 +10,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.conversations.archive.store import SUMMARY_COLUMNS, ExportedConversation, ExportedSummary, summary_row
+from app.core.database.queries import NOW_SQL
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
@@ -224,12 +225,11 @@ async def advance_head(
 ) -> None:
     """Write the end of the chain after turns were added to a locked head."""
     await tx.execute(
-        """
+        f"""
         update conversation_heads set last_seq = $3, rev = $4, chain_hash = $5,
-            updated_at = greatest(updated_at, date_trunc('milliseconds', clock_timestamp())),
-            active_at = greatest(active_at, date_trunc('milliseconds', clock_timestamp()))
+            updated_at = greatest(updated_at, {NOW_SQL}), active_at = greatest(active_at, {NOW_SQL})
         where tenant_id = $1 and conversation_id = $2
-        """,
+        """,  # noqa: S608
         tenant_id,
         conversation_id,
         last_seq,
@@ -246,10 +246,10 @@ async def insert_summaries(
         """
         insert into summaries (tenant_id, conversation_id, id, kind, level, from_position, to_position, actors, text,
                                abstract, lines, tokens, model, prompt_version, replaced_by, rev, created_at)
-        select $1, $2, u.* from unnest(
+        select o.tenant_id, $2, u.* from tenants o cross join unnest(
             $3::uuid[], $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::jsonb[], $9::text[], $10::text[],
             $11::json[], $12::integer[], $13::text[], $14::text[], $15::uuid[], $16::bigint[], $17::timestamptz[]
-        ) as u on conflict do nothing
+        ) as u where o.tenant_id = $1 on conflict do nothing
         """,
         tenant_id,
         conversation_id,

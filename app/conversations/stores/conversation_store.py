@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 from app.conversations.schemas.conversations import IndexState, TurnStatus
 from app.conversations.schemas.titles import DerivedTitle
 from app.conversations.tables import LIVE_TURN, conversations, turns
+from app.core.database.queries import NOW_SQL
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.formats.schemas import JsonObject
@@ -118,11 +119,11 @@ _COLUMNS_WITHOUT_CONTENT = ", ".join(f"null as {name}" if name in _TEXTS else na
 _TURN_BYTES = " + ".join(f"coalesce(octet_length(t.{name}::text), 0)" for name in _TEXTS)
 _TURN_COLUMNS_T = ", ".join(f"t.{name}" for name in _TURN_FIELDS)
 _INSERT_TURNS = (
-    f"insert into turns (tenant_id, {_TURN_COLUMNS}) select $1, * from unnest("  # noqa: S608
+    f"insert into turns (tenant_id, {_TURN_COLUMNS}) select o.tenant_id, u.* from tenants o cross join unnest("  # noqa: S608
     + ", ".join(
         f"${index}::{turns.c[name].type.compile(_POSTGRES)}[]" for index, name in enumerate(_TURN_FIELDS, start=2)
     )
-    + ")"
+    + ") u where o.tenant_id = $1"
 )
 _COMPUTED = {
     "updated_at": "greatest(c.updated_at, h.updated_at)",
@@ -145,9 +146,9 @@ NOT_DELETING = """(
 """SQL condition: conversation $2 of tenant $1 is not being deleted. Evaluated once per statement."""
 OF_NOT_DELETING = """(
     select h.deleting_at from conversation_heads h
-    where h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
+    where h.tenant_id = $1 and h.conversation_id = t.conversation_id
 ) is null"""
-"""SQL condition: the conversation of a turn or summary `t` is not being deleted."""
+"""SQL condition: the conversation of a turn or summary `t` of tenant $1 is not being deleted."""
 ACTIVITY_GRAIN = timedelta(minutes=1)
 """Maximum time by which the indexed `conversations.active_at` is older than `conversation_heads.active_at`."""
 _MAX_SAFE_INTEGER = 2**53 - 1
@@ -211,14 +212,13 @@ async def insert_conversation(
 ) -> bool:  # fmt: skip
     """Insert a conversation and its head; return false if its id or external id is already used."""
     made = await tx.fetchrow(
-        """
+        f"""
         insert into conversations (tenant_id, id, project, external_id, owner, title, participants, metadata, retention,
                                    compaction, facts, ttl_s, tools, expires_at, created_at, updated_at, active_at)
-        select $1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb, $11::jsonb, $12::bigint,
-               $13::jsonb, n.now + make_interval(secs => $12::bigint), n.now, n.now, n.now
-        from (select date_trunc('milliseconds', clock_timestamp()) as now) n
+        values ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb, $11::jsonb, $12::bigint,
+                $13::jsonb, {NOW_SQL} + make_interval(secs => $12::bigint), {NOW_SQL}, {NOW_SQL}, {NOW_SQL})
         on conflict do nothing returning created_at
-        """,
+        """,  # noqa: S608
         tenant_id, conversation_id, project, external_id, owner, title, json.dumps(participants), json.dumps(metadata),
         retention, json.dumps(compaction), json.dumps(facts), ttl_s, json.dumps(tools),
     )  # fmt: skip
@@ -325,13 +325,13 @@ async def update_conversation(
         conversation_id,
     )
     await tx.execute(
-        """
+        f"""
         update conversations c set title = $3, participants = $4::jsonb, metadata = $5::jsonb, retention = $6,
             compaction = $7::jsonb, facts = $8::jsonb, ttl_s = $9::bigint, owner = $10, tools = $11::jsonb,
-            archived = $12, pinned = $13, updated_at = n.now, expires_at = n.now + make_interval(secs => $9::bigint)
-        from (select date_trunc('milliseconds', clock_timestamp()) as now) n
+            archived = $12, pinned = $13, updated_at = {NOW_SQL},
+            expires_at = {NOW_SQL} + make_interval(secs => $9::bigint)
         where c.tenant_id = $1 and c.id = $2
-        """,
+        """,  # noqa: S608
         tenant_id, conversation_id, title, json.dumps(participants), json.dumps(metadata), retention,
         json.dumps(compaction), json.dumps(facts), ttl_s, owner, json.dumps(tools), archived, pinned,
     )  # fmt: skip
@@ -339,11 +339,8 @@ async def update_conversation(
 
 def _with_new(column: str, items: str) -> str:
     """Return SQL of `column` plus those of `items`, a parameter, whose actor is not in it yet."""
-    return f"""{column} || coalesce((
-        select jsonb_agg(n.item order by n.place)
-        from jsonb_array_elements({items}::jsonb) with ordinality n (item, place)
-        where not {column} @> jsonb_build_array(jsonb_build_object('actor', n.item -> 'actor'))
-    ), '[]')"""  # noqa: S608
+    known = f"jsonb_set('{{\"known\": []}}', '{{known}}', {column})"
+    return f"{column} || jsonb_path_query_array({items}::jsonb, '$[*] ? (!(@.actor == $known[*].actor))', {known})"
 
 
 async def update_activity(
@@ -363,7 +360,7 @@ async def update_activity(
     await tx.execute(
         f"""
         update conversations c set active_at = $3::timestamptz,
-            expires_at = $3::timestamptz + make_interval(secs => c.ttl_s),
+            expires_at = ($3::timestamptz at time zone 'UTC' + make_interval(secs => c.ttl_s)) at time zone 'UTC',
             participants = {_with_new("c.participants", "$4")}, tools = {_with_new("c.tools", "$5")},
             derived_title = coalesce(c.derived_title, $6),
             derived_title_source = case when c.derived_title is null then $7 else c.derived_title_source end,

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ClauseElement, bindparam, func, select
 
 from app.conversations.tables import conversation_heads, conversations
-from app.core.database.queries import compiled, equals, given
+from app.core.database.queries import NOW_SQL, compiled, equals, given
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 from app.tenancy.schemas import ERASED_NAME
@@ -168,24 +168,16 @@ async def remove_name(
     Return the changed rows by table.
     """
     changed = await tx.execute(
-        """
+        f"""
         update conversations c set
-            participants = coalesce((
-                select jsonb_agg(p.item order by p.place)
-                from jsonb_array_elements(c.participants) with ordinality p (item, place)
-                where p.item ->> 'actor' <> $3
-            ), '[]'),
-            tools = coalesce((
-                select jsonb_agg(p.item order by p.place)
-                from jsonb_array_elements(c.tools) with ordinality p (item, place)
-                where p.item ->> 'actor' <> $3
-            ), '[]'),
-            updated_at = date_trunc('milliseconds', clock_timestamp())
+            participants = jsonb_path_query_array(c.participants, '$[*] ? (@.actor != $actor)', $3::jsonb),
+            tools = jsonb_path_query_array(c.tools, '$[*] ? (@.actor != $actor)', $3::jsonb),
+            updated_at = {NOW_SQL}
         where c.tenant_id = $1 and c.id = $2 and (c.participants @> $4::jsonb or c.tools @> $4::jsonb)
-        """,
+        """,  # noqa: S608
         tenant_id,
         conversation_id,
-        actor,
+        json.dumps({"actor": actor}),
         json.dumps([{"actor": actor}]),
     )
     summaries = await tx.execute(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import ClauseElement, DateTime, Interval, bindparam, delete, exists, func, not_, or_, select, update
+from sqlalchemy import ClauseElement, Interval, bindparam, delete, exists, func, not_, or_, select, update
 
 from app.conversations.tables import (
     conversation_heads,
@@ -23,7 +23,19 @@ from app.conversations.tables import (
     turn_streams,
     turns,
 )
-from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, is_any, page, seconds
+from app.core.database.queries import (
+    NOW,
+    Query,
+    after_key,
+    columns,
+    compiled,
+    delete_some,
+    equals,
+    is_any,
+    later,
+    page,
+    seconds,
+)
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
@@ -38,13 +50,12 @@ class ExpiryCandidate:
 
 
 _C, _H, _S = conversations.c, conversation_heads.c, turn_streams.c
-_NOW = func.clock_timestamp(type_=DateTime(timezone=True))
 _OF_CONVERSATIONS = (*equals(conversations, "tenant_id"), is_any(_C.id, "ids"))
 _OF_HEADS = (*equals(conversation_heads, "tenant_id"), is_any(_H.conversation_id, "ids"))
 _OF_STREAMS = (*equals(turn_streams, "tenant_id"), is_any(_S.conversation_id, "ids"))
 _WITH_HEAD = (_H.tenant_id == _C.tenant_id, _H.conversation_id == _C.id, _H.deleting_at.is_(None))
-_EXPIRES_AT = func.greatest(_C.updated_at, _H.updated_at) + seconds(_C.ttl_s)
-_OPEN = exists().where(_S.tenant_id == _C.tenant_id, _S.conversation_id == _C.id)
+_EXPIRES_AT = later(func.greatest(_C.updated_at, _H.updated_at), seconds(_C.ttl_s))
+_OPEN = exists().where(*equals(turn_streams, "tenant_id"), _S.conversation_id == _C.id)
 
 _HAS_TURNS = Query(
     select(turns.c.id)
@@ -58,15 +69,15 @@ _HAS_TURNS = Query(
 _LOCK_HEADS = Query(
     select(_H.conversation_id).where(*_OF_HEADS).order_by(_H.conversation_id).with_for_update(skip_locked=True)
 )
-_EXPIRED = Query(select(_C.id).where(*_OF_CONVERSATIONS, *_WITH_HEAD, _EXPIRES_AT <= _NOW, not_(_OPEN)))
+_EXPIRED = Query(select(_C.id).where(*_OF_CONVERSATIONS, *_WITH_HEAD, _EXPIRES_AT <= NOW, not_(_OPEN)))
 _PUT_OFF = Query(
     update(conversations)
     .values(expires_at=_EXPIRES_AT)
     .where(*_OF_CONVERSATIONS, *_WITH_HEAD, _C.expires_at.is_distinct_from(_EXPIRES_AT))
 )
-_MARK_DELETING = Query(update(conversation_heads).values(deleting_at=_NOW).where(*_OF_HEADS))
+_MARK_DELETING = Query(update(conversation_heads).values(deleting_at=NOW).where(*_OF_HEADS))
 _HIDE = Query(
-    update(conversations).values(external_id=None, expires_at=func.least(_C.expires_at, _NOW)).where(*_OF_CONVERSATIONS)
+    update(conversations).values(external_id=None, expires_at=func.least(_C.expires_at, NOW)).where(*_OF_CONVERSATIONS)
 )
 _LOCK_STREAMS = Query(select(_S.turn_id).where(*_OF_STREAMS).order_by(_S.turn_id).with_for_update())
 _DELETE_CHUNKS = Query(
@@ -99,25 +110,25 @@ _TRASHED = Query(select(_C.id).where(*_OF_CONVERSATIONS, _C.trashed_at.is_not(No
 _PUT_IN_TRASH = Query(
     update(conversations)
     # not `expires_at` as it is: it may be earlier than the end of the time to live
-    .values(trashed_at=_NOW, expires_at=func.least(_EXPIRES_AT, _NOW + bindparam("kept", type_=Interval)))
+    .values(trashed_at=NOW, expires_at=func.least(_EXPIRES_AT, NOW + bindparam("kept", type_=Interval)))
     .where(*_OF_CONVERSATIONS, _H.tenant_id == _C.tenant_id, _H.conversation_id == _C.id)
 )
 _TAKE_FROM_TRASH = Query(
     update(conversations)
-    .values(trashed_at=None, updated_at=_NOW, expires_at=_NOW + seconds(_C.ttl_s))
+    .values(trashed_at=None, updated_at=NOW, expires_at=later(NOW, seconds(_C.ttl_s)))
     .where(*_OF_CONVERSATIONS)
 )
 _SHOW_HEAD = Query(update(conversation_heads).values(deleting_at=None).where(*_OF_HEADS))
 _RAISE_REV = Query(update(conversation_heads).values(rev=_H.rev + 1).where(*_OF_HEADS))
 _END_TRASH = Query(
     update(conversations)
-    .values(trashed_at=None, external_id=None, expires_at=func.least(_C.expires_at, _NOW))
+    .values(trashed_at=None, external_id=None, expires_at=func.least(_C.expires_at, NOW))
     .where(*_OF_CONVERSATIONS, _C.trashed_at.is_not(None))
 )
 _END_DUE_TRASH = Query(
     update(conversations)
     .values(trashed_at=None, external_id=None)
-    .where(*_OF_CONVERSATIONS, _C.trashed_at.is_not(None), _C.expires_at <= _NOW)
+    .where(*_OF_CONVERSATIONS, _C.trashed_at.is_not(None), _C.expires_at <= NOW)
 )
 _SIZE = Query(select(_H.last_seq).where(*equals(conversation_heads, "tenant_id", "conversation_id")))
 
@@ -132,7 +143,7 @@ _LOCK_VISIBLE = Query(
 
 @compiled
 def _candidates(*, after: bool) -> ClauseElement:
-    statement = select(*columns(conversations, ExpiryCandidate)).where(_C.expires_at <= _NOW)
+    statement = select(*columns(conversations, ExpiryCandidate)).where(_C.expires_at <= NOW)
     return page(statement, (_C.expires_at, _C.tenant_id, _C.id), newest_first=False, after=after)
 
 

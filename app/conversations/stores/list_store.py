@@ -46,7 +46,7 @@ def _head(where: ConversationFilter) -> str:
     return f"""
     cross join lateral (
         select h.active_at from conversation_heads h
-        where h.tenant_id = c.tenant_id and h.conversation_id = c.id and {state} limit 1
+        where h.tenant_id = $1 and h.conversation_id = c.id and {state} limit 1
     ) h"""  # noqa: S608
 
 
@@ -91,7 +91,7 @@ def _message(name: str, *, newest: bool) -> str:
             select t.id as turn_id, t.role, t.actor, t.occurred_at, left(said.text, {_PREVIEW_READ}) as text
             from (
                 select t.id, t.position, t.kind, t.role, t.actor, t.occurred_at, t.content, t.erased_at from turns t
-                where t.tenant_id = c.tenant_id and t.conversation_id = c.id
+                where t.tenant_id = $1 and t.conversation_id = c.id
                   and t.status = 'committed' and t.superseded_by is null and t.position > h.erased_position
                 order by {order} limit {_PREVIEW_TURNS}
             ) t cross join lateral ({MESSAGE_TEXT}) said
@@ -283,7 +283,7 @@ async def list_participants(
     `max_people`.
     """
     args: list[object] = [tenant_id]
-    head = "select h.deleting_at from conversation_heads h where h.tenant_id = c.tenant_id and h.conversation_id = c.id"
+    head = "select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = c.id"
     conditions = ["c.tenant_id = $1", f"({head}) is null"]
     for condition, value in (
         ("id = any(${}::uuid[])", conversation_ids),

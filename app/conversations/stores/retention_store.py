@@ -13,7 +13,7 @@ from sqlalchemy import ClauseElement, bindparam, func, literal, not_, null, or_,
 
 from app.conversations.schemas.conversations import VectorState
 from app.conversations.tables import ERASED_COLUMNS, conversation_heads, conversations, turns
-from app.core.database.queries import Query, arguments, columns, compiled, equals, is_any
+from app.core.database.queries import NOW, Query, arguments, columns, compiled, equals, is_any, milliseconds
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
@@ -73,14 +73,13 @@ def _list_due(*, with_salted: bool) -> ClauseElement:
 
 @compiled
 def _empty(*, keep_salt: bool) -> ClauseElement:
-    now = func.date_trunc("milliseconds", func.clock_timestamp(), type_=_T.erased_at.type)
     return (
         update(turns)
         .values(
             **dict.fromkeys(ERASED_COLUMNS if keep_salt else (*ERASED_COLUMNS, "salt"), null()),
             content_tokens=0,
             index_state="none",
-            erased_at=func.coalesce(_T.erased_at, now),
+            erased_at=func.least(_T.erased_at, milliseconds(NOW)),
             rev=bindparam("rev"),
         )
         .where(*equals(turns, "tenant_id"), is_any(_T.id, "ids"), _T.status != "pending")
@@ -136,7 +135,7 @@ async def list_drafts(
           and (t.created_at <= (
                   select s.committed_at from turns s where s.tenant_id = $1 and s.conversation_id = $2 and s.seq = $3
               ) or exists (
-                  select from turns s where s.tenant_id = t.tenant_id and s.id = t.supersedes and s.position <= $3
+                  select from turns s where s.tenant_id = $1 and s.id = t.supersedes and s.position <= $3
               ))
         order by t.id limit $4
         """,

@@ -53,9 +53,9 @@ class NewChunk:
 
 _TURN = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
 STREAM_AGE = """extract(epoch from clock_timestamp() - greatest(s.renewed_at, (
-    select max(c.created_at) from turn_chunks c where c.tenant_id = s.tenant_id and c.turn_id = s.turn_id
+    select max(c.created_at) from turn_chunks c where c.tenant_id = $1 and c.turn_id = s.turn_id
 )))::float8 as age_s"""
-"""The column `age_s` of the stream `s`: seconds since its lease was renewed or text was written."""
+"""The column `age_s` of the stream `s` of tenant $1: seconds since its lease was renewed or text was written."""
 _STREAM = f"s.turn_id, s.conversation_id, s.writer, s.key_id, s.epoch, s.holder, {STREAM_AGE}"
 
 
@@ -73,7 +73,7 @@ async def insert_stream(
     await tx.execute(
         """
         insert into turn_streams (tenant_id, turn_id, conversation_id, writer, key_id, holder, renewed_at)
-        values ($1, $2, $3, $4, $5, $6, clock_timestamp())
+        values ($1, $2, $3, $4, $5, $6, statement_timestamp())
         """,
         tenant_id,
         turn_id,
@@ -164,7 +164,7 @@ async def take_stream(
     """Set the holder and epoch of a locked stream, and renew its lease."""
     await tx.execute(
         """
-        update turn_streams set holder = $3, epoch = $4, key_id = $5, renewed_at = clock_timestamp()
+        update turn_streams set holder = $3, epoch = $4, key_id = $5, renewed_at = statement_timestamp()
         where tenant_id = $1 and turn_id = $2
         """,
         tenant_id,
@@ -179,7 +179,7 @@ async def renew_streams(
     tx: Transaction, tenant_id: TenantId, streams: Sequence[OpenStream], *, holder: UUID
 ) -> set[OpenStream]:
     """Renew the leases of those streams whose holder is still this process, and return them."""
-    return await _update_ours(tx, tenant_id, streams, holder, "renewed_at = clock_timestamp()")
+    return await _update_ours(tx, tenant_id, streams, holder, "renewed_at = statement_timestamp()")
 
 
 async def release_streams(
@@ -243,7 +243,8 @@ async def insert_chunks(tx: Transaction, tenant_id: TenantId, chunks: Sequence[N
     await tx.execute(
         """
         insert into turn_chunks (tenant_id, turn_id, part, start, length, text)
-        select $1, * from unnest($2::uuid[], $3::text[], $4::integer[], $5::integer[], $6::text[])
+        select o.tenant_id, u.* from tenants o
+        cross join unnest($2::uuid[], $3::text[], $4::integer[], $5::integer[], $6::text[]) u where o.tenant_id = $1
         """,
         tenant_id,
         [chunk.turn_id for chunk in chunks],

@@ -116,11 +116,11 @@ async def list_states(
         select h.conversation_id, h.rev, o.turn_ids, o.epochs,
                coalesce((
                    select sum(c.length) from turn_chunks c
-                   where c.tenant_id = h.tenant_id and c.turn_id = any(o.turn_ids)
+                   where c.tenant_id = $1 and c.turn_id = any(o.turn_ids)
                ), 0) as durable
         from conversation_heads h cross join lateral (
             select array_agg(s.turn_id) as turn_ids, array_agg(s.epoch) as epochs from turn_streams s
-            where s.tenant_id = h.tenant_id and s.conversation_id = h.conversation_id
+            where s.tenant_id = $1 and s.conversation_id = h.conversation_id
         ) o
         where h.tenant_id = $1 and h.conversation_id = any($2::uuid[]) and h.deleting_at is null
         """,

@@ -13,7 +13,19 @@ from sqlalchemy import insert as insert_into
 
 from app.conversations.schemas.summaries import HighlightLine, SummaryDraft
 from app.conversations.tables import LIVE_TURN, conversation_heads, conversations, summaries, turns
-from app.core.database.queries import Query, after_key, arguments, columns, compiled, equals, is_any, page
+from app.core.database.queries import (
+    NOW,
+    NOW_SQL,
+    Query,
+    after_key,
+    arguments,
+    columns,
+    compiled,
+    equals,
+    is_any,
+    milliseconds,
+    page,
+)
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
@@ -45,14 +57,14 @@ _OF_CONVERSATION = equals(summaries, "tenant_id", "conversation_id")
 _GIVEN = (*equals(summaries, "tenant_id"), is_any(_S.id, "ids"))
 _VALID = _S.replaced_by.is_(None)
 _NOT_DELETING = (
-    select(_H.deleting_at).where(_H.tenant_id == _S.tenant_id, _H.conversation_id == _S.conversation_id)
+    select(_H.deleting_at).where(*equals(conversation_heads, "tenant_id"), _H.conversation_id == _S.conversation_id)
 ).scalar_subquery().is_(None)  # fmt: skip
 _ROWS = select(*columns(summaries, SummaryRow))
 _IN_ORDER = _ROWS.where(*_OF_CONVERSATION).order_by(_S.to_position, _S.id)
 _INSERT = Query(
     insert_into(summaries).values(
         **arguments(*(column.name for column in _S if column.name not in {"replaced_by", "created_at"})),
-        created_at=func.date_trunc("milliseconds", func.clock_timestamp()),
+        created_at=milliseconds(NOW),
     )
 )
 _LIST_VALID = Query(_IN_ORDER.where(_VALID))
@@ -155,14 +167,14 @@ async def copy(
     `places` are (summary id, id of the copy, first position, last position).
     """
     await tx.execute(
-        """
+        f"""
         insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
                                abstract, lines, tokens, model, prompt_version, rev, created_at)
         select s.tenant_id, u.copy_id, $2, s.kind, s.level, u.first, u.last, s.actors, coalesce(s.text, ''), s.abstract,
-               null, s.tokens, s.model, s.prompt_version, $7, date_trunc('milliseconds', clock_timestamp())
+               null, s.tokens, s.model, s.prompt_version, $7, {NOW_SQL}
         from unnest($3::uuid[], $4::uuid[], $5::bigint[], $6::bigint[]) as u (id, copy_id, first, last)
         join summaries s on s.tenant_id = $1 and s.id = u.id
-        """,
+        """,  # noqa: S608
         tenant_id,
         conversation_id,
         *([place[number] for place in places] for number in range(4)),

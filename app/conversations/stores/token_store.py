@@ -8,7 +8,9 @@ from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
 _C, _H = conversations.c, conversation_heads.c
-_DELETING = select(_H.deleting_at).where(_H.tenant_id == _C.tenant_id, _H.conversation_id == _C.id).scalar_subquery()
+_DELETING = (
+    select(_H.deleting_at).where(*equals(conversation_heads, "tenant_id"), _H.conversation_id == _C.id)
+).scalar_subquery()
 _FIND = Query(
     select(cast(extract("epoch", _C.created_at) * 1_000_000, BigInteger).label("created_us"), _C.token_epoch).where(
         *equals(conversations, "tenant_id", "id"), _DELETING.is_(None)

@@ -21,6 +21,7 @@ from app.conversations.stores.conversation_store import (
     turn_rows,
 )
 from app.conversations.tables import ERASED_COLUMNS, LIVE_TURN
+from app.core.database.queries import NOW_SQL
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
@@ -268,9 +269,9 @@ async def erase(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID], 
     return await tx.execute(
         f"""
         update turns set {_EMPTIED}, content_tokens = 0, index_state = 'none',
-            erased_at = coalesce(erased_at, date_trunc('milliseconds', clock_timestamp())), rev = $3,
-            superseded_by = case status when 'pending' then id else superseded_by end,
-            status = case status when 'pending' then 'aborted' else status end
+            erased_at = least(erased_at, {NOW_SQL}), rev = $3,
+            superseded_by = case when status = 'pending' then id else superseded_by end,
+            status = case when status = 'pending' then 'aborted' else status end
         where tenant_id = $1 and id = any($2::uuid[])
         """,  # noqa: S608
         tenant_id, turn_ids, rev,
@@ -282,12 +283,11 @@ async def update_after_erase(
 ) -> None:
     """Write the counters of a locked head after `tokens` were erased; `unsummarised` turns no longer need a summary."""
     await tx.execute(
-        """
+        f"""
         update conversation_heads set rev = $3, token_count = token_count - $4,
-            summarized_turns = summarized_turns + $5,
-            updated_at = greatest(updated_at, date_trunc('milliseconds', clock_timestamp()))
+            summarized_turns = summarized_turns + $5, updated_at = greatest(updated_at, {NOW_SQL})
         where tenant_id = $1 and conversation_id = $2
-        """,
+        """,  # noqa: S608
         tenant_id, conversation_id, rev, tokens, unsummarised,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ connection prepares it once.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache, cached_property
 from typing import ParamSpec, TypeVar, TypeVarTuple, cast
 
@@ -17,6 +17,7 @@ from sqlalchemy import (
     BindParameter,
     ClauseElement,
     ColumnElement,
+    DateTime,
     Delete,
     FromClause,
     Interval,
@@ -34,6 +35,11 @@ from sqlalchemy.dialects.postgresql.base import PGCompiler
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from app.core.database.transactions import Transaction, field_names
+
+NOW: ColumnElement[datetime] = func.statement_timestamp(type_=DateTime(timezone=True))
+"""The time at which the statement came. Nodes of Citus refuse functions in an update that have a value for each row."""
+NOW_SQL = "date_trunc('milliseconds', statement_timestamp())"
+"""The same for literal SQL, without the part of it that the API does not show."""
 
 P = ParamSpec("P")
 ValueT = TypeVar("ValueT")
@@ -137,6 +143,20 @@ def columns(
 def equals(table: FromClause, *names: str) -> list[ColumnElement[bool]]:
     """Return the conditions that columns equal the arguments of the same names."""
     return [table.c[name] == bindparam(name) for name in names]
+
+
+def milliseconds(time: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    """Return a time without the part of it that the API does not show."""
+    return func.date_trunc("milliseconds", time, type_=DateTime(timezone=True))
+
+
+def later(time: ColumnElement[datetime], value: ColumnElement[timedelta]) -> ColumnElement[datetime]:
+    """Return a time plus an interval of seconds; null for null.
+
+    By way of UTC: the sum depends on the time zone of the session otherwise, and nodes of Citus refuse such a function
+    of a column in an update.
+    """
+    return func.timezone("UTC", func.timezone("UTC", time) + value, type_=DateTime(timezone=True))
 
 
 def seconds(value: ColumnElement[int]) -> ColumnElement[timedelta]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import asyncpg
 
-from app.core.database import schema
+from app.core.database import distribution, schema
 from app.core.database.reader import DatabaseReader
 from app.core.database.revisions import SchemaState, SchemaVersion, application_name
 from app.core.database.transactions import APP_ROLE, OPS_ROLE, Database, DatabaseIdentity, PoolOptions
@@ -90,6 +90,13 @@ class Server:
         """
         if await self.prepare_migration(force=force) is not SchemaState.NEWER:
             await _or_unavailable(schema.migrate(self.owner.url))
+
+    async def distribute(self) -> list[str]:
+        """Distribute the tables over the nodes of Citus, those that are not distributed yet; return their names.
+
+        Raises Unavailable `postgres_unusable` if the database has no Citus or no nodes.
+        """
+        return await _or_unavailable(distribution.distribute(self.owner.url))
 
     async def prepare_migration(self, *, force: bool = False) -> SchemaState:
         """Create missing roles and extensions, and raise as `migrate` does; return the schema's state."""

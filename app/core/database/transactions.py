@@ -61,11 +61,15 @@ _CONTENTION_ERRORS = (
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
-    __slots__ = ("_connection", "after_commit", "at_commit", "statements", "tenant_id")
+    __slots__ = ("_connection", "after_commit", "at_commit", "node_settings", "statements", "tenant_id")
 
-    def __init__(self, connection: Connection, tenant_id: TenantId | None) -> None:
+    def __init__(
+        self, connection: Connection, tenant_id: TenantId | None, *, node_settings: Mapping[str, str] | None = None
+    ) -> None:
         self._connection = connection
         self.tenant_id = tenant_id
+        self.node_settings = node_settings
+        """Settings that only the session on the coordinator of a Citus has; None on a single server."""
         self.statements = 0
         """The number of statements so far, without BEGIN and its like."""
         self.after_commit: list[Callable[[], None]] = []
@@ -78,6 +82,16 @@ class Transaction:
 
         They take no round trip of their own. A function is called for its statement when the transaction commits.
         """
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the tables may be distributed over the nodes of Citus, which cannot run every statement."""
+        return self.node_settings is not None
+
+    async def set_on_nodes(self) -> None:
+        """Set until the transaction ends what a session on a single server is set to, if there are several nodes."""
+        for name, value in (self.node_settings or {}).items():
+            await self.execute(f"set local {name} = '{value}'")
 
     async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
         """Return all rows of one statement."""
@@ -148,16 +162,16 @@ class PoolOptions:
         return found if self.role is None else {"role": self.role} | found
 
 
-async def _prepare_connection(connection: Connection) -> None:
-    schema = cast(
-        "str | None",
-        await connection.fetchval(
-            "select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace"
-            " where e.extname = 'vector'"
-        ),
+async def _prepare_connection(connection: Connection) -> bool:
+    """Prepare a new connection; return whether the database is one of Citus."""
+    rows = await connection.fetch(
+        "select e.extname, n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace"
+        " where e.extname in ('citus', 'vector')"
     )
-    if schema is not None:
-        await register_vector(connection, schema=schema)
+    schemas = {row["extname"]: row["nspname"] for row in rows}
+    if "vector" in schemas:
+        await register_vector(connection, schema=schemas["vector"])
+    return "citus" in schemas
 
 
 async def _identify(connection: Connection) -> DatabaseIdentity:
@@ -174,15 +188,25 @@ class _OpenTransaction:
     Translates the errors of the driver, also those that are raised in the block.
     """
 
-    __slots__ = ("_begin", "_inside", "_pool", "_pooled", "_started", "_tenant_id", "_token", "_transaction")
+    __slots__ = (
+        *("_begin", "_inside", "_node_settings", "_pool", "_pooled"),
+        *("_started", "_tenant_id", "_token", "_transaction"),
+    )
 
     def __init__(
-        self, pool: ConnectionPool, inside: ContextVar[bool], *, begin: str, tenant_id: TenantId | None
+        self,
+        pool: ConnectionPool,
+        inside: ContextVar[bool],
+        *,
+        begin: str,
+        tenant_id: TenantId | None,
+        node_settings: Mapping[str, str] | None,
     ) -> None:
         self._pool = pool
         self._inside = inside
         self._begin = begin
         self._tenant_id = tenant_id
+        self._node_settings = node_settings
         self._started: float
         self._pooled: PooledConnection
         self._token: Token[bool]
@@ -195,7 +219,9 @@ class _OpenTransaction:
         try:
             self._pooled = pooled = await self._pool.acquire()
             try:
-                await pooled.connection.execute(self._begin)
+                # Citus sends the message of a `set local` to the nodes, where `begin` has been sent already
+                for message in (self._begin,) if self._node_settings is None else self._begin.split("; "):
+                    await pooled.connection.execute(message)
             except BaseException:
                 self._pool.discard(pooled)
                 raise
@@ -203,7 +229,7 @@ class _OpenTransaction:
             _raise_translated(error)
             raise
         self._token = self._inside.set(True)
-        self._transaction = Transaction(pooled.connection, self._tenant_id)
+        self._transaction = Transaction(pooled.connection, self._tenant_id, node_settings=self._node_settings)
         return self._transaction
 
     async def __aexit__(
@@ -270,6 +296,7 @@ class Database:
         self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
         settings = options.session_settings if options.through_pooler else {}
         self._settings = "".join(f"; set local {name} = '{value}'" for name, value in settings.items())
+        self._node_settings: Mapping[str, str] | None = None
 
     async def open(self) -> None:
         """Connect. Raises Unavailable if the server does not answer."""
@@ -307,7 +334,8 @@ class Database:
         try:
             # one transaction: behind a pooler, the next one may get another connection
             async with connection.transaction():
-                await _prepare_connection(connection)
+                if await _prepare_connection(connection):
+                    self._node_settings = options.server_settings
                 if options.standby_of is not None and await _identify(connection) != options.standby_of:
                     raise ConnectionError("the server has a copy of another database")  # noqa: TRY301
         except BaseException:
@@ -424,7 +452,13 @@ class Database:
     def _run(self, begin: str, tenant_id: TenantId | None) -> AbstractAsyncContextManager[Transaction]:
         if self._pool is None:
             raise _unavailable()
-        return _OpenTransaction(self._pool, self._inside, begin=begin + self._settings, tenant_id=tenant_id)
+        return _OpenTransaction(
+            self._pool,
+            self._inside,
+            begin=begin + self._settings,
+            tenant_id=tenant_id,
+            node_settings=self._node_settings,
+        )
 
 
 def read_transaction(

@@ -129,6 +129,8 @@ async def write_analyses(tx: Transaction, tenant_id: TenantId, analyses: Sequenc
 
 async def find_unanalysed_tenants(tx: Transaction, *, after: UUID, limit: int) -> list[TenantId]:
     """Return tenants, in the order of ids, that have entries to analyse and no job for them (ops role)."""
+    if tx.is_distributed:
+        return await _find_on_nodes(tx, after=after, limit=limit)
     rows = await tx.fetch(
         f"""
         with recursive tenants as (
@@ -145,6 +147,22 @@ async def find_unanalysed_tenants(tx: Transaction, *, after: UUID, limit: int) -
         select t.tenant_id from tenants t
         where not exists (select from jobs j where j.tenant_id = t.tenant_id and j.kind = $2)
         limit $3
+        """,  # noqa: S608
+        after,
+        ANALYSIS_JOB,
+        limit,
+    )
+    return [TenantId(row["tenant_id"]) for row in rows]
+
+
+async def _find_on_nodes(tx: Transaction, *, after: UUID, limit: int) -> list[TenantId]:
+    """Return tenants as `find_unanalysed_tenants`, where they are on several nodes and the jobs on the coordinator."""
+    rows = await tx.fetch(
+        f"""
+        with waiting as materialized (select distinct tenant_id from jobs where kind = $2)
+        select distinct e.tenant_id from index_entries e
+        where {UNANALYSED} and e.tenant_id > $1 and e.tenant_id not in (select tenant_id from waiting)
+        order by e.tenant_id limit $3
         """,  # noqa: S608
         after,
         ANALYSIS_JOB,

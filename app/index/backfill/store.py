@@ -48,6 +48,12 @@ async def find_lacking(
     Entries that have their own job are left to it, in any state of the job: an operator may have cancelled it. Entries
     whose vectors were dropped wait for none.
     """
+    # read for themselves: on Citus they are not on the node of the tenant
+    jobs = await tx.fetchrow(
+        "select array(select unnest(subject_ids) from jobs where tenant_id = $1 and kind = $2) as subject_ids",
+        tenant_id,
+        VECTORS_JOB,
+    )
     row = await tx.fetchrow(
         """
         with walked as materialized (
@@ -59,9 +65,7 @@ async def find_lacking(
             select s.entry_id from walked s
             where not s.vectors_dropped and not exists (
                 select from vectors v where v.tenant_id = $1 and v.entry_id = s.entry_id and v.space_id = $2
-            ) and (not s.vectors_due or s.entry_id not in (
-                select unnest(j.subject_ids) from jobs j where j.tenant_id = $1 and j.kind = $7
-            ))
+            ) and (not s.vectors_due or s.entry_id <> all($7::uuid[]))
             order by s.entry_id limit $6
         )
         select array(select entry_id from lacking order by entry_id) as entry_ids,
@@ -74,7 +78,7 @@ async def find_lacking(
         after,
         examine,
         limit,
-        VECTORS_JOB,
+        [] if jobs is None else jobs["subject_ids"],
     )
     if row is None:
         return BackfillStep((), None)
@@ -101,43 +105,46 @@ async def find_lacking_tenants(
     """
     rows = await tx.fetch(
         """
-        with walked as materialized (
-            select e.tenant_id, e.entry_id, e.vectors_due, e.vectors_dropped from index_entries e
+        select w.tenant_id, count(*) as examined, (array_agg(w.entry_id order by w.entry_id desc))[1] as last_id,
+               coalesce(bool_or(w.is_lacking), false) as is_lacking,
+               coalesce(bool_or(w.is_lacking and not w.vectors_due), false) as is_lacking_without_job
+        from (
+            select e.tenant_id, e.entry_id, e.vectors_due, not e.vectors_dropped and not exists (
+                select from vectors v
+                where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $1
+            ) as is_lacking
+            from index_entries e
             where e.live and e.kind = any($2::text[]) and (e.tenant_id, e.entry_id) > ($3::uuid, $4::uuid)
             order by e.tenant_id, e.entry_id limit $5
-        ),
-        last as materialized (
-            select tenant_id, entry_id, (select count(*) from walked) as examined from walked
-            order by tenant_id desc, entry_id desc limit 1
-        )
-        select l.tenant_id, l.entry_id, l.examined, array(
-            select distinct s.tenant_id from walked s
-            where not s.vectors_dropped and not exists (
-                select from vectors v
-                where v.tenant_id = s.tenant_id and v.entry_id = s.entry_id and v.space_id = $1
-            ) and not (s.vectors_due and exists (
-                select from jobs j where j.tenant_id = s.tenant_id and j.kind = $7
-            )) and not exists (
-                select from jobs j where j.tenant_id = s.tenant_id and j.kind = $6
-            )
-        ) as tenants
-        from last l
+        ) w group by w.tenant_id order by w.tenant_id
         """,
         space_id,
         _FILLED,
         *after,
         examine,
-        job_kind,
-        VECTORS_JOB,
     )
     if not rows:
         return TenantStep((), None)
-    (row,) = rows
-    tenants = [TenantId(tenant_id) for tenant_id in row["tenants"]]
-    if row["examined"] < examine:
+    jobs = {
+        (row["tenant_id"], row["kind"])
+        for row in await tx.fetch(
+            "select distinct tenant_id, kind from jobs where tenant_id = any($1::uuid[]) and kind = any($2::text[])",
+            [row["tenant_id"] for row in rows if row["is_lacking"]],
+            [job_kind, VECTORS_JOB],
+        )
+    }
+    tenants = [
+        TenantId(row["tenant_id"])
+        for row in rows
+        if row["is_lacking"]
+        and (row["tenant_id"], job_kind) not in jobs
+        and (row["is_lacking_without_job"] or (row["tenant_id"], VECTORS_JOB) not in jobs)
+    ]
+    if sum(row["examined"] for row in rows) < examine:
         return TenantStep(tenants, None)
+    last = rows[-1]
     # the other entries of a tenant that was found need not be read
-    return TenantStep(tenants, (row["tenant_id"], _LAST_ID if row["tenant_id"] in tenants else row["entry_id"]))
+    return TenantStep(tenants, (last["tenant_id"], _LAST_ID if last["tenant_id"] in tenants else last["last_id"]))
 
 
 async def filter_lacking(

@@ -26,6 +26,7 @@ _OVER_FETCH = 4
 _FIRST_MATCHES = 40
 # entries with the same score as the last candidate, per wanted candidate, that are returned with it
 _TIES = 10
+_VALID = "select from pg_index where indisvalid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,17 @@ class TenantCounts:
 
 async def count_tenant(tx: Transaction, tenant_id: TenantId, space: Space, *, entries: int, fresh: int) -> TenantCounts:
     """Count the tenant's entries and unindexed vectors, to one beyond `entries` and `fresh`."""
+    index = f"to_regclass('{vector_index_name(space.id)}')"
+    # a node of Citus has no catalogue of its tables that a statement could join: without a valid index it uses none
+    ready = f"{index} is not null" if tx.is_distributed else f"exists ({_VALID} and indexrelid = {index})"
     row = await tx.fetchrow(
-        """
+        f"""
         select counted.entries,
                (select count(*) from (
                    select 1 from vectors where tenant_id = $1 and space_id = $3 and not tiered limit $4
                ) few) as fresh,
                exists (select 1 from vectors where tenant_id = $1 and space_id = $3 and tiered) as tiered,
-               coalesce((select indisvalid from pg_index where indexrelid = to_regclass($5)), false) as index_ready,
+               {ready} as index_ready,
                case when counted.entries >= $2 then exists (
                    select 1 from index_entries e
                    where e.tenant_id = $1 and e.live and not e.vectors_due and not e.vectors_dropped and not exists (
@@ -75,12 +79,11 @@ async def count_tenant(tx: Transaction, tenant_id: TenantId, space: Space, *, en
         from (select count(*) as entries from (
             select 1 from index_entries where tenant_id = $1 and live limit $2
         ) few) counted
-        """,
+        """,  # noqa: S608
         tenant_id,
         entries + 1,
         space.id,
         fresh + 1,
-        vector_index_name(space.id),
     )
     if row is None:
         return TenantCounts(0, 0, tiered=False, index_ready=False)
@@ -108,6 +111,7 @@ async def measure_scope(
     """Measure the scope: all of it, or up to `max_entries`."""
     # the generic plan would sort all vectors of a large tenant, so each later statement is planned for its tenant
     await tx.execute("set local plan_cache_mode = force_custom_plan")
+    await tx.set_on_nodes()
     search = SearchStatement(tenant_id, scope)
     max_size = search.args.add(max_entries)
     sql = f"""

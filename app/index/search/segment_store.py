@@ -41,8 +41,12 @@ _CONDITIONS: Final[dict[SegmentColumn, str]] = {
 }
 _KIND_CODES: Final = "array_position(array['turn', 'summary', 'fact', 'memory'], e.kind) - 1"
 
-# a crash of the server may use the numbers of lost transactions again; statistics are reset by its recovery
-_SERVER: Final = "pg_postmaster_start_time()::text || coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, '')"
+# a crash of the server may use the numbers of lost transactions again; statistics are reset by its recovery. On Citus
+# it is the node of the tenant, and the table there is another one whenever the tenant has moved.
+_SERVER: Final = (
+    "pg_postmaster_start_time()::text || coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, '')"
+    " || shard_of_tenant($1)::text"
+)
 
 _TERMS_UNKNOWN: Final = -1
 _FIRST_IDS: Final = 512

@@ -26,15 +26,17 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
                                    position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
                                    expires_at, terms, cues, analyser, language)
-        select $1, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role, u.position,
-               u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length, u.lexemes::tsvector, u.asks,
-               u.expires_at, u.terms, u.cues, $22, u.language
-        from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-                    $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[], $15::integer[],
-                    $16::text[], $17::boolean[], $18::timestamptz[], $19::bytea[],
-                    $20::smallint[], $21::text[])
+        select o.tenant_id, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role,
+               u.position, u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length,
+               u.lexemes::tsvector, u.asks, u.expires_at, u.terms, u.cues, $22, u.language
+        from tenants o
+        cross join unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[],
+                          $9::text[], $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[],
+                          $15::integer[], $16::text[], $17::boolean[], $18::timestamptz[], $19::bytea[],
+                          $20::smallint[], $21::text[])
             as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
                   occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at, terms, cues, language)
+        where o.tenant_id = $1
         """,
         tenant_id,
         [entry.entry_id for entry in entries],
@@ -61,6 +63,17 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
     )
 
 
+async def _dropping_spaces(tx: Transaction) -> str:
+    """Return SQL of the ids of spaces that are being dropped.
+
+    On Citus they are read first: an insertion that reads a table without a tenant goes to all shards.
+    """
+    sql = "select s.id from embedding_spaces s where s.state = 'dropping'"
+    if not tx.is_distributed:
+        return sql
+    return ", ".join(["0", *(str(int(row["id"])) for row in await tx.fetch(sql))])
+
+
 async def insert_vectors(
     tx: Transaction, tenant_id: TenantId, space_id: int, vectors: Mapping[UUID, Sequence[FloatVector]]
 ) -> None:
@@ -77,13 +90,13 @@ async def insert_vectors(
     if not parts:
         return
     await tx.execute(
-        """
+        f"""
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
-        select $1, u.entry_id, $2, u.part, u.embedding
-        from unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
-        where not exists (select from embedding_spaces s where s.id = $2 and s.state = 'dropping')
+        select o.tenant_id, u.entry_id, $2, u.part, u.embedding
+        from tenants o cross join unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
+        where o.tenant_id = $1 and $2::integer not in ({await _dropping_spaces(tx)})
         on conflict do nothing
-        """,
+        """,  # noqa: S608
         tenant_id,
         space_id,
         [part[0] for part in parts],
@@ -192,15 +205,15 @@ async def copy_entries(
     """
     rows = await tx.fetch(
         """
-        insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
-                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
-                                   dates, terms, cues, analyser, language)
-        select $1, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
+        insert into index_entries as made (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor,
+                                           role, position, session, occurred_at, metadata, vectors_due, doc_length,
+                                           lexemes, asks, dates, terms, cues, analyser, language)
+        select e.tenant_id, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
                e.occurred_at, e.metadata, e.vectors_due or (e.vectors_dropped and $7), e.doc_length, e.lexemes,
                e.asks, e.dates, e.terms, e.cues, e.analyser, e.language
         from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
         join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
-        returning entry_id, vectors_due, dates is null as undated, language
+        returning made.entry_id, made.vectors_due, made.dates is null as undated, made.language
         """,
         tenant_id,
         conversation_id,
@@ -216,13 +229,13 @@ async def copy_entries(
 async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int | None]]) -> None:
     """Copy the vectors of entries to their copies, in every space except those that are being dropped."""
     await tx.execute(
-        """
+        f"""
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
-        select $1, u.copy_id, v.space_id, v.part, v.embedding
+        select v.tenant_id, u.copy_id, v.space_id, v.part, v.embedding
         from unnest($2::uuid[], $3::uuid[]) as u (entry_id, copy_id)
         join vectors v on v.tenant_id = $1 and v.entry_id = u.entry_id
-        where v.space_id not in (select s.id from embedding_spaces s where s.state = 'dropping')
-        """,
+        where v.space_id not in ({await _dropping_spaces(tx)})
+        """,  # noqa: S608
         tenant_id,
         [pair[0] for pair in pairs],
         [pair[1] for pair in pairs],

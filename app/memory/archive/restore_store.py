@@ -77,7 +77,8 @@ async def insert_decision(
         await tx.execute(
             """
             insert into fact_decision_sources (tenant_id, decision_id, place, turn_id, conversation_id)
-            select $1, $2, * from unnest($3::integer[], $4::uuid[], $5::uuid[])
+            select o.tenant_id, $2, u.* from tenants o
+            cross join unnest($3::integer[], $4::uuid[], $5::uuid[]) u where o.tenant_id = $1
             """,
             tenant_id,
             decision_id,

@@ -84,10 +84,12 @@ async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDe
     await tx.execute(
         """
         insert into fact_decisions (tenant_id, id, owner, subject_key, predicate, fact_ids, decision)
-        select $1, u.id, nullif(u.owner, ''), u.subject_key, u.predicate, string_to_array(u.fact_ids, ',')::uuid[],
-               u.decision::json
-        from unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+        select o.tenant_id, u.id, nullif(u.owner, ''), u.subject_key, u.predicate,
+               string_to_array(u.fact_ids, ',')::uuid[], u.decision::json
+        from tenants o
+        cross join unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
             as u (id, owner, subject_key, predicate, fact_ids, decision)
+        where o.tenant_id = $1
         """,
         tenant_id,
         ids,
@@ -108,7 +110,8 @@ async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDe
     await tx.execute(
         """
         insert into fact_decision_sources (tenant_id, decision_id, place, turn_id, conversation_id)
-        select $1, * from unnest($2::uuid[], $3::integer[], $4::uuid[], $5::uuid[])
+        select o.tenant_id, u.* from tenants o
+        cross join unnest($2::uuid[], $3::integer[], $4::uuid[], $5::uuid[]) u where o.tenant_id = $1
         """,
         tenant_id,
         [source[0] for source in sources],

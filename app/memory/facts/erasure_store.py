@@ -13,10 +13,8 @@ from app.memory.facts.store import FactKey
 from app.memory.facts.tables import fact_decisions, fact_evidence, facts
 
 _F, _E, _D = facts.c, fact_evidence.c, fact_decisions.c
-_OF_PROJECT = exists().where(
-    _E.tenant_id == _F.tenant_id, _E.fact_id == _F.id, _E.project == bindparam("project"), not_(_E.denies)
-)
-_IN_PROJECT = exists().where(_E.tenant_id == _F.tenant_id, _E.fact_id == _F.id, _E.project == bindparam("project"))
+_OF_PROJECT = exists().where(*equals(fact_evidence, "tenant_id", "project"), _E.fact_id == _F.id, not_(_E.denies))
+_IN_PROJECT = exists().where(*equals(fact_evidence, "tenant_id", "project"), _E.fact_id == _F.id)
 
 
 @compiled

@@ -307,10 +307,12 @@ async def write_facts(tx: Transaction, tenant_id: TenantId, written: Sequence[St
         insert into facts (tenant_id, id, owner, subject, subject_key, predicate, object, conversation_id, project,
                            confidence, tier, evidence_count, valid_from, valid_to, recorded_at, invalidated_at,
                            invalidated_by, retracted, expires_at, listed, due_at)
-        select $1, * from unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::uuid[],
-                                 $9::text[], $10::float8[], $11::text[], $12::integer[], $13::timestamptz[],
-                                 $14::timestamptz[], $15::timestamptz[], $16::timestamptz[], $17::uuid[],
-                                 $18::boolean[], $19::timestamptz[], $20::boolean[], $21::timestamptz[])
+        select o.tenant_id, u.* from tenants o
+        cross join unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::uuid[],
+                          $9::text[], $10::float8[], $11::text[], $12::integer[], $13::timestamptz[],
+                          $14::timestamptz[], $15::timestamptz[], $16::timestamptz[], $17::uuid[],
+                          $18::boolean[], $19::timestamptz[], $20::boolean[], $21::timestamptz[]) u
+        where o.tenant_id = $1
         on conflict (tenant_id, id) do update set object = excluded.object, conversation_id = excluded.conversation_id,
             project = excluded.project, confidence = excluded.confidence, tier = excluded.tier,
             evidence_count = excluded.evidence_count, valid_from = excluded.valid_from, valid_to = excluded.valid_to,
@@ -354,10 +356,12 @@ async def write_evidence(
         """
         insert into fact_evidence (tenant_id, fact_id, place, turn_id, conversation_id, project, actor, content_hash,
                                    object_key, object, at, ends_at, position, confidence, tier, denies, replaces, rev)
-        select $1, * from unnest($2::uuid[], $3::integer[], $4::uuid[], $5::uuid[], $6::text[], $7::text[],
-                                 $8::bytea[], $9::text[], $10::text[], $11::timestamptz[], $12::timestamptz[],
-                                 $13::integer[], $14::float8[], $15::text[], $16::boolean[], $17::boolean[],
-                                 $18::bigint[])
+        select o.tenant_id, u.* from tenants o
+        cross join unnest($2::uuid[], $3::integer[], $4::uuid[], $5::uuid[], $6::text[], $7::text[],
+                          $8::bytea[], $9::text[], $10::text[], $11::timestamptz[], $12::timestamptz[],
+                          $13::integer[], $14::float8[], $15::text[], $16::boolean[], $17::boolean[],
+                          $18::bigint[]) u
+        where o.tenant_id = $1
         """,
         tenant_id,
         [fact_id for fact_id, _, _, _ in rows],

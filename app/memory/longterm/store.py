@@ -13,7 +13,18 @@ import asyncpg
 from sqlalchemy import ClauseElement, func, or_, select
 from sqlalchemy import delete as delete_from
 
-from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, given, is_any, page
+from app.core.database.queries import (
+    NOW_SQL,
+    Query,
+    after_key,
+    columns,
+    compiled,
+    delete_some,
+    equals,
+    given,
+    is_any,
+    page,
+)
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.formats.schemas import JsonObject
@@ -55,9 +66,11 @@ _LOCK_SHARED = Query(
     select(_M.id).where(*equals(memories, "tenant_id"), is_any(_M.id, "ids")).order_by(_M.id).with_for_update(read=True)
 )
 _DELETE = Query(delete_from(memories).where(*equals(memories, "tenant_id", "id")))
-_DELETE_EXPIRED = Query(
-    delete_some(memories, _M.expires_at <= func.now(), skip_locked=True).returning(_M.tenant_id, _M.id)
-)
+
+
+@compiled
+def _delete_expired(*, skip_locked: bool) -> ClauseElement:
+    return delete_some(memories, _M.expires_at <= func.now(), skip_locked=skip_locked).returning(_M.tenant_id, _M.id)
 
 
 def _row(row: asyncpg.Record) -> MemoryRow:
@@ -82,14 +95,18 @@ async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tup
     It is the same memory if agent, owner, text and metadata are equal. It expires at the later of both times. Of its
     dates the newest hundred are kept. The caller locks the text.
     """
+    expires_at = "null"  # it never expires
+    args: list[object] = []
+    if memory.ttl_s is not None:
+        expires_at = f"""nullif(
+            greatest(coalesce(m.expires_at, 'infinity'), {NOW_SQL} + make_interval(secs => $7)), 'infinity'
+        )"""
+        args.append(memory.ttl_s)
     row = await tx.fetchrow(
-        """
-        with now as (select date_trunc('milliseconds', clock_timestamp()) as now)
+        f"""
         update memories m
-        set repeated_at = m.repeated_at[greatest(1, cardinality(m.repeated_at) - $7 + 2):] || n.now,
-            expires_at = case when m.expires_at is null or $6::float8 is null then null
-                              else greatest(m.expires_at, n.now + make_interval(secs => $6)) end
-        from now n
+        set repeated_at = m.repeated_at[greatest(1, cardinality(m.repeated_at) - $6 + 2):] || {NOW_SQL},
+            expires_at = {expires_at}
         where m.tenant_id = $1 and m.id = (
             select id from memories
             where tenant_id = $1 and agent_id = $2 and md5(content) = md5($3) and content = $3
@@ -98,14 +115,14 @@ async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tup
             order by created_at, id limit 1
         )
         returning m.id, m.expires_at
-        """,
+        """,  # noqa: S608
         tenant_id,
         memory.agent_id,
         memory.content,
         memory.owner,
         memory.metadata,
-        memory.ttl_s,
         _MAX_REPEATED,
+        *args,
     )
     return None if row is None else (row["id"], row["expires_at"])
 
@@ -115,12 +132,11 @@ async def insert(
 ) -> tuple[datetime, datetime | None]:
     """Store a memory. Return its creation time and its expiry, by the clock of the database."""
     row = await tx.fetchrow(
-        """
+        f"""
         insert into memories (tenant_id, id, agent_id, owner, content, metadata, created_at, expires_at)
-        select $1, $2, $3, $4, $5, $6::json, n.now, n.now + make_interval(secs => $7)
-        from (select date_trunc('milliseconds', clock_timestamp()) as now) n
+        values ($1, $2, $3, $4, $5, $6::json, {NOW_SQL}, {NOW_SQL} + make_interval(secs => $7))
         returning created_at, expires_at
-        """,
+        """,  # noqa: S608
         tenant_id,
         memory_id,
         memory.agent_id,
@@ -205,5 +221,5 @@ async def delete_expired(tx: Transaction, limit: int) -> list[tuple[TenantId, UU
 
     Memories that another transaction has locked are skipped.
     """
-    rows = await _DELETE_EXPIRED.fetch(tx, limit=limit)
+    rows = await _delete_expired(skip_locked=not tx.is_distributed).fetch(tx, limit=limit)
     return [(TenantId(row["tenant_id"]), row["id"]) for row in rows]

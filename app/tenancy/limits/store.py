@@ -31,10 +31,10 @@ async def add_usage(
     rows = await tx.fetch(
         """
         insert into tenant_usage (tenant_id, day, turns, bytes, vectors)
-        select u.tenant_id, (now() at time zone 'UTC')::date, u.turns, u.bytes, u.vectors
+        select t.tenant_id, (now() at time zone 'UTC')::date, u.turns, u.bytes, u.vectors
         from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) as u (tenant_id, turns, bytes, vectors)
         join tenants t on t.tenant_id = u.tenant_id
-        order by u.tenant_id
+        order by t.tenant_id
         on conflict (tenant_id, day) do update
         set turns = tenant_usage.turns + excluded.turns, bytes = tenant_usage.bytes + excluded.bytes,
             vectors = tenant_usage.vectors + excluded.vectors

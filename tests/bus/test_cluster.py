@@ -188,7 +188,11 @@ def test_a_seed_gives_the_public_key_that_nats_documents(tmp_path: Path) -> None
     assert UserCredentials.read(file).public_key == PUBLIC
 
 
-@pytest.mark.parametrize("content", ["", "nonsense", SEED[:-1], f"{SEED[:-1]}A", Identity(0).seed, SEED.lower(), "\0"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "nonsense", SEED[:-1], f"{SEED[:-1]}A", Identity(0).seed, SEED.lower(), "\0"],
+    ids=["empty", "a word", "too short", "wrong sum", "of a server", "small letters", "no text"],
+)
 def test_what_is_no_seed_of_a_user_is_refused_without_being_quoted(tmp_path: Path, content: str) -> None:
     file = tmp_path / "user.nk"
     file.write_text(content)

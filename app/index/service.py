@@ -382,13 +382,9 @@ class SearchIndex:
         return await store.read_session_around(tx, caller.tenant_id, conversation_id, position)
 
     async def erase(
-        self,
-        caller: Caller,
-        tx: Transaction,
-        *,
-        conversation_id: ConversationId,
+        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId,
         entry_ids: Sequence[UUID] | None = None,
-    ) -> dict[str, int]:
+    ) -> dict[str, int]:  # fmt: skip
         """Delete all or some entries of a conversation; return the row counts by table."""
         removed = Removal(caller.tenant_id, entry_ids, None if entry_ids is not None else conversation_id)
         tx.after_commit.append(lambda: self._announce(removed))

@@ -1,4 +1,4 @@
-"""A tenant moves to another node, and gets a shard of its own, while it writes and searches."""
+"""A tenant moves to another node and back while it writes and searches."""
 
 import asyncio
 from urllib.parse import urlsplit
@@ -34,7 +34,7 @@ class Load:
             assert found[0]["text"] == f"the {word}", word
 
 
-async def test_a_tenant_that_moves_there_and_back_and_is_isolated_loses_no_write_and_finds_each(
+async def test_a_tenant_that_moves_there_and_back_loses_no_write_and_finds_each(
     client: Client, other: Client, service: Service, servers: CitusServers
 ) -> None:
     conversation = await client.conversation()
@@ -58,22 +58,15 @@ async def test_a_tenant_that_moves_there_and_back_and_is_isolated_loses_no_write
         async with asyncio.timeout(60):
             while len(load.words) < seen + 3 and not running.done():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-    await fetch_as_superuser(
-        service.database,
-        "select isolate_tenant_to_new_shard('conversations', $1::uuid, 'CASCADE', 'force_logical')",
-        client.tenant_id,
-    )
     await fetch_as_superuser(service.database, f"alter role {OWNER_ROLE} nobypassrls")
     load.stopping = True
     await running
-    (alone,) = await fetch_as_superuser(service.database, SHARD, client.tenant_id)
-    assert alone["shardid"] != place["shardid"]
     turns = await client.history(conversation)
     assert [turn["content"] for turn in turns] == [f"the {word}" for word in load.words]
     assert [turn["seq"] for turn in turns] == list(range(1, len(load.words) + 1))
     assert (await client.get(f"/v1/conversations/{conversation}/verify")).json()["valid"]
-    await client.append(conversation, "after it")
-    assert (await client.recall(conversation, "after it", mode="text"))[0]["text"] == "after it"
+    await client.append(conversation, "a platypus")
+    assert (await client.recall(conversation, "platypus", mode="text"))[0]["text"] == "a platypus"
     assert [turn["content"] for turn in await other.history(beside)] == ["a parrot"]
     rows = await fetch_as_superuser(
         service.database, "select distinct tenant_id from conversations where id = $1", parse_id(conversation)

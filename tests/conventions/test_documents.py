@@ -97,7 +97,7 @@ def test_names_that_are_honoured_bare_are_documented() -> None:
 
 def test_no_document_names_a_setting_that_does_not_exist() -> None:
     known = {PREFIX + name.upper() for name in setting_fields()}
-    known |= {"TURNKEEP_TEST_POSTGRES", "TURNKEEP_TEST_RECORD"}
+    known |= {"TURNKEEP_TEST_CITUS", "TURNKEEP_TEST_POSTGRES", "TURNKEEP_TEST_RECORD"}
     known |= {f"TURNKEEP_TEST_LLM_{name}" for name in ("BASE_URL", "MODEL", "API_KEY")}
     aliases = [field.validation_alias for field in setting_fields().values()]
     known |= {str(choice) for alias in aliases if isinstance(alias, AliasChoices) for choice in alias.choices}

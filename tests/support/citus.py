@@ -41,7 +41,6 @@ jit = off
 timezone = UTC
 random_page_cost = 1.1
 citus.enable_version_checks = off
-output_plugin_libraries = 'citus'
 citus.enable_statistics_collection = off
 citus.node_conninfo = 'sslmode=prefer'
 """

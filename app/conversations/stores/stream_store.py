@@ -242,8 +242,8 @@ async def insert_chunks(tx: Transaction, tenant_id: TenantId, chunks: Sequence[N
     """Append text to open turns whose streams are locked, in one statement."""
     await tx.execute(
         """
-        insert into turn_chunks (tenant_id, turn_id, part, start, length, text)
-        select o.tenant_id, u.* from tenants o
+        insert into turn_chunks (tenant_id, turn_id, part, start, length, text, created_at)
+        select o.tenant_id, u.*, statement_timestamp() from tenants o
         cross join unnest($2::uuid[], $3::text[], $4::integer[], $5::integer[], $6::text[]) u where o.tenant_id = $1
         """,
         tenant_id,

@@ -89,8 +89,8 @@ def insert_events(tenant_id: TenantId, events: Mapping[UUID, str], *, retry_for_
     """Return the statements that store events for the enabled webhooks that want them, and make their lanes due.
 
     `events` has rows of SQL literals by event id: number, event_id, event_type, lane, conversation_id, object_id,
-    project. The second statement locks lanes in the order of their keys. An event without a project has that of its
-    conversation.
+    project. The second statement locks lanes in the order of their keys; it looks at what the first one has stored, not
+    at what the webhooks want now, which may have changed. An event without a project has that of its conversation.
     """
     ids = ", ".join(f"'{event_id}'" for event_id in events)
     return f"""
@@ -112,7 +112,7 @@ def insert_events(tenant_id: TenantId, events: Mapping[UUID, str], *, retry_for_
         insert into webhook_lanes (tenant_id, webhook_id, lane, due_at)
         select w.tenant_id, w.id, d.lane, statement_timestamp() from webhooks w
         join webhook_deliveries d on d.tenant_id = w.tenant_id and d.webhook_id = w.id and d.event_id in ({ids})
-        where w.tenant_id = '{tenant_id}' and w.is_enabled
+        where w.tenant_id = '{tenant_id}'
         group by w.tenant_id, w.id, d.lane order by w.id, d.lane
         on conflict (tenant_id, webhook_id, lane) do update set due_at = webhook_lanes.due_at
     """  # noqa: S608

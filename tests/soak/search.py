@@ -62,10 +62,13 @@ class History:
 
 @asynccontextmanager
 async def open_pair(database: TestDatabase, folder: Path, **more: Any) -> AsyncIterator[tuple[Service, Service]]:
-    """Two services on one database, each with its own memory and its own connections."""
+    """Two services on one database, each with its own memory and its own connections.
+
+    All texts are English for them, as for the reference: of random words, some would look Italian.
+    """
     async with (
-        open_service(database, folder / "one", **more) as first,
-        open_service(database, folder / "two", **more) as second,
+        open_service(database, folder / "one", language="en", **more) as first,
+        open_service(database, folder / "two", language="en", **more) as second,
     ):
         yield first, second
 

@@ -230,6 +230,8 @@ async def test_a_scope_too_large_for_memory_finds_them_by_words(
         assert found["data"][0]["text"] == "the badger number 7 digs"
         assert found["degraded"] == ["vectors_dropped"]
         assert (await search(client, None, "who sleeps", mode="vector", k=50))["degraded"] == ["vectors_dropped"]
+        for mode in ("hybrid", "vector"):  # no word of it is in any turn
+            assert len((await search(client, None, "animals at night", mode=mode, k=80))["data"]) == 80
         in_project = await search(client, None, "wombat number 7", conversation_ids=[warm])
         assert in_project["degraded"] == []
         async with wide.container.database.transaction(client.tenant_id, read_only=True) as tx:

@@ -246,6 +246,8 @@ class AnnQuery:
 class AnnCandidates:
     """Entries that can be among the best: the nearest, the best by words, those without a vector, and their neighbours.
 
+    Those whose vectors were dropped fill up the rows: they are worse than others, but in scope.
+
     `nearest`: how many were found by vector. `waiting`: some entry in scope has no vector. `dropped`: the vectors of
     some entry in scope were dropped.
     """
@@ -279,10 +281,14 @@ def ann_statement(
             where {search.where} and {_without_vector_sql(space, wanted.vector, uncovered=wanted.uncovered)}
             order by e.occurred_at desc limit {best}
         ),
+        dropped as materialized (
+            select e.entry_id from index_entries e
+            where {search.where} and {"false" if wanted.vector is None else "e.vectors_dropped"}
+            order by e.conversation_id, e.entry_id limit {best}
+        ),
         {_with_neighbours_sql(search)}
         select array(select entry_id from chosen) as entry_ids, exists (select 1 from waiting) as waiting,
-               (select count(*) from by_vector) as nearest,
-               exists (select 1 from index_entries e where {search.where} and e.vectors_dropped) as dropped
+               (select count(*) from by_vector) as nearest, exists (select 1 from dropped) as dropped
         """  # noqa: S608
     return sql, search.args.values
 
@@ -304,7 +310,7 @@ def _with_neighbours_sql(search: SearchStatement) -> str:
     return f"""pool as materialized (
             select e.entry_id, e.conversation_id, e.session, e.position
             from (select entry_id from by_vector union select entry_id from by_words
-                  union select entry_id from waiting) p
+                  union select entry_id from waiting union select entry_id from dropped) p
             cross join lateral (
                 -- asked again: what an earlier statement found may be gone by now
                 select * from index_entries e where {search.where} and e.entry_id = p.entry_id offset 0

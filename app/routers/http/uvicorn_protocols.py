@@ -24,6 +24,8 @@ KEEP_ALIVE_S: Final = 75
 of its connection: the clients of most languages do after 5 to 30 seconds, load balancers after 60."""
 # the application answers for the body that it reads, and needs time for it
 _ANSWER_S: Final = 10.0
+_FIRST_REQUEST_S: Final = 2.0
+"""Seconds that a new connection has for its first request when the server stops."""
 
 CUT_EXTENSION: Final = "turnkeep.cut"
 """Extension of a request's scope: `close` ends the connection, so that an answer that has begun stays incomplete."""
@@ -222,6 +224,17 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.write(_head_too_large())
             self.transport.close()
+
+    def shutdown(self) -> None:
+        """Close when the answer is sent. The first request of a new connection may be on its way, and is answered."""
+        if self.cycle is None:  # pyright: ignore[reportUnnecessaryComparison] - of uvicorn, until there is a request
+            self.loop.call_later(_FIRST_REQUEST_S, self._shut_down)
+        else:
+            super().shutdown()
+
+    def _shut_down(self) -> None:
+        if self in self.connections:  # not one that has ended, or is a WebSocket now
+            super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that the parser cannot read, with a problem."""

@@ -48,14 +48,13 @@ async def find_lacking(
     Entries that have their own job are left to it, in any state of the job: an operator may have cancelled it. Entries
     whose vectors were dropped wait for none.
     """
-    # read for themselves: on Citus they are not on the node of the tenant
-    jobs = await tx.fetchrow(
-        "select array(select unnest(subject_ids) from jobs where tenant_id = $1 and kind = $2) as subject_ids",
-        tenant_id,
-        VECTORS_JOB,
-    )
+    of_jobs = "select unnest(j.subject_ids) from jobs j where j.tenant_id = $1 and j.kind = $7"
+    jobs: object = VECTORS_JOB
+    if tx.is_distributed:  # jobs are not on the node of the tenant
+        rows = await tx.fetch(of_jobs.replace("$7", "$2"), tenant_id, VECTORS_JOB)
+        of_jobs, jobs = "select unnest($7::uuid[])", [row[0] for row in rows]
     row = await tx.fetchrow(
-        """
+        f"""
         with walked as materialized (
             select entry_id, vectors_due, vectors_dropped from index_entries
             where tenant_id = $1 and live and kind = any($3::text[]) and ($4::uuid is null or entry_id > $4)
@@ -65,20 +64,20 @@ async def find_lacking(
             select s.entry_id from walked s
             where not s.vectors_dropped and not exists (
                 select from vectors v where v.tenant_id = $1 and v.entry_id = s.entry_id and v.space_id = $2
-            ) and (not s.vectors_due or s.entry_id <> all($7::uuid[]))
+            ) and (not s.vectors_due or s.entry_id not in ({of_jobs}))
             order by s.entry_id limit $6
         )
         select array(select entry_id from lacking order by entry_id) as entry_ids,
                (select count(*) from walked) as examined,
                (select entry_id from walked order by entry_id desc limit 1) as last
-        """,
+        """,  # noqa: S608
         tenant_id,
         space_id,
         _FILLED,
         after,
         examine,
         limit,
-        [] if jobs is None else jobs["subject_ids"],
+        jobs,
     )
     if row is None:
         return BackfillStep((), None)

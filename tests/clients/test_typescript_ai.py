@@ -121,7 +121,8 @@ async def test_a_message_that_is_edited_before_its_answer_begins_is_not_answered
 
 
 async def test_an_answer_to_the_old_text_that_is_committed_during_an_edit_is_removed(run: Run) -> None:
-    assert await run("editedAtCommit") == ["One two three four five six.", "New.", ["New?", "New."]]
+    result = await run("editedAtCommit")
+    assert result == ["One two three four five six.", "New.", ["New?", "New."], ["user"]]
 
 
 async def test_of_many_edits_and_stops_at_one_moment_no_page_gets_the_answer_to_another_text(run: Run) -> None:

@@ -321,16 +321,19 @@ Object.assign(scenarios, {
     await pageOf(await post(chat, "m1", "Old?", modelOf([[{ type: "error", error: new Error("down") }]])));
     const [goOn, open] = gate();
     let old;
+    const model = modelOf(["New."]);
+    const again = () => post(chat, "m1", "New?", model).then(pageOf);
     const slow = new Turnkeep({ fetch: async (url, init) => {
       if (url.endsWith("/revisions")) old ??= pageOf(await post(chat, "m1", "Old?", modelOf(["One two three four five six."], goOn)));
       if (url.endsWith("/abort")) {
         open();
         await old;
+        await again(); // the edited message once more, while the old answer is not removed yet
       }
       return fetch(url, init);
     } });
-    const page = await pageOf(await post(slow.conversationById(chat.id), "m1", "New?", modelOf(["New."])));
-    return [textOf(await old), textOf(page), (await stored(chat)).map(([, said]) => said)];
+    const page = await pageOf(await post(slow.conversationById(chat.id), "m1", "New?", modelOf(["Not this."])));
+    return [textOf(await old), textOf(page), (await stored(chat)).map(([, said]) => said), prompts(model)[0].map(({ role }) => role)];
   },
   /** Many requests at one moment with few texts of one message: sent, edited, regenerated, stopped. */
   async storm() {

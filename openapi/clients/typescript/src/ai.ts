@@ -12,7 +12,7 @@ import { createUIMessageStreamResponse, type ModelMessage, type TextStreamPart, 
 import { AnswerWriter, type Beginning, interrupted, storeOutputs } from "./ai_answer.js";
 import { promptOf } from "./ai_messages.js";
 import { answerChunks, type Chunk, replayed, UNFINISHED } from "./ai_resume.js";
-import { answeredBy, ENDED, hasCode, isLive, openingOf, openNext, stopAnswer, storeMessage, turnOf } from "./ai_turns.js";
+import { answeredBy, dropStaleAnswers, ENDED, hasCode, isLive, openingOf, openNext, stopAnswer, storeMessage, turnOf } from "./ai_turns.js";
 import type { ContextRequest } from "./generated/api/index.js";
 import type { Conversation } from "./turnkeep.js";
 
@@ -63,7 +63,12 @@ export async function reply(
   const answer = new AnswerWriter(chat, asked, open, options.assistant);
   try {
     const before = open.step > 0 ? await interrupted(chat, asked) : [];
-    const context = await contextOf(chat, options);
+    let context = await contextOf(chat, options);
+    if (context.as_of_seq > (asked.seq ?? 0)) {
+      // an answer to an old text may be in it: the request that edits the message has not removed it yet, or was killed
+      await dropStaleAnswers(chat, asked);
+      context = await contextOf(chat, options);
+    }
     // an edit that comes later finds the open turn, and aborts it
     if (!context.included.turn_ids.includes(asked.id) && !isLive(await turnOf(chat, asked.id))) {
       await answer.abort("the message was edited");

@@ -152,7 +152,7 @@ async function revise(chat: Conversation, old: Turn, given: TurnInput): Promise<
 }
 
 /** End the answers to messages that a revision superseded: they may have been opened, or committed, meanwhile. */
-async function dropStaleAnswers(chat: Conversation, revision: Turn): Promise<void> {
+export async function dropStaleAnswers(chat: Conversation, revision: Turn): Promise<void> {
   for (let tries = 0; tries < MAX_TRIES; tries += 1) {
     const { later, running } = await openingOf(chat, revision.seq ?? 0);
     const open = running.map(({ turn }) => turn);

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import re
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -272,6 +273,33 @@ async def test_a_stream_with_an_exception_is_aborted(turnkeep: AsyncTurnkeep, te
     assert (await turnkeep.api.get_turn(conversation.id, turn.turn_id))["status"] == "aborted"
 
 
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+async def test_of_two_streams_with_one_id_one_opens_the_turn(
+    url: str, tenant: Client, turnkeep: AsyncTurnkeep, transport: Any
+) -> None:
+    conversation, turn_id = await turnkeep.conversation(f"one-id-{transport}"), str(uuid.uuid4())
+    writers = [conversation.stream(id=turn_id, transport=transport) for _ in range(2)]
+    opened = await asyncio.gather(*[writer.open() for writer in writers], return_exceptions=True)
+    [refused] = [error for error in opened if error is not None]
+    assert isinstance(refused, TurnkeepError)
+    assert refused.code == "turn_id_conflict"
+    writer = writers[opened.index(None)]
+    await writer.write("Once.")
+    turn = await writer.commit()
+    assert [(one["id"], one["content"]) for one in await tenant.history(conversation.id)] == [(turn["id"], "Once.")]
+
+    def again() -> str:
+        with Turnkeep(url, tenant.key) as client:
+            writer = client.conversation(f"one-id-{transport}").stream(id=turn_id, transport=transport)
+            assert writer.turn_id == turn_id
+            with pytest.raises(TurnkeepError) as refused:
+                writer.write_all(["Twice."])
+            return refused.value.code
+
+    assert await asyncio.to_thread(again) == "turn_id_conflict"
+    assert [one["content"] for one in await tenant.history(conversation.id)] == ["Once."]
+
+
 @pytest.mark.slow
 async def test_a_stream_and_a_follower_continue_after_lost_connections(port: int, tenant: Client) -> None:
     view = ConversationView()
@@ -315,7 +343,7 @@ async def test_a_writer_that_is_idle_continues_over_another_connection(port: int
             await asyncio.sleep(0.8)  # longer than the time of reconnections, which begins with the loss
             between.cut()
             async with asyncio.timeout(60):
-                while turn.reconnections == 0:  # noqa: ASYNC110 - nothing tells it
+                while turn.reconnections == 0:  # noqa: ASYNC110 - no event for it
                     await asyncio.sleep(0.01)
             await turn.write("sentence.")
     assert [one["content"] for one in await tenant.history(conversation.id)] == ["Half a sentence."]

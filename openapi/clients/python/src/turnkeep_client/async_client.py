@@ -150,10 +150,17 @@ class AsyncConversation:
         actor: str | None = None,
         model: str | None = None,
         supersedes: str | None = None,
+        id: str | None = None,  # noqa: A002 - the name of the field
         transport: StreamTransport = "auto",
     ) -> AsyncTurnWriter:
-        """Return a writer of a turn whose text arrives in pieces. It continues after lost connections."""
+        """Return a writer of a turn whose text arrives in pieces. It continues after lost connections.
+
+        `id`: the id of the turn, a new one by default. Of several writers with one id, one opens the turn; the others
+        get a TurnkeepError with the code `turn_id_conflict`.
+        """
         turn: types.OpenTurn = {"role": role}
+        if id is not None:
+            turn["id"] = id
         if actor is not None:
             turn["actor"] = actor
         if model is not None:

@@ -128,11 +128,16 @@ class Conversation:
         actor: str | None = None,
         model: str | None = None,
         supersedes: str | None = None,
+        id: str | None = None,  # noqa: A002 - the name of the field
         transport: StreamTransport = "auto",
     ) -> "TurnWriter":
-        """Return a writer of a turn whose text arrives in pieces. It continues after lost connections."""
+        """Return a writer of a turn whose text arrives in pieces. It continues after lost connections.
+
+        `id`: the id of the turn, a new one by default. Of several writers with one id, one opens the turn; the others
+        get a TurnkeepError with the code `turn_id_conflict`.
+        """
         writer = self._conversation.stream(
-            role=role, actor=actor, model=model, supersedes=supersedes, transport=transport
+            role=role, actor=actor, model=model, supersedes=supersedes, id=id, transport=transport
         )
         return TurnWriter(self._portal, writer)
 

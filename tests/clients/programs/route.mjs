@@ -1,4 +1,4 @@
-// Calls the chat route of the guide with a model that repeats what it is told.
+// Calls the chat route of the guide with a model that repeats what it receives.
 import { simulateReadableStream } from "ai";
 import { MockLanguageModelV4 } from "ai/test";
 import { GET, POST } from "./0.js";

@@ -3,7 +3,7 @@
  *
  * An answer is stored as streamed turns while the model writes it: one turn for each step, and one for each tool result.
  * Invariants: the turn of an answer is open before the model is called, under an id that follows from the message, so one
- * request calls the model. The model is read to its end whether or not the page listens, and a page hears `finish` only
+ * request calls the model. The model is read to its end whether or not the page listens, and a page receives `finish` only
  * after the answer is stored. So a page that comes back, at any process, either continues the answer or finds it in the
  * history.
  */
@@ -54,10 +54,10 @@ export async function reply(
   chat: Conversation, message: UIMessage, callModel: (prompt: Prompt) => ModelStream | Promise<ModelStream>,
   options: ReplyOptions = {},
 ): Promise<Response> {
-  const begun: Beginning = message.role === "user"
+  const beginning: Beginning = message.role === "user"
     ? { asked: await storeMessage(chat, message, options), step: 0 }
     : await storeOutputs(chat, message, options.actor);
-  const { asked, step, from } = begun;
+  const { asked, step, from } = beginning;
   const open = await openNext(chat, asked, options.assistant, { step, attempt: 0 });
   if (open === null) return responseOf(answerChunks(chat, asked, from));
   const answer = new AnswerWriter(chat, asked, open, options.assistant);
@@ -78,9 +78,9 @@ export async function reply(
     const isContinued = from === undefined && before.length > 0; // by another process, which died
     const id = before[0]?.id ?? answer.turnId;
     const chunks = toUIMessageStream({ stream, generateMessageId: () => id, originalMessages: [message], sendStart: !isContinued });
-    const [heard, stored] = pump(chunks as ReadableStream<Chunk>, answer, isContinued ? replayed(asked, before) : []);
+    const [received, stored] = pump(chunks as ReadableStream<Chunk>, answer, isContinued ? replayed(asked, before) : []);
     options.waitUntil?.(stored);
-    return responseOf(heard);
+    return responseOf(received);
   } catch (error) {
     await answer.abort("the model was not called").catch(() => undefined); // what was thrown is raised
     throw error;
@@ -132,7 +132,7 @@ function pump(
   chunks: ReadableStream<Chunk>, answer: AnswerWriter, before: Iterable<Chunk>,
 ): [ReadableStream<Chunk>, Promise<void>] {
   let page: ReadableStreamDefaultController<Chunk> | null = null;
-  const heard = new ReadableStream<Chunk>({
+  const received = new ReadableStream<Chunk>({
     start: (controller) => void (page = controller),
     cancel: () => void (page = null), // the page is gone; the answer goes on
   });
@@ -162,5 +162,5 @@ function pump(
   };
   const stored = run();
   stored.catch(() => undefined); // for who passes no `waitUntil`
-  return [heard, stored];
+  return [received, stored];
 }

@@ -70,7 +70,7 @@ class AnswerReader {
   readonly #ids = new Set<string>();
   readonly #open = new Set<string>();
   readonly #messageId: string | undefined;
-  #isBegun = false;
+  #isStarted = false;
   #isInStep = false;
   #isAborted = false;
   /** The last page of the snapshot was read. */
@@ -174,9 +174,9 @@ class AnswerReader {
   /** Begin to show a turn, unless the turn before it is still written. */
   *#show(id: string): Generator<Chunk, void> {
     if (this.#shown !== null) return;
-    if (!this.#isBegun) yield { type: "start", messageId: this.#messageId ?? id };
+    if (!this.#isStarted) yield { type: "start", messageId: this.#messageId ?? id };
     yield* this.closeStep();
-    [this.#isBegun, this.#isInStep, this.#shown] = [true, true, { id, sent: 0 }];
+    [this.#isStarted, this.#isInStep, this.#shown] = [true, true, { id, sent: 0 }];
     yield { type: "start-step" };
     yield { type: "text-start", id };
   }

@@ -212,7 +212,7 @@ async function ended(end: () => Promise<unknown>): Promise<void> {
     }
 }
 
-/** A turn of an answer that this request writes: the number of its step, and how often the step was begun before. */
+/** A turn of an answer that this request writes: the number of its step, and how often the step was started before. */
 export interface OpenStep {
   writer: TurnWriter;
   step: number;
@@ -246,7 +246,7 @@ export async function openNext(
     else if (taken.status === "pending" || isLast(taken)) return null;
     else [step, attempt] = [step + 1, 0]; // the process that wrote the answer died between two steps
   }
-  throw new Error(`The answer was begun ${MAX_TRIES} times, and never completed.`);
+  throw new Error(`The answer was started ${MAX_TRIES} times, and never completed.`);
 }
 
 /** Whether no turn of the model follows in the answer. */

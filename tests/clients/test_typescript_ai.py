@@ -65,6 +65,18 @@ async def test_a_model_that_fails_leaves_no_answer_and_the_message_can_be_sent_a
     assert result["stored"] == [["user", "Tell me.", 0], ["assistant", "All of it.", 0]]
 
 
+async def test_a_message_is_answered_after_any_number_of_failures_and_the_calls_stay_few(run: Run) -> None:
+    result = await run("failedOften")
+    assert (result["texts"], result["modelCalls"]) == (["All of it."] * 2, 1)
+    first, repeated = result["calls"]
+    assert first < 50, "130 failed attempts are not read one by one"
+    assert repeated < 40
+
+
+async def test_a_message_is_answered_after_any_number_of_edits_of_an_earlier_one(run: Run) -> None:
+    assert await run("editedOften") == "Yes."
+
+
 async def test_an_answer_that_the_user_stopped_stays_as_far_as_it_was_shown(run: Run) -> None:
     assert await run("stopped") == ["One two three four five ", "One two three four five "]
 

@@ -4,6 +4,7 @@ import { MockLanguageModelV4 } from "ai/test";
 import { Turnkeep } from "@turnkeep/client";
 import { history, reply, resume, stop } from "@turnkeep/client/ai";
 import { z } from "zod";
+import { asUlid, idOf, openNext } from "./node_modules/@turnkeep/client/dist/ai_turns.js";
 
 const [, , scenario, given = "{}"] = process.argv;
 const { text = "", otherKey, where } = JSON.parse(given);
@@ -155,6 +156,37 @@ const scenarios = {
     const after = await stored(chat);
     const again = await pageOf(await post(chat, "m1", "Tell me.", modelOf(["All of it."])));
     return { types: page.types, after, text: textOf(again), stored: await stored(chat) };
+  },
+  /** The process of the route died, or the model failed, many times with one message. */
+  async failedOften() {
+    globalThis.WebSocket = undefined; // so that all calls are counted
+    let calls = 0;
+    const counting = new Turnkeep({ fetch: (...request) => { calls += 1; return fetch(...request); } });
+    const chat = await counting.conversation("ai-failed-often");
+    await pageOf(await post(chat, "m1", "Tell me.", modelOf([[{ type: "error", error: new Error("down") }]])));
+    const [asked] = await history(chat);
+    for (let attempt = 1; attempt < 130; attempt += 1)
+      await (await openNext(chat, asked, undefined, { step: 0, attempt })).writer.abort("it failed");
+    const model = modelOf(["All of it."]);
+    calls = 0;
+    const page = await pageOf(await post(chat, "m1", "Tell me.", model));
+    const first = calls;
+    const repeated = await pageOf(await post(chat, "m1", "Tell me.", model));
+    return { texts: [textOf(page), textOf(repeated)], modelCalls: model.doStreamCalls.length, calls: [first, calls - first] };
+  },
+  /** A later message is sent again after each of many edits of the message before it. */
+  async editedOften() {
+    const chat = await turnkeep.conversation("ai-edited-often");
+    const edit = (number) => chat.api.reviseTurn({ path: { conversation_id: chat.id, turn_id: number }, body: { content: `${number}`, truncate_after: true } });
+    const { turns: [first] } = await chat.append({ role: "user", content: "first" });
+    let id = first.id;
+    let later = await idOf("message", chat.id, "", "m2");
+    for (let number = 0; number < 110; number += 1) {
+      await chat.append({ id: later, role: "user", content: "And?" });
+      id = (await edit(id)).turn.id;
+      later = await idOf(asUlid(later), "again");
+    }
+    return textOf(await pageOf(await post(chat, "m2", "And?", modelOf(["Yes."]))));
   },
   async stopped() {
     const chat = await turnkeep.conversation("ai-stopped");

@@ -3,7 +3,7 @@
 import type { UIMessage } from "ai";
 import { type Call, callsOf, outputOf, outputOfPart, textOfOutput, type ToolOutput } from "./ai_messages.js";
 import type { AnswerStart, Chunk } from "./ai_resume.js";
-import { answeredBy, ANSWERS, asUlid, ENDED, hasCode, idOf, LAST, openingOf, openNext, type OpenStep, turnOf, ULID } from "./ai_turns.js";
+import { answeredBy, ANSWERS, asUlid, ENDED, findTurn, hasCode, idOf, LAST, openingOf, openNext, type OpenStep, turnOf, ULID } from "./ai_turns.js";
 import type { Turn, TurnInput } from "./generated/api/index.js";
 import type { Conversation } from "./turnkeep.js";
 
@@ -181,10 +181,8 @@ export async function interrupted(chat: Conversation, asked: Turn): Promise<Turn
 export async function storeOutputs(chat: Conversation, message: UIMessage, actor = "user"): Promise<Beginning> {
   const unknown = new TypeError("Pass the newest message of the user, or the answer that awaits outputs of tools: `messages.at(-1)`.");
   if (!ULID.test(message.id)) throw unknown;
-  const first = await turnOf(chat, message.id).catch((error: unknown) => {
-    if (hasCode(error, "not_found")) throw unknown;
-    throw error;
-  });
+  const first = await findTurn(chat, message.id);
+  if (first === null) throw unknown;
   const asked = await turnOf(chat, answeredBy(first) ?? message.id);
   if (asked.id === message.id || asked.actor !== actor || asked.superseded_by !== null) throw unknown;
   const parts = new Map(message.parts.flatMap((part) => ("toolCallId" in part ? [[part.toolCallId, part] as const] : [])));

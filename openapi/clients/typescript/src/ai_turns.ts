@@ -48,6 +48,14 @@ export function turnOf(chat: Conversation, turnId: string): Promise<Turn> {
   return chat.api.getTurn({ path: { conversation_id: chat.id, turn_id: turnId } });
 }
 
+/** A turn, or null if there is none with this id. */
+export async function findTurn(chat: Conversation, turnId: string): Promise<Turn | null> {
+  return turnOf(chat, turnId).catch((error: unknown) => {
+    if (hasCode(error, "not_found")) return null;
+    throw error;
+  });
+}
+
 /** The committed live turns after a position of the log, and the answers that are being written, the newest last. */
 export async function openingOf(chat: Conversation, seq = MAX_SEQ): Promise<{ later: Turn[]; running: PendingTurn[] }> {
   const later: Turn[] = [];
@@ -85,7 +93,7 @@ export async function storeMessage(
 ): Promise<Turn> {
   const given: TurnInput = { role: "user", content: contentOf(message), ...(actor === undefined ? {} : { actor }) };
   let id = await rootId(chat, message.id, actor);
-  for (let tries = 0; tries < MAX_TRIES; tries += 1) {
+  for (let tries = 0; tries < MAX_TRIES; ) {
     const turn = await liveWording(chat, await stored(chat, { ...given, id }));
     if (turn.superseded_by !== null) {
       id = await idOf(turn.id, "again"); // an earlier message was edited, and this one went with the turns after it
@@ -96,7 +104,8 @@ export async function storeMessage(
     try {
       return await revise(chat, turn, given);
     } catch (error) {
-      if (!hasCode(error, "already_superseded", "turn_id_conflict")) throw error; // else another request was faster
+      if (!hasCode(error, "already_superseded", "turn_id_conflict")) throw error;
+      tries += 1; // another request was faster
     }
   }
   throw new Error(`The message was changed ${MAX_TRIES} times meanwhile.`);
@@ -105,10 +114,7 @@ export async function storeMessage(
 /** The id of the first turn of a message: `history` gives messages the ids of their turns, pages choose theirs. */
 async function rootId(chat: Conversation, messageId: string, actor: string | undefined): Promise<string> {
   if (ULID.test(messageId)) {
-    const turn = await turnOf(chat, messageId).catch((error: unknown) => {
-      if (hasCode(error, "not_found")) return null;
-      throw error;
-    });
+    const turn = await findTurn(chat, messageId);
     if (turn?.role === "user" && turn.actor === (actor ?? "user")) return turn.id;
   }
   return idOf("message", chat.id, actor ?? "", messageId);
@@ -241,12 +247,31 @@ export async function openNext(
     } catch (error) {
       if (!hasCode(error, "turn_id_conflict")) throw error;
     }
-    const taken = await turnOf(chat, writer.turnId);
-    if (taken.status === "aborted" || taken.erased_at !== null) attempt += 1;
+    let taken = await turnOf(chat, writer.turnId);
+    if (hasFailed(taken)) [attempt, taken] = await newestAttempt(chat, asked, step, [attempt, taken]);
+    if (hasFailed(taken)) attempt += 1;
     else if (taken.status === "pending" || isLast(taken)) return null;
     else [step, attempt] = [step + 1, 0]; // the process that wrote the answer died between two steps
   }
-  throw new Error(`The answer was started ${MAX_TRIES} times, and never completed.`);
+  throw new Error(`The answer was started ${MAX_TRIES} times meanwhile by other requests, and never completed.`);
+}
+
+function hasFailed(turn: Turn): boolean {
+  return turn.status === "aborted" || turn.erased_at !== null;
+}
+
+/** The number and the turn of the newest attempt at a step, from a known one on: of n attempts it reads about 2 log2(n). */
+async function newestAttempt(chat: Conversation, asked: Turn, step: number, [known, turn]: [number, Turn]): Promise<[number, Turn]> {
+  let newest: [number, Turn] = [known, turn];
+  let free = Infinity;
+  for (let distance = 1; free - newest[0] > 1; ) {
+    const number = free === Infinity ? known + distance : newest[0] + Math.floor((free - newest[0]) / 2);
+    const found = await findTurn(chat, await idOf(asked.id, step, number));
+    if (found === null) free = number;
+    else newest = [number, found];
+    distance *= 2;
+  }
+  return newest;
 }
 
 /** Whether no turn of the model follows in the answer. */

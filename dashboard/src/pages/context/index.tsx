@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { agentHeader, type AgentHeader } from "../../api/agent_header";
 import { api, body } from "../../api/client";
-import { useLatest } from "../../api/latest";
+import { useLatest, type Question } from "../../api/latest";
 import { currentSignIn } from "../../api/session";
 import type { Context, ContextRequest, Explained } from "../../api/types";
 import { CopyButton, ErrorNote, Loading } from "../../components/basics";
@@ -22,7 +22,9 @@ import "./context.css";
 const text = strings.context;
 const FORMATS = ["openai", "openai_responses", "anthropic", "workers_ai", "canonical"] as const;
 const SECTIONS = ["system", "recent", "summary", "facts", "memories", "recalled"] as const;
+const SMALLEST_BUDGET_LOG2 = 5;
 const LARGEST_BUDGET_LOG2 = 17;
+const BUDGET_STEP_LOG2 = 0.125;
 const TYPING_MS = 200;
 const NO_REASONS: Explained[] = [];
 
@@ -67,13 +69,25 @@ export default function ContextPage({ params }: PageProps) {
   const query = useSettled(options.query, TYPING_MS);
   const actor = useSettled(options.actor, TYPING_MS);
   const agent = useSettled(options.agent, TYPING_MS);
-  const request = requestOf({ ...options, query, actor, agent });
+  const settled = { ...options, query, actor, agent };
+  const request = requestOf(settled);
   const header = agentHeader(request.agent_id);
-  const built = useLatest(`${id} ${JSON.stringify(request)}`, (signal) =>
-    body(api.POST("/v1/conversations/{conversation_id}/context", { params: { path: { conversation_id: id }, header }, body: request, signal })),
-  );
+  const questionOf = (asked: ContextRequest): Question<Context> => ({
+    key: `${id} ${JSON.stringify(asked)}`,
+    load: (signal) => body(api.POST("/v1/conversations/{conversation_id}/context", { params: { path: { conversation_id: id }, header }, body: asked, signal })),
+  });
+  // one more move like the last one, or back
+  const [move, setMove] = useState(0);
+  const moved = move === 0 ? [] : [options.budgetLog2 + move, options.budgetLog2 - move];
+  const ahead = moved.filter((budgetLog2) => budgetLog2 >= SMALLEST_BUDGET_LOG2 && budgetLog2 <= LARGEST_BUDGET_LOG2);
+  const { key, load } = questionOf(request);
+  const built = useLatest(key, load, ahead.map((budgetLog2) => questionOf(requestOf({ ...settled, budgetLog2 }))));
   const known = useKnown(id);
   const set = (change: Partial<Options>) => setOptions({ ...options, ...change });
+  const moveBudget = (budgetLog2: number) => {
+    setMove(budgetLog2 - options.budgetLog2 || BUDGET_STEP_LOG2);
+    set({ budgetLog2 });
+  };
   return (
     <div class="stack">
       <a class="small" href={`/dashboard/conversations/${id}`}>{text.back}</a>
@@ -85,8 +99,8 @@ export default function ContextPage({ params }: PageProps) {
         <form class="card stack" onSubmit={(event) => event.preventDefault()}>
           <div class="field">
             <label for="budget">{text.budget}: {number(Math.round(2 ** options.budgetLog2))}</label>
-            <input id="budget" type="range" min={5} max={LARGEST_BUDGET_LOG2} step={0.125} value={options.budgetLog2}
-              aria-valuetext={text.tokens(Math.round(2 ** options.budgetLog2))} onInput={(event) => set({ budgetLog2: Number(event.currentTarget.value) })} />
+            <input id="budget" type="range" min={SMALLEST_BUDGET_LOG2} max={LARGEST_BUDGET_LOG2} step={BUDGET_STEP_LOG2} value={options.budgetLog2}
+              aria-valuetext={text.tokens(Math.round(2 ** options.budgetLog2))} onFocus={() => moveBudget(options.budgetLog2)} onInput={(event) => moveBudget(Number(event.currentTarget.value))} />
           </div>
           <details class="more-options stack" open={areOptionsOpen}>
             <summary>{strings.recall.options}</summary>

@@ -204,6 +204,8 @@ class _ProcessMetrics(Collector):
         yield fallbacks
         open_turns = self._container.conversations.streams.handover.open_turns
         yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
+        nbytes = self._container.index.resident.nbytes
+        yield GaugeMetricFamily("turnkeep_search_index_bytes", "Memory of the search index, about.", value=nbytes)
         slow_calls = self._monitor.slow_call_count
         yield CounterMetricFamily("turnkeep_slow_calls", "HTTP requests that were slow.", value=slow_calls)
 
@@ -214,6 +216,7 @@ def _figures(app: FastAPI, worker: Worker | None) -> ProcessFigures:
     return ProcessFigures(
         jobs=None if worker is None else lambda: worker.counts,
         pools=lambda: _pools(container),
+        search_index_bytes=lambda: container.index.resident.nbytes,
         live_connections=lambda: connections.open,
         open_turns=lambda: container.conversations.streams.handover.open_turns,
         subscribers=lambda: container.subscriptions.subscribers,

@@ -16,6 +16,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import statistics
 import tempfile
 import time
@@ -36,6 +37,8 @@ FLOOD_CLIENTS = 64
 OVERLOAD = 4
 MOST_OPEN = 1500
 PAUSE_S = 0.02
+RETURN_S = 11
+"""A server returns free memory to the system every ten seconds."""
 GIVE_WAY = 10
 """How much less processor time the loads get than the server (`nice`)."""
 
@@ -223,12 +226,18 @@ async def lost_appends(tenant: Tenant) -> int:
     return len(tenant.acknowledged.keys() - stored)
 
 
-def memory_mib(pid: int) -> float:
-    """Return the resident memory of a process in MiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+async def memory_mib(server: Server) -> tuple[float, float]:
+    """Return the resident memory of a server in MiB, and that of its search index, which grows with what is stored."""
+    async with Client(server.url, server.key) as client:
+        metrics = (await client.get("metrics", "/metrics")).body.decode()
+    found = re.search(r"^turnkeep_search_index_bytes (\S+)$", metrics, re.MULTILINE)
+    index = 0.0 if found is None else float(found[1]) / 2**20
+    return _resident_mib(server.pid), index
+
+
+def _resident_mib(pid: int) -> float:
+    resident = re.search(r"^VmRSS:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return 0.0 if resident is None else int(resident[1]) / 2**10
 
 
 async def measure(server: Server, seconds: float) -> None:
@@ -243,7 +252,7 @@ async def measure(server: Server, seconds: float) -> None:
     sustained = await closed_loop(flooding, CLIENTS, 10)
     per_s = len(sustained.times_s) / 10
     print(f"sustainable, {CLIENTS} clients: {per_s:.0f} calls a second, {sustained.shown()}")
-    before = memory_mib(server.pid)
+    before, index_before = await memory_mib(server)
     alone = await closed_loop(other, 1, 10, pause_s=PAUSE_S)
     print(f"other tenant alone: {alone.shown()}")
     _, fair, health = await beside(flooding, other, partial(many_clients, seconds / 2))
@@ -252,7 +261,11 @@ async def measure(server: Server, seconds: float) -> None:
     print(f"overload at {OVERLOAD * per_s:.0f} a second: {flooded.figures.shown()}, {flooded.skipped} not sent")
     print(f"other tenant meanwhile: {other_figures.shown()}; healthz {health.shown()}")
     print(f"other tenant in the first 5 s after: {(await closed_loop(other, 1, 5, pause_s=PAUSE_S)).shown()}")
-    print(f"memory: {before:.0f} MiB before, {memory_mib(server.pid):.0f} MiB after")
+    await asyncio.sleep(RETURN_S)
+    after, index_after = await memory_mib(server)
+    print(
+        f"memory: {before:.0f} MiB before, {index_before:.0f} of it search index; after {after:.0f}, {index_after:.0f}"
+    )
     acknowledged = len(flooding.acknowledged) + len(other.acknowledged)
     print(f"acknowledged {acknowledged}, lost {await lost_appends(flooding) + await lost_appends(other)}")
 

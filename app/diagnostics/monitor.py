@@ -17,6 +17,7 @@ from app.audit.service import request_uuid
 from app.core.database.pool import PoolUse
 from app.core.ids import TenantId, format_id, new_uuid
 from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.process_memory import return_free_memory
 from app.core.times import truncate_ms
 from app.core.tracing.call_record import CallRecord, Stage
 from app.diagnostics.request_counts import RequestCounts
@@ -34,6 +35,8 @@ from app.settings.server import TelemetrySettings
 from app.tenancy.schemas import Caller, Scope
 
 INTERVAL_S: Final = 10
+_GROWN_BYTES: Final = 4 * 2**20
+"""The system gets free memory back when the process has grown by so much."""
 MAX_MINUTES: Final = 60
 _MEDIAN, _P95 = 0.5, 0.95
 _STATM: Final = Path("/proc/self/statm")
@@ -45,6 +48,7 @@ class ProcessFigures:
 
     jobs: Callable[[], Mapping[str, int]] | None
     pools: Callable[[], Mapping[str, PoolUse]]
+    search_index_bytes: Callable[[], int]
     live_connections: Callable[[], int]
     open_turns: Callable[[], int]
     subscribers: Callable[[], int]
@@ -108,10 +112,14 @@ class Monitor:
         return self.kept_slow_calls.count
 
     async def sample_forever(self) -> None:
-        """Take a sample every ten seconds, until cancelled."""
+        """Take a sample every ten seconds, until cancelled. Memory that has become free goes back to the system."""
+        returned_at_bytes = resident_bytes() or 0
         while True:
             await asyncio.sleep(INTERVAL_S)
             self.sample()
+            if (resident_bytes() or 0) > returned_at_bytes + _GROWN_BYTES:
+                await asyncio.to_thread(return_free_memory)
+                returned_at_bytes = resident_bytes() or 0
 
     def sample(self) -> None:
         """Take a sample of the time since the last one. Nothing happens before the sources of figures are set."""
@@ -133,6 +141,7 @@ class Monitor:
                     ConnectionPoolSample(pool=name, **use._asdict()) for name, use in figures.pools().items()
                 ],
                 memory_bytes=resident_bytes(),
+                search_index_bytes=figures.search_index_bytes(),
                 live_connections=figures.live_connections(),
                 open_turns=figures.open_turns(),
                 subscribers=figures.subscribers(),

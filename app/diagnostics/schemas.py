@@ -140,8 +140,8 @@ class MetricSample(BaseModel):
     """Figures of one process at a time, with its requests in the `interval_s` seconds before.
 
     `jobs` is null in a process that runs no jobs. `memory_bytes` is the resident memory; null where the system does not
-    report it. `live_connections` are WebSockets and event streams, `open_turns` turns that this process writes,
-    `subscribers` followers of conversations.
+    report it. `search_index_bytes` is about the part that the search index takes. `live_connections` are WebSockets and
+    event streams, `open_turns` turns that this process writes, `subscribers` followers of conversations.
     """
 
     at: TimeOut
@@ -153,6 +153,7 @@ class MetricSample(BaseModel):
     jobs: JobsSample | None
     connection_pools: list[ConnectionPoolSample]
     memory_bytes: int | None
+    search_index_bytes: int
     live_connections: int
     open_turns: int
     subscribers: int

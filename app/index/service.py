@@ -121,8 +121,8 @@ class SearchIndex:
         self._ops = ops
         self._jobs = jobs
         self._publish = publish
-        self._resident = ResidentIndex(max_bytes=settings.resident_index_mb * 2**20, reader=reader)
-        self._searcher = Searcher(self._resident)
+        self.resident = ResidentIndex(max_bytes=settings.resident_index_mb * 2**20, reader=reader)
+        self._searcher = Searcher(self.resident)
         self._settings = settings
         self._inline = TenantShares(_INLINE_APPENDS * settings.max_vectors_per_append)
         self._log = get_logger()
@@ -457,7 +457,7 @@ class SearchIndex:
 
     def apply_removal(self, message: Message) -> None:
         """Remove the entries from memory that another process, or this one, has deleted."""
-        apply_removal(self._resident, message)
+        apply_removal(self.resident, message)
 
     def evict_tenant(self, caller: Caller) -> None:
         """Let all processes evict the tenant's entries and names from memory."""
@@ -465,7 +465,7 @@ class SearchIndex:
 
     def evict_all(self) -> None:
         """Evict all entries from memory, because messages about deletions may have been lost."""
-        self._resident.evict_all()
+        self.resident.evict_all()
 
     async def sweep(self) -> int:
         """Delete old records of removed entries; return the number."""

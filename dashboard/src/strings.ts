@@ -406,7 +406,7 @@ export const strings = {
       throughput: "Requests per second, by class", latency: "Latency: 95th percentile (ms)", failures: "Refused and failed, per second",
       jobs: "Jobs", connections: "Database connections in use", live: "Live connections and open turns", memory: "Memory (MiB)", tokens: "Tokens of chat models, by day", cost: "Cost of chat models, by day",
     },
-    series: { refused: "refused (4xx)", errors: "errors (5xx)", queued: "waiting", running: "running", parked: "parked", live: "live connections", open: "open turns", subscribers: "followers", memory: "memory",
+    series: { refused: "refused (4xx)", errors: "errors (5xx)", queued: "waiting", running: "running", parked: "parked", live: "live connections", open: "open turns", subscribers: "followers", memory: "memory", searchIndex: "of it the search index",
       prompt: "Prompt", completion: "Completion", cost: "cost", pool: (pool: string) => `${pool} used`, waiting: "callers that wait" },
     index: "Index",
     indexState: (vectors: string, entries: string) => `${vectors} of ${entries} entries have a vector`,

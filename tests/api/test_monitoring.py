@@ -61,9 +61,12 @@ async def test_a_sample_counts_the_requests_of_each_class(
     assert all(0 <= pool["used"] <= pool["open"] <= pool["size"] for pool in sample["connection_pools"])
     assert sample["jobs"] is None, "no worker runs here"
     assert sample["memory_bytes"] > 10_000_000
+    assert 0 < sample["search_index_bytes"] < 10_000_000
+    metrics = (await operator.get("/metrics")).text
+    assert f"turnkeep_search_index_bytes {float(sample['search_index_bytes'])}" in metrics
     everything_is_slow.sample()
     later = (await operator.get("/v1/admin/samples")).json()["samples"]
-    assert [one["requests"] for one in later] == [5, 1], "each request is in one sample"
+    assert [one["requests"] for one in later] == [5, 2], "each request is in one sample"
 
 
 async def test_samples_are_for_operators_and_are_kept_for_an_hour(

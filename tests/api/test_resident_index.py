@@ -74,7 +74,7 @@ async def test_scopes_that_are_not_kept_take_no_memory(service: Service, tmp_pat
         open_service(service.database, tmp_path, resident_index_mb=0) as opened,
         await opened.new_tenant() as client,
     ):
-        resident = opened.container.index._resident  # noqa: SLF001
+        resident = opened.container.index.resident
         for number in range(3):
             conversation = await client.conversation()
             assert await client.recall(conversation, "violin") == []
@@ -88,7 +88,7 @@ async def test_what_grows_beyond_its_limit_is_not_kept(service: Service, tmp_pat
         open_service(service.database, tmp_path, exact_scope_entries=5) as opened,
         await opened.new_tenant() as client,
     ):
-        resident = opened.container.index._resident  # noqa: SLF001
+        resident = opened.container.index.resident
         conversation = await client.conversation()
         await client.append(conversation, *[f"the violin number {number}" for number in range(4)])
         assert len(await client.recall(conversation, "violin")) == 4
@@ -104,7 +104,7 @@ async def test_an_entry_with_many_vectors_takes_no_more_than_the_limit(service: 
         open_service(service.database, tmp_path, resident_index_mb=1) as opened,
         await opened.new_tenant() as client,
     ):
-        resident = opened.container.index._resident  # noqa: SLF001
+        resident = opened.container.index.resident
         conversation = await client.conversation()
         await client.append(conversation, "my violin teacher is Ann", "the weather is fine")
         await opened.run_jobs()
@@ -122,7 +122,7 @@ async def test_an_entry_with_many_vectors_takes_no_more_than_the_limit(service: 
 
 async def test_many_conversations_of_a_search_count_as_memory(service: Service, client: Client) -> None:
     conversations = [await client.conversation() for _ in range(20)]
-    resident = service.container.index._resident  # noqa: SLF001
+    resident = service.container.index.resident
     before = resident.nbytes
     for first in range(10):
         await client.recall(None, "violin", conversation_ids=conversations[first:])
@@ -162,7 +162,7 @@ async def test_what_is_deleted_during_a_failing_search_is_not_kept(
     conversation = await client.conversation()
     await client.append(conversation, "my violin teacher is Ann")
     await client.recall(conversation, "violin")
-    resident = service.container.index._resident  # noqa: SLF001
+    resident = service.container.index.resident
 
     async def fail(*_args: Any, **_options: Any) -> Any:
         resident.evict_tenant(client.tenant_id)
@@ -192,7 +192,7 @@ async def test_a_message_during_a_search_removes_the_entry_and_keeps_the_others(
     with monkeypatch.context() as patch:
         patch.setattr(segment_store, "list_changes", list_and_remove)
         await client.recall(conversation, "violin")
-    [segment] = [cached.segment for key, cached in index._resident._cached.items() if key[0] == client.tenant_id]  # noqa: SLF001
+    [segment] = [cached.segment for key, cached in index.resident._cached.items() if key[0] == client.tenant_id]  # noqa: SLF001
     assert segment is not None
     assert segment.live_count == 1
     assert len(await client.recall(conversation, "violin")) == 2
@@ -213,11 +213,11 @@ async def test_a_search_that_is_cancelled_while_a_thread_changes_the_segment_lea
         change(*args)
 
     space = service.container.ann.space
-    [(_, scope, _)] = [key for key in service.container.index._resident._cached if key[0] == client.tenant_id]  # noqa: SLF001
+    [(_, scope, _)] = [key for key in service.container.index.resident._cached if key[0] == client.tenant_id]  # noqa: SLF001
 
     async def load() -> None:
         async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
-            index = service.container.index._resident  # noqa: SLF001
+            index = service.container.index.resident
             await index.load(tx, client.tenant_id, scope, space, max_entries=100)
 
     with monkeypatch.context() as patch:

@@ -54,7 +54,7 @@ async def test_it_is_the_same_where_little_is_kept_in_memory(database: TestDatab
     counts: Counter[str] = Counter()
     async with open_pair(database, tmp_path, resident_index_mb=1) as pair:
         for service in pair:
-            service.container.index._resident._max_bytes = 150_000  # noqa: SLF001 - less than a setting can say
+            service.container.index.resident._max_bytes = 150_000  # noqa: SLF001 - less than a setting can say
         for number in range(100, 102):
             counts += await run_history(pair, SEED, number)
     assert counts["comparisons"] == 24

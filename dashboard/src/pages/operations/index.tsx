@@ -121,7 +121,8 @@ function Charts({ samples }: { samples: MetricSample[] }) {
       <Chart title={text.charts.connections} series={[...pools, callers]} {...common} />
       <Chart title={text.charts.live} {...common}
         series={[of(text.series.live, (one) => one.live_connections), of(text.series.open, (one) => one.open_turns), of(text.series.subscribers, (one) => one.subscribers)]} />
-      <Chart title={text.charts.memory} {...common} series={[of(text.series.memory, ({ memory_bytes }) => (memory_bytes === null ? null : memory_bytes / MIB))]} />
+      <Chart title={text.charts.memory} {...common}
+        series={[of(text.series.memory, ({ memory_bytes }) => (memory_bytes === null ? null : memory_bytes / MIB)), of(text.series.searchIndex, ({ search_index_bytes }) => search_index_bytes / MIB)]} />
     </div>
   );
 }

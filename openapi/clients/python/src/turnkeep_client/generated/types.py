@@ -1352,6 +1352,7 @@ class MetricSample(TypedDict):
     jobs: "JobsSample | None"
     connection_pools: "list[ConnectionPoolSample]"
     memory_bytes: "int | None"
+    search_index_bytes: int
     live_connections: int
     open_turns: int
     subscribers: int

@@ -4008,8 +4008,8 @@ export type MessagePreview = {
  * Figures of one process at a time, with its requests in the `interval_s` seconds before.
  *
  * `jobs` is null in a process that runs no jobs. `memory_bytes` is the resident memory; null where the system does not
- * report it. `live_connections` are WebSockets and event streams, `open_turns` turns that this process writes,
- * `subscribers` followers of conversations.
+ * report it. `search_index_bytes` is about the part that the search index takes. `live_connections` are WebSockets and
+ * event streams, `open_turns` turns that this process writes, `subscribers` followers of conversations.
  */
 export type MetricSample = {
     /**
@@ -4045,6 +4045,10 @@ export type MetricSample = {
      * Memory Bytes
      */
     memory_bytes: number | null;
+    /**
+     * Search Index Bytes
+     */
+    search_index_bytes: number;
     /**
      * Live Connections
      */

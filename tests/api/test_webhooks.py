@@ -41,7 +41,7 @@ from tests.support.statements import counted_statements, first_words
 @pytest.fixture(scope="module")
 async def service(database: TestDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
     """A service whose webhooks may lead to this machine, and are sent when a test says so."""
-    options = {"webhook_allow_private": True, "webhook_allow_http": True, "webhook_timeout_s": 1.0, "max_webhooks": 5}
+    options = {"webhook_allow_private": True, "webhook_allow_http": True, "webhook_timeout_s": 3.0, "max_webhooks": 5}
     async with open_service(database, tmp_path_factory.mktemp("data"), **options) as opened:
         yield opened
 

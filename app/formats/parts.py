@@ -243,12 +243,29 @@ def _read_document(raw: JsonObject) -> ContentPiece | None:
     source, name = _object(raw, "source"), _text(raw, "title")
     if _text(source, "type") == "text" and (text := _text(source, "data")) is not None:
         return TextContent(text)
+    if _text(source, "type") == "content" and (text := _text_of(source)):
+        return TextContent(text)
     if (file_id := _text(source, "file_id")) is not None:
         return FileContent(name, file_id=file_id, vendor="anthropic")
     found = _inline(raw)
     if found is None:
         return None
     return FileContent(name, data=found) if found.startswith("data:") else FileContent(name, url=found)
+
+
+def _read_search_result(raw: JsonObject) -> ContentPiece | None:
+    """Read what a program searched for its model: Anthropic's block of a title, a source and texts."""
+    text = _text_of(raw)
+    named = [name for member in ("title", "source") if (name := _text(raw, member))]
+    return TextContent("\n".join([*named, text])) if text else None
+
+
+def _text_of(raw: JsonObject) -> str:
+    """Return the content of a block, which is a string or blocks of its own, as text."""
+    content = raw.get("content")
+    if isinstance(content, list):
+        return to_text(parse_parts([block for block in content if isinstance(block, dict)]))
+    return content if isinstance(content, str) and content.strip() else ""
 
 
 _READERS: dict[str, Callable[[JsonObject], ContentPiece | None]] = {
@@ -265,4 +282,5 @@ _READERS: dict[str, Callable[[JsonObject], ContentPiece | None]] = {
     "file": _read_file,
     "input_file": _read_file,
     "document": _read_document,
+    "search_result": _read_search_result,
 }

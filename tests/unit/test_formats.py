@@ -1,3 +1,4 @@
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -237,6 +238,33 @@ def test_parts_become_the_equivalent_of_each_format_or_a_placeholder(
             assert content == (kind if target is not Format.ANTHROPIC else [{"type": "text", "text": kind}])
         else:
             assert [shown["type"] for shown in content] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (
+            {"type": "search_result", "title": "Ferries", "source": "https://x/f", "citations": {"enabled": True},
+             "content": [{"type": "text", "text": "It leaves at nine."}, {"type": "text", "text": "It is blue."}]},
+            "Ferries\nhttps://x/f\nIt leaves at nine.\nIt is blue.",
+        ),
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Blue."}}, "Blue."),
+        ({"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "Blue."}]}}, "Blue."),
+        ({"type": "document", "source": {"type": "content", "content": "Blue."}}, "Blue."),
+        ({"type": "search_result", "title": "Ferries", "source": "x", "content": [None]}, "[search_result]"),
+        ({"type": "document", "source": {"type": "content", "content": []}}, "[document]"),
+    ],
+    ids=["search result", "text", "blocks", "one text", "search result without text", "no blocks"],
+)  # fmt: skip
+def test_the_text_of_a_search_result_and_of_a_document_is_shown_in_every_format(
+    part: dict[str, Any], text: str
+) -> None:
+    result = TurnBlock(turn(1, Role.ASSISTANT), [AnsweredCall(ToolCall("c1", "find", "{}"), ToolResult("c1", [part]))])
+    for target in (Format.OPENAI, Format.OPENAI_RESPONSES, Format.WORKERS_AI, Format.ANTHROPIC):
+        shown = show(target, [user(1, [part])]).messages[0]["content"]
+        assert shown == ([{"type": "text", "text": text}] if target is Format.ANTHROPIC else text)
+        found = json.dumps(show(target, [result]).messages[-1])
+        assert json.dumps(text) in found
 
 
 def test_media_of_an_assistant_are_placeholders_since_providers_refuse_them() -> None:

@@ -618,6 +618,8 @@ export const strings = {
     tokens: (count: number) => `${number(count)} tokens`,
     degraded: {
       erased_sources: "The content of some turns was erased, and no summary stands for them.",
+      recall_failed: "The search failed, so nothing was recalled. The log of the server has the error.",
+      vectors_dropped: "Some turns have no vectors, because their conversations were not used for long. They are found by words.",
       vectors_pending: "Some turns have no vector yet. They are found by words meanwhile.",
       turns_too_large: "Some turns are too large to be read whole.",
     } as Record<string, string>,
@@ -651,7 +653,7 @@ export const strings = {
     defaultWeights: "Use the default weights",
     found: (count: number) => (count === 1 ? "1 hit" : `${count} hits`),
     nothing: "Nothing was found. Search in a larger scope, lower the least relevance, or use other words.",
-    degraded: (parts: string) => `Missing parts of the search: ${parts}.`,
+    degraded: (code: string) => `A part of the search is missing: ${code}.`,
     score: (score: number) => `score ${score.toFixed(3)}`,
     scoreHelp: "Orders the hits. It is the sum of the parts.",
     relevance: (value: number) => `${Math.round(value * 100)} %`,

@@ -78,7 +78,7 @@ export function SideView({ name, answer, figures, marked, others, onMark }: Side
       </p>
       <FiguresLine figures={figures} />
       {error && <ErrorNote error={error} />}
-      {value && value.degraded.length > 0 && <p class="badge warn">{text.degraded(value.degraded.join(", "))}</p>}
+      {value?.degraded.map((code) => <p key={code} class="badge warn">{strings.context.degraded[code] ?? text.degraded(code)}</p>)}
       {!value && loading && <Loading />}
       {value?.data.length === 0 && <p class="muted">{text.nothing}</p>}
       <ol class="hits">

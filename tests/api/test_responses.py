@@ -534,9 +534,15 @@ async def test_a_response_is_followed_by_its_id_from_any_event_on(
 
 
 async def test_a_response_in_progress_is_followed_to_its_end(
-    ai: openai.AsyncOpenAI, tenant: Client, port: int, modelled: Service, fake: FakeChat
+    ai: openai.AsyncOpenAI,
+    tenant: Client,
+    port: int,
+    modelled: Service,
+    fake: FakeChat,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake.reply = Reply("one two three four five six seven eight nine ten", piece=4, pause_s=0.05)
+    monkeypatch.setattr(fake, "may_go_on", asyncio.Event())
+    fake.reply = Reply("one two three four five six seven eight nine ten", piece=4, stops_after=6)
     stream = await create(ai, "count", stream=True)
     events: list[Any] = [await anext(stream) for _ in range(7)]
     response = events[0].response.id
@@ -544,6 +550,7 @@ async def test_a_response_in_progress_is_followed_to_its_end(
     async with client_of(port, tenant, modelled) as another:
         following = asyncio.create_task(read_all(await another.responses.retrieve(response, stream=True)))
         rest = asyncio.create_task(read_all(await another.responses.retrieve(response, stream=True, starting_after=5)))
+        fake.may_go_on.set()
         events += [event async for event in stream]
         assert numbered(await following) == numbered(events)
         assert numbered(await rest) == numbered(events)[6:]
@@ -576,7 +583,7 @@ async def test_a_response_is_cancelled_from_elsewhere(
 async def test_another_process_follows_a_response_and_cancels_it(
     ai: openai.AsyncOpenAI, tenant: Client, modelled: Service, fake: FakeChat, tmp_path: Path
 ) -> None:
-    fake.reply = Reply("one two three four five six seven eight", piece=4, pause_s=0.2)
+    fake.reply = Reply("one two three four five six seven eight " * 50, piece=4, pause_s=0.2)
     async with (
         open_modelled(modelled, fake, tmp_path) as there,
         serving(there.app, there.settings) as other_port,

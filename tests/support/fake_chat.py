@@ -16,6 +16,7 @@ from tests.support.fake_openai import REFUSALS, WRONG_BODIES, FakeOpenAI
 
 CHAT_MODEL = "fake-chat"
 Format = Literal["json_schema", "json_object"]
+_STOPPED_S = 300
 _COMPLETIONS, _MODELS = "POST /v1/chat/completions ", "GET /v1/models "
 
 
@@ -24,7 +25,8 @@ class Reply:
     """One answer. `mode` is "ok" or a failure: those of `REFUSALS`, of `WRONG_BODIES`, or a broken connection.
 
     `usage` None leaves the usage out. Streamed, the text comes in pieces of `piece` characters; with `breaks_after` the
-    connection is lost after so many of them, with `stops_after` nothing more comes, and `pause_s` lies between two.
+    connection is lost after so many of them, with `stops_after` nothing more comes until the fake may
+    go on, and `pause_s` lies between two.
     `tool_calls` are (id, name, arguments); `more` are other members of the message.
     """
 
@@ -122,6 +124,8 @@ class FakeChat(FakeOpenAI):
         self.asked = asyncio.Event()
         self.may_answer: asyncio.Event | None = None
         """Where there is one, every answer waits for it."""
+        self.may_go_on = asyncio.Event()
+        """An answer with `stops_after` goes on once it is set."""
 
     async def _answer(self, line: str, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         if line.startswith("GET /v1/models"):
@@ -213,7 +217,7 @@ class FakeChat(FakeOpenAI):
                 writer.transport.abort()
                 return False
             if number == reply.stops_after:
-                await asyncio.sleep(30)
+                await asyncio.wait_for(self.may_go_on.wait(), _STOPPED_S)
             if number:
                 await asyncio.sleep(reply.pause_s)
             await send(json.dumps(head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}))

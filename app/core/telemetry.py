@@ -30,10 +30,14 @@ LOG_FIELDS: Final = frozenset(
         "space", "space_id", "count", "attempt", "limit", "bytes", "tokens", "vectors", "seq", "retry_after_s",
         "error_type", "stack", "sqlstate",
         "version", "revision", "host", "port",
+        "setting", "file",
         "library", "library_message",
     }
 )  # fmt: skip
-"""All fields of a log line: ids, numbers and our own names. A caller's name is logged only by `plain_name`."""
+"""All fields of a log line: ids, numbers and our own names. A caller's name is logged only by `plain_name`.
+
+`file` is a path that a setting names, never what is in the file.
+"""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _EVENT_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")

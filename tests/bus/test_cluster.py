@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from pydantic import SecretStr, ValidationError
 from app.core.bus import nats_login
 from app.core.bus.nats import NatsBus, NatsCluster
 from app.core.bus.nats_login import NatsFileError, UserCredentials
+from app.core.telemetry import configure_logging
 from app.settings import Settings
 from app.settings.server import BusSettings
 from tests.bus.bus_servers import QUEUE_BYTES, RecordingListener, replica, until
@@ -305,6 +307,46 @@ async def test_own_certificates_are_checked_on_both_sides(tmp_path: Path) -> Non
         assert [bus.connected() for bus in buses] == [True, False, False, False, False]
         await asyncio.gather(*(bus.close() for bus in buses))
     finally:
+        server.kill()
+
+
+async def test_the_log_says_which_file_is_wrong_and_nothing_of_what_is_in_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("client")
+    _, foreign_key = authority.issue("other")
+    bad, gone = tmp_path / "s3cret.pem", tmp_path / "gone"
+    bad.write_text("-----BEGIN CERTIFICATE-----\nS3CRETLINE\n-----END CERTIFICATE-----\n")
+    gone.write_text(SEED)
+    server = NatsServer(tmp_path, "--user", "ann", "--pass", "right")
+    server.start()
+    url = server.url
+    tls = url.replace("nats://", "tls://")
+    cases: list[tuple[str, Path | None, NatsBus]] = [
+        ("TURNKEEP_NATS_CREDENTIALS_FILE", bad, bus_on(url, "t", nats_credentials_file=bad)),
+        ("TURNKEEP_NATS_CREDENTIALS_FILE", gone, bus_on(url, "t", nats_credentials_file=gone)),
+        ("TURNKEEP_NATS_TLS_CA_FILE", bad, bus_on(tls, "t", nats_tls_ca_file=bad)),
+        ("TURNKEEP_NATS_TLS_CERT_FILE", bad, bus_on(tls, "t", nats_tls_cert_file=bad, nats_tls_key_file=key)),
+        ("TURNKEEP_NATS_TLS_KEY_FILE", bad, bus_on(tls, "t", nats_tls_cert_file=cert, nats_tls_key_file=bad)),
+        (
+            "TURNKEEP_NATS_TLS_KEY_FILE",
+            foreign_key,
+            bus_on(tls, "t", nats_tls_cert_file=cert, nats_tls_key_file=foreign_key),
+        ),
+        ("TURNKEEP_NATS_URL", None, bus_on(url.replace("//", "//ann:wr0ng@"), "t")),
+    ]
+    gone.unlink()
+    try:
+        for setting, file, bus in cases:
+            log = io.StringIO()
+            configure_logging(Settings(log_level="info").telemetry, log)
+            await replica(bus)
+            await bus.close()
+            [line] = [json.loads(one) for one in log.getvalue().splitlines() if "bus.disconnected" in one]
+            assert (line.get("setting"), line.get("file")) == (setting, None if file is None else str(file)), line
+            for secret in ("S3CRETLINE", SEED, "wr0ng"):
+                assert secret not in log.getvalue()
+    finally:
+        configure_logging(Settings(log_level="error").telemetry)
         server.kill()
 
 

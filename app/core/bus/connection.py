@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from app.core.bus.messages import MAX_MESSAGE_BYTES, Listener, Message
@@ -50,6 +51,14 @@ class Link(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class WrongSetting:
+    """The setting that an error of a connection is about, and the path of its file, None for none."""
+
+    name: str
+    file: str | None
+
+
 class ReconnectingBus(ABC):
     """A `Bus` that connects again when its link ends."""
 
@@ -64,6 +73,7 @@ class ReconnectingBus(ABC):
         self._running: asyncio.Task[None] | None = None
         self._link: Link | None = None
         self._logged_connected: bool | None = None
+        self._logged_setting: WrongSetting | None = None
         self._published = 0
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -76,6 +86,11 @@ class ReconnectingBus(ABC):
     @abstractmethod
     async def _connect(self, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> Link:
         """Connect and listen: `on_payload` receives each payload in order; `on_gap` reports dropped payloads."""
+
+    def _suspect(self, error: BaseException) -> WrongSetting | None:
+        """Return the setting that an error of a connection is about, if it is known."""
+        del error
+        return None
 
     async def start(self, listener: Listener) -> None:
         """Connect and listen. If this fails or takes long, retry in the background."""
@@ -178,14 +193,17 @@ class ReconnectingBus(ABC):
 
     def _log_connected(self) -> None:
         if self._logged_connected is not True:
-            self._logged_connected = True
+            self._logged_connected, self._logged_setting = True, None
             self._log.info("bus.connected", kind=self._kind)
 
     def _log_disconnected(self, error: BaseException | None) -> None:
-        if self._logged_connected is not False:
-            self._logged_connected = False
+        wrong = None if error is None else self._suspect(error)
+        # a file may become wrong while the server is down
+        if self._logged_connected is not False or wrong not in {None, self._logged_setting}:
+            self._logged_connected, self._logged_setting = False, wrong
             cause = None if error is None else error_type(error)
-            self._log.warning("bus.disconnected", kind=self._kind, error_type=cause)
+            where = {} if wrong is None else {"setting": wrong.name, "file": wrong.file}
+            self._log.warning("bus.disconnected", kind=self._kind, error_type=cause, **where)
 
     # sending
 

@@ -6,23 +6,27 @@ unencrypted to a `tls://` URL, and no login is in a log line or an error.
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, cast
+from pathlib import Path
+from typing import Final, Protocol, Self, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from app.core.bus.connection import Link, ReconnectingBus
-from app.core.bus.nats_login import LoginFiles, UserCredentials
+from app.core.bus.connection import Link, ReconnectingBus, WrongSetting
+from app.core.bus.nats_login import CA_SETTING, CREDENTIALS_SETTING, LoginFiles, NatsFileError, UserCredentials
 from app.core.telemetry import error_type, get_logger
 from app.settings.server import BusSettings
 
 _ENVELOPE_BYTES = 32 * 2**10
 _CONNECT_S, _RETRY_S, _FLUSH_S, _PING_S = 2, 1, 5, 5
+_URL_SETTING: Final = "TURNKEEP_NATS_URL"
+_REFUSED_LOGIN: Final = "authorization violation"
 _PENDING_MESSAGES, _PENDING_BYTES = 2**20, 256 * 2**20
 
 
@@ -60,6 +64,16 @@ class NatsBus(ReconnectingBus):
         self._cluster = cluster
         self._settings = settings
 
+    def _suspect(self, error: BaseException) -> WrongSetting | None:
+        if isinstance(error, NatsFileError):
+            return WrongSetting(error.setting, str(error.file))
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return _named(CA_SETTING, self._settings.nats_tls_ca_file)
+        if isinstance(error, errors.Error) and _REFUSED_LOGIN in str(error).lower():
+            file = self._settings.nats_credentials_file
+            return _named(_URL_SETTING if file is None else CREDENTIALS_SETTING, file)
+        return None
+
     async def _connect(self, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> Link:
         files = await asyncio.to_thread(LoginFiles.read, self._settings)
         link = _NatsLink(self._settings.nats_subject, on_gap)
@@ -70,6 +84,10 @@ class NatsBus(ReconnectingBus):
                 await asyncio.wait_for(link.close(), _RETRY_S)
             raise
         return link
+
+
+def _named(setting: str, file: Path | None) -> WrongSetting:
+    return WrongSetting(setting, None if file is None else str(file))
 
 
 class _SafeClient(Client):

@@ -18,9 +18,14 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import load_pem_x509_certificates
 
 from app.settings.server import BusSettings
 
+CREDENTIALS_SETTING: Final = "TURNKEEP_NATS_CREDENTIALS_FILE"
+CA_SETTING: Final = "TURNKEEP_NATS_TLS_CA_FILE"
+CERT_SETTING: Final = "TURNKEEP_NATS_TLS_CERT_FILE"
+KEY_SETTING: Final = "TURNKEEP_NATS_TLS_KEY_FILE"
 _SECTION: Final = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s+([A-Za-z0-9_.=+/-]+?)\s+-{3,}END [A-Z ]+-{3,}")
 _SEED_PREFIX: Final = 18 << 3
 _USER_PREFIX: Final = 20 << 3
@@ -29,7 +34,12 @@ _CRC_BYTES: Final = 2
 
 
 class NatsFileError(Exception):
-    """A file that cannot be used. The message has its kind, and never its content."""
+    """A file that cannot be used. The message has its kind, and never its content. `setting` names the file."""
+
+    def __init__(self, message: str, *, setting: str, file: Path) -> None:
+        super().__init__(message)
+        self.setting = setting
+        self.file = file
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +55,11 @@ class UserCredentials:
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise NatsFileError("the credentials file cannot be read") from error
+            wrong = "the credentials file cannot be read"
+            raise NatsFileError(wrong, setting=CREDENTIALS_SETTING, file=path) from error
         sections: Mapping[str, str] = dict(_SECTION.findall(text))
         seed = sections.get("USER NKEY SEED", text.strip())
-        return cls(Ed25519PrivateKey.from_private_bytes(_decode_seed(seed)), sections.get("NATS USER JWT"))
+        return cls(Ed25519PrivateKey.from_private_bytes(_decode_seed(seed, path)), sections.get("NATS USER JWT"))
 
     @property
     def public_key(self) -> str:
@@ -61,9 +72,9 @@ class UserCredentials:
         return base64.b64encode(self.key.sign(nonce.encode()))
 
 
-def _decode_seed(text: str) -> bytes:
+def _decode_seed(text: str, path: Path) -> bytes:
     """Return the 32 bytes of the seed of a user. Raises NatsFileError."""
-    wrong = NatsFileError("the credentials file has no seed of a user")
+    wrong = NatsFileError("the credentials file has no seed of a user", setting=CREDENTIALS_SETTING, file=path)
     try:
         raw = base64.b32decode(text + "=" * (-len(text) % 8))
     except (binascii.Error, ValueError):
@@ -91,11 +102,29 @@ def _tls_context(settings: BusSettings) -> ssl.SSLContext | None:
         return None
     try:
         context = ssl.create_default_context(cafile=settings.nats_tls_ca_file)
-        if settings.nats_tls_cert_file is not None:
-            context.load_cert_chain(settings.nats_tls_cert_file, settings.nats_tls_key_file, password="")
     except (OSError, ValueError) as error:  # an SSLError is an OSError
-        raise NatsFileError("a file for TLS cannot be used") from error
+        if settings.nats_tls_ca_file is None:
+            raise
+        raise _tls_error(CA_SETTING, settings.nats_tls_ca_file) from error
+    cert, key = settings.nats_tls_cert_file, settings.nats_tls_key_file
+    if cert is not None and key is not None:
+        try:
+            context.load_cert_chain(cert, key, password="")
+        except (OSError, ValueError) as error:
+            # the error does not say which of the two it is about
+            raise (_tls_error(KEY_SETTING, key) if _is_certificate(cert) else _tls_error(CERT_SETTING, cert)) from error
     return context
+
+
+def _tls_error(setting: str, file: Path) -> NatsFileError:
+    return NatsFileError("a file for TLS cannot be used", setting=setting, file=file)
+
+
+def _is_certificate(file: Path) -> bool:
+    try:
+        return bool(load_pem_x509_certificates(file.read_bytes()))
+    except (OSError, ValueError):
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,7 +366,7 @@ class SearchIndex:
         """
         due = self.spaces.current.embedder is not None
         found = await backfill_store.unmark_dropped(tx, caller.tenant_id, conversation_id, due=due, limit=limit)
-        turn_ids = [entry_id for entry_id, is_live in found if due and is_live]
+        turn_ids = [entry_id for entry_id, is_found in found if due and is_found]
         others = await self._jobs_for_missing_vectors(caller, tx, turn_ids)
         await self._jobs.enqueue(tx, caller.tenant_id, [*_jobs(VECTORS_JOB, turn_ids), *others])
         return turn_ids, len(found) == limit

@@ -225,9 +225,9 @@ async def drop_vectors(
 async def unmark_dropped(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, due: bool, limit: int
 ) -> list[tuple[UUID, bool]]:
-    """Mark up to `limit` dropped entries of a conversation as not dropped; return them and whether they are live.
+    """Mark up to `limit` dropped entries of a conversation as not dropped; return them, and whether they are found.
 
-    `due`: those that are live wait for vectors now.
+    Entries that a restore from the trash has not shown yet count as found. `due`: those wait for vectors now.
     """
     rows = await tx.fetch(
         """
@@ -235,13 +235,13 @@ async def unmark_dropped(
             select entry_id from index_entries where tenant_id = $1 and conversation_id = $2 and vectors_dropped
             order by entry_id limit $3 for update
         )
-        update index_entries e set vectors_dropped = false, vectors_due = e.live and $4 from picked p
+        update index_entries e set vectors_dropped = false, vectors_due = (e.live or e.hidden) and $4 from picked p
         where e.tenant_id = $1 and e.entry_id = p.entry_id
-        returning e.entry_id, e.live
+        returning e.entry_id, e.live or e.hidden as found
         """,
         tenant_id,
         conversation_id,
         limit,
         due,
     )
-    return [(row["entry_id"], row["live"]) for row in rows]
+    return [(row["entry_id"], row["found"]) for row in rows]

@@ -1,6 +1,7 @@
 """Vectors of conversations without use: dropped by a sweep, found by words meanwhile, made again at the next use."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -10,11 +11,14 @@ from typing import Any
 import asyncpg
 import pytest
 
+from app.conversations.retention import trash
 from app.conversations.retention import vectors as dropping
 from app.conversations.retention.vectors import VectorRetention
+from app.conversations.stores import retention_store
 from app.core.errors import Unavailable
 from app.core.ids import parse_id
 from app.diagnostics.service import DataCheck
+from app.governance.exports.records import write_foreign
 from app.settings.conversations import ConversationSettings
 from app.tenancy.schemas import job_caller
 from tests.support.api import Client, Service, open_service
@@ -298,6 +302,92 @@ async def test_an_import_of_an_old_conversation_keeps_its_vectors_for_the_days(
     assert await sweep(service) == 1
     assert await vectors(connection, conversation) == 0
     assert await faults(service, client) == []
+
+
+async def test_an_import_of_new_turns_is_a_use(service: Service, client: Client, connection: Any) -> None:
+    head = {"type": "conversation", "external_id": "chat"}
+    turns = [
+        {"type": "turn", "external_id": str(number), "role": "user", "content": text}
+        for number, text in enumerate((*ANIMALS, "an otter swims"))
+    ]
+
+    async def imported(*found: dict[str, Any]) -> dict[str, int]:
+        body = b"".join(write_foreign("chatgpt", [head, *found], created_at="2026-01-01T00:00:00.000Z"))
+        answer = await client.post("/v1/import", content=body)
+        assert answer.status_code == 202, answer.text
+        await service.run_jobs()
+        return (await client.get(f"/v1/operations/{answer.json()['id']}")).json()["result"]["conversations"]
+
+    await imported(*turns[:3])
+    [one] = (await client.get("/v1/conversations")).json()["data"]
+    await age(connection, one["id"])
+    assert await sweep(service) == 1
+    assert (await imported(*turns[:3]))["extended"] == 1
+    assert (await state(client, one["id"]), await vectors(connection, one["id"])) == ("dropped", 0)
+    await imported(*turns)
+    assert (await state(client, one["id"]), await vectors(connection, one["id"])) == ("kept", 4)
+    assert await sweep(service) == 0
+    await age(connection, one["id"])
+    assert await sweep(service) == 1
+    assert await vectors(connection, one["id"]) == 0
+    assert await faults(service, client) == []
+
+
+async def test_a_rebuild_during_a_restore_from_the_trash_leaves_nothing_to_the_backfill(
+    service: Service, client: Client, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trash, "_AT_ONCE", 2)
+    conversation = await dropped(service, connection, client, *[f"quokka number {number}" for number in range(7)])
+    await client.context(conversation, 1000)
+    path = f"/v1/conversations/{conversation}"
+    assert (await client.post(f"{path}/trash")).status_code == 200
+    await service.run_jobs()
+    assert (await client.post(f"{path}/restore")).status_code == 200
+    # before the job that shows the other entries
+    await service.container.conversations.vector_retention.rebuild(job_caller(client.tenant_id), parse_id(conversation))
+    await service.run_jobs()
+    assert await state(client, conversation) == "kept"
+    assert await vectors(connection, conversation) == 7
+    assert {turn["index_state"] for turn in await client.history(conversation)} == {"indexed"}
+    assert await faults(service, client) == []
+
+
+async def test_a_step_of_the_sweep_reads_a_bounded_number_of_conversations(client: Client, connection: Any) -> None:
+    """Most may have been used though nothing was written to them for long: imported ones."""
+    conversations = [await client.conversation() for _ in range(30)]
+    await age(connection, *conversations)
+    await connection.execute(
+        "update conversation_heads set vectors_at = now() where tenant_id = $1 and conversation_id <> $2",
+        client.tenant_id,
+        parse_id(conversations[-1]),
+    )
+    await connection.execute("analyze conversations; analyze conversation_heads")
+    plans: list[Any] = []
+
+    class Explained:
+        async def fetch(self, sql: str, *args: object) -> list[Any]:
+            [row] = await connection.fetch(f"explain (analyze, format json) {sql}", *args)
+            plans.extend(nodes(json.loads(row[0])[0]["Plan"]))
+            return await connection.fetch(sql, *args)
+
+    # few rows may be read as a whole as fast: what is asked is whether the indexes can be used
+    for way in ("seqscan", "sort", "hashjoin", "mergejoin"):
+        await connection.execute(f"set enable_{way} = off")
+    unused, after, steps = [], None, 0
+    while steps == 0 or after is not None:
+        step = await retention_store.list_unused(Explained(), days=DAYS, after=after, examine=10)  # type: ignore[arg-type]
+        unused += [one.id for one in step.unused if one.tenant_id == client.tenant_id]
+        after, steps = step.after, steps + 1
+    assert unused == [parse_id(conversations[-1])]
+    assert steps >= 3
+    assert "conversations_vectors_idx" in {plan.get("Index Name") for plan in plans}
+    read = [plan["Actual Rows"] * plan["Actual Loops"] for plan in plans if "Index Name" in plan]
+    assert max(read) <= 10, plans
+
+
+def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """The nodes of a plan."""
+    return [plan, *[node for part in plan.get("Plans", []) for node in nodes(part)]]
 
 
 async def test_erasure_retention_and_the_trash_take_dropped_conversations(

@@ -1,7 +1,7 @@
 """Retention of vectors: drop those of conversations without use, and make them again at the next use.
 
-An append uses a conversation, and so does a context of it or a recall in it. Only vectors of turns are dropped: text,
-words, summaries with their vectors, and facts stay, so its turns are found by words.
+An append uses a conversation, and so does an import of new turns, a context of it or a recall in it. Only vectors of
+turns are dropped: text, words, summaries with their vectors, and facts stay, so its turns are found by words.
 
 Invariants: vectors are dropped only if, under the lock of the conversation's head, its last use is long enough ago. The
 first step records `dropped` in the head, and a use records `rebuilding` in place of it: of the two, one happens last.
@@ -32,7 +32,8 @@ from app.index.service import SearchIndex
 from app.settings.conversations import ConversationSettings
 from app.tenancy.schemas import Caller, job_caller
 
-_CONVERSATIONS: Final = 100
+_CONVERSATIONS: Final = 500
+"""Conversations that one statement of the sweep reads: most may have been used."""
 _AT_ONCE: Final = 500
 """Index entries that change in one transaction."""
 _LONGEST_S: Final = 240.0
@@ -64,17 +65,20 @@ class VectorRetention:
         failed: AppError | None = None
         last: UnusedConversation | None = None
         while time.monotonic() < until:
+            began = time.monotonic()
             async with self._ops.across_tenants() as tx:
-                found = await retention_store.list_unused(tx, days=days, after=last, limit=_CONVERSATIONS)
-            for one in found:
+                found = await retention_store.list_unused(tx, days=days, after=last, examine=_CONVERSATIONS)
+            for one in found.unused:
                 try:
                     done += await self._drop(job_caller(one.tenant_id), ConversationId(one.id), days, until)
                 except AppError as error:
                     failed = failed or error
                     self._log.warning("sweep.failed", tenant_id=one.tenant_id, code=error.code)
-            if len(found) < _CONVERSATIONS:
+            last = found.after
+            if last is None:
                 break
-            last = found[-1]
+            if not found.unused:
+                await pause_after_step(began)
         if done:
             self._log.info("conversations.swept", count=done, kind="vectors")
         if failed is not None:

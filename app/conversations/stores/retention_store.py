@@ -178,27 +178,41 @@ _LAST_USE = "coalesce(greatest(h.active_at, h.vectors_at), h.updated_at)"
 """When a turn was last written to the conversation of a head `h`, or its vectors were made again."""
 
 
-async def list_unused(
-    tx: Transaction, *, days: int, after: UnusedConversation | None, limit: int
-) -> list[UnusedConversation]:
-    """Return the next conversations of all tenants that were not used for some days and still have vectors (ops role).
+@dataclass(frozen=True, slots=True)
+class UnusedStep:
+    """One step of a walk over conversations: those without use, and the one to continue after, if any."""
 
-    Those whose vectors were dropped only in part are among them.
+    unused: Sequence[UnusedConversation]
+    after: UnusedConversation | None
+
+
+async def list_unused(tx: Transaction, *, days: int, after: UnusedConversation | None, examine: int) -> UnusedStep:
+    """Return those without use among the next `examine` conversations of all tenants that have vectors (ops role).
+
+    Those whose vectors were dropped only in part are among them. Many may have been used though nothing was written to
+    them for long: after an import, or by reads.
     """
     rows = await tx.fetch(
         f"""
-        select c.active_at, c.tenant_id, c.id from conversations c
-        join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null
-        where not c.vectors_dropped and c.active_at <= now() - make_interval(days => $1)
+        with walked as materialized (
+            select c.active_at, c.tenant_id, c.id from conversations c
+            where not c.vectors_dropped and c.active_at <= now() - make_interval(days => $1)
+              and (c.active_at, c.tenant_id, c.id) > (coalesce($2::timestamptz, '-infinity'), $3::uuid, $4::uuid)
+            order by c.active_at, c.tenant_id, c.id limit $5
+        )
+        select w.active_at, w.tenant_id, w.id, h.conversation_id is not null as unused from walked w
+        left join conversation_heads h on h.tenant_id = w.tenant_id and h.conversation_id = w.id
+          and h.deleting_at is null
           and (h.vectors = 'dropped' or (h.vectors = 'kept' and {_LAST_USE} <= now() - make_interval(days => $1)))
-          and (c.active_at, c.tenant_id, c.id) > (coalesce($2::timestamptz, '-infinity'), $3::uuid, $4::uuid)
-        order by c.active_at, c.tenant_id, c.id limit $5
+        order by w.active_at, w.tenant_id, w.id
         """,  # noqa: S608
         days,
         *((None, _FIRST_ID, _FIRST_ID) if after is None else (after.active_at, after.tenant_id, after.id)),
-        limit,
+        examine,
     )
-    return [row_as(UnusedConversation, row) for row in rows]
+    walked = [UnusedConversation(row["active_at"], row["tenant_id"], row["id"]) for row in rows]
+    unused = [one for one, row in zip(walked, rows, strict=True) if row["unused"]]
+    return UnusedStep(unused, walked[-1] if len(walked) == examine else None)
 
 
 async def lock_unused(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, days: int) -> bool:

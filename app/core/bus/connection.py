@@ -202,7 +202,7 @@ class ReconnectingBus(ABC):
         if self._logged_connected is not False or wrong not in {None, self._logged_setting}:
             self._logged_connected, self._logged_setting = False, wrong
             cause = None if error is None else error_type(error)
-            where = {} if wrong is None else {"setting": wrong.name, "file": wrong.file}
+            where: dict[str, str | None] = {} if wrong is None else {"setting": wrong.name, "file": wrong.file}
             self._log.warning("bus.disconnected", kind=self._kind, error_type=cause, **where)
 
     # sending

@@ -65,3 +65,26 @@ async def test_the_answer_of_a_killed_route_is_aborted_by_its_lease_and_the_next
     assert [role for role, _, _ in result["stored"]] == (roles if result_of_tool else roles[:2])
     (content,) = result["aborted"]
     assert (content or "").startswith(aborted)
+
+
+@pytest.mark.parametrize("where", ["approved", "approvedModel"])
+async def test_an_approved_call_whose_process_is_killed_is_not_run_again_and_not_lost(
+    server: Process, package: Path, where: str
+) -> None:
+    url = f"http://127.0.0.1:{server.port}"
+    await die(package, url, server.key, where)
+    result = await scenario(package, url, server.key, "survivedApproval", program="ai.mjs", where=where)
+    assert result["ran"] == 0, "it ran in the process that was killed"
+    ended = ["pay-1", "output-available", True, {"paid": 5}]
+    unknown = "The user approved this call. Its result is unknown: it may have run, or not."
+    if where == "approved":
+        assert result["during"] == [["pay-1", "approval-responded", True, None]]
+        ended = ["pay-1", "output-error", True, unknown]
+    else:
+        assert result["during"] == [ended]
+    said = [["user", "Pay.", []], ["assistant", "It may be paid.", [ended]]]
+    assert result["messages"] == [*said, ["user", "And?", []], ["assistant", "Bye.", []]]
+    for results in result["results"]:
+        [(call, _, value)] = results
+        assert call == "pay-1"
+        assert (value == unknown) == (where == "approved"), "the model reads what is known of the call"

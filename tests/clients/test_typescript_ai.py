@@ -176,6 +176,71 @@ async def test_tools_that_the_page_runs_send_their_outputs_in_the_next_request(r
     assert [role for role, _, _ in result["stored"]][:5] == ["user", "assistant", "tool", "tool", "assistant"]
 
 
+async def test_calls_wait_for_approvals_that_a_page_gives_after_a_reload_at_another_process(run: Run) -> None:
+    result = await run("approvals")
+    weather = ["w", "output-available", None, {"degrees": 21}]
+    waiting = [weather, ["pay-1", "approval-requested", None, None], ["pay-2", "approval-requested", None, None]]
+    assert result["asked"] == [waiting, waiting]
+    assert [name for name, _ in result["forged"]] == ["TypeError"] * 3
+    assert all("request for approval" in said for _, said in result["forged"])
+    assert result["ranBefore"] == ["weather"]
+    assert result["ran"] == ["weather", {"euros": 5}]
+    ended = [weather, ["pay-1", "output-available", True, {"paid": 5}], ["pay-2", "output-denied", False, None]]
+    assert result["page"] == result["reloaded"] == ended
+    assert result["repeated"] == [ended, "Paid five."]
+    assert sorted(result["prompt"]) == [
+        ["pay-1", "json", {"paid": 5}],
+        ["pay-2", "text", "The user denied this call: too much"],
+        ["w", "text", '{"degrees":21}'],
+    ]
+    assert (result["calls"], result["ids"], result["messages"]) == (2, 1, [2, 2])
+    assert result["stored"] == ["user", "assistant", "tool", "tool", "tool", "assistant"]
+
+
+async def test_of_pages_that_answer_at_one_moment_one_decides_and_the_call_runs_once(run: Run) -> None:
+    alike, apart = await run("approvedTogether")
+    paid = [["pay-1", "output-available", True, {"paid": 5}]]
+    assert (alike["ran"], alike["calls"], alike["texts"]) == (1, 2, ["Done."] * 3)
+    assert alike["tools"] == [paid] * 3
+    assert alike["shown"] == paid
+    assert (apart["calls"], apart["texts"]) == (2, ["Done."] * 4)
+    decided = paid if apart["ran"] else [["pay-1", "output-denied", False, None]]
+    assert (apart["shown"], apart["tools"]) == (decided, [decided] * 4)
+    assert apart["ran"] <= 1
+    assert len(apart["prompt"]) == 1
+
+
+async def test_the_result_of_an_approved_call_stays_if_the_model_fails_after_it(run: Run) -> None:
+    result = await run("approvedAndFailed")
+    paid = [["pay-1", "output-available", True, {"paid": 5}]]
+    assert (result["ran"], result["failed"]) == (1, [paid, True])
+    assert result["again"] == [paid, "Paid."]
+    assert [one[0] for one in result["prompt"]] == ["pay-1"]
+
+
+async def test_a_process_that_is_late_does_not_run_an_approved_call_again(run: Run) -> None:
+    result = await run("approvedAndStopped")
+    assert (result["ran"], result["calls"]) == (1, 2)
+    assert result["page"] == [[["pay-1", "output-available", True, {"paid": 5}]], "It may be paid."]
+    assert result["late"] in {"abort", "error", "turn_id_conflict", "finish"}
+    assert result["stored"] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_rules_approve_and_deny_calls_and_a_new_message_ends_an_open_request(run: Run) -> None:
+    result = await run("ruled")
+    paid, limited = ["pay-1", "output-available", True, {"paid": 5}], ["pay-2", "output-denied", False, None]
+    assert result["page"] == [paid, limited]
+    assert result["shown"] == [paid, limited, ["pay-3", "approval-requested", None, None]]
+    assert (result["ran"], result["last"]) == (1, "So be it.")
+    assert result["lastPrompt"] == ["pay-1", "pay-2"]
+
+
+async def test_signed_requests_changed_inputs_and_repeated_ids_are_approved(run: Run) -> None:
+    result = await run("approvedAgain")
+    assert (result["ran"], result["texts"]) == ([5, 6], ["One.", "Two."])
+    assert len(set(result["ids"])) == 2
+
+
 async def test_a_page_of_the_sdk_edits_regenerates_and_reloads(run: Run) -> None:
     result = await run("page")
     asked = ["A town?", "A town?", "A town by the sea?", "A town by the sea?"]

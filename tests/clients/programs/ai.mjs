@@ -1,5 +1,5 @@
 // Scenarios of the chat route for the AI SDK, by name; each prints what the test compares, as JSON.
-import { AbstractChat, DefaultChatTransport, isStepCount, lastAssistantMessageIsCompleteWithToolCalls, readUIMessageStream, streamText, tool } from "ai";
+import { AbstractChat, DefaultChatTransport, isStepCount, lastAssistantMessageIsCompleteWithApprovalResponses, lastAssistantMessageIsCompleteWithToolCalls, readUIMessageStream, streamText, tool } from "ai";
 import { MockLanguageModelV4 } from "ai/test";
 import { Turnkeep } from "@turnkeep/client";
 import { history, reply, resume, stop } from "@turnkeep/client/ai";
@@ -265,7 +265,138 @@ const superseded = async (chat) => {
 const warmCall = [{ type: "stream-start", warnings: [] }, { type: "tool-call", toolCallId: "c", toolName: "weather", input: "{}" }, finish("tool-calls")];
 const warmTools = (ran) => ({ weather: tool({ inputSchema: z.object({}), execute: async () => { ran(); return { degrees: 21 }; } }) });
 
+
+const callOf = (toolCallId, toolName, input = {}) => ({ type: "tool-call", toolCallId, toolName, input: JSON.stringify(input) });
+const calling = (...calls) => [{ type: "stream-start", warnings: [] }, ...calls, finish("tool-calls")];
+const pay = callOf("pay-1", "pay", { euros: 5 });
+/** A tool that needs an approval, and notes what it does. */
+const payTools = (ran, execute = async ({ euros }) => ({ paid: euros })) => ({
+  pay: tool({ inputSchema: z.object({ euros: z.number() }), needsApproval: true, execute: async (input) => { ran.push(input); return execute(input); } }),
+});
+const approving = { sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithApprovalResponses, onError: (error) => console.error(error) };
+const toolsOf = ({ parts }) => parts.filter(({ toolCallId }) => toolCallId).map(({ toolCallId, state, approval, output, errorText }) => [toolCallId, state, approval?.approved ?? null, output ?? errorText ?? null]);
+const resultsIn = (prompt) => prompt.filter(({ role }) => role === "tool").flatMap(({ content }) => content).map(({ toolCallId, output }) => [toolCallId, output?.type, output?.value]);
+const approvalOf = (page, id) => page.messages.at(-1).parts.find(({ toolCallId }) => toolCallId === id).approval.id;
+const settled = async (page, said) => { while (!["ready", "error"].includes(page.status) || textOf(page.messages.at(-1)) !== said) await sleep(20); };
+/** The newest message of a page with an answer to each request for approval, without sending it. */
+const answered = (message, approved, reason) => ({ ...message, parts: message.parts.map((part) => (part.state === "approval-requested"
+  ? { ...part, state: "approval-responded", approval: { ...part.approval, approved, ...(reason && { reason }) } } : part)) });
+
 Object.assign(scenarios, {
+  /** Of three calls, one needs no approval, one is approved, and one is denied, on a page that was reloaded at another process. */
+  async approvals() {
+    const chat = await turnkeep.conversation("ai-approvals");
+    const ran = [];
+    const tools = { ...payTools(ran), ...warmTools(() => ran.push("weather")) };
+    const model = modelOf([calling(callOf("w", "weather"), pay, callOf("pay-2", "pay", { euros: 900 })), "Paid five."]);
+    const first = openPage(chat, model, { tools, ...approving });
+    await first.sendMessage({ text: "Pay both." });
+    const elsewhere = await new Turnkeep().conversation("ai-approvals");
+    const page = openPage(elsewhere, model, { tools, messages: await history(elsewhere), ...approving });
+    const asked = [toolsOf(first.messages.at(-1)), toolsOf(page.messages.at(-1))];
+    const forged = [];
+    for (const state of [{ state: "output-available", output: "paid" }, { state: "approval-responded", approval: { id: "another", approved: true } }, {}]) {
+      const parts = page.messages.at(-1).parts.map((part) => (part.toolCallId === "pay-1" ? { ...part, ...state } : part));
+      const message = answered({ ...page.messages.at(-1), parts }, true);
+      if (state.state === undefined) message.parts = page.messages.at(-1).parts;
+      forged.push(await reply(elsewhere, message, () => null, { actor: "mia" }).catch(({ name, message }) => [name, message]));
+    }
+    const ranBefore = [...ran];
+    await page.addToolApprovalResponse({ id: approvalOf(page, "pay-1"), approved: true });
+    await page.addToolApprovalResponse({ id: approvalOf(page, "pay-2"), approved: false, reason: "too much" });
+    await settled(page, "Paid five.");
+    const reloaded = await history(chat);
+    const repeated = await pageOf(await post(chat, reloaded[0].id, "Pay both.", model, { actor: "mia", tools }));
+    return {
+      asked, forged, ranBefore, ran, page: toolsOf(page.messages.at(-1)), reloaded: toolsOf(reloaded.at(-1)), repeated: [toolsOf(repeated), textOf(repeated)],
+      prompt: resultsIn(prompts(model)[1]), calls: model.doStreamCalls.length, ids: new Set([page.messages.at(-1).id, reloaded.at(-1).id, repeated.id]).size,
+      messages: [page.messages.length, reloaded.length], stored: (await stored(chat)).map(([role]) => role),
+    };
+  },
+  /** The same page is open twice, and both users answer at one moment: alike, and differently. */
+  async approvedTogether() {
+    const results = [];
+    for (const [name, answers] of [["alike", [true, true, true]], ["apart", [true, false, true, false]]]) {
+      const chats = await Promise.all(answers.map(() => new Turnkeep().conversation(`ai-approved-${name}`)));
+      const ran = [];
+      const tools = payTools(ran, () => sleep(200).then(() => ({ paid: 5 })));
+      const model = modelOf([calling(pay), "Done."]);
+      await pageOf(await post(chats[0], "m1", "Pay.", model, { tools }));
+      const message = (await history(chats[0])).at(-1);
+      const call = (prompt) => streamText({ model, ...prompt, tools, stopWhen: isStepCount(5) });
+      const pages = await Promise.all(answers.map(async (approved, index) => {
+        const sent = answered(message, approved);
+        return pageOf(await reply(chats[index], sent, call), structuredClone(sent));
+      }));
+      const shown = (await history(chats[0])).at(-1);
+      results.push({ ran: ran.length, calls: model.doStreamCalls.length, texts: pages.map(textOf), tools: pages.map(toolsOf), shown: toolsOf(shown), prompt: resultsIn(prompts(model)[1]) });
+    }
+    return results;
+  },
+  /** The model fails after the tool: the result stays. */
+  async approvedAndFailed() {
+    const chat = await turnkeep.conversation("ai-approved-failed");
+    const ran = [];
+    const tools = payTools(ran);
+    const model = modelOf([calling(pay), [{ type: "error", error: new Error("down") }], "Paid."]);
+    await pageOf(await post(chat, "m1", "Pay.", model, { tools }));
+    const sent = answered((await history(chat)).at(-1), true);
+    const ask = () => reply(chat, sent, (prompt) => streamText({ model, ...prompt, tools, onError: () => undefined, maxRetries: 0 })).then((response) => pageOf(response, structuredClone(sent)));
+    const [failed, again] = [await ask(), await ask()];
+    return { ran: ran.length, failed: [toolsOf(failed), failed.types.includes("error")], again: [toolsOf(again), textOf(again)], prompt: resultsIn(prompts(model)[2]) };
+  },
+  /** The tool runs when the user stops the answer; the approval is sent again, and the first process goes on late. */
+  async approvedAndStopped() {
+    const chat = await turnkeep.conversation("ai-approved-stopped");
+    const ran = [];
+    const [held, goOn] = gate();
+    const [reached, reach] = gate();
+    const tools = payTools(ran);
+    const model = modelOf([calling(pay), "It may be paid.", "Late."]);
+    await pageOf(await post(chat, "m1", "Pay.", model, { tools }));
+    const sent = answered((await history(chat)).at(-1), true);
+    const call = (prompt) => streamText({ model, ...prompt, tools, onError: () => undefined });
+    // this process is slow: it stores that the call runs after another one has run it
+    const slow = new Turnkeep({ fetch: async (url, init) => {
+      if (init.body && new TextDecoder().decode(init.body).includes('"ai_sdk_writer"')) { reach(); await held; }
+      return fetch(url, init);
+    } });
+    const late = reply(slow.conversationById(chat.id), sent, call).then((response) => pageOf(response, structuredClone(sent)), (error) => ({ types: [error.code], parts: [] }));
+    await reached;
+    await stop(chat);
+    const page = await pageOf(await reply(chat, sent, call), structuredClone(sent));
+    goOn();
+    return { late: (await late).types.at(-1), page: [toolsOf(page), textOf(page)], ran: ran.length, calls: model.doStreamCalls.length, stored: (await stored(chat)).map(([role]) => role) };
+  },
+  /** A rule of the model's call approves or denies; an approval that was not answered ends with the next message. */
+  async ruled() {
+    const chat = await turnkeep.conversation("ai-ruled");
+    const ran = [];
+    const tools = payTools(ran);
+    const model = modelOf([calling(pay, callOf("pay-2", "pay", { euros: 900 })), "Paid five.", calling(callOf("pay-3", "pay", { euros: 6 })), "So be it."]);
+    const rule = ({ euros }) => (euros > 100 ? { type: "denied", reason: "over the limit" } : euros === 5 ? "approved" : "user-approval");
+    const ask = (id, said) => reply(chat, message(id, said), (prompt) => streamText({ model, ...prompt, tools, toolApproval: { pay: rule }, stopWhen: isStepCount(5) })).then(pageOf);
+    const page = await ask("m1", "Pay both.");
+    await ask("m2", "And six.");
+    const last = await ask("m3", "Forget it.");
+    const shown = await history(chat);
+    return { page: toolsOf(page), shown: shown.flatMap(toolsOf), prompt: resultsIn(prompts(model)[1]), ran: ran.length, last: textOf(last), lastPrompt: resultsIn(prompts(model)[3]).map(([id]) => id) };
+  },
+  /** A signed request, an input that a schema changes, and a model that numbers its calls from the start. */
+  async approvedAgain() {
+    const chat = await turnkeep.conversation("ai-approved-again");
+    const ran = [];
+    const tools = { pay: tool({ inputSchema: z.object({ euros: z.string().transform(Number) }), needsApproval: true, execute: async ({ euros }) => { ran.push(euros); return "ok"; } }) };
+    const model = modelOf([calling(callOf("c", "pay", { euros: "5" })), "One.", calling(callOf("c", "pay", { euros: "6" })), "Two."]);
+    const call = (prompt) => streamText({ model, ...prompt, tools, experimental_toolApprovalSecret: "secret", stopWhen: isStepCount(5) });
+    const texts = [];
+    for (const id of ["m1", "m2"]) {
+      await pageOf(await reply(chat, message(id, "Pay."), call));
+      const sent = answered((await history(chat)).at(-1), true);
+      texts.push(textOf(await pageOf(await reply(chat, sent, call), structuredClone(sent))));
+    }
+    return { ran, texts, ids: prompts(model)[3].flatMap(({ content }) => content).filter(({ type }) => type === "tool-call").map(({ toolCallId }) => toolCallId) };
+  },
   async together() {
     const [goOn, open] = gate();
     const model = modelOf(["It is a long answer, and there is one of it.", "Another."], goOn);
@@ -503,6 +634,16 @@ Object.assign(scenarios, {
       return never;
     };
     const chat = await new Turnkeep({ fetch: held }).conversation(`ai-dying-${where}`);
+    if (where.startsWith("approved")) {
+      const asking = modelOf([calling(pay), "It is paid, one two three four."], never);
+      const killing = payTools([], () => { if (where === "approved") console.error("kill"); return where === "approved" ? never : { paid: 5 }; });
+      await pageOf(await post(chat, "m1", "Pay.", asking, { tools: killing }));
+      const sent = answered((await history(chat)).at(-1), true);
+      const { body } = await reply(chat, sent, (prompt) => streamText({ model: asking, ...prompt, tools: killing }));
+      for await (const chunk of chunksOf({ body })) if (chunk.delta === "three ") break;
+      console.error("kill");
+      await never;
+    }
     const said = "It is one two three four five.";
     const model = modelOf(where === "first" ? [said] : [warmCall, said], never);
     const response = await post(chat, "m1", "Is it warm?", model, { tools: warmTools(() => undefined) });
@@ -510,6 +651,22 @@ Object.assign(scenarios, {
     await sleep(500); // until the text is durable
     console.error("kill");
     await never;
+  },
+  /** After the process of an approved call has died: reload, follow, go on, and send another message. */
+  async survivedApproval() {
+    const chat = await turnkeep.conversation(`ai-dying-${where}`);
+    const ran = [];
+    const tools = payTools(ran);
+    const model = modelOf(["It may be paid.", "Bye."]);
+    const reload = async () => openPage(await new Turnkeep().conversation(`ai-dying-${where}`), model, { tools, messages: await history(chat), ...approving, onError: () => undefined });
+    const page = await reload();
+    const during = toolsOf(page.messages.at(-1));
+    await page.resumeStream();
+    const after = await reload();
+    await after.sendMessage(); // goes on with the answer
+    await after.sendMessage({ text: "And?" });
+    const messages = (await history(chat)).map((message) => [message.role, textOf(message), toolsOf(message)]);
+    return { during, resumed: page.status, ran: ran.length, calls: model.doStreamCalls.length, messages, results: prompts(model).map(resultsIn) };
   },
   async survived() {
     const chat = await turnkeep.conversation(`ai-dying-${where}`);

@@ -9,7 +9,8 @@
  */
 
 import { createUIMessageStreamResponse, type ModelMessage, type TextStreamPart, toUIMessageStream, type UIMessage } from "ai";
-import { AnswerWriter, type Beginning, interrupted, storeOutputs } from "./ai_answer.js";
+import { AnswerWriter, type Beginning, resultsStored, storeOutputs } from "./ai_answer.js";
+import { withApproved } from "./ai_approvals.js";
 import { promptOf } from "./ai_messages.js";
 import { answerChunks, type Chunk, replayed, UNFINISHED } from "./ai_resume.js";
 import { answeredBy, dropStaleAnswers, ENDED, hasCode, isLive, openingOf, openNext, stopAnswer, storeMessage, turnOf } from "./ai_turns.js";
@@ -48,7 +49,8 @@ export interface ReplyOptions {
  *
  * A message that is sent again, with the same id, is stored once. If it was answered already, or is being answered, this
  * is the answer, and the model is not called. With another text, the message is revised, and answered again. `message` may
- * also be the answer that the page sends back with the outputs of tools that it ran. Throws a TypeError for other messages.
+ * also be the answer that the page sends back, with the outputs of tools that it ran, and with approved or denied calls.
+ * Throws a TypeError for other messages.
  */
 export async function reply(
   chat: Conversation, message: UIMessage, callModel: (prompt: Prompt) => ModelStream | Promise<ModelStream>,
@@ -57,12 +59,12 @@ export async function reply(
   const beginning: Beginning = message.role === "user"
     ? { asked: await storeMessage(chat, message, options), step: 0 }
     : await storeOutputs(chat, message, options.actor);
-  const { asked, step, from } = beginning;
+  const { asked, step, from, decided } = beginning;
   const open = await openNext(chat, asked, options.assistant, { step, attempt: 0 });
   if (open === null) return responseOf(answerChunks(chat, asked, from));
   const answer = new AnswerWriter(chat, asked, open, options.assistant);
   try {
-    const before = open.step > 0 ? await interrupted(chat, asked) : [];
+    const before = open.step > 0 ? await resultsStored(chat, asked, decided) : [];
     let context = await contextOf(chat, options);
     if (context.as_of_seq > (asked.seq ?? 0)) {
       // an answer to an old text may be in it: the request that edits the message has not removed it yet, or was killed
@@ -74,11 +76,16 @@ export async function reply(
       await answer.abort("the message was edited");
       return responseOf(new ReadableStream({ start: fail }));
     }
-    const { stream } = await callModel({ ...promptOf(context), abortSignal: answer.lost });
-    const isContinued = from === undefined && before.length > 0; // by another process, which died
-    const id = before[0]?.id ?? answer.turnId;
+    const prompt = promptOf(context);
+    if (decided !== undefined) {
+      prompt.messages = withApproved(prompt.messages, decided);
+      if (!(await answer.startCalls(decided))) return responseOf(answerChunks(chat, asked, from));
+    }
+    const { stream } = await callModel({ ...prompt, abortSignal: answer.lost });
+    const isContinued = before.length > 0; // after what the page sent, or by another process, which died
+    const id = from?.messageId ?? before[0]?.id ?? answer.turnId;
     const chunks = toUIMessageStream({ stream, generateMessageId: () => id, originalMessages: [message], sendStart: !isContinued });
-    const [received, stored] = pump(chunks as ReadableStream<Chunk>, answer, isContinued ? replayed(asked, before) : []);
+    const [received, stored] = pump(chunks as ReadableStream<Chunk>, answer, isContinued ? replayed(asked, before, from) : []);
     options.waitUntil?.(stored);
     return responseOf(received);
   } catch (error) {

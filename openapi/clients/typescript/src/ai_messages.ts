@@ -1,13 +1,19 @@
 /** Messages of the AI SDK and turns of Turnkeep, each made of the other. */
 
 import type { DynamicToolUIPart, ModelMessage, ToolUIPart, UIMessage } from "ai";
+import { requestOf, UNKNOWN } from "./ai_approvals.js";
 import type { Chunk } from "./ai_resume.js";
 import type { Context, ContentPart, Turn, TurnInput } from "./generated/api/index.js";
 import type { Conversation } from "./turnkeep.js";
 
 export type Call = { id: string; name: string; arguments: string };
-/** The output of a tool: a text, a value, or the text of an error. */
-export type ToolOutput = { id: string } & ({ kind: "text" | "error"; text: string } | { kind: "json"; value: unknown });
+/** The answer to the request for approval with this id. */
+export type Decision = { id: string; approved: boolean; reason?: string };
+/** The output of a tool: a text, a value, or the text of an error; of a call that was denied, or whose result is unknown, a text. */
+export type ToolOutput = { id: string; decision?: Decision } & (
+  | { kind: "text" | "error" | "denied" | "unknown"; text: string }
+  | { kind: "json"; value: unknown }
+);
 
 type StoredFile = { file_data: string; file_url: string; filename: string };
 type Block = { type: string; [member: string]: unknown };
@@ -29,11 +35,8 @@ export function contentOf(message: UIMessage): TurnInput["content"] {
 }
 
 /** The output in a chunk; null if it is preliminary. */
-export function outputOf(
-  chunk: Extract<Chunk, { type: "tool-output-available" | "tool-output-error" | "tool-output-denied" }>,
-): ToolOutput | null {
+export function outputOf(chunk: Extract<Chunk, { type: "tool-output-available" | "tool-output-error" }>): ToolOutput | null {
   const id = chunk.toolCallId;
-  if (chunk.type === "tool-output-denied") return { id, kind: "error", text: "The user denied this call." };
   if (chunk.type === "tool-output-error") return { id, kind: "error", text: chunk.errorText };
   if (chunk.preliminary === true) return null;
   return typeof chunk.output === "string"
@@ -44,7 +47,6 @@ export function outputOf(
 /** The output of a call in a part of a message, whose tool the page ran. Throws a TypeError if it has none. */
 export function outputOfPart(id: string, part: ToolUIPart | DynamicToolUIPart | undefined): ToolOutput {
   if (part?.state === "output-error") return { id, kind: "error", text: part.errorText };
-  if (part?.state === "approval-responded") throw new TypeError("Approvals of tools are not supported.");
   if (part?.state !== "output-available") throw new TypeError("The message lacks the output of a tool: add it with `addToolOutput`.");
   return typeof part.output === "string" ? { id, kind: "text", text: part.output } : { id, kind: "json", value: part.output };
 }
@@ -62,7 +64,10 @@ export function textOfTurn({ content }: Turn): string {
 /** The output that a turn has; one that this module did not write is a text. */
 export function outputOfTurn(turn: Turn): ToolOutput {
   const [id, text, kind] = [turn.tool_call_id ?? "", textOfTurn(turn), turn.metadata["ai_sdk_output"]];
-  return kind === "json" ? { id, kind, value: parsed(text) } : { id, kind: kind === "error" ? kind : "text", text };
+  const decision = turn.metadata["ai_sdk_decision"] as Decision | undefined;
+  const given = { id, ...(decision === undefined ? {} : { decision }) };
+  if (kind === "json") return { ...given, kind, value: parsed(text) };
+  return { ...given, kind: kind === "error" || kind === "denied" || kind === "unknown" ? kind : "text", text };
 }
 
 /** The calls that a turn has. */
@@ -94,7 +99,8 @@ export async function history(chat: Conversation): Promise<UIMessage[]> {
     else if (turn.role === "assistant") {
       const isSame = last?.role === "assistant" && last.actor === turn.actor;
       const message = isSame ? last : { id: turn.id, role: "assistant" as const, actor: turn.actor, parts: [] };
-      if (!isSame) messages.push(message);
+      if (isSame) message.parts = message.parts.map(withoutResult);
+      else messages.push(message);
       message.parts.push(...assistantParts(turn));
     }
   }
@@ -115,9 +121,11 @@ function userParts(turn: Turn): UIMessage["parts"] {
 function assistantParts(turn: Turn): UIMessage["parts"] {
   const text = textOfTurn(turn);
   const said: UIMessage["parts"] = text === "" ? [] : [{ type: "text", text, state: "done" }];
-  const calls = callsOf(turn).map((call): UIMessage["parts"][number] => ({
-    type: `tool-${call.name}`, toolCallId: call.id, state: "input-available", input: parsed(call.arguments),
-  }));
+  const calls = callsOf(turn).map((call): UIMessage["parts"][number] => {
+    const part = { type: `tool-${call.name}` as const, toolCallId: call.id, input: parsed(call.arguments) };
+    const approval = requestOf(turn, call.id);
+    return approval === undefined ? { ...part, state: "input-available" } : { ...part, state: "approval-requested", approval };
+  });
   return [{ type: "step-start" }, ...said, ...calls];
 }
 
@@ -125,11 +133,32 @@ function answerCall(message: UIMessage | undefined, output: ToolOutput): void {
   const index = message?.parts.findIndex((part) => "toolCallId" in part && part.toolCallId === output.id) ?? -1;
   const part = message?.parts[index];
   if (message === undefined || part === undefined) return;
-  const ended =
-    output.kind === "error"
-      ? { state: "output-error" as const, errorText: output.text }
-      : { state: "output-available" as const, output: output.kind === "json" ? output.value : output.text };
-  message.parts[index] = { ...part, ...ended } as UIMessage["parts"][number];
+  const request = "approval" in part ? part.approval : undefined;
+  const decision = output.decision ?? (request === undefined ? undefined : { id: request.id, approved: output.kind !== "denied" });
+  const approval = decision === undefined ? {} : { approval: { ...request, ...decision } };
+  message.parts[index] = { ...part, ...approval, ...ended(output) } as UIMessage["parts"][number];
+}
+
+/** The state of a call with an output, on the page. One whose result is unknown may still run. */
+function ended(output: ToolOutput) {
+  switch (output.kind) {
+    case "json":
+      return { state: "output-available" as const, output: output.value };
+    case "text":
+      return { state: "output-available" as const, output: output.text };
+    case "error":
+      return { state: "output-error" as const, errorText: output.text };
+    case "denied":
+      return { state: "output-denied" as const };
+    case "unknown":
+      return { state: "approval-responded" as const };
+  }
+}
+
+/** A part of a message whose answer goes on: a call whose result is still unknown gets none any more. */
+function withoutResult(part: UIMessage["parts"][number]): UIMessage["parts"][number] {
+  if (!("state" in part) || part.state !== "approval-responded") return part;
+  return { ...part, state: "output-error", errorText: UNKNOWN } as UIMessage["parts"][number];
 }
 
 /** The prompt that a context in the format of Anthropic is. */

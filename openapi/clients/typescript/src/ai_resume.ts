@@ -1,7 +1,8 @@
 /** An answer as the chunks that `useChat` reads: made of its turns, and of the events of the conversation. */
 
 import type { UIMessageChunk } from "ai";
-import { callsOf, outputOfTurn, parsed, textOfTurn } from "./ai_messages.js";
+import { chunkOfRequest, requestOf } from "./ai_approvals.js";
+import { callsOf, outputOfTurn, parsed, textOfTurn, type ToolOutput } from "./ai_messages.js";
 import { answeredBy, isLive, LAST } from "./ai_turns.js";
 import type { LiveEvent } from "./follow.js";
 import type { Turn } from "./generated/api/index.js";
@@ -51,11 +52,13 @@ async function* written(
   }
 }
 
-/** Chunks of committed turns of an answer, without its end: the page continues it. */
-export function* replayed(asked: Turn, turns: Turn[]): Generator<Chunk, void> {
-  const answer = new AnswerReader(asked.id);
-  for (const turn of turns) yield* answer.committed(turn);
+/** Chunks of committed turns of an answer, after what the page has, and without its end: the page continues it. */
+export function* replayed(asked: Turn, turns: Turn[], from?: AnswerStart): Generator<Chunk, void> {
+  const answer = new AnswerReader(asked.id, from?.messageId);
+  if (from !== undefined) yield { type: "start", messageId: from.messageId };
+  for (const turn of turns) if ((turn.seq ?? 0) > (from?.seq ?? 0)) yield* answer.committed(turn);
   yield* answer.closeStep();
+  yield* answer.withoutResult();
 }
 
 /**
@@ -77,6 +80,8 @@ class AnswerReader {
   #isCurrent = false;
   /** The results that follow the last step; null before it. */
   #results: number | null = null;
+  /** Calls that were approved, and whose result is unknown so far. */
+  readonly #unknown = new Map<string, ToolOutput>();
   /** The turn whose text is shown, and how much was sent, in code points. */
   #shown: { id: string; sent: number } | null = null;
 
@@ -134,10 +139,14 @@ class AnswerReader {
       yield* this.#result(turn);
       return;
     }
+    yield* this.withoutResult();
     yield* this.#text(turn, textOfTurn(turn));
     yield { type: "text-end", id: turn.id };
-    for (const { id, name, arguments: given } of callsOf(turn))
+    for (const { id, name, arguments: given } of callsOf(turn)) {
       yield { type: "tool-input-available", toolCallId: id, toolName: name, input: parsed(given) };
+      const request = requestOf(turn, id);
+      if (request !== undefined) yield chunkOfRequest(id, request);
+    }
     [this.#shown, this.#results] = [null, lastResults(turn)];
     this.#open.delete(turn.id);
   }
@@ -161,12 +170,23 @@ class AnswerReader {
     return true;
   }
 
+  /** Errors for the calls that the answer goes on without. */
+  *withoutResult(): Generator<Chunk, void> {
+    for (const output of this.#unknown.values()) yield chunkOfOutput(output);
+    this.#unknown.clear();
+  }
+
   *#result(turn: Turn): Generator<Chunk, void> {
     const output = outputOfTurn(turn);
-    if (output.kind === "error") yield { type: "tool-output-error", toolCallId: output.id, errorText: output.text };
+    const { id, decision } = output;
+    if (decision !== undefined) {
+      const { id: approvalId, ...answer } = decision;
+      yield { type: "tool-approval-response", approvalId, ...answer };
+    }
+    if (output.kind === "unknown") this.#unknown.set(id, output);
     else {
-      const value = output.kind === "json" ? output.value : output.text;
-      yield { type: "tool-output-available", toolCallId: output.id, output: value };
+      this.#unknown.delete(id);
+      yield chunkOfOutput(output);
     }
     if (this.#results !== null) this.#results = Math.max(0, this.#results - 1);
   }
@@ -197,4 +217,11 @@ function lastResults(turn: Turn): number | null {
   const results = turn.metadata[LAST];
   if (typeof results === "number") return results;
   return callsOf(turn).length === 0 ? 0 : null;
+}
+
+function chunkOfOutput(output: ToolOutput): Chunk {
+  const toolCallId = output.id;
+  if (output.kind === "denied") return { type: "tool-output-denied", toolCallId };
+  if (output.kind === "error" || output.kind === "unknown") return { type: "tool-output-error", toolCallId, errorText: output.text };
+  return { type: "tool-output-available", toolCallId, output: output.kind === "json" ? output.value : output.text };
 }

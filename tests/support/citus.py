@@ -44,6 +44,7 @@ citus.enable_version_checks = off
 citus.enable_statistics_collection = off
 citus.node_conninfo = 'sslmode=prefer'
 """
+_PLUGINS = "output_plugin_libraries = 'pgoutput, test_decoding, citus'\n"
 
 
 def programs() -> Path | None:
@@ -79,7 +80,7 @@ class CitusNodes:
                 "--no-sync",
             )  # fmt: skip
             with (data / "postgresql.conf").open("a") as file:
-                file.write(_SETTINGS)
+                file.write(_SETTINGS + self._plugins())
             self._launch(place)
 
     def url(self, place: int, user: str, database: str) -> str:
@@ -108,6 +109,11 @@ class CitusNodes:
     def logs(self, characters: int = 2000) -> str:
         """Return the ends of the servers' logs."""
         return "\n".join(path.read_text(errors="replace")[-characters:] for path in sorted(self.folder.glob("*.log")))
+
+    def _plugins(self) -> str:
+        """The setting that lets Citus split a shard while it is written to, on a Postgres that has it."""
+        known = self._run("postgres", "--describe-config").splitlines()
+        return _PLUGINS if any(line.startswith("output_plugin_libraries\t") for line in known) else ""
 
     def _launch(self, place: int) -> None:
         account = self.account

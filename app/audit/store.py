@@ -135,8 +135,7 @@ async def today(tx: Transaction) -> date:
 
 async def list_audited_tenants(tx: Transaction) -> list[TenantId]:
     """Return all tenants with entries or chains, with the ops role."""
-    rows = await tx.fetch(
-        """
+    of_entries = """
         with recursive one as (
             (select tenant_id from audit_entries order by tenant_id limit 1)
             union all
@@ -144,9 +143,12 @@ async def list_audited_tenants(tx: Transaction) -> list[TenantId]:
             from one where one.tenant_id is not null
         )
         select tenant_id from one where tenant_id is not null
-        union select tenant_id from audit_days union select tenant_id from audit_unsealed
-        order by 1
         """
+    if tx.is_distributed:  # a step from tenant to tenant would go to all nodes
+        of_entries = "select distinct tenant_id from audit_entries"
+    rows = await tx.fetch(
+        f"{of_entries} union select tenant_id from audit_days union select tenant_id from audit_unsealed"  # noqa: S608
+        " order by tenant_id"
     )
     return [TenantId(row["tenant_id"]) for row in rows]
 
@@ -233,11 +235,17 @@ async def page_entries(
 
 async def lock_expired_day(tx: Transaction, *, before: date) -> tuple[TenantId, date] | None:
     """Lock one day before the given one whose entries are still there, with the ops role; None if there is none."""
-    row = await tx.fetchrow(
-        "select tenant_id, day from audit_days where day < $1 and entries_deleted_at is null"
-        " order by day limit 1 for update skip locked",
-        before,
-    )
+    oldest = "select tenant_id, day from audit_days where day < $1 and entries_deleted_at is null order by day limit 1"
+    if not tx.is_distributed:
+        row = await tx.fetchrow(f"{oldest} for update skip locked", before)
+    else:  # no lock is possible in a statement of all nodes
+        row = await tx.fetchrow(oldest, before)
+        row = row and await tx.fetchrow(
+            "select tenant_id, day from audit_days where tenant_id = $1 and day = $2 and entries_deleted_at is null"
+            " for update skip locked",
+            row["tenant_id"],
+            row["day"],
+        )
     return None if row is None else (TenantId(row["tenant_id"]), cast("date", row["day"]))
 
 

@@ -343,7 +343,7 @@ _TURN_FIELDS = tuple(field.name for field in fields(TurnRow))
 _CHECKED_TURNS = f"""
     select {", ".join(f"t.{name}" for name in _TURN_FIELDS)}, isfinite(t.occurred_at) as time_finite,
            exists (
-               select from turns s where s.tenant_id = t.tenant_id and s.id = t.superseded_by
+               select from turns s where s.tenant_id = $1 and s.id = t.superseded_by
                  and s.conversation_id = t.conversation_id
            ) as successor,
            e.entry_id is not null as entry, coalesce(e.live, false) as entry_live,
@@ -353,15 +353,16 @@ _CHECKED_TURNS = f"""
                and e.owner is not distinct from c.owner and e.actor = t.actor and e.role = t.role
                and e.occurred_at = t.occurred_at
                and e.metadata = coalesce(t.metadata::jsonb, '{{}}') as copies_equal,
-           exists (select from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id) as has_vectors,
+           exists (select from vectors v where v.tenant_id = $1 and v.entry_id = t.id) as has_vectors,
            exists (
-               select from vectors v where v.tenant_id = t.tenant_id and v.entry_id = t.id
+               select from vectors v where v.tenant_id = $1 and v.entry_id = t.id
                group by v.space_id having count(*) <> max(v.part) + 1
            ) as vectors_torn
     from turns t
     join conversations c on c.tenant_id = t.tenant_id and c.id = t.conversation_id
     left join index_entries e on e.tenant_id = t.tenant_id and e.entry_id = t.id
 """  # noqa: S608
+"""Turns `t` of the tenant $1."""
 
 
 def _checked_turn(row: asyncpg.Record) -> CheckedTurn:

@@ -102,12 +102,13 @@ async def set_state(tx: Transaction, space_id: int, state: str, *, base_url: str
 
 async def _sample_percent(tx: Transaction) -> float:
     """Return the percentage of entries to sample, 100 if there are not many."""
+    size = "citus_relation_size" if tx.is_distributed else "pg_relation_size"
     row = await tx.fetchrow(
-        """
+        f"""
         select (select count(*) from (select 1 from index_entries limit $1) few) as counted,
-               greatest(c.reltuples, 0)::float8 as known, pg_relation_size(c.oid) / 8192 * $2::bigint as guessed
+               greatest(c.reltuples, 0)::float8 as known, {size}(c.oid) / 8192 * $2::bigint as guessed
         from pg_class c where c.oid = 'index_entries'::regclass
-        """,
+        """,  # noqa: S608
         _COUNTED + 1,
         _ROWS_PER_PAGE,
     )
@@ -119,32 +120,28 @@ async def _sample_percent(tx: Transaction) -> float:
 async def count_contents(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, SpaceCounts]:
     """Count the contents of each of these spaces, without dropped entries (estimates in a large installation)."""
     percent = await _sample_percent(tx)
-    exact = percent == _ALL
-    found = await tx.fetch(
+    return {space_id: await _count_space(tx, space_id, percent) for space_id in space_ids}
+
+
+async def _count_space(tx: Transaction, space_id: int, percent: float) -> SpaceCounts:
+    row = await tx.fetchrow(
         """
-        with sampled as materialized (
-            select tenant_id, entry_id from index_entries tablesample system ($2::real)
-            where live and not vectors_dropped
-        )
-        select s.id, count(e.entry_id) as entries, count(e.entry_id) filter (where n.vectors > 0) as covered,
-               coalesce(sum(n.vectors), 0)::bigint as vectors
-        from unnest($1::integer[]) s (id) left join sampled e on true
-        left join lateral (
-            select count(*) as vectors from vectors v
-            where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = s.id
-        ) n on true
-        group by s.id
+        select count(*) as entries, count(*) filter (where c.vectors > 0) as covered,
+               coalesce(sum(c.vectors), 0)::bigint as vectors
+        from (
+            select (
+                select count(*) from vectors v
+                where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $1
+            ) as vectors
+            from index_entries e tablesample system ($2::real) where e.live and not e.vectors_dropped
+        ) c
         """,
-        list(space_ids),
+        space_id,
         percent,
     )
-    scale = _ALL / percent
-    return {
-        one["id"]: SpaceCounts(
-            round(one["entries"] * scale), round(one["covered"] * scale), round(one["vectors"] * scale), exact
-        )
-        for one in found
-    }
+    found = (0, 0, 0) if row is None else (row["entries"], row["covered"], row["vectors"])
+    entries, covered, vectors = (round(count * _ALL / percent) for count in found)
+    return SpaceCounts(entries, covered, vectors, percent == _ALL)
 
 
 async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tuple[int, int]:
@@ -154,22 +151,29 @@ async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tup
     those whose vectors were dropped.
     """
     percent = await _sample_percent(tx)
+    of_jobs = (
+        "select distinct j.tenant_id, u.entry_id from jobs j cross join unnest(j.subject_ids) u (entry_id)"
+        " where j.kind = $1 and j.state = 'queued' and j.last_error is null"
+    )
+    jobs: list[object] = [job_kind]
+    if tx.is_distributed:  # jobs are on the coordinator
+        found = await tx.fetch(of_jobs, job_kind)
+        of_jobs = "select tenant_id, entry_id from unnest($1::uuid[], $4::uuid[]) u (tenant_id, entry_id)"
+        jobs = [[one["tenant_id"] for one in found], [one["entry_id"] for one in found]]
     row = await tx.fetchrow(
-        """
-        with under_way as materialized (
-            select distinct j.tenant_id, u.entry_id from jobs j cross join unnest(j.subject_ids) u (entry_id)
-            where j.kind = $2 and j.state = 'queued' and j.last_error is null
-        )
+        f"""
+        with under_way as materialized ({of_jobs})
         select count(*) as entries, count(*) filter (where not exists (
-            select from vectors v where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $1
+            select from vectors v where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $2
         ) and not exists (
             select from under_way w where w.tenant_id = e.tenant_id and w.entry_id = e.entry_id
         )) as lacking
         from index_entries e tablesample system ($3::real) where e.live and not e.vectors_dropped
-        """,
+        """,  # noqa: S608
+        jobs[0],
         space_id,
-        job_kind,
         percent,
+        *jobs[1:],
     )
     if row is None:
         return 0, 0
@@ -207,6 +211,8 @@ class DropStep:
 
 async def drop_vectors(tx: Transaction, space_id: int, *, after: tuple[UUID, UUID], limit: int) -> DropStep:
     """Delete the vectors that the next `limit` entries of the installation have in a space."""
+    if tx.is_distributed:
+        return await _drop_on_nodes(tx, space_id, after=after, limit=limit)
     row = await tx.fetchrow(
         """
         with walked as materialized (
@@ -227,3 +233,26 @@ async def drop_vectors(tx: Transaction, space_id: int, *, after: tuple[UUID, UUI
     if row is None:
         return DropStep(0, None)
     return DropStep(row["vectors"], None if row["examined"] < limit else (row["tenant_id"], row["entry_id"]))
+
+
+async def _drop_on_nodes(tx: Transaction, space_id: int, *, after: tuple[UUID, UUID], limit: int) -> DropStep:
+    """Delete as `drop_vectors`, where the entries are on several nodes: find them on all nodes first."""
+    walked = await tx.fetch(
+        """
+        select tenant_id, entry_id from index_entries where (tenant_id, entry_id) > ($1::uuid, $2::uuid)
+        order by tenant_id, entry_id limit $3
+        """,
+        *after,
+        limit,
+    )
+    vectors = await tx.execute(
+        """
+        delete from vectors v using unnest($2::uuid[], $3::uuid[]) w (tenant_id, entry_id)
+        where v.tenant_id = w.tenant_id and v.entry_id = w.entry_id and v.space_id = $1
+        """,
+        space_id,
+        [row["tenant_id"] for row in walked],
+        [row["entry_id"] for row in walked],
+    )
+    last = walked[-1] if len(walked) == limit else None
+    return DropStep(vectors, None if last is None else (last["tenant_id"], last["entry_id"]))

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from tests.support.postgres import (
     make_template,
     start_container,
 )
+from tests.support.routing import every_statement_routed
 from tests.support.runs import pytest_terminal_summary, write_bytecode
 from tests.support.shared import share
 from tests.support.slow import pytest_collection_modifyitems
@@ -106,7 +108,9 @@ async def database(servers: Servers) -> AsyncIterator[TestDatabase]:
     """The own database of this worker."""
     name = f"turnkeep_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
     await make_template(servers)
-    yield await clone_template(servers, name)
+    cloned = await clone_template(servers, name)
+    async with every_statement_routed(cloned) if servers.workers else nullcontext():
+        yield cloned
     await drop_database(servers, name)
 
 

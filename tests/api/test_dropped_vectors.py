@@ -22,7 +22,7 @@ from app.governance.exports.records import write_foreign
 from app.settings.conversations import ConversationSettings
 from app.tenancy.schemas import job_caller
 from tests.support.api import Client, Service, open_service
-from tests.support.postgres import Servers, clone_template, drop_database, make_template
+from tests.support.postgres import Servers, clone_template, drop_database, earlier, make_template
 
 DAYS = 30
 ANIMALS = ("the badger digs at night", "the wombat sleeps all day", "a heron waits for fish")
@@ -51,14 +51,16 @@ async def age(connection: Any, *conversations: str, days: float = DAYS + 1) -> N
     """Let time pass for conversations."""
     ids, gone = [parse_id(one) for one in conversations], timedelta(days=days)
     await connection.execute(
-        "update conversations set active_at = active_at - $2::interval where id = any($1::uuid[])", ids, gone
+        f"update conversations set active_at = {earlier('active_at', '$2::interval')} where id = any($1::uuid[])",  # noqa: S608
+        ids,
+        gone,
     )
     await connection.execute(
-        """
-        update conversation_heads set active_at = active_at - $2::interval, vectors_at = vectors_at - $2::interval,
-            updated_at = updated_at - $2::interval
+        f"""
+        update conversation_heads set active_at = {earlier("active_at", "$2::interval")},
+            vectors_at = {earlier("vectors_at", "$2::interval")}, updated_at = {earlier("updated_at", "$2::interval")}
         where conversation_id = any($1::uuid[])
-        """,
+        """,  # noqa: S608
         ids,
         gone,
     )

@@ -29,6 +29,7 @@ from app.formats.schemas import Role
 from app.tenancy.schemas import Caller, Scope
 from app.worker.handlers import LEASES_JOB
 from tests.support.api import Client, Service, open_service, problem
+from tests.support.postgres import earlier
 from tests.support.timing import PATIENT_S
 
 ANSWER = "Grüße, 世界! The quokka 🦘 is a small marsupial; it lives on an island and smiles. " * 3
@@ -92,7 +93,7 @@ async def age(service: Service, turn: str, seconds: float) -> None:
     connection = await asyncpg.connect(service.database.superuser)
     for table, column in (("turn_streams", "renewed_at"), ("turn_chunks", "created_at")):
         await connection.execute(
-            f"update {table} set {column} = {column} - make_interval(secs => $2) where turn_id = $1",  # noqa: S608
+            f"update {table} set {column} = {earlier(column, 'make_interval(secs => $2)')} where turn_id = $1",  # noqa: S608
             parse_id(turn),
             seconds,
         )
@@ -273,11 +274,12 @@ async def test_what_deletes_open_turns_waits_for_their_writers_holding_nothing_t
     writer = connection.transaction()
     await writer.start()
     # as a flush does, in the order of the turns
-    await connection.execute("select 1 from turn_streams where turn_id = $1 for share", parse_id(low.id))
+    lock = "select 1 from turn_streams where tenant_id = $1 and turn_id = $2 for share"
+    await connection.execute(lock, client.tenant_id, parse_id(low.id))
     deleting = asyncio.create_task(client.delete(path + query))
     await asyncio.sleep(0.3)
     assert not deleting.done()
-    await connection.execute("select 1 from turn_streams where turn_id = $1 for share nowait", parse_id(high.id))
+    await connection.execute(f"{lock} nowait", client.tenant_id, parse_id(high.id))
     # as whoever ends one does
     await connection.execute("select 1 from turn_chunks where turn_id = $1 for update nowait", parse_id(low.id))
     await writer.commit()

@@ -19,7 +19,7 @@ from app.core.ids import format_id, parse_id
 from tests.support.api import open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 from tests.support.live import events_on, serving, socket_on
-from tests.support.postgres import TestDatabase
+from tests.support.postgres import TestDatabase, earlier
 from tests.support.two_tenants import (
     MARKERS,
     WRITER,
@@ -179,7 +179,7 @@ async def age(processes: list[Process], turn_id: str) -> None:
     connection = await asyncpg.connect(processes[0].service.database.superuser)
     for table, column in (("turn_streams", "renewed_at"), ("turn_chunks", "created_at")):
         await connection.execute(
-            f"update {table} set {column} = {column} - interval '50 s' where turn_id = $1",  # noqa: S608
+            f"update {table} set {column} = {earlier(column, 'make_interval(secs => 50)')} where turn_id = $1",  # noqa: S608
             parse_id(turn_id),
         )
     await connection.close()

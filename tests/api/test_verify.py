@@ -9,6 +9,7 @@ import pytest
 
 from app.core.ids import parse_id
 from tests.support.api import Client, Service, problem
+from tests.support.postgres import earlier
 
 Change = Callable[..., Awaitable[None]]
 
@@ -63,6 +64,7 @@ async def test_a_walk_of_many_batches_counts_every_turn(client: Client) -> None:
     assert (found["valid"], found["turns"], found["verified_content"]) == (True, 1200, 1200)
 
 
+A_DAY = "interval '1 day'"
 BREAKS = {
     "content": ("update turns set content = '\"forged\"' where seq = 2", 2, "content_hash"),
     "actor": ("update turns set actor = 'forged' where seq = 2", 2, "content_hash"),
@@ -73,7 +75,8 @@ BREAKS = {
     ),
     "role of a tombstone": ("update turns set role = 'user', erased_at = now() where seq = 3", 3, "chain_hash"),
     "created_at": (
-        "update turns set created_at = created_at - interval '1 day', erased_at = now() where seq = 2", 2, "chain_hash",
+        f"update turns set created_at = {earlier('created_at', A_DAY)}, erased_at = now() where seq = 2",  # noqa: S608
+        2, "chain_hash",
     ),
     "chain": ("update turns set chain_hash = sha256('x') where seq = 2", 2, "chain_hash"),
     "a turn is gone": ("delete from turns where seq = 2", 2, "missing"),

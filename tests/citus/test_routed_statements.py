@@ -1,66 +1,17 @@
 """Every statement of a request goes to one shard, on a real Citus: what `explain` says of each one that was sent."""
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+import os
+import subprocess
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
 
-import asyncpg
-import pytest
-from pgvector.asyncpg import register_vector
-
-from app.core.database.transactions import Transaction
 from tests.support.api import Client, Service
-
-ACROSS_TENANTS: Mapping[str, str] = {
-    "delete from index_entries e using unnest(": "entries of expired memories, found by the sweep of all tenants",
-    "delete from vectors v using unnest(": "the same, their vectors",
-}
-"""Beginnings of statements of the application that go to several shards, and the reason."""
-
-
-class Sent(NamedTuple):
-    """A statement that ran in a transaction of a tenant."""
-
-    tenant_id: object
-    sql: str
-    args: tuple[object, ...]
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Sent]]:
-    """Each statement of a tenant's transaction once, with the arguments of its first run."""
-    found: dict[str, Sent] = {}
-
-    def recording(original: Any) -> Any:
-        async def record(self: Transaction, sql: str, *args: object) -> Any:
-            if self.tenant_id is not None:
-                found.setdefault(" ".join(sql.split()), Sent(self.tenant_id, sql, args))
-            return await original(self, sql, *args)
-
-        return record
-
-    with monkeypatch.context() as patched:
-        for name in ("fetch", "fetchrow", "execute"):
-            patched.setattr(Transaction, name, recording(getattr(Transaction, name)))
-        yield found
-
-
-def shards_of(plan: Any) -> list[int]:
-    """The number of tasks of each distributed part of a plan; none of a statement that the coordinator runs alone."""
-    if isinstance(plan, list):
-        return [count for one in plan for count in shards_of(one)]
-    if not isinstance(plan, dict):
-        return []
-    found: list[int] = []
-    for name, value in plan.items():
-        if name == "Distributed Query":
-            found.append(value["Job"]["Task Count"])
-            found += shards_of(value.get("Subplans", []))
-        else:
-            found += shards_of(value)
-    if str(plan.get("Custom Plan Provider", "")).startswith("Citus INSERT"):
-        found.append(-1)  # collected on the coordinator first
-    return found
+from tests.support.command import ROOT, TURNKEEP
+from tests.support.not_on_citus import NOT_ON_CITUS
+from tests.support.routing import describe, listed_senders, recorded_statements, spread_statements
 
 
 async def walk(client: Client, service: Service) -> None:
@@ -106,26 +57,38 @@ async def walk(client: Client, service: Service) -> None:
     await service.run_jobs()
 
 
-async def test_every_statement_of_a_tenant_goes_to_one_shard_or_is_listed_with_its_reason(
-    client: Client, service: Service, sent: dict[str, Sent]
+async def test_every_statement_goes_to_one_shard_or_its_function_is_listed_with_the_reason(
+    client: Client, service: Service
 ) -> None:
+    with recorded_statements() as sent:
+        await walk(client, service)
+    assert len([one for one in sent.values() if one.tenant_id is not None]) > 80, "the statements were recorded"
+    spread = await spread_statements(service.database, sent)
+    assert [one for one in spread if one.sender not in listed_senders()] == [], describe(spread)
+
+
+def test_every_listed_function_is_one_of_the_application() -> None:
+    assert len(listed_senders()) > 20
+    for sender, reason in listed_senders().items():
+        module, _, name = sender.partition(":")
+        assert callable(attrgetter(name)(import_module(module))), sender
+        assert len(reason) > 10, sender
+
+
+def test_every_test_that_is_left_out_on_citus_exists() -> None:
+    for name, reason in NOT_ON_CITUS.items():
+        file, _, function = name.partition("::")
+        assert f"def {function}(" in (ROOT / "tests" / file).read_text(), name
+        assert len(reason) > 10, name
+
+
+async def test_the_invariants_hold_for_what_was_used(client: Client, service: Service, tmp_path: Path) -> None:
     await walk(client, service)
-    connection = await asyncpg.connect(service.database.app, statement_cache_size=0)
-    await register_vector(connection)
-    wrong: list[str] = []
-    for text, one in sent.items():
-        if not text.lower().startswith(("select", "insert", "update", "delete", "with")):
-            continue
-        await connection.execute("begin")
-        await connection.execute(f"set local app.tenant = '{one.tenant_id}'")
-        try:
-            (row,) = await connection.fetch(f"explain (format json) {one.sql}", *one.args)
-            shards = str(shards_of(json.loads(row[0])))
-        except asyncpg.PostgresError as error:
-            shards = str(error)
-        await connection.execute("rollback")
-        if shards not in {"[]", "[0]", "[1]"} and not text.lower().startswith(tuple(ACROSS_TENANTS)):
-            wrong.append(f"{shards}: {text}")
-    await connection.close()
-    assert len(sent) > 80, "the statements were recorded"
-    assert not wrong, "\n".join(wrong)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEP_", "DATABASE_URL"))}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*TURNKEEP, "doctor", "--invariants", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=300,
+        check=False, env=kept | {"TURNKEEP_DATABASE_URL": service.database.owner, "TURNKEEP_DATA_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout) == {"healthy": True, "faults": []}

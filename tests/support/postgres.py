@@ -216,6 +216,11 @@ async def fetch_as_superuser(database: TestDatabase, sql: str, *args: object) ->
         await connection.close()
 
 
+def earlier(column: str, by: str) -> str:
+    """SQL of the time in a column less an interval, in a form that nodes of Citus allow in an update."""
+    return f"timezone('UTC', timezone('UTC', {column}) - {by})"
+
+
 class NoContainerError(Exception):
     """Why no container can be had, for whoever asked for one."""
 

@@ -1,8 +1,13 @@
-"""Cases of a long parametrised test: every fourth stays in the default suite, and the others are marked `slow`."""
+"""Cases of a long parametrised test: every fourth stays in the default suite, and the others are marked `slow`.
+
+On a Citus, the tests that cannot hold there are skipped.
+"""
 
 from collections import Counter
 
 import pytest
+
+from tests.support.not_on_citus import skip_on_citus
 
 _EVERY = 4
 
@@ -16,3 +21,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if seen[function] % _EVERY:
                 item.add_marker("slow")
             seen[function] += 1
+    skip_on_citus(items)

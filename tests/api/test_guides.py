@@ -57,6 +57,7 @@ NOT_RUN = {
         ".venv/bin/python bench/growth.py scratch --turns 1000000 --tenants 1000 --out growth.md",
     ): TAKES_HOURS,
     ("docs/guides/openai.md", "make run"): STARTS_MORE,
+    ("docs/guides/citus.md", "cp .env.example .env     # and set both passwords in it"): NEEDS_DOCKER,
     ("docs/guides/deploying.md", "docker build -t turnkeep ."): NEEDS_DOCKER,
     ("docs/guides/deploying.md", "make wheels"): STARTS_MORE,
     ("docs/guides/deploying.md", "cp .env.example .env     # and set both passwords in it"): NEEDS_DOCKER,

@@ -640,7 +640,7 @@ Object.assign(scenarios, {
       await pageOf(await post(chat, "m1", "Pay.", asking, { tools: killing }));
       const sent = answered((await history(chat)).at(-1), true);
       const { body } = await reply(chat, sent, (prompt) => streamText({ model: asking, ...prompt, tools: killing }));
-      for await (const chunk of chunksOf({ body })) if (chunk.delta === "three ") break;
+      for await (const chunk of chunksOf({ body })) if (chunk.delta === "one ") break;
       console.error("kill");
       await never;
     }

@@ -637,9 +637,9 @@ Object.assign(scenarios, {
     if (where.startsWith("approved")) {
       const asking = modelOf([calling(pay), "It is paid, one two three four."], never);
       const killing = payTools([], () => { if (where === "approved") console.error("kill"); return where === "approved" ? never : { paid: 5 }; });
-      await pageOf(await post(chat, "m1", "Pay.", asking, { tools: killing }));
+      await pageOf(await post(chat, "m1", "Pay.", asking, { tools: killing, actor: "mia" }));
       const sent = answered((await history(chat)).at(-1), true);
-      const { body } = await reply(chat, sent, (prompt) => streamText({ model: asking, ...prompt, tools: killing }));
+      const { body } = await reply(chat, sent, (prompt) => streamText({ model: asking, ...prompt, tools: killing }), { actor: "mia" });
       for await (const chunk of chunksOf({ body })) if (chunk.delta === "one ") break;
       console.error("kill");
       await never;

@@ -70,8 +70,7 @@ MEASURE: Final = """
     const { step } = measured;
     if (step?.took === null && used() !== step.before) {
       step.before = used();
-      const { duration } = performance.getEntriesByType("resource").findLast(({ name }) => name.endsWith("/context"));
-      afterPaint(() => { step.answer = duration; step.took = performance.now() - step.began; });
+      afterPaint(() => { step.took = performance.now() - step.began; });
     }
   }).observe(document, { subtree: true, childList: true, characterData: true });
   const onKey = ({ timeStamp }) => { measured.step = { began: timeStamp, took: null, before: used() }; };
@@ -273,9 +272,7 @@ async def step_budget(page: Page, url: str, figures: Figures) -> None:
     await page.get_by_label("Token budget:").focus()
     for number in range(STEPS):
         await page.keyboard.press("ArrowRight" if number < STEPS // 2 else "ArrowLeft")
-        took = await _awaited(page, "measured.step.took")
-        figures.record(STEP, took)
-        figures.record(f"{STEP}, without the answer of the server", took - await _awaited(page, "measured.step.answer"))
+        figures.record(STEP, await _awaited(page, "measured.step.took"))
         await asyncio.sleep(STEP_PAUSE_S)
 
 

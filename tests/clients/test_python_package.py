@@ -263,6 +263,16 @@ async def test_a_stream_is_stored_as_written(turnkeep: AsyncTurnkeep, tenant: Cl
     assert [one["content"] for one in await tenant.history(conversation.id)] == [TEXT]
 
 
+async def test_a_stream_that_is_open_can_be_written_by_write_all(turnkeep: AsyncTurnkeep, tenant: Client) -> None:
+    conversation = await turnkeep.conversation("opened-first")
+    writer = conversation.stream()
+    await writer.open()
+    await writer.write("First, ")
+    turn = await writer.write_all(["then ", "the rest."])
+    assert (turn["content"], writer.reconnections) == ("First, then the rest.", 0)
+    assert [one["content"] for one in await tenant.history(conversation.id)] == ["First, then the rest."]
+
+
 async def test_a_stream_with_an_exception_is_aborted(turnkeep: AsyncTurnkeep, tenant: Client) -> None:
     conversation = await turnkeep.conversation("aborted")
     with pytest.raises(LookupError):  # noqa: PT012 - what the block raises passes through

@@ -95,8 +95,9 @@ class AsyncTurnWriter:
                 await self.abort("the writer failed")
 
     async def open(self) -> None:
-        """Open the turn. Raises TurnkeepError if the server refuses it."""
-        self._running = asyncio.create_task(self._run())
+        """Open the turn, if it is not open yet. Raises TurnkeepError if the server refuses it."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
         waiting = asyncio.create_task(self._opened.wait())
         try:
             await asyncio.wait({self._running, waiting}, return_when=asyncio.FIRST_COMPLETED)

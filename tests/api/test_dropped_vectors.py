@@ -19,6 +19,7 @@ from app.core.errors import Unavailable
 from app.core.ids import parse_id
 from app.diagnostics.service import DataCheck
 from app.governance.exports.records import write_foreign
+from app.index.search import ann_search
 from app.settings.conversations import ConversationSettings
 from app.tenancy.schemas import job_caller
 from tests.support.api import Client, Service, open_service
@@ -242,6 +243,37 @@ async def test_a_scope_too_large_for_memory_finds_them_by_words(
         assert in_project["degraded"] == []
         async with wide.container.database.transaction(client.tenant_id, read_only=True) as tx:
             assert not (await wide.container.ann.read_counts(tx, client.tenant_id)).uncovered
+
+
+async def test_a_large_scope_with_few_vectors_is_not_compared_again_without_the_index(
+    service: Service, connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_index: list[bool] = []
+    find = ann_search.find_candidates
+
+    async def found(*args: Any, **more: Any) -> Any:
+        by_index.append(args[3].by_index)
+        return await find(*args, **more)
+
+    monkeypatch.setattr(ann_search, "find_candidates", found)
+    async with (
+        open_service(service.database, tmp_path, exact_scope_entries=60, recall_pool=40) as wide,
+        await wide.new_tenant() as client,
+    ):
+        cold, warm = await client.conversation(), await client.conversation()
+        await client.append(cold, *[f"the badger number {number} digs" for number in range(90)])
+        await client.append(warm, *[f"the wombat number {number} sleeps" for number in range(20)])
+        await wide.run_jobs()
+        assert await wide.container.ann.index_tenant(client.tenant_id) == 110
+        await age(connection, cold)
+        assert await sweep(service) == 1
+        wide.container.ann._known.clear()  # noqa: SLF001 - counts are cached for half a minute
+        assert len((await search(client, None, "animals at night", mode="vector", k=60))["data"]) == 60
+        assert by_index == [True], "all vectors there are were found"
+        by_index.clear()
+        monkeypatch.setattr(ann_search, "_OVER_FETCH", 0)  # the index returns too few
+        assert len((await search(client, None, "animals at night", mode="vector", k=60))["data"]) == 60
+        assert by_index == [True, False], "there were more"
 
 
 async def test_the_backlog_and_the_figures_leave_dropped_vectors_alone(

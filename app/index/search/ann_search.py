@@ -365,6 +365,19 @@ async def find_candidates(
     return AnnCandidates(row["entry_ids"], row["nearest"], waiting=row["waiting"], dropped=row["dropped"])
 
 
+async def has_more_vectors(tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, than: int) -> bool:
+    """Return whether more than so many entries of a scope have vectors, or wait for some."""
+    search = SearchStatement(tenant_id, scope)
+    sql = f"""
+        select count(*) > {search.args.add(than)} as more from (
+            select 1 from index_entries e
+            where {search.where} and not e.vectors_dropped limit {search.args.add(than + 1)}
+        ) few
+        """  # noqa: S608
+    row = await tx.fetchrow(sql, *search.args.values)
+    return row is not None and bool(row["more"])
+
+
 async def list_scope(tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, limit: int) -> list[UUID]:
     """List up to `limit` entries of a scope, with all its filters."""
     search = SearchStatement(tenant_id, scope)

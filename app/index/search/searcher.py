@@ -90,7 +90,10 @@ class Searcher:
             query.vector, best_by_words, pool, by_index=counts.can_use_index, uncovered=counts.uncovered
         )
         found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
-        if query.vector is not None and asked.by_index and found.nearest < pool:
+        is_short = query.vector is not None and asked.by_index and found.nearest < pool
+        if is_short and found.dropped:  # are there no more, or did the index not return them?
+            is_short = await ann_search.has_more_vectors(tx, tenant_id, scope, than=found.nearest)
+        if is_short:
             # filters left too few of those that the index returned
             asked = replace(asked, by_index=False)
             found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Final
+from weakref import WeakValueDictionary
 
 from app.core.errors import Unavailable
 from app.core.ids import TenantId
@@ -18,8 +19,6 @@ from app.settings.rates import RateSettings
 
 SHARED_S: Final = 1.0
 """Tenants that called within this time call at the same time."""
-REFUSED_SHARE: Final = 32
-"""Of the calls of a tenant that are to be refused, one in so many is refused in one iteration of the loop."""
 _RETRY_AFTER_S: Final = 1
 
 
@@ -37,7 +36,7 @@ class TenantSlots:
         self._wait_s = settings.concurrent_calls_wait_s
         self._used_by: dict[TenantId, int] = {}
         self._waiting: dict[TenantId, deque[asyncio.Future[None]]] = {}
-        self._refusals: dict[TenantId, deque[asyncio.Future[None]]] = {}
+        self._refusals: WeakValueDictionary[TenantId, asyncio.Lock] = WeakValueDictionary()
         self._last: TenantId | None = None
         self._shared_until = 0.0
 
@@ -54,20 +53,15 @@ class TenantSlots:
     async def require_room(self, tenant: TenantId) -> None:
         """Raise Unavailable `overloaded` if as many calls of the tenant wait as may.
 
-        A few calls of a tenant are refused in an iteration of the loop, so that other tenants wait for these and not
-        for a flood of them; the more there are, the more are refused, so that they do not fill the memory.
+        The calls of a tenant are refused one by one, each in an iteration of the loop of its own: other tenants wait
+        for one refusal at a time, and not for a flood of them.
         """
         if not self._is_full(tenant):
             return
-        loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        if tenant not in self._refusals:
-            self._refusals[tenant] = deque()
-            loop.call_soon(self._refuse_some, loop, tenant)
-        self._refusals[tenant].append(turn)
-        await turn
-        if self._is_full(tenant):
-            raise _overloaded()
+        async with self._refusals.setdefault(tenant, asyncio.Lock()):
+            await asyncio.sleep(0)
+            if self._is_full(tenant):
+                raise _overloaded()
 
     @asynccontextmanager
     async def slot(self, tenant: TenantId) -> AsyncGenerator[None]:
@@ -99,18 +93,6 @@ class TenantSlots:
             del self._used_by[tenant]
         while tenant in self._waiting and self._has_slot(tenant):
             self._admit(tenant)
-
-    def _refuse_some(self, loop: asyncio.AbstractEventLoop, tenant: TenantId) -> None:
-        """Let some of the calls go on that are to be refused, in the order in which they came."""
-        turns = self._refusals[tenant]
-        for _ in range(1 + len(turns) // REFUSED_SHARE):
-            turn = turns.popleft()
-            if not turn.done():
-                turn.set_result(None)
-        if turns:
-            loop.call_soon(self._refuse_some, loop, tenant)
-        else:
-            del self._refusals[tenant]
 
     def _has_slot(self, tenant: TenantId) -> bool:
         used = self._used_by.get(tenant, 0)

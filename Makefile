@@ -96,7 +96,8 @@ pictures: .venv/.dev assets ## take the pictures of the dashboard in docs/images
 	TURNKEEP_TEST_PICTURES=docs/images $(BIN)/pytest -n 0 tests/soak/test_dashboard_pictures.py --timeout 900
 
 soak: .venv/.dev assets dashboard/node_modules/.stamp ## run the long tests (those of the dashboard need node and Chromium)
-	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} $(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600
+	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} TURNKEEP_COVERAGE_SEEDS=$${TURNKEEP_COVERAGE_SEEDS:-500} \
+	$(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600
 	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
 
 # The first time it installs each framework into .venv/ecosystem, from the package index.

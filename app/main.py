@@ -28,7 +28,7 @@ from app.mcp.endpoint import McpEndpoint
 from app.routers.documents import docs_pages
 from app.routers.documents.openapi import openapi_document
 from app.routers.http.dependencies import require_caller, require_room
-from app.routers.http.lifecycle_metrics import add_lifecycle_metrics
+from app.routers.http.metrics import add_lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
 from app.routers.http.rates import slot_of

@@ -115,12 +115,16 @@ class Tenancy:
         """
         if not token:
             raise Unauthenticated("unauthenticated", _KEY_IS_MISSING)
-        is_token = token.startswith(PREFIX)
-        digest = token_hmac(self._token_secret, token) if is_token else key_text_hmac(self._secret, token)
+        digest = self._digest(token)
         caller = self._cached(digest) or await self._check_new(token, digest, address)
-        if not is_token and not caller.is_person:
+        if not token.startswith(PREFIX) and not caller.is_person:
             self._used[(caller.tenant_id, caller.key_id)] = datetime.now(UTC)
         return caller
+
+    def _digest(self, token: str) -> bytes:
+        if token.startswith(PREFIX):
+            return token_hmac(self._token_secret, token)
+        return key_text_hmac(self._secret, token)
 
     async def _check_new(self, token: str, digest: bytes, address: str | None) -> Caller:
         """Return the caller of a key or token that is not cached, and count an invalid one for its address."""
@@ -138,6 +142,10 @@ class Tenancy:
             raise
         self._failed_keys.record_success(digest)
         return caller
+
+    def checked_caller(self, token: str) -> Caller | None:
+        """Return the caller of a key or token if it was checked lately; None says nothing about it."""
+        return self._cached(self._digest(token))
 
     def is_trusted(self, caller: Caller) -> bool:
         """Return whether a caller that was authenticated is still known by its key: not revoked, not too long ago."""

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 from app.core.database.reader import Fallback
 from app.core.error_codes import ERROR_CODES
-from app.routers.http.middleware import HttpMetrics
+from app.routers.http.metrics import HttpMetrics
 from app.settings import Settings
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.live import serving, socket_on

@@ -49,7 +49,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
     "app.routers.http.route_index.RouteIndex._by_shape": (Why.NO_TENANT_DATA, "routers, made at the start"),
     "app.dashboard.pages._gzipped": (Why.NO_TENANT_DATA, "the built files of the dashboard, which are public"),
-    "app.routers.http.middleware.HttpMetrics._children": (
+    "app.routers.http.metrics.HttpMetrics._children": (
         Why.NO_TENANT_DATA,
         "counters by method, route template and status",
     ),
@@ -66,6 +66,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.tenancy.limits.slots.TenantSlots._used_by": (Why.TENANT, "how many calls of each tenant are worked on"),
     "app.tenancy.limits.slots.TenantSlots._refusals": (Why.TENANT, "the order in which calls are refused"),
     "app.tenancy.limits.slots.TenantSlots._waiting": (Why.TENANT, "waiting calls, each with the future of its caller"),
+    "app.routers.http.early_refusals.EarlyRefusals._unlogged": (Why.TENANT, "how many calls were refused"),
     "app.tenancy.limits.quotas.TenantQuotas._known": (Why.TENANT, "what tenants have stored today"),
     "app.tenancy.limits.failed_keys.FailedKeys._left": (Why.NO_TENANT_DATA, "invalid keys that addresses may send"),
     "app.tenancy.limits.failed_keys.FailedKeys._valid": (Why.SECRET, "HMACs of whole keys that were valid"),

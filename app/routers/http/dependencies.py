@@ -29,9 +29,14 @@ Services: TypeAlias = Annotated[Container, Depends(get_container)]
 
 
 async def get_token(request: Request) -> str | None:
-    """Return the key or token of a request; a bearer token counts before `X-API-Key`."""
-    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-    return (credentials.strip() if scheme.lower() == "bearer" else "") or request.headers.get("x-api-key")
+    """Return the key or token of a request."""
+    return token_of(request.headers.get("authorization", ""), request.headers.get("x-api-key"))
+
+
+def token_of(authorization: str, api_key: str | None) -> str | None:
+    """Return the key or token in the headers of these names; a bearer token counts before `X-API-Key`."""
+    scheme, _, credentials = authorization.partition(" ")
+    return (credentials.strip() if scheme.lower() == "bearer" else "") or api_key
 
 
 class CallerSecurity(SecurityBase):

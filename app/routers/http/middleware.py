@@ -10,12 +10,11 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from http import HTTPStatus
 from typing import Final, NamedTuple, cast
 
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,6 +33,7 @@ from app.diagnostics.service import FinishedCall, Monitor
 from app.routers.http.body_reader import UPLOAD_PATH, Body, StreamedBody, too_large
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
 from app.routers.http.idempotency import REPLAY_HEADER
+from app.routers.http.metrics import CLIENT_WENT_AWAY, OTHER, HttpMetrics
 from app.routers.http.problems import cut_answer, internal_error_response, problem_response, request_id_of
 from app.routers.http.rates import POLICY_HEADER, STATE_HEADER, rate_headers, route_class
 from app.settings import Settings
@@ -41,14 +41,10 @@ from app.settings.hosts import accepts_host
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 UNMATCHED_ROUTE: Final = "unmatched"
-OTHER: Final = "other"
-"""Label of an unknown method or status."""
 
 _REQUEST_ID_NAME: Final = REQUEST_ID_HEADER.lower().encode()
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_CLIENT_WENT_AWAY: Final = 499
-_KNOWN_STATUSES: Final = frozenset({*HTTPStatus, _CLIENT_WENT_AWAY})
 _CONTENT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 """Policy of answers that set none, as pages do: no script runs in them, and no page may frame them."""
 _ALWAYS: Final = {b"x-content-type-options": b"nosniff", b"content-security-policy": _CONTENT_POLICY.encode()}
@@ -57,7 +53,6 @@ _STARTS: Final = frozenset({"http.response.start", "websocket.accept", "websocke
 _PROBES: Final = frozenset({"/healthz", "/readyz"})
 _METRICS: Final = "/metrics"
 _PRIVATE_PATHS: Final = ("/v1", "/openai/v1", "/mcp")
-_DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CORS_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _CORS_REQUEST_HEADERS: Final = (
     "Authorization", "X-API-Key", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Agent-Id", REQUEST_ID_HEADER,
@@ -74,43 +69,6 @@ _MAX_DRAIN_S: Final = 5.0
 _ANSWER_SLICE_BYTES: Final = 256 * 2**10
 
 
-class HttpMetrics:
-    """Counts and durations of requests, in the given registry."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        self._requests = Counter(
-            "turnkeep_http_requests",
-            "Requests answered, by method, route template and status.",
-            ["method", "route", "status"],
-            registry=registry,
-        )
-        self._duration = Histogram(
-            "turnkeep_http_request_duration_seconds",
-            "Time from the first byte of a request to the end of its answer.",
-            ["method", "route"],
-            registry=registry,
-            buckets=_DURATION_BUCKETS_S,
-        )
-
-    def observe(
-        self, *, method: str, route: str, status: int, duration_s: float, exemplar: dict[str, str] | None = None
-    ) -> None:
-        """Count one finished request. `exemplar` has the ids of its trace."""
-        # every label has a bounded set of values: a model's endpoint may return any status
-        known = status if status in _KNOWN_STATUSES else 0
-        key = (method, route, known)
-        children = self._children.get(key)
-        if children is None:
-            label = str(known) if known else OTHER
-            children = self._children[key] = (
-                self._requests.labels(method, route, label),
-                self._duration.labels(method, route),
-            )
-        children[0].inc()
-        children[1].observe(duration_s, exemplar)
-
-
 def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry, monitor: Monitor) -> None:
     """Install all middleware. Call it after any other `add_middleware`: `RequestMiddleware` must be outermost.
 
@@ -119,6 +77,7 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
     bytes_in_flight = BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s)
     app.state.bytes_in_flight = bytes_in_flight
     app.state.monitor = monitor
+    app.state.http_metrics = HttpMetrics(registry)
     gauge = Gauge("turnkeep_request_bytes_in_flight", "Bytes of request bodies being worked on.", registry=registry)
     gauge.set_function(lambda: float(bytes_in_flight.used))
     app.add_middleware(
@@ -142,7 +101,7 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
         )
     app.add_middleware(
         RequestMiddleware,
-        metrics=HttpMetrics(registry),
+        metrics=app.state.http_metrics,
         allowed_hosts=settings.browsers.allowed_hosts,
         bound_to=settings.server.host,
         metrics_port=settings.telemetry.metrics_port,
@@ -196,11 +155,11 @@ class RequestMiddleware:
         scope = _without_slash(scope)
         path = _path(scope)
         hosts, given_id = _host_and_id(scope)
-        request_id = given_id if _REQUEST_ID.fullmatch(given_id) else format_id(new_unordered_uuid())
+        request_id = valid_request_id(given_id)
         cast("dict[str, object]", scope.setdefault("state", {}))["request_id"] = request_id
-        headers = _common_headers(path, request_id)
+        headers = answer_headers(path, request_id)
         app: FastAPI = scope["app"]  # a mounted application replaces itself in the scope
-        status, is_stream = _CLIENT_WENT_AWAY, False
+        status, is_stream = CLIENT_WENT_AWAY, False
         started = time.perf_counter()
 
         async def send_with_headers(message: Message) -> None:
@@ -307,7 +266,12 @@ def _host_and_id(scope: Scope) -> tuple[list[bytes], str]:
     return hosts, (request_id or b"").decode("latin-1")
 
 
-def _common_headers(path: str, request_id: str) -> dict[bytes, bytes]:
+def valid_request_id(given: str) -> str:
+    """Return the id that a caller gave, if it is valid, or else a new one."""
+    return given if _REQUEST_ID.fullmatch(given) else format_id(new_unordered_uuid())
+
+
+def answer_headers(path: str, request_id: str) -> dict[bytes, bytes]:
     """Return the headers of every answer to a path. Those in `_REPLACED` replace the route's own."""
     headers = {_REQUEST_ID_NAME: request_id.encode("latin-1"), **_ALWAYS}
     if any(path == root or path.startswith(f"{root}/") for root in _PRIVATE_PATHS):

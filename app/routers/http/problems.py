@@ -2,7 +2,8 @@
 
 Invariant: a problem never repeats the caller's input. Pointers contain only declared members and stop before the first
 undeclared one. Messages are sentences of ours or of pydantic that cannot quote the input (`core/validation/invalid`).
-Of unexpected exceptions only the type and the stack are logged.
+Of unexpected exceptions only the type and the stack are logged. Problems under `/openai/v1` have the additional member
+`error`, in OpenAI's format.
 """
 
 import difflib
@@ -37,10 +38,11 @@ from app.core.errors import (
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, field_errors, property_names
 from app.formats.parse.validation import MEMBER_NAMES
+from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
-from app.routers.http import openai_errors
 from app.routers.http.uvicorn_protocols import CUT_EXTENSION
 
+OPENAI_ROOT: Final = "/openai/v1"
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 STATUS_OF_KIND: Final[Mapping[str, int]] = {
     "malformed": 400,
@@ -85,6 +87,13 @@ _ERROR_OF_STATUS: Final[Mapping[int, tuple[type[AppError], str]]] = {
     415: (Invalid, "unsupported_media_type"),
     429: (RateLimited, "rate_limited"),
     503: (Unavailable, "not_ready"),
+}
+
+_OPENAI_TYPES: Final = {
+    http.HTTPStatus.UNAUTHORIZED: "authentication_error",
+    http.HTTPStatus.FORBIDDEN: "permission_error",
+    http.HTTPStatus.NOT_FOUND: "not_found_error",
+    http.HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
 
 _MAX_COMPARED_PATH: Final = 200
@@ -154,13 +163,13 @@ def status_of(error: AppError) -> int:
 
 def problem_response(scope: Scope, error: AppError, *, status: int | None = None) -> ProblemResponse:
     """Return the response for an error; middleware uses it too."""
-    is_openai = openai_errors.is_openai_path(scope)
+    is_openai = _is_openai_path(scope)
     status = status or status_of(error)
     fields = _cut_fields(scope, error.fields[:MAX_FIELDS])
     problem = problem_of(request_id_of(scope), error, status=status, fields=fields)
     headers: dict[str, str] = {}
     if is_openai:
-        shown = {"error": openai_errors.error_of(error, status=status, fields=fields)} | problem.model_dump()
+        shown = {"error": openai_error_of(error, status=status, fields=fields)} | problem.model_dump()
         problem = Problem.model_validate(shown)
         headers["x-should-retry"] = "true" if error.retryable else "false"
     if status == http.HTTPStatus.UNAUTHORIZED:
@@ -168,6 +177,14 @@ def problem_response(scope: Scope, error: AppError, *, status: int | None = None
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     return ProblemResponse(problem.model_dump_json(), status_code=status, headers=headers)
+
+
+def openai_error_of(error: AppError, *, status: int, fields: Sequence[FieldError] = ()) -> JsonObject:
+    """Return an error in OpenAI's format: our code, and the first wrong field as `param`."""
+    server = http.HTTPStatus.INTERNAL_SERVER_ERROR
+    kind = "server_error" if status >= server else _OPENAI_TYPES.get(http.HTTPStatus(status), "invalid_request_error")
+    param = fields[0].pointer.strip("/").replace("/", ".") if fields else ""
+    return {"message": error.detail, "type": kind, "param": param or None, "code": error.code}
 
 
 def internal_error_response(scope: Scope, error: BaseException) -> ProblemResponse:
@@ -293,6 +310,11 @@ def allowed_methods(request: Request) -> list[str]:
         if context.methods and pattern is not None and pattern.match(path):
             methods |= context.methods
     return sorted(methods)
+
+
+def _is_openai_path(scope: Scope) -> bool:
+    path = str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
+    return path == OPENAI_ROOT or path.startswith(f"{OPENAI_ROOT}/")
 
 
 def _http_exception_response(request: Request, error: HTTPException) -> Response:

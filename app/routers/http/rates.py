@@ -53,9 +53,13 @@ def rate_class_of(request: Request) -> RateClass:
     return _class_of(request.scope)
 
 
+def class_of(operation: str, method: str) -> RateClass:
+    """Return the class of an operation that is called with an HTTP method."""
+    return RATE_CLASSES.get(operation) or (RateClass.READ if method in _READS else RateClass.WRITE)
+
+
 def _class_of(scope: Scope) -> RateClass:
-    name = cast("str", getattr(scope.get("route"), "name", ""))
-    return RATE_CLASSES.get(name) or (RateClass.READ if scope["method"] in _READS else RateClass.WRITE)
+    return class_of(cast("str", getattr(scope.get("route"), "name", "")), scope["method"])
 
 
 def route_class(scope: Scope, path: str) -> str:
@@ -83,7 +87,11 @@ def slot_of(request: Request) -> CallSlot | None:
 
 def rate_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
     """Return the headers for the answer to a request: empty for one that no rate limits."""
-    status = cast("Mapping[str, RateStatus]", scope["state"]).get(RATE_STATE)
+    return rate_fields(cast("Mapping[str, RateStatus]", scope["state"]).get(RATE_STATE))
+
+
+def rate_fields(status: RateStatus | None) -> list[tuple[bytes, bytes]]:
+    """Return the headers for the state of a key: empty for None."""
     if status is None:
         return []
     state = f'"{status.policy.name.value}";r={status.left};t={status.retry_after_s or 1}'

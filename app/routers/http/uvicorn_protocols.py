@@ -6,11 +6,11 @@ peer that does not read its answer occupies a connection and its buffer, and is 
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import SecurityError
 from websockets.frames import Frame
@@ -64,6 +64,14 @@ def _head_too_large() -> bytes:
 
 def _malformed_request() -> bytes:
     return _refusal(HTTPStatus.BAD_REQUEST, "malformed_request", "This is no HTTP request that can be read.")
+
+
+class Refusals(Protocol):
+    """Answers of 503 for calls that need not reach the application: see `EarlyRefusals`."""
+
+    def answer(self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+        """Return the headers and the body of a refusal; None if the application has to answer."""
+        ...
 
 
 class StallGuard:
@@ -136,11 +144,14 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
     """
 
     body_limit_s: ClassVar[float] = 60.0 + _ANSWER_S
+    refusals: ClassVar[Refusals | None] = None
     _head_bytes: int = 0
     _head_tail: bytes = b""
     _in_head: bool = True
     _deadline: asyncio.TimerHandle | None = None
     _is_parsing: bool = False
+    _is_refused: bool = False
+    """Whether the request whose body arrives was answered when its head had been read."""
     _wanted: tuple[float, Callable[[], None]] | None = None
     """The timer to start after the received bytes: most requests are whole by then, and need none."""
 
@@ -182,13 +193,40 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         """Stop counting the head, and start the timer of the body."""
         self._in_head, self._head_bytes, self._head_tail = False, 0, b""
         self._start_body_clock()
-        super().on_headers_complete()
+        refusal = self._refusal()
+        if refusal is None:
+            super().on_headers_complete()
+            return
+        self._is_refused = True
+        self.server_state.total_requests += 1
+        defaults = b"".join(b"%s: %s\r\n" % pair for pair in self.server_state.default_headers)
+        self.transport.write(STATUS_LINE[HTTPStatus.SERVICE_UNAVAILABLE] + defaults + refusal)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of a body, unless its request has been refused."""
+        if not self._is_refused:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Stop the timer of the body. The next bytes are a new head."""
         self._in_head = True
         self._stop_clock()
-        super().on_message_complete()
+        if not self._is_refused:
+            super().on_message_complete()
+            return
+        self._is_refused = False
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _refusal(self) -> bytes | None:
+        """Return the answer to a request that is refused before the application sees it."""
+        parser = self.parser
+        if self.refusals is None or parser is None or self.flow.write_paused or not parser.should_keep_alive():
+            return None
+        is_answering = self.cycle is not None and not self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison] - of uvicorn, until there is a request
+        if is_answering or self.transport.is_closing() or parser.get_http_version() != "1.1":
+            return None
+        return self.refusals.answer(parser.get_method().decode("ascii"), self.url, self.headers)
 
     def handle_websocket_upgrade(self) -> None:
         """Stop the timer: the connection changes its protocol."""
@@ -317,9 +355,11 @@ class BoundedSocket(_WatchedWriting, WebSocketsSansIOProtocol):
             self.transport.abort()
 
 
-def protocols(*, stall_s: float, body_timeout_s: float) -> tuple[type[BoundedProtocol], type[BoundedSocket]]:
+def protocols(
+    *, stall_s: float, body_timeout_s: float, refusals: Refusals | None = None
+) -> tuple[type[BoundedProtocol], type[BoundedSocket]]:
     """Return the protocols for HTTP and WebSocket, with their settings as class attributes: uvicorn creates them."""
     limits = {"stall_s": stall_s, "body_limit_s": body_timeout_s + _ANSWER_S}
-    http = type("BoundedProtocol", (BoundedProtocol,), limits)
+    http = type("BoundedProtocol", (BoundedProtocol,), limits | {"refusals": refusals})
     socket = type("BoundedSocket", (BoundedSocket,), {"stall_s": stall_s})
     return http, socket

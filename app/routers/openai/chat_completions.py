@@ -21,8 +21,7 @@ from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
 from app.routers.http.body import ModelRequestRoute
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
-from app.routers.http.openai_errors import ROOT, error_of
-from app.routers.http.problems import problem_responses, status_of
+from app.routers.http.problems import OPENAI_ROOT, openai_error_of, problem_responses, status_of
 from app.routers.live.sse import EventStream, event_content, kept_alive, wait_for_disconnect
 
 CONVERSATION_HEADER: Final = "X-Conversation-Id"
@@ -39,7 +38,7 @@ _DATA: Final = {
 
 Result = TypeVar("Result")
 
-router = APIRouter(prefix=ROOT, tags=["openai"], route_class=ModelRequestRoute)
+router = APIRouter(prefix=OPENAI_ROOT, tags=["openai"], route_class=ModelRequestRoute)
 
 
 class Passed(BaseModel):
@@ -176,7 +175,7 @@ async def _events(events: AsyncGenerator[AnswerEvent]) -> AsyncGenerator[bytes]:
             yield f"data: {event.data}\n\n".encode()
     except AppError as error:
         given = error.error if isinstance(error, UpstreamRefusal) else None
-        shown = given or error_of(error, status=status_of(error), fields=error.fields)
+        shown = given or openai_error_of(error, status=status_of(error), fields=error.fields)
         yield f"data: {json.dumps({'error': shown})}\n\n".encode()
 
 

@@ -19,11 +19,10 @@ from app.core.paging import Order
 from app.routers.http.body import PassThroughRoute
 from app.routers.http.dependencies import Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
-from app.routers.http.openai_errors import ROOT
-from app.routers.http.problems import problem_responses
+from app.routers.http.problems import OPENAI_ROOT, problem_responses
 from app.routers.openai.chat_completions import Passed
 
-router = APIRouter(prefix=f"{ROOT}/conversations", tags=["openai"], route_class=PassThroughRoute)
+router = APIRouter(prefix=f"{OPENAI_ROOT}/conversations", tags=["openai"], route_class=PassThroughRoute)
 
 
 async def _conversation(

@@ -22,8 +22,7 @@ from app.formats.schemas import JsonObject
 from app.routers.http.body import PassThroughRoute
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
-from app.routers.http.openai_errors import ROOT, error_of
-from app.routers.http.problems import problem_responses, status_of
+from app.routers.http.problems import OPENAI_ROOT, openai_error_of, problem_responses, status_of
 from app.routers.live.connection_limits import Connections
 from app.routers.live.sse import EventStream, event_content, kept_alive
 from app.routers.openai.chat_completions import (
@@ -49,7 +48,7 @@ class ResponseRoute(PassThroughRoute):
         return member not in _STORED
 
 
-router = APIRouter(prefix=f"{ROOT}/responses", tags=["openai"], route_class=ResponseRoute)
+router = APIRouter(prefix=f"{OPENAI_ROOT}/responses", tags=["openai"], route_class=ResponseRoute)
 
 _DATA: Final = {
     "description": "The `data` of one event, as JSON: `response.created`, `response.in_progress`, then the events of"
@@ -173,7 +172,7 @@ async def _followed(followed: FollowedResponse) -> AsyncGenerator[JsonObject]:
             async for event in events:
                 yield event
     except AppError as error:
-        shown = error_of(error, status=status_of(error), fields=error.fields)
+        shown = openai_error_of(error, status=status_of(error), fields=error.fields)
         yield {**shown, "type": "error", "sequence_number": followed.last + 1}
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, NamedTuple, Protocol, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from app.core.errors import RateLimited
+from app.core.errors import RateLimited, Unavailable
 from app.core.ids import KeyId, TenantId
 from app.core.times import TimeOut
 from app.core.validation.strict import Strict
@@ -44,9 +44,14 @@ class RateStatus(NamedTuple):
     left: int
     retry_after_s: int
 
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the call is refused."""
+        return self.retry_after_s > 0
+
     def require(self) -> None:
         """Raise RateLimited `rate_limited` if the call is refused."""
-        if not self.retry_after_s:
+        if not self.is_refused:
             return
         name = self.policy.name.value
         raise RateLimited(
@@ -56,6 +61,15 @@ class RateStatus(NamedTuple):
             retry_after_s=self.retry_after_s,
             extra={"policy": name},
         )
+
+
+def overloaded() -> Unavailable:
+    """Return the error for a call of a tenant that has too many."""
+    return Unavailable(
+        "overloaded",
+        "This server has too many calls of this tenant to work on; send the call again later.",
+        retry_after_s=1,
+    )
 
 
 class RateUse(NamedTuple):

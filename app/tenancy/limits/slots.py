@@ -13,13 +13,12 @@ from time import monotonic
 from typing import Final
 from weakref import WeakValueDictionary
 
-from app.core.errors import Unavailable
 from app.core.ids import TenantId
 from app.settings.rates import RateSettings
+from app.tenancy.limits.schemas import overloaded
 
 SHARED_S: Final = 1.0
 """Tenants that called within this time call at the same time."""
-_RETRY_AFTER_S: Final = 1
 
 
 class TenantSlots:
@@ -56,12 +55,12 @@ class TenantSlots:
         The calls of a tenant are refused one by one, each in an iteration of the loop of its own: other tenants wait
         for one refusal at a time, and not for a flood of them.
         """
-        if not self._is_full(tenant):
+        if not self.is_full(tenant):
             return
         async with self._refusals.setdefault(tenant, asyncio.Lock()):
             await asyncio.sleep(0)
-            if self._is_full(tenant):
-                raise _overloaded()
+            if self.is_full(tenant):
+                raise overloaded()
 
     @asynccontextmanager
     async def slot(self, tenant: TenantId) -> AsyncGenerator[None]:
@@ -98,7 +97,8 @@ class TenantSlots:
         used = self._used_by.get(tenant, 0)
         return used < self._shared or (used < self._alone and monotonic() >= self._shared_until)
 
-    def _is_full(self, tenant: TenantId) -> bool:
+    def is_full(self, tenant: TenantId) -> bool:
+        """Return whether as many calls of the tenant wait as may."""
         return len(self._waiting.get(tenant, ())) >= self._max_waiting
 
     async def _wait(self, tenant: TenantId) -> None:
@@ -116,7 +116,7 @@ class TenantSlots:
             else:
                 self._stop_waiting(tenant, granted)
             if isinstance(error, TimeoutError):
-                raise _overloaded() from None
+                raise overloaded() from None
             raise
 
     def _stop_waiting(self, tenant: TenantId, granted: "asyncio.Future[None]") -> None:
@@ -135,11 +135,3 @@ class TenantSlots:
         if not granted.done():
             self._used_by[tenant] = self._used_by.get(tenant, 0) + 1
             granted.set_result(None)
-
-
-def _overloaded() -> Unavailable:
-    return Unavailable(
-        "overloaded",
-        "This server has too many calls of this tenant to work on; send the call again later.",
-        retry_after_s=_RETRY_AFTER_S,
-    )

@@ -1,0 +1,139 @@
+"""Refuses calls of a tenant that has too many while their head is read, before there is a request.
+
+A call that goes through the application to be refused costs several times as much, and a flood of them takes the
+processor from the calls that are worked on. Only what is certain is refused here: a call with a key that was checked
+lately, to a route that takes a slot, with a small body. All others go to the application, which gives the same answer.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from app.container import Container
+from app.core.ids import TenantId, format_id
+from app.core.telemetry import get_logger
+from app.core.tracing.call_record import CallRecord
+from app.diagnostics.service import FinishedCall, Monitor
+from app.routers.http.body import StrictJsonRoute
+from app.routers.http.dependencies import token_of
+from app.routers.http.metrics import HttpMetrics
+from app.routers.http.middleware import REQUEST_ID_HEADER, answer_headers, valid_request_id
+from app.routers.http.problems import PROBLEM_MEDIA_TYPE, problem_of, status_of
+from app.routers.http.rates import class_of, rate_fields
+from app.routers.http.route_index import RouteIndex
+from app.tenancy.limits.schemas import WITHOUT_SLOT, RateStatus, overloaded
+from app.tenancy.schemas import Caller
+
+MAX_AT_ONCE: Final = 16
+"""Refusals in one iteration of the event loop. Those beyond go to the application, which spreads them."""
+MAX_BODY_BYTES: Final = 64 * 2**10
+"""The body of a call that is refused here arrives after its answer, and is discarded."""
+_LOG_S: Final = 1.0
+_API: Final = b"/v1/"
+_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+# a page must be able to read the answer, and a client that waits for 100 Continue gets none
+_UNUSUAL_HEADERS: Final = frozenset({b"origin", b"expect", b"transfer-encoding", b"upgrade"})
+_ID_PLACE: Final = "{id}"
+
+
+class EarlyRefusals:
+    """Answers for calls of tenants that have too many. Each is counted as a request; the log has one line a second."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._at_once = 0
+        self._unlogged: Counter[TenantId] = Counter()
+        error = overloaded()
+        self._status = status_of(error)
+        text = problem_of(_ID_PLACE, error, status=self._status, fields=()).model_dump_json()
+        self._before_id, self._after_id = (part.encode() for part in text.split(_ID_PLACE))
+        self._type = b"content-type: %s\r\n" % PROBLEM_MEDIA_TYPE.encode()
+        self._retry = b"retry-after: %d\r\n" % (error.retry_after_s or 1)
+
+    def answer(self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+        """Return the status line, headers and body of a refusal; None if the application has to answer.
+
+        `target` is the path with its query. The names of the headers are lower case.
+        """
+        container = cast("Container | None", getattr(self._app.state, "container", None))
+        if container is None or not container.tenancy.slots.is_awaited or self._at_once >= MAX_AT_ONCE:
+            return None
+        given = _plain_headers(headers)
+        if given is None or method not in _METHODS or not target.startswith(_API):
+            return None
+        tenancy = container.tenancy
+        token = token_of(_text(given, b"authorization"), _text(given, b"x-api-key") or None)
+        caller = None if token is None else tenancy.checked_caller(token)
+        if caller is None or not tenancy.slots.is_full(caller.key_tenant_id):
+            return None
+        route = self._route(method, target)
+        if route is None or (rate_class := class_of(route.name, method)) in WITHOUT_SLOT:
+            return None
+        status = tenancy.rates.take(caller, rate_class)
+        if status is not None and status.is_refused:
+            return None
+        request_id = valid_request_id(_text(given, REQUEST_ID_HEADER.lower().encode()))
+        self._count(caller, FinishedCall(
+            tenant_id=caller.key_tenant_id, request_id=request_id, trace_id=None, method=method,
+            route=route.path_format, route_class=rate_class.value, status=self._status, duration_s=0.0,
+            record=CallRecord(),
+        ))  # fmt: skip
+        return self._refusal(target, request_id, status)
+
+    def _route(self, method: str, target: bytes) -> APIRoute | None:
+        """Return the route of a call if it takes a slot."""
+        path = target.partition(b"?")[0].decode("ascii", "replace")
+        if "%" in path:
+            return None
+        index = cast("RouteIndex", self._app.router.middleware_stack)
+        for route in index.router_of(path).routes:
+            if isinstance(route, APIRoute) and method in (route.methods or ()) and route.path_regex.match(path):
+                return route if isinstance(route, StrictJsonRoute) and route.takes_slot else None
+        return None
+
+    def _refusal(self, target: bytes, request_id: str, status: RateStatus | None) -> bytes:
+        body = self._before_id + request_id.encode() + self._after_id
+        fields = answer_headers(target.decode("latin-1"), request_id) | dict(rate_fields(status))
+        lines = b"".join(b"%s: %s\r\n" % pair for pair in fields.items())
+        length = b"content-length: %d\r\n\r\n" % len(body)
+        return b"".join((self._type, self._retry, lines, length, body))
+
+    def _count(self, caller: Caller, call: FinishedCall) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._at_once:
+            loop.call_soon(self._start_again)
+        self._at_once += 1
+        state = self._app.state
+        cast("HttpMetrics", state.http_metrics).observe(
+            method=call.method, route=call.route, status=call.status, duration_s=0.0
+        )
+        cast("Monitor", state.monitor).observe(call)
+        if not self._unlogged:
+            loop.call_later(_LOG_S, self._log)
+        self._unlogged[caller.key_tenant_id] += 1
+
+    def _start_again(self) -> None:
+        self._at_once = 0
+
+    def _log(self) -> None:
+        for tenant_id, count in self._unlogged.items():
+            get_logger().warning("calls.refused", code="overloaded", tenant_id=format_id(tenant_id), count=count)
+        self._unlogged.clear()
+
+
+def _plain_headers(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes] | None:
+    """Return the first value of each header; None if they ask for more than a plain answer."""
+    given: dict[bytes, bytes] = {}
+    for name, value in headers:
+        given.setdefault(name, value)
+    length = given.get(b"content-length", b"0")
+    is_plain = given.keys().isdisjoint(_UNUSUAL_HEADERS) and length.isdigit() and int(length[:20]) <= MAX_BODY_BYTES
+    return given if is_plain else None
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")

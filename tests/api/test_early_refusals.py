@@ -1,0 +1,215 @@
+"""Calls of a tenant that has too many are refused while their head is read, with the answer of the application."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.conversations.service import Conversations
+from app.core.ids import format_id
+from app.routers.http import early_refusals
+from app.routers.http.early_refusals import MAX_AT_ONCE, MAX_BODY_BYTES, EarlyRefusals
+from tests.support.api import Client, Service, open_service
+from tests.support.live import serving
+from tests.support.postgres import TestDatabase
+
+ORIGIN = "https://page.example"
+
+
+class Answer(NamedTuple):
+    """A response as it was read from the socket."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        return str(json.loads(self.body)["code"])
+
+
+class Wire:
+    """A connection on which requests are sent byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def ask(self, client: Client, path: str, *, method: str = "GET", body: bytes = b"", **more: str) -> Answer:
+        """Send a request with the key of a client, and read its answer."""
+        self.writer.write(head(client.key, path, method=method, length=len(body), **more) + body)
+        return await self.answer()
+
+    async def answer(self) -> Answer:
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
+        body = await self.reader.readexactly(int(headers["content-length"]))
+        return Answer(int(lines[0].split()[1]), headers, body)
+
+
+def head(key: str | None, path: str, *, method: str, length: int, **more: str) -> bytes:
+    """Return the head of a request; `more` are headers with `_` for `-`."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {key}"]
+    lines += ["Content-Type: application/json", f"Content-Length: {length}"] if method != "GET" else []
+    return "\r\n".join(
+        [*lines, *(f"{name.replace('_', '-')}: {value}" for name, value in more.items()), "", ""]
+    ).encode()
+
+
+class Full(NamedTuple):
+    """A server on a port, and two tenants with a conversation of the same id. All that may wait of `one` waits."""
+
+    service: Service
+    port: int
+    one: Client
+    other: Client
+    conversation: str
+    seen: list[str]
+
+    @property
+    def turns(self) -> str:
+        return f"/v1/conversations/{self.conversation}/turns"
+
+    @asynccontextmanager
+    async def wire(self) -> AsyncIterator[Wire]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield Wire(reader, writer)
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def full(words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Full]:
+    settings = {
+        "concurrent_calls": 2, "concurrent_calls_shared": 1, "concurrent_calls_waiting": 2,
+        "concurrent_calls_wait_s": 300, "embedder": "none", "cors_origins": [ORIGIN],
+    }  # fmt: skip
+    go_on, append, seen = asyncio.Event(), Conversations.append, list[str]()
+
+    async def held(conversations: Conversations, caller, *args, **more):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN003, ANN202
+        if caller.key_tenant_id == one.tenant_id:
+            await go_on.wait()
+        return await append(conversations, caller, *args, **more)
+
+    async with open_service(words_database, tmp_path, **settings) as service:
+        async with await service.new_tenant() as one, await service.new_tenant() as other:
+            conversation = await one.conversation()
+            await other.conversation(id=conversation)
+            answered = EarlyRefusals.answer
+
+            def watched(
+                self: EarlyRefusals, method: str, target: bytes, headers: list[tuple[bytes, bytes]]
+            ) -> bytes | None:
+                answer = answered(self, method, target, headers)
+                seen.append("passed on" if answer is None else "refused")
+                return answer
+
+            monkeypatch.setattr(EarlyRefusals, "answer", watched)
+            monkeypatch.setattr(Conversations, "append", held)
+            async with serving(service.app, service.settings) as port:
+                path, slots = f"/v1/conversations/{conversation}/turns", service.container.tenancy.slots
+                turn = {"turns": [{"role": "user", "content": "kept"}]}
+                calls: list[asyncio.Task[object]] = []
+                async with asyncio.timeout(60):
+                    while not slots.is_full(one.tenant_id):
+                        calls.append(asyncio.create_task(one.post(path, json=turn)))
+                        await asyncio.sleep(0.01)
+                yield Full(service, port, one, other, conversation, seen)
+                go_on.set()
+                await asyncio.gather(*calls)
+                assert len(await one.history(conversation)) == len(calls), "each call that waited was answered"
+
+
+async def test_a_refusal_is_that_of_the_application_but_for_its_id_and_date(full: Full) -> None:
+    async with full.wire() as wire:
+        early = await wire.ask(full.one, full.turns, X_Request_Id="mine.1")
+        late = await wire.ask(full.one, full.turns, Connection="close")
+    assert full.seen == ["refused"], "one that closes its connection goes to the application"
+    assert (early.status, early.code, late.status) == (503, "overloaded", 503)
+    assert early.headers["x-request-id"] == json.loads(early.body)["request_id"] == "mine.1"
+    assert late.headers.pop("connection") == "close"
+    assert late.headers.pop("vary") == "origin", "the answer is never cached, and a page has the application's"
+    assert early.headers.keys() == late.headers.keys()
+    for name in early.headers.keys() - {"x-request-id", "date", "content-length", "ratelimit"}:
+        assert early.headers[name] == late.headers[name], name
+    assert json.loads(early.body) | {"request_id": ""} == json.loads(late.body) | {"request_id": ""}
+
+
+async def test_the_connection_goes_on_after_a_refused_body_in_parts_and_after_pipelined_calls(full: Full) -> None:
+    body = b"{" + b" " * (MAX_BODY_BYTES - 1)
+    async with full.wire() as wire:
+        wire.writer.write(head(full.one.key, full.turns, method="POST", length=len(body)) + body[:10])
+        assert (await wire.answer()).code == "overloaded", "it does not wait for the body"
+        wire.writer.write(body[10:5000])
+        await asyncio.sleep(0.05)
+        wire.writer.write(body[5000:])
+        assert (await wire.ask(full.other, full.turns)).status == 200
+        wire.writer.write(head(full.one.key, full.turns, method="GET", length=0) * 2)
+        wire.writer.write(head(full.other.key, full.turns, method="GET", length=0))
+        wire.writer.write(head(full.one.key, full.turns, method="GET", length=0))
+        assert [(await wire.answer()).status for _ in range(4)] == [503, 503, 200, 503]
+    assert full.seen.count("refused") >= 3
+
+
+async def test_only_calls_that_are_certain_to_be_refused_are(full: Full) -> None:
+    """Another tenant with the same ids, unknown keys, other routes and whatever needs more than a plain answer."""
+    async with full.wire() as wire:
+        assert (await wire.ask(full.one, full.turns)).code == "overloaded"
+        refused = full.seen.count("refused")
+        one, other = full.one, full.other
+        assert (await wire.ask(other, full.turns)).status == 200
+        wire.writer.write(head(f"{one.key}x", full.turns, method="GET", length=0))
+        assert (await wire.answer()).code == "unauthenticated"
+        missing = f"/v1/conversations/{full.conversation}/open-turns/{full.conversation}/chunks"
+        assert (await wire.ask(one, missing, method="POST", body=b"{")).status in {400, 404}
+        assert (await wire.ask(one, "/v1/unknown")).code == "route_not_found"
+        assert (await wire.ask(one, full.turns, method="DELETE")).status != 200
+        paged = await wire.ask(one, full.turns, Origin=ORIGIN)
+        assert (paged.code, paged.headers["access-control-allow-origin"]) == ("overloaded", ORIGIN)
+        assert (await wire.ask(one, "/healthz")).status == 200
+        big = head(one.key, full.turns, method="POST", length=MAX_BODY_BYTES + 1)
+        wire.writer.write(big + b" " * (MAX_BODY_BYTES + 1))
+        assert (await wire.answer()).code == "overloaded"
+    assert full.seen.count("refused") - refused <= 1, "of these only the call with DELETE may be"
+
+
+async def test_a_flood_is_refused_in_small_parts_and_counted_and_logged(
+    full: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_refusals, "_LOG_S", 0.01)
+    async with full.wire() as wire:
+        await wire.ask(full.one, full.turns)
+    refusals, key = EarlyRefusals(full.service.app), full.one.key.encode()
+    call = ("GET", full.turns.encode(), [(b"authorization", b"Bearer " + key)])
+    with capture_logs() as logs:
+        for _ in range(2):
+            at_once = [refusals.answer(*call) for _ in range(3 * MAX_AT_ONCE)]
+            assert [answer is None for answer in at_once] == [False] * MAX_AT_ONCE + [True] * 2 * MAX_AT_ONCE
+            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while not logs:  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.01)
+    tenant = format_id(full.one.tenant_id)
+    assert [(log["event"], log["tenant_id"], log["count"]) for log in logs] == [
+        ("calls.refused", tenant, 2 * MAX_AT_ONCE)
+    ]
+    exported = (await full.service.client(None).get("/metrics")).text
+    route = 'method="GET",route="/v1/conversations/{conversation_id}/turns",status="503"'
+    assert f"turnkeep_http_requests_total{{{route}}} {2 * MAX_AT_ONCE + 1}.0" in exported
+
+
+async def test_a_flood_over_many_connections_is_answered_whole(full: Full) -> None:
+    count = 4 * MAX_AT_ONCE
+    async with AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(full.wire()) for _ in range(count)]
+        for wire in wires:
+            wire.writer.write(head(full.one.key, full.turns, method="GET", length=0))
+        answers = [await wire.answer() for wire in wires]
+    assert {answer.status for answer in answers} == {503}
+    assert len({answer.headers["x-request-id"] for answer in answers}) == count

@@ -155,8 +155,9 @@ class Caller:
         self._counts[name if answer.is_success else f"refused {name}"] += 1
         if answer.is_client_error and answer.status_code not in {403, 404, 409, 410, 412, 422}:
             raise Unexpected(f"{name}: {answer.status_code} {answer.text[:300]}")
-        if name == "create_webhook" and answer.is_success:
-            ids["webhook_id"] = answer.json()["id"]
+        for made, member in (("create_webhook", "webhook_id"), ("create_response", "response_id")):
+            if name == made and answer.is_success:
+                ids[member] = answer.json()["id"]
         await self._look_up(client, name, ids)
 
     async def _look_up(self, client: _Patient, name: str, ids: dict[str, str]) -> None:

@@ -16,8 +16,8 @@ SEED = int(os.environ.get("TURNKEEP_SOAK_SEED", "1"))
 KILLS = int(os.environ.get("TURNKEEP_SOAK_OPERATION_KILLS", "500"))
 STATE = os.environ.get("TURNKEEP_SOAK_OPERATIONS_STATE")
 
-NEEDS_LUCK = {"cancel_job", "cancel_operation", "replay_delivery", "retry_job"}
-"""Operations on a job, an operation or a delivery that is in the right state just then."""
+NEEDS_LUCK = {"cancel_job", "cancel_operation", "cancel_response", "replay_delivery", "retry_job"}
+"""Operations on a job, an operation, a response or a delivery that is in the right state just then."""
 
 
 @pytest.mark.soak

@@ -173,6 +173,7 @@ def test_the_tenant_of_a_caller_is_taken_from_the_guarded_property() -> None:
     """`key_tenant_id` tells the tenant of a token's holder too, whom it would let in: it is for logs and the audit."""
     allowed = {
         "app/tenancy/schemas.py", "app/tenancy/service.py", "app/routers/http/dependencies.py",
+        "app/routers/http/early_refusals.py",
         "app/routers/live/connection_limits.py", "app/mcp/endpoint.py", "app/tenancy/limits/rates.py",
         "app/audit/schemas.py", "app/audit/record.py", "app/audit/service.py",
     }  # fmt: skip

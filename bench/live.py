@@ -72,7 +72,7 @@ class Window:
 
 @dataclass(slots=True)
 class Installation:
-    """Two servers on one Postgres."""
+    """Servers on one Postgres."""
 
     replicas: Sequence[Replica]
     key: str
@@ -104,8 +104,8 @@ def _free_port() -> int:
 
 
 @asynccontextmanager
-async def install(root: Path, *, nats: bool) -> AsyncGenerator[Installation]:
-    """Two servers on one data folder; with their own NATS server, or over NOTIFY."""
+async def install(root: Path, *, nats: bool, replicas_wanted: int = 2, **settings: str) -> AsyncGenerator[Installation]:
+    """Servers on one data folder; with their own NATS server, or over NOTIFY. `settings` have names in lower case."""
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
         key = str(generate_key())
@@ -115,6 +115,7 @@ async def install(root: Path, *, nats: bool) -> AsyncGenerator[Installation]:
             "TURNKEEP_LOG_LEVEL": "warning",
             "TURNKEEP_EMBEDDER": "none",
         }
+        environment |= {f"TURNKEEP_{name.upper()}": value for name, value in settings.items()}
         if nats:
             port = _free_port()
             server = await asyncio.create_subprocess_exec(
@@ -123,7 +124,7 @@ async def install(root: Path, *, nats: bool) -> AsyncGenerator[Installation]:
             stack.push_async_callback(_end, server)
             environment["TURNKEEP_NATS_URL"] = f"nats://127.0.0.1:{port}"
         replicas: list[Replica] = []
-        for number in range(2):
+        for number in range(replicas_wanted):
             port = _free_port()
             log = stack.enter_context((root / f"server-{number}.log").open("wb"))
             process = await asyncio.create_subprocess_exec(

@@ -23,10 +23,11 @@ from typing import Annotated, Final
 
 import httpx
 import typer
+from client import Client
 from figures import percentile
 from live import Installation, Replica, install
 from overload import Tenant, closed_loop
-from server import serve
+from server import Server, serve
 from suite import processes
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -34,7 +35,8 @@ PARTS: Final = ("processes", "windows")
 REPLICAS: Final = 3
 CLIENTS: Final = 16
 CONVERSATIONS: Final = 500
-_WARM_S: Final = 10.0
+_WARM_S: Final = 5.0
+_START_S: Final = 120.0
 _AT_ONCE: Final = 30
 _SETTLE_S: Final = 8.0
 _WORDS: Final = "some words of an answer "
@@ -58,6 +60,7 @@ async def cpu_of_a_call(count: int, seconds: float) -> tuple[float, float, float
     """Return milliseconds of the service and of Postgres for a call, and calls a second, of so many processes."""
     with scratch_folder() as root:
         async with serve(root, processes=str(count)) as server:
+            await until_announced(server, count + (count > 1))
             tenant = Tenant(server.url, server.key)
             await tenant.fill(32)
             await closed_loop(tenant, CLIENTS, _WARM_S)
@@ -67,6 +70,13 @@ async def cpu_of_a_call(count: int, seconds: float) -> tuple[float, float, float
             after = _tree_s(server.pid, postmaster), processes.tree_cpu_s(postmaster)
     service, postgres = (1000 * (later - earlier) / done for earlier, later in zip(before, after, strict=True))
     return service, postgres, done / seconds
+
+
+async def until_announced(server: Server, count: int) -> None:
+    """Wait until so many processes have started; the port is open when the first one has."""
+    async with asyncio.timeout(_START_S), Client(server.url, server.key) as client:
+        while len(json.loads((await client.get("replicas", "/v1/admin/replicas")).body)["data"]) < count:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(1)
 
 
 def _tree_s(pid: int, postmaster: int) -> float:

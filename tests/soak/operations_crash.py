@@ -33,6 +33,7 @@ from tests.support.marked import MARKER, REQUESTS, Marked, Sent, store_marked
 from tests.support.shared import api_document
 
 _ANSWER_S: Final = 300.0
+_LEASE_S: Final = 5.0
 _SETTLE_S: Final = 240.0
 _KINDS: Final = ("server", "server", "server", "backend", "postgres", "both")
 # these change nothing of a tenant, or belong to the whole installation and have a crash proof of their own
@@ -68,6 +69,9 @@ class _Patient(Client):
         self.key = key
         self.operation = "preparation"
         self.interruptions = 0
+        self.longest_step_s = 0.0
+        """The longest time from the start of a request to the answer of the next one."""
+        self._started = time.monotonic()
         self._installation, self._killer, self._counts = installation, killer, counts
         self._servers = itertools.cycle(installation.ports)
 
@@ -90,6 +94,8 @@ class _Patient(Client):
                     self.interruptions += 1
                 if answer.status_code not in {429, 503} and '"resource_busy"' not in answer.text:
                     self._killer.succeeded(port, started)
+                    self.longest_step_s = max(self.longest_step_s, time.monotonic() - self._started)
+                    self._started = started
                     return answer
             await asyncio.sleep(0.1)
         raise Unexpected(f"{self.operation}: no answer in {_ANSWER_S:.0f} s")
@@ -121,9 +127,11 @@ class Caller:
         try:
             marked = await store_marked(client, tenant)
         except AssertionError as error:
-            if not client.interruptions:
+            # a server that waited for Postgres may answer when the lease of the open turn has ended
+            is_late = '"turn_aborted"' in str(error) and client.longest_step_s >= _LEASE_S
+            if not (client.interruptions or is_late):
                 raise Unexpected(f"preparation: {error}") from error
-            # a request that was repeated after a kill met what its first try had made
+            # else a request that was repeated after a kill met what its first try had made
             self._counts["tenants left unfilled"] += 1
             return
         ids = {"webhook_id": await self._webhook(client)}
@@ -200,7 +208,7 @@ async def run_round(seed: int, *, kills: int, callers: int, servers: int) -> Rep
         settings = {
             "TURNKEEP_LLM_MODEL": CHAT_MODEL, "TURNKEEP_LLM_BASE_URL": fake.url, "TURNKEEP_JOB_LEASE_S": "2",
             # a request that was killed keeps its idempotency key busy for a lease
-            "TURNKEEP_STREAM_LEASE_S": "5",
+            "TURNKEEP_STREAM_LEASE_S": f"{_LEASE_S:g}",
             "TURNKEEP_RATE_LIMITS_ENABLED": "false", "TURNKEEP_OPERATION_RUN_S": "1",
             "TURNKEEP_ENABLE_INTERNAL_AGENT": "true",
         }  # fmt: skip

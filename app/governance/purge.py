@@ -2,7 +2,8 @@
 
 Steps are short so that other transactions do not wait long for their locks. Any number of processes can do this
 concurrently, and each can be killed at any time: another process repeats an uncommitted step. A sweep does not wait for
-a conversation that another process has locked.
+a conversation that another process has locked, and leaves the conversations of an open erasure to it: a receipt counts
+what its erasure deletes. If the erasure fails or is cancelled, the next sweep deletes them.
 """
 
 import time
@@ -20,6 +21,7 @@ from app.core.errors import AppError
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.core.threads import pause_after_step
+from app.governance import store
 from app.index.service import SearchIndex
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, job_caller
@@ -34,9 +36,10 @@ class Purger:
     """Deletes hidden conversations. `counts`: rows by table, and `expired` conversations, since the start."""
 
     def __init__(
-        self, database: Database, *, expiry: ConversationExpiry, facts: FactService, index: SearchIndex
+        self, database: Database, ops: Database, *, expiry: ConversationExpiry, facts: FactService, index: SearchIndex
     ) -> None:
         self._database = database
+        self._ops = ops
         self._lifetimes = expiry
         self._facts = facts
         self._index = index
@@ -82,9 +85,10 @@ class Purger:
         await self.purge(caller, conversation_ids)
 
     async def purge(self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool = False) -> dict[str, int]:
-        """Delete the given hidden conversations, except those that others have locked. Return deleted rows by table.
+        """Delete the given hidden conversations. Return deleted rows by table.
 
-        With `waiting` all are deleted afterwards: if another process deletes them too, both take turns, a step each.
+        Those that another transaction has locked, and those of open erasures, are left out, unless `waiting`: then all
+        are deleted afterwards. If another process deletes them too, both take turns, a step each.
         """
         done: Counter[str] = Counter()
         while True:
@@ -100,15 +104,26 @@ class Purger:
         self, caller: Caller, conversation_ids: Sequence[UUID], *, waiting: bool
     ) -> tuple[dict[str, int], bool]:
         """Run one step of a bounded number of rows. Return the deleted rows by table, and whether more are left."""
-        async with self._database.transaction(caller.tenant_id) as tx:
-            return await self.step(caller, tx, conversation_ids, waiting=waiting)
+        if waiting:
+            async with self._database.transaction(caller.tenant_id) as tx:
+                return await self.step(caller, tx, conversation_ids, waiting=True)
+        # as the ops role, which sees the operations of all tenants: another one may have started an erasure of this one
+        async with self._ops.across_tenants() as tx:
+            return await self.step(caller, tx, conversation_ids, waiting=False)
 
     async def step(
         self, caller: Caller, tx: Transaction, conversation_ids: Sequence[UUID], *, waiting: bool
     ) -> tuple[dict[str, int], bool]:
-        """Run one step in the caller's transaction. Return the deleted rows by table, and whether more are left."""
+        """Run one step in the caller's transaction; without `waiting` it is one of the ops role.
+
+        Return the deleted rows by table, and whether more are left.
+        """
         of = self._lifetimes
         has_facts_by_id = await of.lock(caller, tx, conversation_ids=conversation_ids, waiting=waiting)
+        if has_facts_by_id and not waiting:
+            # after the lock: an erasure that has hidden one of them meanwhile is found
+            for conversation_id in await store.list_being_erased(tx, caller.tenant_id, list(has_facts_by_id)):
+                del has_facts_by_id[conversation_id]
         if not has_facts_by_id:
             return {}, False
         locked, with_facts = list(has_facts_by_id), [one for one, has_facts in has_facts_by_id.items() if has_facts]

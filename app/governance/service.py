@@ -63,7 +63,7 @@ class Governance:
         self._conversations = conversations
         self._facts = facts
         self._index = index
-        self.purger = Purger(database, expiry=conversations.expiry, facts=facts, index=index)
+        self.purger = Purger(database, ops, expiry=conversations.expiry, facts=facts, index=index)
         """Deletes expired conversations, and large ones, in steps."""
         self.exports = exports
         """Exports a conversation, a project or the tenant as lines."""

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from app.core.errors import Unavailable
 from app.core.ids import parse_id
 from app.diagnostics.service import DataCheck
 from app.governance.exports.records import write_foreign
+from app.index.schemas import EntryKind, SearchScope
 from app.index.search import ann_search
 from app.settings.conversations import ConversationSettings
 from app.tenancy.schemas import job_caller
@@ -245,9 +246,8 @@ async def test_a_scope_too_large_for_memory_finds_them_by_words(
             assert not (await wide.container.ann.read_counts(tx, client.tenant_id)).uncovered
 
 
-async def test_a_large_scope_with_few_vectors_is_not_compared_again_without_the_index(
-    service: Service, connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def record_searches(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """The searches of large scopes from now on: whether each uses the vector index."""
     by_index: list[bool] = []
     find = ann_search.find_candidates
 
@@ -256,6 +256,13 @@ async def test_a_large_scope_with_few_vectors_is_not_compared_again_without_the_
         return await find(*args, **more)
 
     monkeypatch.setattr(ann_search, "find_candidates", found)
+    return by_index
+
+
+async def test_a_large_scope_most_of_whose_vectors_were_dropped_is_not_compared_again_without_the_index(
+    service: Service, connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_index = record_searches(monkeypatch)
     async with (
         open_service(service.database, tmp_path, exact_scope_entries=60, recall_pool=40) as wide,
         await wide.new_tenant() as client,
@@ -269,11 +276,77 @@ async def test_a_large_scope_with_few_vectors_is_not_compared_again_without_the_
         assert await sweep(service) == 1
         wide.container.ann._known.clear()  # noqa: SLF001 - counts are cached for half a minute
         assert len((await search(client, None, "animals at night", mode="vector", k=60))["data"]) == 60
+        assert by_index == [True, False], "few vectors are compared sooner than the entries are counted"
+        by_index.clear()
+        monkeypatch.setattr(ann_search, "_FEW_VECTORS", 0)
+        assert len((await search(client, None, "animals at night", mode="vector", k=60))["data"]) == 60
         assert by_index == [True], "all vectors there are were found"
         by_index.clear()
         monkeypatch.setattr(ann_search, "_OVER_FETCH", 0)  # the index returns too few
         assert len((await search(client, None, "animals at night", mode="vector", k=60))["data"]) == 60
         assert by_index == [True, False], "there were more"
+
+
+async def test_vectors_of_entries_that_are_marked_as_dropped_do_not_stand_for_those_that_the_index_left_out(
+    service: Service, connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older release makes vectors of marked entries."""
+    by_index = record_searches(monkeypatch)
+    monkeypatch.setattr(ann_search, "_FEW_VECTORS", 0)
+    async with (
+        open_service(service.database, tmp_path, exact_scope_entries=60, recall_pool=40) as wide,
+        await wide.new_tenant() as client,
+    ):
+        cold, marked, kept = [await client.conversation() for _ in range(3)]
+        await client.append(cold, *[f"the badger number {number} digs" for number in range(70)])
+        await client.append(marked, *[f"the wombat number {number} sleeps" for number in range(20)])
+        await client.append(kept, *[f"the train number {number} is late" for number in range(15)])
+        await wide.run_jobs()
+        assert await wide.container.ann.index_tenant(client.tenant_id) == 105
+        await age(connection, cold)
+        assert await sweep(service) == 1
+        await connection.execute(
+            "update index_entries set vectors_dropped = true where conversation_id = $1", parse_id(marked)
+        )
+        wide.container.ann._known.clear()  # noqa: SLF001 - counts are cached for half a minute
+        monkeypatch.setattr(ann_search, "_OVER_FETCH", 0.5)  # the index returns the nearest 20 only: the marked ones
+        await search(client, None, "the wombat sleeps", mode="vector", k=60)
+        assert by_index == [True, False], "15 entries that are not marked were left out"
+
+
+async def test_with_few_vectors_no_entry_of_the_scope_is_counted(
+    service: Service, client: Client, connection: Any
+) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, *[f"the badger number {number} digs" for number in range(9)])
+    await service.run_jobs()
+    scope = SearchScope(kinds=[EntryKind.TURN])
+    nodes: dict[int, dict[str, int]] = {}
+    for pool in (2, 3):  # the ninth vector is one too many for the first
+        sql, args = ann_search.left_out_statement(
+            client.tenant_id, scope, kept=9, pool=pool, space=service.container.ann.space
+        )
+        (row,) = await connection.fetch(f"explain (analyze, format json, costs off) {sql}", *args)
+        nodes[pool] = {
+            node["Relation Name"]: node["Actual Loops"]
+            for node in plan_nodes(json.loads(row[0]))
+            if "Relation Name" in node
+        }
+    assert nodes == {2: {"vectors": 1, "index_entries": 1}, 3: {"vectors": 1, "index_entries": 0}}
+
+
+def plan_nodes(plan: Any) -> Iterator[dict[str, Any]]:
+    """All nodes of a plan."""
+    match plan:
+        case list():
+            for one in plan:
+                yield from plan_nodes(one)
+        case dict():
+            yield plan
+            for one in plan.values():
+                yield from plan_nodes(one)
+        case _:
+            return
 
 
 async def test_the_backlog_and_the_figures_leave_dropped_vectors_alone(

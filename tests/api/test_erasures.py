@@ -11,7 +11,6 @@ import pytest
 
 from app.core.ids import format_id, new_uuid, parse_id
 from app.governance.erasures.runner import ErasureRunner
-from app.operations.service import OperationStopped
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
 
@@ -87,60 +86,6 @@ async def test_erasing_an_owner_leaves_nothing_of_it_and_everything_of_others(se
     assert "ann" not in str(receipt)
     operation = (await client.get(f"/v1/operations/{receipt['id']}")).json()
     assert operation["progress"]["done"] == operation["progress"]["total"] == 6
-
-
-async def test_a_sweep_between_the_steps_of_an_erasure_leaves_its_conversations_to_it(
-    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conversation = await client.conversation(owner="ann")
-    for _ in range(3):
-        said = [{"role": "user", "actor": "ann", "content": f"cup {number} of tea"} for number in range(200)]
-        await client.append(conversation, *said)
-    step, sweeps = ErasureRunner._step, 0  # noqa: SLF001
-
-    async def stepping(self: ErasureRunner, erasing: Any, tx: Any) -> None:
-        nonlocal sweeps
-        sweeps += 1
-        sweep = service.container.governance.purger.sweep()
-        await asyncio.get_running_loop().create_task(sweep, context=contextvars.Context())
-        await step(self, erasing, tx)
-
-    monkeypatch.setattr(ErasureRunner, "_step", stepping)
-    receipt = await erase(service, client, owner="ann")
-    assert sweeps > 3, "its rows are more than one step deletes"
-    counts = {table: rows["deleted"] for table, rows in receipt["counts"].items()}
-    assert (counts["turns"], counts["conversations"], counts["conversation_heads"]) == (600, 1, 1)
-
-
-async def test_what_a_failed_erasure_has_hidden_is_deleted_by_the_sweep_later(
-    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conversation = await client.conversation(owner="ann")
-    for _ in range(3):
-        said = [{"role": "user", "actor": "ann", "content": f"cup {number} of tea"} for number in range(200)]
-        await client.append(conversation, *said)
-    step, steps = ErasureRunner._step, 0  # noqa: SLF001
-
-    async def stepping(self: ErasureRunner, erasing: Any, tx: Any) -> None:
-        nonlocal steps
-        steps += 1
-        if steps > 2:
-            raise OperationStopped
-        await step(self, erasing, tx)
-
-    monkeypatch.setattr(ErasureRunner, "_step", stepping)
-    assert (await client.post("/v1/erasures", json={"owner": "ann"})).status_code == 202
-    await service.run_jobs()
-    problem(await client.get(f"/v1/conversations/{conversation}"), 404, "not_found")
-    await service.container.governance.purger.sweep()
-    assert await rows(service, client, "conversations") == 1
-    await fetch(
-        service, "update conversations set expires_at = expires_at - interval '1 hour' where tenant_id = $1",
-        client.tenant_id,
-    )  # fmt: skip
-    await service.container.governance.purger.sweep()
-    assert await rows(service, client, "conversations") == 0
-    assert await rows(service, client, "turns") == 0
 
 
 async def test_keys_lose_the_name_of_an_erased_owner_and_are_counted(service: Service, client: Client) -> None:

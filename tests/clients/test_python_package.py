@@ -273,6 +273,61 @@ async def test_a_stream_that_is_open_can_be_written_by_write_all(turnkeep: Async
     assert [one["content"] for one in await tenant.history(conversation.id)] == ["First, then the rest."]
 
 
+async def test_a_stream_that_a_block_has_opened_can_be_written_by_write_all(url: str, tenant: Client) -> None:
+    def work() -> tuple[str, str, int]:
+        with Turnkeep(url, tenant.key) as turnkeep:
+            conversation = turnkeep.conversation("opened-by-a-block")
+            with conversation.stream() as writer:
+                writer.write("First, ")
+                turn = writer.write_all(["then ", "the rest."])
+            return conversation.id, str(turn["content"]), writer.reconnections
+
+    conversation_id, content, reconnections = await asyncio.to_thread(work)
+    assert (content, reconnections) == ("First, then the rest.", 0)
+    assert [one["content"] for one in await tenant.history(conversation_id)] == ["First, then the rest."]
+
+
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+async def test_a_stream_that_the_server_has_refused_can_be_opened_again(
+    turnkeep: AsyncTurnkeep, tenant: Client, transport: Any
+) -> None:
+    conversation = await turnkeep.conversation(f"refused-{transport}")
+    path = f"/v1/conversations/{conversation.id}"
+    assert (await tenant.post(f"{path}/trash")).status_code == 200
+    writer = conversation.stream(transport=transport)
+    for _ in range(2):
+        with pytest.raises(TurnkeepError) as refused:
+            await writer.open()
+        assert refused.value.code in {"not_found", "conversation_trashed"}
+    assert (await tenant.post(f"{path}/restore")).status_code == 200
+    assert (await writer.write_all(["Now."]))["content"] == "Now."
+    assert [one["content"] for one in await tenant.history(conversation.id)] == ["Now."]
+
+
+@pytest.mark.parametrize("transport", ["websocket", "http"])
+async def test_a_stream_that_no_server_has_answered_can_be_opened_again(
+    port: int, tenant: Client, transport: Any
+) -> None:
+    conversation_id = await tenant.conversation()
+    async with (
+        cutting(port) as between,
+        AsyncTurnkeep(
+            f"http://127.0.0.1:{between.port}", tenant.key, retries=RetryPolicy(max_retries=0, min_wait_s=0.01),
+            reconnect_timeout_s=0.3,
+        ) as turnkeep,
+    ):  # fmt: skip
+        writer = turnkeep.conversation_by_id(conversation_id).stream(transport=transport)
+        between.stop()
+        attempts = [0]
+        for _ in range(2):
+            with pytest.raises(errors.ConnectionFailedError):
+                await writer.open()
+            attempts.append(writer.reconnections)
+        assert attempts[0] < attempts[1] < attempts[2], "each call tries for as long"
+        between.server = await asyncio.start_server(between.carry, "127.0.0.1", between.port)
+        assert (await writer.write_all(["Now."]))["content"] == "Now."
+
+
 async def test_a_stream_with_an_exception_is_aborted(turnkeep: AsyncTurnkeep, tenant: Client) -> None:
     conversation = await turnkeep.conversation("aborted")
     with pytest.raises(LookupError):  # noqa: PT012 - what the block raises passes through

@@ -51,17 +51,15 @@ class ConversationExpiry:
         return len(expired) + ended
 
     async def hide_all(self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID]) -> dict[str, int]:
-        """Lock the conversations of an erasure, and hide those that are not hidden. Return the deleted rows by table.
+        """Lock the given conversations, and hide those that are not hidden. Return the deleted rows by table.
 
-        Those in the trash cannot be restored any more. The sweep leaves all of them to the erasure.
+        Those in the trash cannot be restored any more.
         """
         trashed = await expiry_store.lock_trashed(tx, caller.tenant_id, conversation_ids)
         await expiry_store.end_trash(tx, caller.tenant_id, trashed, only_due=False)
         self._record_deleted(caller, tx, trashed)
         visible = await expiry_store.lock_visible(tx, caller.tenant_id, conversation_ids)
-        counts = await self._hide(caller, tx, visible) if visible else {}
-        await expiry_store.leave_to_erasure(tx, caller.tenant_id, conversation_ids)
-        return counts
+        return await self._hide(caller, tx, visible) if visible else {}
 
     async def hide(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> None:
         """Hide a conversation that the caller has locked."""

@@ -2,16 +2,14 @@
 
 A conversation is being deleted from the moment its head has `deleting_at`; all queries of the other stores skip it. The
 sweep finds conversations by `conversations.expires_at`. It is at or before the actual expiry time, because an append
-moves that time and does not always write the column. For a conversation that is being deleted it is in the past, or
-within an hour: an erasure counts what it deletes, so the sweep takes its conversations only if it does not go on. One
-in the trash has `deleting_at`, too, and `trashed_at`: it is not deleted before `expires_at`. Each query names the
-tenant, except those of the sweep.
+moves that time and does not always write the column. For a conversation that is being deleted it is in the past. One in
+the trash has `deleting_at`, too, and `trashed_at`: it is not deleted before `expires_at`. Each query names the tenant,
+except those of the sweep.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
 from uuid import UUID
 
 from sqlalchemy import ClauseElement, Interval, bindparam, delete, exists, func, not_, or_, select, update
@@ -51,9 +49,6 @@ class ExpiryCandidate:
     id: UUID
 
 
-_OF_ERASURE: Final = timedelta(hours=1)
-"""How long the sweep leaves a hidden conversation to an erasure that does not go on."""
-
 _C, _H, _S = conversations.c, conversation_heads.c, turn_streams.c
 _OF_CONVERSATIONS = (*equals(conversations, "tenant_id"), is_any(_C.id, "ids"))
 _OF_HEADS = (*equals(conversation_heads, "tenant_id"), is_any(_H.conversation_id, "ids"))
@@ -83,14 +78,6 @@ _PUT_OFF = Query(
 _MARK_DELETING = Query(update(conversation_heads).values(deleting_at=NOW).where(*_OF_HEADS))
 _HIDE = Query(
     update(conversations).values(external_id=None, expires_at=func.least(_C.expires_at, NOW)).where(*_OF_CONVERSATIONS)
-)
-_LEAVE_TO_ERASURE = Query(
-    update(conversations)
-    .values(expires_at=NOW + bindparam("left", type_=Interval))
-    .where(
-        *_OF_CONVERSATIONS,
-        or_(_C.expires_at.is_(None), _C.expires_at < NOW + bindparam("renewed_at", type_=Interval)),
-    )
 )
 _LOCK_STREAMS = Query(select(_S.turn_id).where(*_OF_STREAMS).order_by(_S.turn_id).with_for_update())
 _DELETE_CHUNKS = Query(
@@ -215,16 +202,6 @@ async def hide(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[
         "turn_chunks": chunks,
         "turn_streams": await _DELETE_STREAMS.execute(tx, tenant_id=tenant_id, ids=conversation_ids),
     }
-
-
-async def leave_to_erasure(tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID]) -> None:
-    """Leave hidden conversations to an erasure, which counts what it deletes: the sweep takes them in an hour.
-
-    Called again in each step: the hour is renewed when half of it is over.
-    """
-    await _LEAVE_TO_ERASURE.execute(
-        tx, tenant_id=tenant_id, ids=conversation_ids, left=_OF_ERASURE, renewed_at=_OF_ERASURE / 2
-    )
 
 
 async def lock_deleting(

@@ -92,7 +92,9 @@ class Searcher:
         found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
         is_short = query.vector is not None and asked.by_index and found.nearest < pool
         if is_short and found.dropped:  # are there no more, or did the index not return them?
-            is_short = await ann_search.has_more_vectors(tx, tenant_id, scope, than=found.nearest)
+            is_short = await ann_search.may_have_left_out(
+                tx, tenant_id, scope, kept=found.nearest_kept, pool=pool, space=ann.space
+            )
         if is_short:
             # filters left too few of those that the index returned
             asked = replace(asked, by_index=False)

@@ -190,7 +190,7 @@ class TurnWriter:
         self._portal.run(self._writer.write(delta, part=part))
 
     def write_all(self, texts: Iterable[str]) -> types.Turn:
-        """Open the turn, write all texts, and commit it. If the iterable raises, the turn is aborted."""
+        """Write all texts, and commit the turn. Opens it if it is not open; aborts it if the iterable raises."""
         with self:
             for text in texts:
                 self.write(text)

@@ -95,8 +95,9 @@ class AsyncTurnWriter:
                 await self.abort("the writer failed")
 
     async def open(self) -> None:
-        """Open the turn, if it is not open yet. Raises TurnkeepError if the server refuses it."""
-        if self._running is None:
+        """Open the turn, if it is not open yet. Raises TurnkeepError if this fails; a later call tries again."""
+        if self._running is None or (self._running.done() and not self._opened.is_set()):
+            self._lost_at, self._attempt = None, 0
             self._running = asyncio.create_task(self._run())
         waiting = asyncio.create_task(self._opened.wait())
         try:
@@ -118,7 +119,7 @@ class AsyncTurnWriter:
             self._raise_failure()
 
     async def write_all(self, texts: AsyncIterable[str] | Iterable[str]) -> types.Turn:
-        """Open the turn, write all texts, and commit it. If the iterable raises, the turn is aborted."""
+        """Write all texts, and commit the turn. Opens it if it is not open; aborts it if the iterable raises."""
         async with self:
             if isinstance(texts, AsyncIterable):
                 async for text in texts:

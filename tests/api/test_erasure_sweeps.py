@@ -1,0 +1,162 @@
+"""Sweeps while an erasure runs, and after its end: one of them deletes a conversation, and counts its rows once."""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from app.core.ids import format_id, parse_id
+from app.governance.erasures.runner import ErasureRunner
+from app.tenancy.schemas import Scope, job_caller
+from tests.support.api import Client, Service
+
+_TURNS = 600
+"""More than one step of an erasure deletes."""
+
+
+async def cups(client: Client, **body: Any) -> str:
+    conversation = await client.conversation(**body)
+    for _ in range(_TURNS // 200):
+        said = [{"role": "user", "actor": "ann", "content": f"cup {number} of tea"} for number in range(200)]
+        await client.append(conversation, *said)
+    return conversation
+
+
+async def fetch(service: Service, sql: str, *args: object) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(service.database.superuser)
+    try:
+        return await connection.fetch(sql, *args)
+    finally:
+        await connection.close()
+
+
+async def rows(service: Service, client: Client, table: str) -> int:
+    return (await fetch(service, f"select count(*) from {table} where tenant_id = $1", client.tenant_id))[0][0]  # noqa: S608
+
+
+async def make_old(service: Service, client: Client) -> None:
+    """Move every time at which a conversation expires into the past, as if hours had passed."""
+    sql = "update conversations set expires_at = expires_at - interval '2 hours' where tenant_id = $1"
+    await fetch(service, sql, client.tenant_id)
+
+
+def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], Awaitable[None]]) -> None:
+    """Call `act` with the number of each step of an erasure, before the step."""
+    step, number = ErasureRunner._step, 0  # noqa: SLF001
+
+    async def stepping(self: ErasureRunner, erasing: Any, tx: Any) -> None:
+        nonlocal number
+        number += 1
+
+        async def acting() -> None:
+            await act(number)
+
+        # in a context of its own: that of the step is inside its transaction
+        await asyncio.get_running_loop().create_task(acting(), context=contextvars.Context())
+        await step(self, erasing, tx)
+
+    monkeypatch.setattr(ErasureRunner, "_step", stepping)
+
+
+async def erase(service: Service, client: Client, **subject: Any) -> dict[str, Any]:
+    """Erase, run the jobs, and return the receipt."""
+    answer = await client.post("/v1/erasures", json=subject)
+    assert answer.status_code == 202, answer.text
+    await service.run_jobs()
+    return (await client.get(f"/v1/erasures/{answer.json()['id']}")).json()
+
+
+@pytest.mark.parametrize("subject", ["owner", "owner in a project", "conversation", "tenant", "tenant of another"])
+async def test_what_an_erasure_deletes_is_left_to_it_by_sweeps_between_its_steps(
+    service: Service, client: Client, other: Client, monkeypatch: pytest.MonkeyPatch, subject: str
+) -> None:
+    conversation = await cups(client, owner="ann", project="sales")
+    purger, steps = service.container.governance.purger, 0
+
+    async def sweep(number: int) -> None:
+        nonlocal steps
+        steps = number
+        await make_old(service, client)
+        await purger.sweep()
+        # as a sweep that has listed the conversation before the erasure began
+        await purger.purge(job_caller(client.tenant_id), [parse_id(conversation)])
+
+    before_each_step(monkeypatch, sweep)
+    tenant = format_id(client.tenant_id)
+    match subject:
+        case "owner":
+            receipt = await erase(service, client, owner="ann")
+        case "owner in a project":
+            receipt = await erase(service, client, owner="ann", project="sales")
+        case "conversation":
+            receipt = await erase(service, client, conversation_id=conversation)
+        case "tenant":
+            receipt = await erase(service, client, tenant=tenant)
+        case _:
+            key = await service.container.tenancy.create_key(other.tenant_id, name="operator", scopes=list(Scope))
+            async with service.client(str(key)) as operator:
+                receipt = await erase(service, operator, tenant=tenant)
+    assert receipt["status"] == "complete"
+    assert steps > 3, "its rows are more than one step deletes"
+    counts = {table: deleted["deleted"] for table, deleted in receipt["counts"].items()}
+    assert (counts["turns"], counts["conversations"], counts["conversation_heads"]) == (_TURNS, 1, 1)
+
+
+@pytest.mark.parametrize("others", [{"owner": "bob", "project": "sales"}, {"owner": "ann"}, {"project": "sales"}])
+async def test_what_an_erasure_does_not_delete_is_swept_while_it_runs(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch, others: dict[str, str]
+) -> None:
+    await cups(client, owner="ann", project="sales")
+    expired = await client.conversation(ttl_s=3600, **others)
+    left: list[int] = []
+
+    async def sweep(_: int) -> None:
+        await fetch(
+            service,
+            "update conversations set expires_at = now() - interval '1 second',"
+            " updated_at = updated_at - interval '2 hours' where tenant_id = $1 and id = $2",
+            client.tenant_id,
+            parse_id(expired),
+        )
+        await fetch(
+            service,
+            "update conversation_heads set updated_at = updated_at - interval '2 hours'"
+            " where tenant_id = $1 and conversation_id = $2",
+            client.tenant_id,
+            parse_id(expired),
+        )
+        await service.container.governance.purger.sweep()
+        left.append(await rows(service, client, "conversations"))
+
+    before_each_step(monkeypatch, sweep)
+    receipt = await erase(service, client, owner="ann", project="sales")
+    assert left[:3] == [1, 1, 1], "only the conversation that is being erased"
+    assert receipt["counts"]["conversations"]["deleted"] == 1
+
+
+async def test_what_a_cancelled_erasure_has_hidden_is_deleted_by_the_next_sweep(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = await cups(client, owner="ann")
+    await fetch(service, "update conversations set ttl_s = 86400 where tenant_id = $1", client.tenant_id)
+
+    async def cancel(number: int) -> None:
+        if number == 3:  # the conversation is hidden, and some of its turns are deleted
+            [running] = (await client.get("/v1/operations")).json()["data"]
+            assert (await client.post(f"/v1/operations/{running['id']}/cancel")).status_code in {200, 202}
+
+    before_each_step(monkeypatch, cancel)
+    receipt = await erase(service, client, owner="ann")
+    deleted = receipt["counts"]["turns"]["deleted"]
+    assert receipt["status"] == "cancelled"
+    assert 0 < deleted < _TURNS
+    assert "conversations" not in receipt["counts"]
+    checked = await client.post("/v1/erasures/verify", json={"receipt": receipt, "owner": "ann"})
+    assert checked.json() == {"valid": True, "matches": True}
+    assert await rows(service, client, "turns") == _TURNS - deleted
+    await service.container.governance.purger.sweep()
+    assert [await rows(service, client, table) for table in ("conversations", "turns", "index_entries")] == [0, 0, 0]
+    assert (await client.post("/v1/conversations", json={"id": conversation})).status_code == 201

@@ -255,6 +255,20 @@ async def test_erasing_a_tenant_leaves_its_id_and_the_receipt(service: Service, 
     assert (await other.get("/v1/conversations")).json()["data"]
 
 
+async def test_what_an_erased_tenant_stored_before_is_not_counted_afterwards(
+    service: Service, client: Client, other: Client
+) -> None:
+    await own(client, "ann")
+    key = await service.container.tenancy.create_key(other.tenant_id, name="operator", scopes=list(Scope))
+    async with service.client(str(key)) as operator:
+        operator.tenant_id = other.tenant_id
+        await own(other, "ann")
+        await erase(service, operator, tenant=format_id(client.tenant_id))
+    await service.container.tenancy.quotas.flush()
+    assert await rows(service, client, "tenant_usage") == 0
+    assert await rows(service, other, "tenant_usage") == 1
+
+
 async def test_a_tenant_may_erase_itself_and_keeps_the_key_that_asked(service: Service, client: Client) -> None:
     conversation, _ = await own(client, "ann")
     await service.container.tenancy.create_key(client.tenant_id, name="Ann's key", scopes=[Scope.READ])

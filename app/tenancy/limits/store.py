@@ -7,6 +7,7 @@ from datetime import date
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import KeyId, TenantId
 from app.tenancy.limits.schemas import Quotas, Rates, TenantLimits
+from app.tenancy.schemas import ERASED_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,13 @@ async def add_usage(
     sizes: Sequence[int],
     vectors: Sequence[int],
 ) -> dict[TenantId, Usage]:
-    """Add to today's rows of tenants, and return these rows; deleted tenants have none (ops role)."""
+    """Add to today's rows of tenants, and return these rows; deleted and erased tenants have none (ops role)."""
     rows = await tx.fetch(
         """
         insert into tenant_usage (tenant_id, day, turns, bytes, vectors)
         select t.tenant_id, (now() at time zone 'UTC')::date, u.turns, u.bytes, u.vectors
         from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) as u (tenant_id, turns, bytes, vectors)
-        join tenants t on t.tenant_id = u.tenant_id
+        join tenants t on t.tenant_id = u.tenant_id and t.name <> $5
         order by t.tenant_id
         on conflict (tenant_id, day) do update
         set turns = tenant_usage.turns + excluded.turns, bytes = tenant_usage.bytes + excluded.bytes,
@@ -44,6 +45,7 @@ async def add_usage(
         turns,
         sizes,
         vectors,
+        ERASED_NAME,
     )
     return {row["tenant_id"]: row_as(Usage, row) for row in rows}
 

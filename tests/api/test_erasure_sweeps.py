@@ -5,13 +5,13 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 import pytest
 
 from app.core.ids import format_id, parse_id
 from app.governance.erasures.runner import ErasureRunner
 from app.tenancy.schemas import Scope, job_caller
 from tests.support.api import Client, Service
+from tests.support.rows import fetch, rows
 
 _TURNS = 600
 """More than one step of an erasure deletes."""
@@ -23,18 +23,6 @@ async def cups(client: Client, **body: Any) -> str:
         said = [{"role": "user", "actor": "ann", "content": f"cup {number} of tea"} for number in range(200)]
         await client.append(conversation, *said)
     return conversation
-
-
-async def fetch(service: Service, sql: str, *args: object) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(service.database.superuser)
-    try:
-        return await connection.fetch(sql, *args)
-    finally:
-        await connection.close()
-
-
-async def rows(service: Service, client: Client, table: str) -> int:
-    return (await fetch(service, f"select count(*) from {table} where tenant_id = $1", client.tenant_id))[0][0]  # noqa: S608
 
 
 async def make_old(service: Service, client: Client) -> None:

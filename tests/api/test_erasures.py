@@ -13,6 +13,7 @@ from app.core.ids import format_id, new_uuid, parse_id
 from app.governance.erasures.runner import ErasureRunner
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
+from tests.support.rows import fetch, rows
 
 
 async def erase(service: Service, client: Client, **body: Any) -> dict[str, Any]:
@@ -28,19 +29,6 @@ async def erase(service: Service, client: Client, **body: Any) -> dict[str, Any]
     assert receipt["status"] == "complete"
     assert ended["result"] == {"erasure_id": receipt["id"], "counts": receipt["counts"]}
     return receipt
-
-
-async def fetch(service: Service, sql: str, *args: object) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(service.database.superuser)
-    try:
-        return await connection.fetch(sql, *args)
-    finally:
-        await connection.close()
-
-
-async def rows(service: Service, client: Client, table: str, where: str = "true", *args: object) -> int:
-    sql = f"select count(*) from {table} where tenant_id = $1 and {where}"  # noqa: S608
-    return (await fetch(service, sql, client.tenant_id, *args))[0][0]
 
 
 async def own(client: Client, owner: str, project: str = "default") -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""A digest of all rows of a tenant, to show that nothing was written."""
+"""Rows as they are stored, read as superuser, and a digest of all rows of a tenant, to show that nothing was written."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,6 +10,20 @@ from tests.support.api import Client, Service
 
 # what was done (also by these tests, with keys that they make) and how much of it, without content
 _BESIDE = ("audit_unsealed", "audit_entries", "audit_days", "tenant_usage")
+
+
+async def fetch(service: Service, sql: str, *args: object) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(service.database.superuser)
+    try:
+        return await connection.fetch(sql, *args)
+    finally:
+        await connection.close()
+
+
+async def rows(service: Service, client: Client, table: str, where: str = "true", *args: object) -> int:
+    """Count the rows of a tenant in a table."""
+    sql = f"select count(*) from {table} where tenant_id = $1 and {where}"  # noqa: S608
+    return (await fetch(service, sql, client.tenant_id, *args))[0][0]
 
 
 @asynccontextmanager

@@ -55,7 +55,10 @@ class ProcessFigures:
 
 
 class FinishedCall(NamedTuple):
-    """A finished HTTP request. `duration_s` is None for a stream: the client decides when it ends."""
+    """A finished HTTP request.
+
+    `duration_s` is None for a stream, whose end the client decides, and for a call that was refused before it began.
+    """
 
     tenant_id: TenantId | None
     request_id: str

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,6 +15,7 @@ from app.core.ids import format_id
 from app.core.telemetry import configure_logging
 from app.routers.http import early_refusals
 from app.routers.http.early_refusals import MAX_AT_ONCE, MAX_BODY_BYTES, EarlyRefusals
+from app.routers.http.uvicorn_protocols import BoundedProtocol
 from app.settings import Settings
 from tests.support.api import Client, Service, open_service
 from tests.support.live import serving
@@ -91,6 +92,7 @@ async def full(words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest
     settings = {
         "concurrent_calls": 2, "concurrent_calls_shared": 1, "concurrent_calls_waiting": 2,
         "concurrent_calls_wait_s": 300, "embedder": "none", "cors_origins": [ORIGIN],
+        "allowed_hosts": ["localhost", "127.0.0.1"],
     }  # fmt: skip
     go_on, append, seen = asyncio.Event(), Conversations.append, list[str]()
 
@@ -105,10 +107,8 @@ async def full(words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest
         await other.conversation(id=conversation)
         answered = EarlyRefusals.answer
 
-        def watched(
-            self: EarlyRefusals, method: str, target: bytes, headers: list[tuple[bytes, bytes]]
-        ) -> bytes | None:
-            answer = answered(self, method, target, headers)
+        def watched(self: EarlyRefusals, *call: Any, port: int | None) -> bytes | None:
+            answer = answered(self, *call, port=port)
             seen.append("passed on" if answer is None else "refused")
             return answer
 
@@ -168,26 +168,81 @@ async def test_the_connection_goes_on_after_a_refused_body_in_parts_and_after_pi
     assert full.seen.count("refused") >= 3
 
 
-async def test_only_calls_that_are_certain_to_be_refused_are(full: Full) -> None:
-    """Another tenant with the same ids, unknown keys, other routes and whatever needs more than a plain answer."""
+async def test_every_other_call_goes_to_the_application(full: Full) -> None:
+    """Of another tenant with the same ids, with unknown keys, to other routes and hosts, with unusual heads."""
+    one, other, json_type = full.one, full.other, {"method": "POST", "body": b"{"}
+    chunks = f"/v1/conversations/{full.conversation}/turns/{full.conversation}/chunks"
     async with full.wire() as wire:
-        assert (await wire.ask(full.one, full.turns)).code == "overloaded"
-        refused = full.seen.count("refused")
-        one, other = full.one, full.other
+        assert (await wire.ask(one, full.turns)).code == "overloaded"
+        assert full.seen == ["refused"]
         assert (await wire.ask(other, full.turns)).status == 200
         wire.writer.write(head(f"{one.key}x", full.turns, method="GET", length=0))
         assert (await wire.answer()).code == "unauthenticated"
-        missing = f"/v1/conversations/{full.conversation}/open-turns/{full.conversation}/chunks"
-        assert (await wire.ask(one, missing, method="POST", body=b"{")).status in {400, 404}
+        assert (await wire.ask(one, chunks, **json_type)).code == "malformed_json"
         assert (await wire.ask(one, "/v1/unknown")).code == "route_not_found"
-        assert (await wire.ask(one, full.turns, method="DELETE")).status != 200
+        assert (await wire.ask(one, "/healthz")).status == 200
         paged = await wire.ask(one, full.turns, Origin=ORIGIN)
         assert (paged.code, paged.headers["access-control-allow-origin"]) == ("overloaded", ORIGIN)
-        assert (await wire.ask(one, "/healthz")).status == 200
-        big = head(one.key, full.turns, method="POST", length=MAX_BODY_BYTES + 1)
-        wire.writer.write(big + b" " * (MAX_BODY_BYTES + 1))
+        elsewhere = head(one.key, full.turns, method="GET", length=0)
+        wire.writer.write(elsewhere.replace(b"Host: 127.0.0.1", b"Host: other.example"))
+        assert (await wire.answer()).code == "host_not_allowed"
+        wire.writer.write(elsewhere.replace(b"Host: 127.0.0.1", b"Host: 127.0.0.1\r\nHost: other.example"))
+        assert (await wire.answer()).code == "host_not_allowed"
+        wire.writer.write(head(one.key, full.turns, method="POST", length=MAX_BODY_BYTES + 1))
+        wire.writer.write(b" " * (MAX_BODY_BYTES + 1))
         assert (await wire.answer()).code == "overloaded"
-    assert full.seen.count("refused") - refused <= 1, "of these only the call with DELETE may be"
+        padded = head(one.key, full.turns, method="POST", length=10**7).replace(b": 10000000", b": " + b"0" * 20 + b"3")
+        wire.writer.write(padded + b"   ")
+        assert (await wire.answer()).code == "overloaded"
+    assert full.seen == ["refused"] + ["passed on"] * 10
+
+
+async def test_the_port_of_the_metrics_has_nothing_else(full: Full) -> None:
+    settings = full.service.settings
+    full.service.app.state.settings = settings.model_copy(
+        update={"telemetry": settings.telemetry.model_copy(update={"metrics_port": full.port})}
+    )
+    try:
+        async with full.wire() as wire:
+            await wire.ask(full.one, full.turns)
+    finally:
+        full.service.app.state.settings = settings
+    assert full.seen == ["passed on"]
+
+
+async def test_the_time_of_an_idle_connection_does_not_end_the_call_after_a_refused_one(
+    full: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a refused call and the head of the next one arrive together."""
+    ended: list[BoundedProtocol] = []
+    made = BoundedProtocol.connection_made
+
+    def made_with_little_time(self: BoundedProtocol, transport: asyncio.BaseTransport) -> None:
+        made(self, transport)
+        self.timeout_keep_alive = 0  # type: ignore[assignment]
+
+    def end(self: BoundedProtocol) -> None:
+        ended.append(self)
+
+    monkeypatch.setattr(BoundedProtocol, "connection_made", made_with_little_time)
+    monkeypatch.setattr(BoundedProtocol, "timeout_keep_alive_handler", end)
+    go_on, waiting, history = asyncio.Event(), asyncio.Event(), Conversations.history
+
+    async def held(*args: Any, **more: Any) -> Any:
+        waiting.set()
+        await go_on.wait()
+        return await history(*args, **more)
+
+    monkeypatch.setattr(Conversations, "history", held)
+    async with full.wire() as wire:
+        wire.writer.write(head(full.one.key, full.turns, method="POST", length=3))
+        assert (await wire.answer()).code == "overloaded"
+        wire.writer.write(b"   " + head(full.other.key, full.turns, method="GET", length=0))
+        await asyncio.wait_for(waiting.wait(), 60)
+        await asyncio.sleep(0.05)
+        assert ended == []
+        go_on.set()
+        assert (await wire.answer()).status == 200
 
 
 async def test_a_flood_is_refused_in_small_parts_and_counted_and_logged(
@@ -195,9 +250,9 @@ async def test_a_flood_is_refused_in_small_parts_and_counted_and_logged(
 ) -> None:
     monkeypatch.setattr(early_refusals, "_LOG_S", 0.01)
     refusals, key = EarlyRefusals(full.service.app), full.one.key.encode()
-    call = ("GET", full.turns.encode(), [(b"authorization", b"Bearer " + key)])
+    call = ("GET", full.turns.encode(), [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer " + key)])
     for _ in range(2):
-        at_once = [refusals.answer(*call) for _ in range(3 * MAX_AT_ONCE)]
+        at_once = [refusals.answer(*call, port=80) for _ in range(3 * MAX_AT_ONCE)]
         assert [answer is None for answer in at_once] == [False] * MAX_AT_ONCE + [True] * 2 * MAX_AT_ONCE
         await asyncio.sleep(0)
     async with asyncio.timeout(60):

@@ -1,8 +1,9 @@
 """Refuses calls of a tenant that has too many while their head is read, before there is a request.
 
 A call that goes through the application to be refused costs several times as much, and a flood of them takes the
-processor from the calls that are worked on. Only what is certain is refused here: a call with a key that was checked
-lately, to a route that takes a slot, with a small body. All others go to the application, which gives the same answer.
+processor from the calls that are worked on. A call is refused here only if the application would refuse it with the
+same answer: its host and port are right, its key was checked lately, its route takes a slot, and its body is small. All
+others go to the application.
 """
 
 import asyncio
@@ -14,7 +15,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from app.container import Container
-from app.core.ids import TenantId, format_id
+from app.core import deprecations
+from app.core.ids import KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.core.tracing.call_record import CallRecord
 from app.diagnostics.service import FinishedCall, Monitor
@@ -25,13 +27,16 @@ from app.routers.http.middleware import REQUEST_ID_HEADER, answer_headers, valid
 from app.routers.http.problems import PROBLEM_MEDIA_TYPE, problem_of, status_of
 from app.routers.http.rates import class_of, rate_fields
 from app.routers.http.route_index import RouteIndex
-from app.tenancy.limits.schemas import WITHOUT_SLOT, RateStatus, overloaded
+from app.settings import Settings
+from app.settings.hosts import accepts_host
+from app.tenancy.limits.schemas import WITHOUT_SLOT, overloaded
 from app.tenancy.schemas import Caller
 
 MAX_AT_ONCE: Final = 16
 """Refusals in one iteration of the event loop. Those beyond go to the application, which spreads them."""
 MAX_BODY_BYTES: Final = 64 * 2**10
-"""The body of a call that is refused here arrives after its answer, and is discarded."""
+"""Largest declared body of a call that is refused here: it arrives after the answer, and is discarded."""
+_LENGTH_DIGITS: Final = 8
 _LOG_S: Final = 1.0
 _API: Final = b"/v1/"
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
@@ -41,12 +46,17 @@ _ID_PLACE: Final = "{id}"
 
 
 class EarlyRefusals:
-    """Answers for calls of tenants that have too many. Each is counted as a request; the log has one line a second."""
+    """Answers for calls of tenants that have too many.
+
+    Each is counted as a request, without a duration. The log has one line a second for each key; those of the last
+    second before a stop are not logged.
+    """
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
         self._at_once = 0
-        self._unlogged: Counter[TenantId] = Counter()
+        self._unlogged: Counter[tuple[TenantId, KeyId]] = Counter()
+        self._last_host: bytes | None = None
         error = overloaded()
         self._status = status_of(error)
         text = problem_of(_ID_PLACE, error, status=self._status, fields=()).model_dump_json()
@@ -54,16 +64,18 @@ class EarlyRefusals:
         self._type = b"content-type: %s\r\n" % PROBLEM_MEDIA_TYPE.encode()
         self._retry = b"retry-after: %d\r\n" % (error.retry_after_s or 1)
 
-    def answer(self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-        """Return the status line, headers and body of a refusal; None if the application has to answer.
+    def answer(
+        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], *, port: int | None
+    ) -> bytes | None:
+        """Return the headers and the body of a refusal with 503; None if the application has to answer.
 
-        `target` is the path with its query. The names of the headers are lower case.
+        `target` is the path with its query. The names of the headers are lower case. `port`: where the call arrived.
         """
         container = cast("Container | None", getattr(self._app.state, "container", None))
         if container is None or not container.tenancy.slots.is_awaited or self._at_once >= MAX_AT_ONCE:
             return None
         given = _plain_headers(headers)
-        if given is None or method not in _METHODS or not target.startswith(_API):
+        if given is None or method not in _METHODS or not target.startswith(_API) or not self._is_for_us(given, port):
             return None
         tenancy = container.tenancy
         token = token_of(_text(given, b"authorization"), _text(given, b"x-api-key") or None)
@@ -79,10 +91,27 @@ class EarlyRefusals:
         request_id = valid_request_id(_text(given, REQUEST_ID_HEADER.lower().encode()))
         self._count(caller, FinishedCall(
             tenant_id=caller.key_tenant_id, request_id=request_id, trace_id=None, method=method,
-            route=route.path_format, route_class=rate_class.value, status=self._status, duration_s=0.0,
+            route=route.path_format, route_class=rate_class.value, status=self._status, duration_s=None,
             record=CallRecord(),
         ))  # fmt: skip
-        return self._refusal(target, request_id, status)
+        fields = [*answer_headers(target.decode("latin-1"), request_id).items(), *rate_fields(status)]
+        if deprecations.has_deprecated_routes():
+            fields += deprecations.deprecation_headers(method, route.path_format)
+        return self._refusal(request_id, fields)
+
+    def _is_for_us(self, headers: Mapping[bytes, bytes], port: int | None) -> bool:
+        """Return whether a call may be answered on this port and to this host, as `RequestMiddleware` decides it."""
+        settings = cast("Settings", self._app.state.settings)
+        host = headers.get(b"host")
+        if host is None or (port is not None and port == settings.telemetry.metrics_port):
+            return False
+        if host != self._last_host:
+            given = host.decode("latin-1").strip(" \t")
+            allowed, bound_to = settings.browsers.allowed_hosts, settings.server.host
+            if not accepts_host([given], allowed=allowed, bound_to=bound_to):
+                return False
+            self._last_host = host
+        return True
 
     def _route(self, method: str, target: bytes) -> APIRoute | None:
         """Return the route of a call if it takes a slot."""
@@ -95,10 +124,9 @@ class EarlyRefusals:
                 return route if isinstance(route, StrictJsonRoute) and route.takes_slot else None
         return None
 
-    def _refusal(self, target: bytes, request_id: str, status: RateStatus | None) -> bytes:
+    def _refusal(self, request_id: str, fields: Sequence[tuple[bytes, bytes]]) -> bytes:
         body = self._before_id + request_id.encode() + self._after_id
-        fields = answer_headers(target.decode("latin-1"), request_id) | dict(rate_fields(status))
-        lines = b"".join(b"%s: %s\r\n" % pair for pair in fields.items())
+        lines = b"".join(b"%s: %s\r\n" % pair for pair in fields)
         length = b"content-length: %d\r\n\r\n" % len(body)
         return b"".join((self._type, self._retry, lines, length, body))
 
@@ -109,30 +137,29 @@ class EarlyRefusals:
         self._at_once += 1
         state = self._app.state
         cast("HttpMetrics", state.http_metrics).observe(
-            method=call.method, route=call.route, status=call.status, duration_s=0.0
+            method=call.method, route=call.route, status=call.status, duration_s=None
         )
         cast("Monitor", state.monitor).observe(call)
         if not self._unlogged:
             loop.call_later(_LOG_S, self._log)
-        self._unlogged[caller.key_tenant_id] += 1
+        self._unlogged[caller.key_tenant_id, caller.key_id] += 1
 
     def _start_again(self) -> None:
         self._at_once = 0
 
     def _log(self) -> None:
-        for tenant_id, count in self._unlogged.items():
-            get_logger().warning("calls.refused", code="overloaded", tenant_id=format_id(tenant_id), count=count)
-        self._unlogged.clear()
+        refused, self._unlogged = self._unlogged, Counter()
+        for (tenant_id, key_id), count in refused.items():
+            who = {"tenant_id": format_id(tenant_id), "key_id": format_id(key_id)}
+            get_logger().warning("calls.refused", code="overloaded", count=count, **who)
 
 
 def _plain_headers(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes] | None:
-    """Return the first value of each header; None if they ask for more than a plain answer."""
-    given: dict[bytes, bytes] = {}
-    for name, value in headers:
-        given.setdefault(name, value)
+    """Return the headers by name; None if one is repeated, or if they ask for more than a plain answer."""
+    given = dict(headers)
     length = given.get(b"content-length", b"0")
-    is_plain = given.keys().isdisjoint(_UNUSUAL_HEADERS) and length.isdigit() and int(length[:20]) <= MAX_BODY_BYTES
-    return given if is_plain else None
+    is_small = len(length) <= _LENGTH_DIGITS and length.isdigit() and int(length) <= MAX_BODY_BYTES
+    return given if is_small and len(given) == len(headers) and given.keys().isdisjoint(_UNUSUAL_HEADERS) else None
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:

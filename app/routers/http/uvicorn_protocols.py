@@ -69,7 +69,9 @@ def _malformed_request() -> bytes:
 class Refusals(Protocol):
     """Answers of 503 for calls that need not reach the application: see `EarlyRefusals`."""
 
-    def answer(self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    def answer(
+        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], *, port: int | None
+    ) -> bytes | None:
         """Return the headers and the body of a refusal; None if the application has to answer."""
         ...
 
@@ -184,7 +186,11 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
             self._deadline = self.loop.call_later(delay_s, expire)
 
     def on_message_begin(self) -> None:
-        """Start the timer of a head."""
+        """Start the timer of a head.
+
+        The timer of an idle connection is stopped here too: a refused call may have started it in the same read.
+        """
+        self._unset_keepalive_if_required()
         self._start_clock()
         super().on_message_begin()
         self.scope["extensions"] = {CUT_EXTENSION: {"close": self.transport.close}}
@@ -226,7 +232,8 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         is_answering = self.cycle is not None and not self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison] - of uvicorn, until there is a request
         if is_answering or self.transport.is_closing() or parser.get_http_version() != "1.1":
             return None
-        return self.refusals.answer(parser.get_method().decode("ascii"), self.url, self.headers)
+        port = None if self.server is None else self.server[1]
+        return self.refusals.answer(parser.get_method().decode("ascii"), self.url, self.headers, port=port)
 
     def handle_websocket_upgrade(self) -> None:
         """Stop the timer: the connection changes its protocol."""

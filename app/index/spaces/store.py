@@ -83,7 +83,7 @@ async def set_searched_space(tx: Transaction, *, space_id: int | None, previous_
         """
         insert into searched_space (space_id, previous_id) values ($1, $2)
         on conflict (id) do update set space_id = excluded.space_id, previous_id = excluded.previous_id,
-            changed_at = now()
+            changed_at = excluded.changed_at
         """,
         space_id,
         previous_id,

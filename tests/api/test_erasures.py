@@ -14,6 +14,9 @@ from app.governance.erasures.runner import ErasureRunner
 from app.operations.service import OperationStopped
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
+from tests.support.postgres import earlier
+
+AN_HOUR = "interval '1 hour'"
 
 
 async def erase(service: Service, client: Client, **body: Any) -> dict[str, Any]:
@@ -135,7 +138,7 @@ async def test_what_a_failed_erasure_has_hidden_is_deleted_by_the_sweep_later(
     await service.container.governance.purger.sweep()
     assert await rows(service, client, "conversations") == 1
     await fetch(
-        service, "update conversations set expires_at = expires_at - interval '1 hour' where tenant_id = $1",
+        service, f"update conversations set expires_at = {earlier('expires_at', AN_HOUR)} where tenant_id = $1",  # noqa: S608
         client.tenant_id,
     )  # fmt: skip
     await service.container.governance.purger.sweep()
@@ -469,7 +472,7 @@ async def test_an_actor_that_becomes_a_participant_during_its_erasure_is_erased_
     conversation = await client.conversation()
     connection = await asyncpg.connect(service.database.superuser)
     await connection.execute(  # its last turn was written long before
-        "update conversation_heads set updated_at = updated_at - interval '1 hour' where conversation_id = $1",
+        f"update conversation_heads set updated_at = {earlier('updated_at', AN_HOUR)} where conversation_id = $1",  # noqa: S608
         parse_id(conversation),
     )
     await connection.close()

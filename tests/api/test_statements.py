@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -299,7 +300,8 @@ class _Explained:
 
     async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
         rows = await self._connection.fetch(f"explain (format json, costs off) {sql}", *args)
-        self.plans.append(json.dumps(json.loads(rows[0][0])))
+        # a node of Citus adds the number of the shard
+        self.plans.append(re.sub(r'("Index Name": "\w+?)_\d{6}"', r'\1"', json.dumps(json.loads(rows[0][0]))))
         return []
 
     async def fetchrow(self, sql: str, *args: object) -> None:
@@ -314,7 +316,8 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
     """The plans of what `run` sends, as the application role with the tenant set."""
     connection = await asyncpg.connect(service.database.app)
     try:
-        await connection.execute(f"begin; set local app.tenant = '{tenant}'")
+        await connection.execute("begin")
+        await connection.execute(f"set local app.tenant = '{tenant}'")
         explained = _Explained(connection)
         await run(explained)
         return "\n".join(explained.plans)

@@ -23,7 +23,7 @@ from app.core.errors import Busy
 from app.core.ids import TenantId, format_id, new_uuid, parse_id
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, open_service, problem
-from tests.support.postgres import TestDatabase, earlier
+from tests.support.postgres import TestDatabase, earlier, on_citus
 from tests.support.process import Process
 
 A_MICROSECOND = "interval '1 microsecond'"
@@ -468,7 +468,8 @@ MEMBERS, VALUES = "tenant_id, id, actor, action", "$1, gen_random_uuid(), 'key',
         ("select count(*) from audit_unsealed", True),
         ("select count(*) from audit_entries", True),
         (f"insert into audit_unsealed ({MEMBERS}) values ({VALUES})", True),
-        (f"insert into audit_unsealed (recorded_at, {MEMBERS}) values (now(), {VALUES})", False),
+        # a trigger on the node sets the time there
+        (f"insert into audit_unsealed (recorded_at, {MEMBERS}) values (now(), {VALUES})", on_citus()),
         ("update audit_unsealed set action = 'x'", False),
         ("delete from audit_unsealed", False),
         ("truncate audit_unsealed", False),

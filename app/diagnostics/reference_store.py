@@ -44,10 +44,10 @@ LISTINGS: Sequence[Listing] = (
         [Invariant("owned", "entry_orphan", "an index entry without its object")],
         """
         select e.entry_id as id, case e.kind
-            when 'turn' then exists (select from turns t where t.tenant_id = e.tenant_id and t.id = e.entry_id)
-            when 'summary' then exists (select from summaries s where s.tenant_id = e.tenant_id and s.id = e.entry_id)
-            when 'memory' then exists (select from memories m where m.tenant_id = e.tenant_id and m.id = e.entry_id)
-            when 'fact' then exists (select from facts f where f.tenant_id = e.tenant_id and f.id = e.entry_id)
+            when 'turn' then exists (select from turns t where t.tenant_id = $1 and t.id = e.entry_id)
+            when 'summary' then exists (select from summaries s where s.tenant_id = $1 and s.id = e.entry_id)
+            when 'memory' then exists (select from memories m where m.tenant_id = $1 and m.id = e.entry_id)
+            when 'fact' then exists (select from facts f where f.tenant_id = $1 and f.id = e.entry_id)
             else true end as owned
         from index_entries e
         where e.tenant_id = $1 and ($2::uuid is null or e.entry_id > $2) order by e.entry_id limit $3
@@ -152,7 +152,7 @@ LISTINGS: Sequence[Listing] = (
             select r.key as id, cardinality(r.result_ids) as ids, (
                 select count(*) from turns t
                 join conversation_heads h on h.tenant_id = t.tenant_id and h.conversation_id = t.conversation_id
-                where t.tenant_id = r.tenant_id and t.id = any(r.result_ids) and h.deleting_at is null
+                where t.tenant_id = $1 and t.id = any(r.result_ids) and h.deleting_at is null
             ) as found
             from idempotency_records r where r.tenant_id = $1 and r.key > $2 order by r.key limit $3
         ) o order by o.id

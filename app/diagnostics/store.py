@@ -25,12 +25,15 @@ def _counts(row: asyncpg.Record | None) -> dict[str, int]:
     return {} if row is None else {name: int(row[name]) for name in row.keys()}  # noqa: SIM118 - a record gives values
 
 
-def _waits(space_id: int) -> str:
-    """Return the condition for an index entry `e` that lacks a vector in a space; without a space, that one is due."""
+def _waits(space_id: int, *, tenant: str = "e.tenant_id") -> str:
+    """Return the condition for an index entry `e` that lacks a vector in a space; without a space, that one is due.
+
+    `tenant`: SQL of the tenant of the vector. A parameter lets Citus send the statement to one node.
+    """
     if space_id == 0:
         return "e.live and e.vectors_due"
     return f"""e.live and not e.vectors_dropped and not exists (
-        select from vectors v where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = {space_id}
+        select from vectors v where v.tenant_id = {tenant} and v.entry_id = e.entry_id and v.space_id = {space_id}
     )"""
 
 
@@ -44,7 +47,7 @@ async def count_tenant(tx: Transaction, tenant_id: TenantId, space_id: int) -> d
                    coalesce(sum(last_seq), 0)::bigint as all_turns, coalesce(sum(token_count), 0)::bigint as tokens
             from conversation_heads where tenant_id = $1
         ) h, (
-            select count(*) as entries, count(*) filter (where {_waits(space_id)}) as pending
+            select count(*) as entries, count(*) filter (where {_waits(space_id, tenant="$1")}) as pending
             from index_entries e where e.tenant_id = $1
         ) e, (select count(*) as vectors from vectors where tenant_id = $1) v
         """,  # noqa: S608

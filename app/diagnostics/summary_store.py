@@ -71,16 +71,16 @@ async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: 
         """
         select s.id, s.kind, s.from_position, s.to_position, s.replaced_by is null as is_valid,
                s.replaced_by is null or exists (
-                   select from summaries r where r.tenant_id = s.tenant_id and r.id = s.replaced_by
+                   select from summaries r where r.tenant_id = $1 and r.id = s.replaced_by
                      and r.conversation_id = s.conversation_id
                ) as replaced_well,
                json_array_length(coalesce(s.lines, '[]')) as lines,
                (select count(*) from json_array_elements(coalesce(s.lines, '[]')) l (item) where not exists (
-                   select from turns t where t.tenant_id = s.tenant_id and t.id = (l.item ->> 0)::uuid
+                   select from turns t where t.tenant_id = $1 and t.id = (l.item ->> 0)::uuid
                      and t.conversation_id = s.conversation_id and t.superseded_by is null and t.erased_at is null
                      and t.position between s.from_position and s.to_position
                ))::integer as lines_lost,
-               (select e.live from index_entries e where e.tenant_id = s.tenant_id and e.entry_id = s.id) as entry_live
+               (select e.live from index_entries e where e.tenant_id = $1 and e.entry_id = s.id) as entry_live
         from summaries s where s.tenant_id = $1 and s.conversation_id = $2 order by s.from_position, s.to_position, s.id
         """,
         tenant_id,

@@ -155,7 +155,8 @@ _ADD_KEY = Query(
     )
     .on_conflict_do_nothing()
 )  # fmt: skip
-_REVOKE_KEY = Query(update(api_keys).values(revoked_at=func.coalesce(_K.revoked_at, func.now())).where(*_THIS_KEY))
+# `least` of null and a time is the time: a function of the time may not stand in `coalesce` or `case` on Citus
+_REVOKE_KEY = Query(update(api_keys).values(revoked_at=func.least(_K.revoked_at, func.now())).where(*_THIS_KEY))
 _KEY = (
     _K.id, _K.name, _K.scopes, _K.agent_id, _K.long_term_enabled, _K.created_at, _K.expires_at, _K.revoked_at,
     _K.last_used_at, case((_IN_GRACE, _K.previous_expires_at)).label("previous_expires_at"), _EXPIRED, _K.projects,
@@ -179,11 +180,10 @@ _ROTATE_KEY = Query(
     update(api_keys)
     .values(
         previous_hmac=case((_GRACE_S > 0, _K.secret_hmac)),
-        previous_expires_at=case((_GRACE_S > 0, func.now() + seconds(_GRACE_S))),
+        previous_expires_at=func.now() + seconds(func.nullif(_GRACE_S, 0, type_=Integer)),
         secret_hmac=bindparam("new_hmac"),
     )
     .where(*_THIS_KEY)
-    .returning(*_KEY)
 )
 _OTHER_ADMIN_KEY = Query(
     select(_K.id)
@@ -347,7 +347,9 @@ async def rotate_key(
     tx: Transaction, tenant_id: TenantId, key_id: KeyId, *, secret_hmac: bytes, grace_s: int
 ) -> Key | None:
     """Give a key another secret; the old one is valid for `grace_s` more seconds."""
-    row = await _ROTATE_KEY.fetchrow(tx, tenant_id=tenant_id, id=key_id, new_hmac=secret_hmac, grace_s=grace_s)
+    # read after the update: Citus returns no column that depends on the time
+    await _ROTATE_KEY.execute(tx, tenant_id=tenant_id, id=key_id, new_hmac=secret_hmac, grace_s=grace_s)
+    row = await _READ_KEY.fetchrow(tx, tenant_id=tenant_id, id=key_id)
     return None if row is None else _key(row)
 
 

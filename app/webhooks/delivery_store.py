@@ -123,7 +123,7 @@ _RESUME = Query(
 )
 _OLD = _D.recorded_at < NOW - bindparam("age", type_=Interval)
 _DELETE_OLD = Query(delete_some(webhook_deliveries, _OLD))
-_DELETE_OF = Query(delete_some(webhook_deliveries, *equals(webhook_deliveries, "tenant_id", "webhook_id")))
+_DELETE_OF = Query(delete_some(webhook_deliveries, *equals(webhook_deliveries, "webhook_id"), of_tenant=True))
 _LANES_OF = Query(
     select(_D.lane)
     .distinct()

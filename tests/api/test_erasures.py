@@ -13,7 +13,10 @@ from app.core.ids import format_id, new_uuid, parse_id
 from app.governance.erasures.runner import ErasureRunner
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem
+from tests.support.postgres import earlier
 from tests.support.rows import fetch, rows
+
+AN_HOUR = "interval '1 hour'"
 
 
 async def erase(service: Service, client: Client, **body: Any) -> dict[str, Any]:
@@ -416,7 +419,7 @@ async def test_an_actor_that_becomes_a_participant_during_its_erasure_is_erased_
     conversation = await client.conversation()
     connection = await asyncpg.connect(service.database.superuser)
     await connection.execute(  # its last turn was written long before
-        "update conversation_heads set updated_at = updated_at - interval '1 hour' where conversation_id = $1",
+        f"update conversation_heads set updated_at = {earlier('updated_at', AN_HOUR)} where conversation_id = $1",  # noqa: S608
         parse_id(conversation),
     )
     await connection.close()

@@ -18,6 +18,9 @@ from app.memory.facts.store import FactKey, StoredFact
 from app.memory.schemas import Statement, Tier
 from app.settings.memory import FactSettings
 from tests.support.api import Client, Service, problem
+from tests.support.postgres import earlier
+
+TWO_DAYS = "interval '2 days'"
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
@@ -290,7 +293,7 @@ async def test_tiers_rise_with_evidence_and_what_is_past_its_time_goes(
     assert (short["tier"], kept["tier"]) == ("l1", "l2")
     for column in ("expires_at", "recorded_at", "due_at"):
         await root.execute(
-            f"update facts set {column} = {column} - interval '2 days' where tenant_id = $1",  # noqa: S608
+            f"update facts set {column} = {earlier(column, TWO_DAYS)} where tenant_id = $1",  # noqa: S608
             client.tenant_id,
         )
     assert [one["id"] for one in await facts(client)] == [kept["id"]]

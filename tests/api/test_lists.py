@@ -64,20 +64,20 @@ async def test_a_revision_and_a_streamed_turn_move_a_conversation_up_as_an_appen
 
 
 CROWD = """
-    with given as (
+    insert into conversations (tenant_id, id, project, owner, compaction, facts, created_at, updated_at, active_at)
+    select $1::uuid, gen_random_uuid(), 'p' || n % 2, 'o' || n % 3,
+           '{"strategy": "rolling", "trigger_turns": 50, "trigger_tokens": 8000, "summarizer_model": null}',
+           '{"enabled": false, "redact": true}', listed_at, listed_at, listed_at
+    from (
         select n, date_trunc('milliseconds', now()) - make_interval(secs => (n % 7) * 20 + (n % 11)) as listed_at
         from generate_series(1, 120) n
-    ), made as (
-        insert into conversations (tenant_id, id, project, owner, compaction, facts, created_at, updated_at, active_at)
-        select $1::uuid, gen_random_uuid(), 'p' || n % 2, 'o' || n % 3,
-               '{"strategy": "rolling", "trigger_turns": 50, "trigger_tokens": 8000, "summarizer_model": null}',
-               '{"enabled": false, "redact": true}', listed_at, listed_at, listed_at
-        from given returning tenant_id, id, active_at
-    )
+    ) given
+"""
+CROWD_HEADS = """
     insert into conversation_heads (tenant_id, conversation_id, chain_hash, updated_at, active_at)
-    select m.tenant_id, m.id, '\\x00', now(),
-           case when random() < 0.8 then m.active_at + make_interval(secs => floor(random() * 60)) end
-    from made m
+    select c.tenant_id, c.id, '\\x00', now(),
+           case when random() < 0.8 then c.active_at + make_interval(secs => floor(random() * 60)) end
+    from conversations c where c.tenant_id = $1
 """
 
 
@@ -86,7 +86,8 @@ CROWD = """
 async def test_pages_are_in_the_order_of_the_exact_activity(
     client: Client, connection: "asyncpg.Connection[asyncpg.Record]", order: str, where: dict[str, str]
 ) -> None:
-    await connection.execute(CROWD, client.tenant_id)
+    for statement in (CROWD, CROWD_HEADS):
+        await connection.execute(statement, client.tenant_id)
     for limit in (3, 50, 200):
         found = [one async for some in walk(client, order=order, limit=limit, **where) for one in some]
         keys = [(one["active_at"], one["id"]) for one in found]
@@ -102,7 +103,8 @@ async def test_pages_are_in_the_order_of_the_exact_activity(
 async def test_times_of_activity_narrow_a_search_exactly(
     client: Client, connection: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
-    await connection.execute(CROWD, client.tenant_id)
+    for statement in (CROWD, CROWD_HEADS):
+        await connection.execute(statement, client.tenant_id)
     times = {one["id"]: one["active_at"] for one in await listed(client, limit=200)}
     moment = sorted(times.values())[60]
     for name, expected in (

@@ -281,7 +281,8 @@ async def test_what_deletes_open_turns_waits_for_their_writers_holding_nothing_t
     assert not deleting.done()
     await connection.execute(f"{lock} nowait", client.tenant_id, parse_id(high.id))
     # as whoever ends one does
-    await connection.execute("select 1 from turn_chunks where turn_id = $1 for update nowait", parse_id(low.id))
+    chunks = "select 1 from turn_chunks where tenant_id = $1 and turn_id = $2 for update nowait"
+    await connection.execute(chunks, client.tenant_id, parse_id(low.id))
     await writer.commit()
     await connection.close()
     assert (await deleting).status_code in {200, 204}
@@ -836,7 +837,9 @@ async def locked(service: Service, turn: str) -> AsyncIterator[None]:
     connection = await asyncpg.connect(service.database.superuser)
     try:
         async with connection.transaction():
-            await connection.execute("select 1 from turn_streams where turn_id = $1 for update", parse_id(turn))
+            tenant = await connection.fetchval("select tenant_id from turn_streams where turn_id = $1", parse_id(turn))
+            lock = "select 1 from turn_streams where tenant_id = $1 and turn_id = $2 for update"
+            await connection.execute(lock, tenant, parse_id(turn))
             yield
     finally:
         await connection.close()

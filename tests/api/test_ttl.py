@@ -22,7 +22,7 @@ from app.governance.registry import REGISTRY
 from app.tenancy.schemas import Caller
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.cutting import cut_off_everywhere
-from tests.support.postgres import Servers, clone_template, drop_database, make_template
+from tests.support.postgres import Servers, clone_template, drop_database, earlier, make_template
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +55,20 @@ async def column(connection: Any, conversation: str) -> datetime | None:
 
 async def age(connection: Any, *conversations: str, by_s: int = 7200) -> None:
     """Let time pass for conversations."""
-    ids = [parse_id(one) for one in conversations]
+    ids, by = [parse_id(one) for one in conversations], "$2::interval"
     gone = timedelta(seconds=by_s)
     await connection.execute(
-        """
-        update conversations set updated_at = updated_at - $2::interval, active_at = active_at - $2::interval,
-            expires_at = expires_at - $2::interval
+        f"""
+        update conversations set updated_at = {earlier("updated_at", by)}, active_at = {earlier("active_at", by)},
+            expires_at = {earlier("expires_at", by)}
         where id = any($1::uuid[])
-        """,
+        """,  # noqa: S608
         ids,
         gone,
     )
     await connection.execute(
-        "update conversation_heads set updated_at = updated_at - $2::interval where conversation_id = any($1::uuid[])",
+        f"update conversation_heads set updated_at = {earlier('updated_at', by)}"  # noqa: S608
+        " where conversation_id = any($1::uuid[])",
         ids,
         gone,
     )

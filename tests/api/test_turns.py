@@ -8,6 +8,9 @@ import asyncpg
 import rfc8785
 
 from tests.support.api import Client, Service, problem
+from tests.support.postgres import earlier
+
+TWO_MINUTES = "interval '2 minutes'"
 
 CALL = {"role": "assistant", "tool_calls": [{"id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}]}
 
@@ -218,7 +221,8 @@ async def test_the_activity_of_a_conversation_is_exact_and_its_indexed_copy_is_w
     assert after["updated_at"] > before["updated_at"]
     assert await written() == copy
     await connection.execute(
-        "update conversations set active_at = active_at - interval '2 min' where tenant_id = $1", client.tenant_id
+        f"update conversations set active_at = {earlier('active_at', TWO_MINUTES)} where tenant_id = $1",  # noqa: S608
+        client.tenant_id,
     )
     await client.append(conversation, "three")
     assert await written() > copy

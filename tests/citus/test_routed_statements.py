@@ -8,6 +8,8 @@ from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 
+import asyncpg
+
 from tests.support.api import Client, Service
 from tests.support.command import ROOT, TURNKEEP
 from tests.support.not_on_citus import NOT_ON_CITUS
@@ -65,6 +67,22 @@ async def test_every_statement_goes_to_one_shard_or_its_function_is_listed_with_
     assert len([one for one in sent.values() if one.tenant_id is not None]) > 80, "the statements were recorded"
     spread = await spread_statements(service.database, sent)
     assert [one for one in spread if one.sender not in listed_senders()] == [], describe(spread)
+
+
+async def test_the_functions_of_searches_ask_one_node(client: Client, service: Service) -> None:
+    await client.append(await client.conversation(), "a parrot", "another parrot", "a tortoise")
+    scope = "'{turn}', null, null, null, null, null, null, null, null, null"
+    connection = await asyncpg.connect(service.database.app)
+    try:
+        async with connection.transaction():
+            await connection.execute(f"set local app.tenant = '{client.tenant_id}'")
+            await connection.execute("set local citus.multi_task_query_log_level = 'error'")
+            counted = await connection.fetch(f"select * from count_in_scope('{{parrot,tortoise}}', {scope})")  # noqa: S608
+            matched = await connection.fetch(f"select * from match_in_scope('parrot', 10, {scope})")  # noqa: S608
+    finally:
+        await connection.close()
+    assert [tuple(row) for row in counted] == [(1, 2), (2, 1)]
+    assert len(matched) == 2
 
 
 def test_every_listed_function_is_one_of_the_application() -> None:

@@ -77,7 +77,7 @@ class CitusNodes:
             data = self.folder / f"data-{place}"
             self._run(
                 "initdb", "-D", str(data), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C",
-                "--no-sync",
+                "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-sync",
             )  # fmt: skip
             with (data / "postgresql.conf").open("a") as file:
                 file.write(_SETTINGS + self._plugins())

@@ -7,6 +7,7 @@ the password of the URL, if it has one.
 
 import hashlib
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -161,7 +162,9 @@ async def clone_template(servers: Servers, name: str) -> TestDatabase:
             connection,
             f"create database {name} template {template_name()} owner {schema.OWNER_ROLE}",
             f"revoke connect, temporary on database {name} from public",
-            f"grant connect on database {name} to {APP_ROLE}, {OPS_ROLE}",
+            f"grant connect on database {name} to {APP_ROLE}, {OPS_ROLE}"
+            # the coordinator enters the nodes as the role of a search, too
+            + (f", {SEARCH_ROLE}" if servers.workers else ""),
         )
         if servers.workers:  # which a clone does not take over
             for setting, value in distribution.SESSION_SETTINGS.items():
@@ -214,6 +217,16 @@ async def fetch_as_superuser(database: TestDatabase, sql: str, *args: object) ->
         return await connection.fetch(sql, *args)
     finally:
         await connection.close()
+
+
+def on_citus() -> bool:
+    """Whether the whole run is on the nodes of a Citus."""
+    return WORKERS_VARIABLE in os.environ
+
+
+def without_shard(name: str) -> str:
+    """A name without the number of the shard that a node of Citus adds."""
+    return re.sub(r"_\d{6}$", "", name)
 
 
 def earlier(column: str, by: str) -> str:

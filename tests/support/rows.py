@@ -1,4 +1,4 @@
-"""Rows as they are stored, read as superuser, and a digest of all rows of a tenant, to show that nothing was written."""
+"""Rows as they are stored, read as superuser; a digest of all rows of a tenant, to show that nothing was written."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -7,6 +7,9 @@ from contextvars import ContextVar
 import asyncpg
 import pytest
 
+from tests.support.postgres import on_citus
+
+_DROPPING_SPACES = "select s.id from embedding_spaces s where s.state = 'dropping'"
 _COUNTING: ContextVar[list[str] | None] = ContextVar("counting", default=None)
 
 
@@ -23,12 +26,12 @@ def counted_statements() -> Iterator[list[str]]:
 
     async def count_prepared(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
         if _COUNTING.get() is sent:
-            sent.append(" ".join(query.split()))
+            _add(sent, query)
         return await prepared(self, query, *args, **options)
 
     async def count_simple(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
         if not args and _COUNTING.get() is sent:  # with arguments it goes on to the other
-            sent.append(" ".join(query.split()))
+            _add(sent, query)
         return await simple(self, query, *args, **options)
 
     patch.setattr(asyncpg.Connection, "_execute", count_prepared)
@@ -38,6 +41,21 @@ def counted_statements() -> Iterator[list[str]]:
     finally:
         patch.undo()
         _COUNTING.reset(counting)
+
+
+def _add(sent: list[str], query: str) -> None:
+    """Add a statement; on a Citus, those that only it needs belong to the one before."""
+    text = " ".join(query.split())
+    if on_citus() and sent and (text == _DROPPING_SPACES or _is_setting(text, after=sent[-1])):
+        sent[-1] += f"; {text}" if text.startswith("set ") else ""
+    else:
+        sent.append(text)
+
+
+def _is_setting(text: str, *, after: str) -> bool:
+    """Whether a message sets on the nodes what else is set with `begin`, or by the session."""
+    is_plan = text.startswith("set local plan_cache_mode")
+    return text.startswith("set local ") and not is_plan and after.startswith(("begin", "set local "))
 
 
 def first_words(statements: list[str]) -> list[str]:

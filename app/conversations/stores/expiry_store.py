@@ -95,9 +95,7 @@ _LOCK_TURNS = Query(
 )
 _DELETE_TURNS = Query(delete(turns).where(*equals(turns, "tenant_id"), is_any(turns.c.id, "ids")))
 _DELETE_RESPONSES = Query(delete(responses).where(*equals(responses, "tenant_id"), is_any(responses.c.turn_id, "ids")))
-_DELETE_SUMMARIES = Query(
-    delete_some(summaries, *equals(summaries, "tenant_id"), is_any(summaries.c.conversation_id, "ids"))
-)
+_DELETE_SUMMARIES = Query(delete_some(summaries, is_any(summaries.c.conversation_id, "ids"), of_tenant=True))
 _DELETE_HEADS = Query(delete(conversation_heads).where(*_OF_HEADS))
 _DELETE_CONVERSATIONS = Query(delete(conversations).where(*_OF_CONVERSATIONS))
 _LOCK_HIDDEN = Query(

@@ -250,7 +250,7 @@ async def begin_drop(tx: Transaction, tenant_id: TenantId, conversation_id: Conv
     """Record that the vectors of a locked conversation are being dropped."""
     await tx.execute(
         """
-        update conversation_heads set vectors = 'dropped', vectors_at = clock_timestamp()
+        update conversation_heads set vectors = 'dropped', vectors_at = statement_timestamp()
         where tenant_id = $1 and conversation_id = $2 and vectors = 'kept'
         """,
         tenant_id,
@@ -278,7 +278,7 @@ async def begin_rebuild(tx: Transaction, tenant_id: TenantId, conversation_ids: 
             where tenant_id = $1 and conversation_id = any($2::uuid[]) and vectors <> 'kept' and deleting_at is null
             order by conversation_id for update skip locked
         )
-        update conversation_heads h set vectors = 'rebuilding', vectors_at = clock_timestamp() from picked p
+        update conversation_heads h set vectors = 'rebuilding', vectors_at = statement_timestamp() from picked p
         where h.tenant_id = $1 and h.conversation_id = p.conversation_id
         returning h.conversation_id
         """,
@@ -292,7 +292,7 @@ async def end_rebuild(tx: Transaction, tenant_id: TenantId, conversation_id: Con
     """Record that every dropped vector of a locked conversation has a job that makes it."""
     await tx.execute(
         """
-        update conversation_heads set vectors = 'kept', vectors_at = clock_timestamp()
+        update conversation_heads set vectors = 'kept', vectors_at = statement_timestamp()
         where tenant_id = $1 and conversation_id = $2
         """,
         tenant_id,

@@ -64,6 +64,9 @@ begin
     return new;
 end $$
 """
+# A setting is no value that a statement is sent to one node by, but a variable is.
+_TENANT_SETTING: Final = "nullif(current_setting('app.tenant', true), '')::uuid"
+_TENANT_VARIABLE: Final = "of_tenant"
 # The shard has another number on each node that it is moved to.
 _SHARD_OF_TENANT: Final = """
 create or replace function shard_of_tenant(of_tenant uuid) returns oid language sql stable as $$
@@ -117,6 +120,8 @@ async def distribute(owner_url: str) -> list[str]:
         if tables:
             async with connection.transaction():
                 await _distribute(connection, tables)
+        async with connection.transaction():
+            await _route_searches(connection)
     finally:
         await connection.close()
     return [table.name for table in tables]
@@ -194,6 +199,32 @@ async def _distribute(connection: Connection, tables: Sequence[_Table]) -> None:
         await connection.execute(statement)
     for key in keys:
         await connection.execute(f"alter table {key.table} add constraint {key.name} {key.definition}")
+
+
+async def _route_searches(connection: Connection) -> None:
+    """Let the functions of searches ask one node: they compare with a variable, no longer with a setting."""
+    found = await connection.fetch(
+        """
+        select pg_get_functiondef(p.oid) as definition, p.prosrc as body
+        from pg_proc p join pg_language l on l.oid = p.prolang
+        where p.pronamespace = current_schema()::regnamespace and p.proowner = $1::text::regrole
+          and l.lanname = 'sql' and p.proretset and strpos(p.prosrc, $2) > 0
+        """,
+        SEARCH_ROLE,
+        _TENANT_SETTING,
+    )
+    if not found:
+        return
+    schema = await connection.fetchval("select quote_ident(current_schema())")
+    # who replaces a function keeps its owner, and needs the owner's right to create
+    await connection.execute(f"grant create on schema {schema} to {SEARCH_ROLE}")
+    for row in found:
+        routed = row["body"].replace(_TENANT_SETTING, _TENANT_VARIABLE)
+        variable = f"{_TENANT_VARIABLE} constant uuid := {_TENANT_SETTING}"
+        block = f"\ndeclare\n    {variable};\nbegin\n    return query {routed};\nend\n"
+        definition = row["definition"].replace(row["body"], block).replace("LANGUAGE sql", "LANGUAGE plpgsql", 1)
+        await connection.execute(definition)
+    await connection.execute(f"revoke create on schema {schema} from {SEARCH_ROLE}")
 
 
 async def _foreign_keys(connection: Connection, tables: Sequence[str]) -> list[_ForeignKey]:

@@ -164,11 +164,18 @@ def seconds(value: ColumnElement[int]) -> ColumnElement[timedelta]:
     return func.make_interval(0, 0, 0, 0, 0, 0, value, type_=Interval)
 
 
-def delete_some(table: Table, *conditions: ColumnElement[bool], skip_locked: bool = False) -> Delete:
-    """Return the deletion of up to `limit` rows; with `skip_locked` rows that another transaction locks are left."""
-    some = select(*table.primary_key).where(*conditions).limit(bindparam("limit"))
+def delete_some(
+    table: Table, *conditions: ColumnElement[bool], of_tenant: bool = False, skip_locked: bool = False
+) -> Delete:
+    """Return the deletion of up to `limit` rows.
+
+    With `of_tenant` rows of the tenant `tenant_id`: both parts of the statement name it, so that it goes to one node of
+    Citus. With `skip_locked` rows that another transaction locks are left.
+    """
+    tenant = equals(table, "tenant_id") if of_tenant else []
+    some = select(*table.primary_key).where(*tenant, *conditions).limit(bindparam("limit"))
     chosen = (some.with_for_update(skip_locked=True) if skip_locked else some).subquery("chosen")
-    return delete(table).where(*(column == chosen.c[column.name] for column in table.primary_key))
+    return delete(table).where(*tenant, *(column == chosen.c[column.name] for column in table.primary_key))
 
 
 def is_any(column: ColumnElement[ValueT], name: str) -> ColumnElement[bool]:

@@ -9,7 +9,7 @@ from typing import Final, cast
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import ClauseElement, DateTime, Uuid, any_, bindparam, delete, func, not_, select, update
+from sqlalchemy import ClauseElement, ColumnElement, DateTime, Uuid, any_, bindparam, delete, func, not_, select, update
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
@@ -173,12 +173,12 @@ def tenant_tables() -> Sequence[str]:
 def _delete_of_tenant(table: frozenset[str]) -> ClauseElement:
     (name,) = table
     of = METADATA.tables[name]
-    conditions = [of.c.tenant_id == bindparam("tenant_id")]
+    conditions: list[ColumnElement[bool]] = []
     if name == "operations":
         conditions.append(of.c.id != bindparam("kept"))
     if name == "jobs":
         conditions.append(not_(bindparam("kept", type_=Uuid) == any_(of.c.subject_ids)))
-    return delete_some(of, *conditions)
+    return delete_some(of, *conditions, of_tenant=True)
 
 
 async def delete_of_tenant(tx: Transaction, tenant_id: TenantId, table: str, *, kept: UUID, limit: int) -> int:
@@ -214,12 +214,17 @@ async def remove_owner_of_keys(tx: Transaction, tenant_id: TenantId, owner: str)
 
     Return the number of changed keys.
     """
-    return await tx.execute(
+    # two statements: a function of the time may not stand in `case` on Citus
+    await tx.execute(
         """
-        update api_keys set owners = array_remove(owners, $2),
-            revoked_at = case when owners <@ array[$2] then coalesce(revoked_at, now()) else revoked_at end
-        where tenant_id = $1 and $2 = any(owners)
+        update api_keys set revoked_at = now()
+        where tenant_id = $1 and $2 = any(owners) and owners <@ array[$2] and revoked_at is null
         """,
+        tenant_id,
+        owner,
+    )
+    return await tx.execute(
+        "update api_keys set owners = array_remove(owners, $2) where tenant_id = $1 and $2 = any(owners)",
         tenant_id,
         owner,
     )

@@ -74,7 +74,14 @@ async def read_searched_space(tx: Transaction) -> SearchedSpace:
 
 async def lock_spaces(tx: Transaction) -> None:
     """Lock the spaces against other changes until the transaction ends."""
+    await _use_one_connection_to_each_node(tx)
     await tx.execute("select pg_advisory_xact_lock($1::bigint)", _LOCK)
+
+
+async def _use_one_connection_to_each_node(tx: Transaction) -> None:
+    """Let the transaction change spaces after a statement of all tenants: Citus refuses that after a parallel one."""
+    if tx.is_distributed:
+        await tx.execute("set local citus.multi_shard_modify_mode = 'sequential'")
 
 
 async def set_searched_space(tx: Transaction, *, space_id: int | None, previous_id: int | None) -> None:
@@ -83,7 +90,7 @@ async def set_searched_space(tx: Transaction, *, space_id: int | None, previous_
         """
         insert into searched_space (space_id, previous_id) values ($1, $2)
         on conflict (id) do update set space_id = excluded.space_id, previous_id = excluded.previous_id,
-            changed_at = now()
+            changed_at = excluded.changed_at
         """,
         space_id,
         previous_id,
@@ -237,6 +244,7 @@ async def drop_vectors(tx: Transaction, space_id: int, *, after: tuple[UUID, UUI
 
 async def _drop_on_nodes(tx: Transaction, space_id: int, *, after: tuple[UUID, UUID], limit: int) -> DropStep:
     """Delete as `drop_vectors`, where the entries are on several nodes: find them on all nodes first."""
+    await _use_one_connection_to_each_node(tx)
     walked = await tx.fetch(
         """
         select tenant_id, entry_id from index_entries where (tenant_id, entry_id) > ($1::uuid, $2::uuid)

@@ -194,7 +194,7 @@ async def delete(tx: Transaction, tenant_id: TenantId, memory_id: UUID) -> bool:
 
 @compiled
 def _some(filters: frozenset[str]) -> ClauseElement:
-    chosen = delete_some(memories, *equals(memories, *sorted(filters)))
+    chosen = delete_some(memories, *equals(memories, *sorted(filters - {"tenant_id"})), of_tenant=True)
     return chosen.returning(_M.id)
 
 

@@ -76,7 +76,7 @@ async def write_limits(tx: Transaction, tenant_id: TenantId, limits: TenantLimit
             insert into tenant_limits (tenant_id, rates, quotas)
             select tenant_id, $2::jsonb, $3::jsonb from tenants where tenant_id = $1
             on conflict (tenant_id) do update
-            set rates = excluded.rates, quotas = excluded.quotas, updated_at = now()
+            set rates = excluded.rates, quotas = excluded.quotas, updated_at = excluded.updated_at
             """,
             tenant_id,
             limits.rates.model_dump_json(exclude_none=True),

@@ -493,11 +493,13 @@ async def test_a_step_of_the_sweep_reads_a_bounded_number_of_conversations(clien
     assert max(read) <= 10, plans
 
 
-def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+def nodes(plan: Any) -> list[dict[str, Any]]:
     """The nodes of a plan, and of its parts on the shards of a Citus."""
-    tasks = plan.get("Distributed Query", {}).get("Job", {}).get("Tasks", [])
-    parts = [*plan.get("Plans", []), *(remote["Plan"] for task in tasks for (remote,) in task["Remote Plan"])]
-    return [plan, *[node for part in parts for node in nodes(part)]]
+    if isinstance(plan, list):
+        return [node for part in plan for node in nodes(part)]
+    if not isinstance(plan, dict):
+        return []
+    return [*([plan] if "Node Type" in plan else []), *nodes(list(plan.values()))]
 
 
 async def test_erasure_retention_and_the_trash_take_dropped_conversations(

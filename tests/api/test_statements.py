@@ -214,7 +214,7 @@ async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
     """
     tenant, small, other = [(await service.new_tenant()).tenant_id for _ in range(3)]
     connection = await asyncpg.connect(service.database.superuser)
-    shard = "select get_shard_id_for_distribution_column('conversations', $1)"
+    shard = "select get_shard_id_for_distribution_column('conversations', $1::uuid)"
     # on a Citus in the same shard: tables of other shards do not matter
     while on_citus() and await connection.fetchval(shard, other) != await connection.fetchval(shard, tenant):
         other = (await service.new_tenant()).tenant_id

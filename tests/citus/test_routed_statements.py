@@ -10,9 +10,12 @@ from pathlib import Path
 
 import asyncpg
 
+from app.core.database.schema import OWNER_ROLE
+from app.core.database.transactions import APP_ROLE, OPS_ROLE
 from tests.support.api import Client, Service
 from tests.support.command import ROOT, TURNKEEP
 from tests.support.not_on_citus import NOT_ON_CITUS
+from tests.support.postgres import fetch_as_superuser
 from tests.support.routing import describe, listed_senders, recorded_statements, spread_statements
 
 
@@ -70,14 +73,14 @@ async def test_every_statement_goes_to_one_shard_or_its_function_is_listed_with_
 
 
 async def test_the_functions_of_searches_ask_one_node(client: Client, service: Service) -> None:
-    await client.append(await client.conversation(), "a parrot", "another parrot", "a tortoise")
+    await client.append(await client.conversation(), "a parrot", "another parrot", "an owl")
     scope = "'{turn}', null, null, null, null, null, null, null, null, null"
     connection = await asyncpg.connect(service.database.app)
     try:
         async with connection.transaction():
             await connection.execute(f"set local app.tenant = '{client.tenant_id}'")
             await connection.execute("set local citus.multi_task_query_log_level = 'error'")
-            counted = await connection.fetch(f"select * from count_in_scope('{{parrot,tortoise}}', {scope})")  # noqa: S608
+            counted = await connection.fetch(f"select * from count_in_scope('{{parrot,owl}}', {scope})")  # noqa: S608
             matched = await connection.fetch(f"select * from match_in_scope('parrot', 10, {scope})")  # noqa: S608
     finally:
         await connection.close()
@@ -102,6 +105,8 @@ def test_every_test_that_is_left_out_on_citus_exists() -> None:
 
 async def test_the_invariants_hold_for_what_was_used(client: Client, service: Service, tmp_path: Path) -> None:
     await walk(client, service)
+    # the login of an operator takes each role
+    await fetch_as_superuser(service.database, f"grant {APP_ROLE}, {OPS_ROLE} to {OWNER_ROLE}")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TURNKEEP_", "DATABASE_URL"))}
     done = await asyncio.to_thread(
         subprocess.run,

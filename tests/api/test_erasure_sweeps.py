@@ -5,10 +5,12 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import asyncpg
 import pytest
 
 from app.core.ids import format_id, parse_id
 from app.governance.erasures.runner import ErasureRunner
+from app.governance.registry import REGISTRY
 from app.tenancy.schemas import Scope, job_caller
 from tests.support.api import Client, Service
 from tests.support.rows import fetch, rows
@@ -148,3 +150,62 @@ async def test_what_a_cancelled_erasure_has_hidden_is_deleted_by_the_next_sweep(
     await service.container.governance.purger.sweep()
     assert [await rows(service, client, table) for table in ("conversations", "turns", "index_entries")] == [0, 0, 0]
     assert (await client.post("/v1/conversations", json={"id": conversation})).status_code == 201
+
+
+async def test_a_sweep_deletes_no_row_of_another_tenant_with_the_same_ids_in_all_tables(
+    service: Service, client: Client, other: Client
+) -> None:
+    """The steps run as the ops role, which row-level security does not limit."""
+    conversation = await client.conversation(owner="ann", compaction={"trigger_turns": 3})
+    turns = await client.append(conversation, *[f"cup {number} of tea" for number in range(6)])
+    path = f"/v1/conversations/{conversation}"
+    assert (await client.post(f"{path}/summaries", json={})).status_code == 200
+    opened = await client.post(f"{path}/turns/open", json={"turn": {"role": "assistant"}})
+    chunks = f"{path}/turns/{opened.json()['turn']['id']}/chunks?durable=true"
+    assert (await client.post(chunks, json={"offset": 0, "delta": "x"})).status_code == 200
+    source = {"source_turn_ids": [turns["turns"][0]["id"]]}
+    fact = {"subject": "ann", "predicate": "likes", "object": "tea", **source}
+    assert (await client.post("/v1/facts", json=fact)).status_code in {200, 201}
+    await service.run_jobs()
+    copied = await copy_rows(service, client, other)
+    assert {"turns", "summaries", "turn_chunks", "facts", "fact_evidence", "index_entries"} <= copied.keys()
+    await fetch(
+        service,
+        "update conversation_heads set deleting_at = now() where tenant_id = $1 and conversation_id = $2",
+        client.tenant_id,
+        parse_id(conversation),
+    )
+    sql = "update conversations set expires_at = now() where tenant_id = $1"
+    await fetch(service, sql, client.tenant_id)
+    await service.container.governance.purger.sweep()
+    assert [await rows(service, client, table) for table in ("conversations", "turns", "facts")] == [0, 0, 0]
+    assert {table: await rows(service, other, table) for table in copied} == copied
+
+
+async def copy_rows(service: Service, client: Client, other: Client) -> dict[str, int]:
+    """Give another tenant a copy of every row of the tables of a conversation; return their numbers."""
+    connection = await asyncpg.connect(service.database.superuser)
+    copied: dict[str, int] = {}
+    try:
+        async with connection.transaction():
+            await connection.execute("set local session_replication_role = replica")
+            for table in REGISTRY:
+                columns = ", ".join(
+                    f'"{row["name"]}"'
+                    for row in await connection.fetch(
+                        "select attname as name from pg_attribute where attrelid = $1::text::regclass and attnum > 0"
+                        " and not attisdropped and attgenerated = '' and attidentity = '' and attname <> 'tenant_id'",
+                        table,
+                    )
+                )
+                done = await connection.execute(
+                    f"insert into {table} (tenant_id, {columns})"  # noqa: S608
+                    f" select $2, {columns} from {table} where tenant_id = $1",
+                    client.tenant_id,
+                    other.tenant_id,
+                )
+                if count := int(done.split()[-1]):
+                    copied[table] = count
+    finally:
+        await connection.close()
+    return copied

@@ -15,6 +15,7 @@ from app.core.ids import format_id
 from app.core.telemetry import configure_logging
 from app.routers.http import early_refusals
 from app.routers.http.early_refusals import MAX_AT_ONCE, MAX_BODY_BYTES, EarlyRefusals
+from app.routers.http.middleware import AddressCheck
 from app.routers.http.uvicorn_protocols import BoundedProtocol
 from app.settings import Settings
 from tests.support.api import Client, Service, open_service
@@ -199,14 +200,10 @@ async def test_every_other_call_goes_to_the_application(full: Full) -> None:
 
 async def test_the_port_of_the_metrics_has_nothing_else(full: Full) -> None:
     settings = full.service.settings
-    full.service.app.state.settings = settings.model_copy(
-        update={"telemetry": settings.telemetry.model_copy(update={"metrics_port": full.port})}
-    )
-    try:
-        async with full.wire() as wire:
-            await wire.ask(full.one, full.turns)
-    finally:
-        full.service.app.state.settings = settings
+    telemetry = settings.telemetry.model_copy(update={"metrics_port": full.port})
+    full.service.app.state.address_check = AddressCheck(settings.model_copy(update={"telemetry": telemetry}))
+    async with full.wire() as wire:
+        await wire.ask(full.one, full.turns)
     assert full.seen == ["passed on"]
 
 

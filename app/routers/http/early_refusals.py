@@ -23,12 +23,10 @@ from app.diagnostics.service import FinishedCall, Monitor
 from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import token_of
 from app.routers.http.metrics import HttpMetrics
-from app.routers.http.middleware import REQUEST_ID_HEADER, answer_headers, valid_request_id
+from app.routers.http.middleware import REQUEST_ID_HEADER, AddressCheck, answer_headers, valid_request_id
 from app.routers.http.problems import PROBLEM_MEDIA_TYPE, problem_of, status_of
 from app.routers.http.rates import class_of, rate_fields
 from app.routers.http.route_index import RouteIndex
-from app.settings import Settings
-from app.settings.hosts import accepts_host
 from app.tenancy.limits.schemas import WITHOUT_SLOT, overloaded
 from app.tenancy.schemas import Caller
 
@@ -37,6 +35,7 @@ MAX_AT_ONCE: Final = 16
 MAX_BODY_BYTES: Final = 64 * 2**10
 """Largest declared body of a call that is refused here: it arrives after the answer, and is discarded."""
 _LENGTH_DIGITS: Final = 8
+"""A longer length, such as one with zeros before it, goes to the application."""
 _LOG_S: Final = 1.0
 _API: Final = b"/v1/"
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
@@ -56,7 +55,6 @@ class EarlyRefusals:
         self._app = app
         self._at_once = 0
         self._unlogged: Counter[tuple[TenantId, KeyId]] = Counter()
-        self._last_host: bytes | None = None
         error = overloaded()
         self._status = status_of(error)
         text = problem_of(_ID_PLACE, error, status=self._status, fields=()).model_dump_json()
@@ -75,14 +73,15 @@ class EarlyRefusals:
         if container is None or not container.tenancy.slots.is_awaited or self._at_once >= MAX_AT_ONCE:
             return None
         given = _plain_headers(headers)
-        if given is None or method not in _METHODS or not target.startswith(_API) or not self._is_for_us(given, port):
+        if given is None or method not in _METHODS or not target.startswith(_API):
             return None
         tenancy = container.tenancy
         token = token_of(_text(given, b"authorization"), _text(given, b"x-api-key") or None)
         caller = None if token is None else tenancy.checked_caller(token)
         if caller is None or not tenancy.slots.is_full(caller.key_tenant_id):
             return None
-        route = self._route(method, target)
+        path = target.partition(b"?")[0].decode("ascii", "replace")
+        route = self._route(method, path) if self._is_for_us(path, given.get(b"host"), port) else None
         if route is None or (rate_class := class_of(route.name, method)) in WITHOUT_SLOT:
             return None
         status = tenancy.rates.take(caller, rate_class)
@@ -94,28 +93,17 @@ class EarlyRefusals:
             route=route.path_format, route_class=rate_class.value, status=self._status, duration_s=None,
             record=CallRecord(),
         ))  # fmt: skip
-        fields = [*answer_headers(target.decode("latin-1"), request_id).items(), *rate_fields(status)]
+        fields = [*answer_headers(path, request_id).items(), *rate_fields(status)]
         if deprecations.has_deprecated_routes():
             fields += deprecations.deprecation_headers(method, route.path_format)
         return self._refusal(request_id, fields)
 
-    def _is_for_us(self, headers: Mapping[bytes, bytes], port: int | None) -> bool:
-        """Return whether a call may be answered on this port and to this host, as `RequestMiddleware` decides it."""
-        settings = cast("Settings", self._app.state.settings)
-        host = headers.get(b"host")
-        if host is None or (port is not None and port == settings.telemetry.metrics_port):
-            return False
-        if host != self._last_host:
-            given = host.decode("latin-1").strip(" \t")
-            allowed, bound_to = settings.browsers.allowed_hosts, settings.server.host
-            if not accepts_host([given], allowed=allowed, bound_to=bound_to):
-                return False
-            self._last_host = host
-        return True
+    def _is_for_us(self, path: str, host: bytes | None, port: int | None) -> bool:
+        addresses = cast("AddressCheck", self._app.state.address_check)
+        return host is not None and addresses.refusal(path, [host], port) is None
 
-    def _route(self, method: str, target: bytes) -> APIRoute | None:
+    def _route(self, method: str, path: str) -> APIRoute | None:
         """Return the route of a call if it takes a slot."""
-        path = target.partition(b"?")[0].decode("ascii", "replace")
         if "%" in path:
             return None
         index = cast("RouteIndex", self._app.router.middleware_stack)

@@ -78,6 +78,7 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
     app.state.bytes_in_flight = bytes_in_flight
     app.state.monitor = monitor
     app.state.http_metrics = HttpMetrics(registry)
+    app.state.address_check = AddressCheck(settings)
     gauge = Gauge("turnkeep_request_bytes_in_flight", "Bytes of request bodies being worked on.", registry=registry)
     gauge.set_function(lambda: float(bytes_in_flight.used))
     app.add_middleware(
@@ -102,10 +103,40 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
     app.add_middleware(
         RequestMiddleware,
         metrics=app.state.http_metrics,
-        allowed_hosts=settings.browsers.allowed_hosts,
-        bound_to=settings.server.host,
-        metrics_port=settings.telemetry.metrics_port,
+        addresses=app.state.address_check,
     )
+
+
+class AddressCheck:
+    """Refuses connections that are addressed to another server, or to a port that does not serve their path."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._allowed_hosts = settings.browsers.allowed_hosts
+        self._bound_to = settings.server.host
+        self._metrics_port = settings.telemetry.metrics_port
+        self._last_host: bytes | None = None
+        """The `Host` that was accepted last: nearly all requests have the same."""
+
+    def refusal(self, path: str, hosts: Sequence[bytes], port: int | None) -> AppError | None:
+        """Return the error for a connection with these `Host` headers on a port, or None."""
+        if path in _PROBES:
+            return None
+        if path != _METRICS and not self._accepts(hosts):
+            return Forbidden(
+                "host_not_allowed", "This server does not answer to this Host: see TURNKEEP_ALLOWED_HOSTS."
+            )
+        if self._metrics_port is not None and (path == _METRICS) is not (port == self._metrics_port):
+            return NotFound("route_not_found", ERROR_CODES["route_not_found"])
+        return None
+
+    def _accepts(self, hosts: Sequence[bytes]) -> bool:
+        if len(hosts) == 1 and hosts[0] == self._last_host:
+            return True
+        given = [one.decode("latin-1").strip(" \t") for one in hosts]
+        is_accepted = accepts_host(given, allowed=self._allowed_hosts, bound_to=self._bound_to)
+        if is_accepted and len(hosts) == 1:
+            self._last_host = hosts[0]
+        return is_accepted
 
 
 class _Ended(NamedTuple):
@@ -134,17 +165,10 @@ class RequestMiddleware:
        and nothing else there except the health probes.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, metrics: HttpMetrics, allowed_hosts: Sequence[str] | None,
-        bound_to: str, metrics_port: int | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, app: ASGIApp, *, metrics: HttpMetrics, addresses: AddressCheck) -> None:
         self.app = app
         self._metrics = metrics
-        self._allowed_hosts = allowed_hosts
-        self._bound_to = bound_to
-        self._metrics_port = metrics_port
-        self._last_host: bytes | None = None
-        """The `Host` that was accepted last: nearly all requests have the same."""
+        self._addresses = addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a connection on, or refuse it."""
@@ -174,7 +198,8 @@ class RequestMiddleware:
         bound = bind_contextvars(request_id=request_id)
         with recorded_call() as record:
             try:
-                if (error := self._refusal(scope, path, hosts)) is None:
+                _, port = cast("tuple[str, int | None]", scope.get("server") or ("", None))
+                if (error := self._addresses.refusal(path, hosts, port)) is None:
                     with audited_request(request_id):
                         await self.app(scope, receive, send_with_headers)
                 else:
@@ -184,29 +209,6 @@ class RequestMiddleware:
                     ended = _Ended(path, status, time.perf_counter() - started, is_stream)
                     self._finish(scope, app, ended, record)
                 reset_contextvars(**bound)
-
-    def _refusal(self, scope: Scope, path: str, hosts: Sequence[bytes]) -> AppError | None:
-        """Return the error for a connection for another host or on the wrong port, or None."""
-        if path in _PROBES:
-            return None
-        if path != _METRICS and not self._accepts(hosts):
-            return Forbidden(
-                "host_not_allowed", "This server does not answer to this Host: see TURNKEEP_ALLOWED_HOSTS."
-            )
-        if self._metrics_port is not None:
-            _, port = cast("tuple[str, int | None]", scope.get("server") or ("", None))
-            if (path == _METRICS) is not (port == self._metrics_port):
-                return NotFound("route_not_found", ERROR_CODES["route_not_found"])
-        return None
-
-    def _accepts(self, hosts: Sequence[bytes]) -> bool:
-        if len(hosts) == 1 and hosts[0] == self._last_host:
-            return True
-        given = [one.decode("latin-1").strip(" \t") for one in hosts]
-        is_accepted = accepts_host(given, allowed=self._allowed_hosts, bound_to=self._bound_to)
-        if is_accepted and len(hosts) == 1:
-            self._last_host = hosts[0]
-        return is_accepted
 
     def _finish(self, scope: Scope, app: FastAPI, ended: "_Ended", record: CallRecord) -> None:
         method = scope["method"] if scope["method"] in _KNOWN_METHODS else OTHER

@@ -1008,7 +1008,7 @@ async def filled(two: Two, service: Service, tables: list[str]) -> Two:
 HIDDEN = {"audit_days"}
 
 
-# Citus refuses to move a row to another tenant, or to store one without, whoever asks
+# Citus refuses every role to move a row to another tenant, or to store a row without a tenant
 REFUSALS: tuple[type[asyncpg.PostgresError], ...] = (
     (asyncpg.InsufficientPrivilegeError, asyncpg.FeatureNotSupportedError, asyncpg.NullValueNotAllowedError)
     if on_citus()

@@ -36,6 +36,7 @@ _STATE: Final = "growth.json"
 _SENTENCE_VECTORS: Final = "growth-sentences.npy"
 _MAX_VECTORS: Final = 10_000
 _MANY: Final = 50_000
+_TRIES: Final = 5
 
 
 class LoadState(BaseModel):
@@ -216,9 +217,13 @@ class Loader:
         ]
         if large:
             started = time.perf_counter()
-            async with self._container.ops.across_tenants() as tx:
-                await ann.schedule(tx, large)
-            await ann.index_due()
+            for _ in range(_TRIES):  # on a busy machine, a step may fail: the next one goes on after it
+                async with self._container.ops.across_tenants() as tx:
+                    if not await ann.schedule(tx, large):
+                        break
+                await ann.index_due()
+            else:
+                raise RuntimeError(f"{len(large)} tenants are not in the vector index after {_TRIES} tries")
             self._state.index_s = (self._state.index_s or 0.0) + time.perf_counter() - started
             self._state.save(self._root)
         return len(large)

@@ -21,6 +21,10 @@ NOT_ON_CITUS: Mapping[str, str] = {
     "api/test_owners.py::test_what_is_written_while_a_conversation_is_claimed_gets_its_owner": (
         "who waits for a lock is seen on the node only"
     ),
+    "api/test_lists.py::test_heads_have_no_index_but_their_key_and_their_updates_stay_hot": (
+        "updates are counted on the node only"
+    ),
+    "api/test_statements.py::test_appends_leave_the_head_hot": "updates are counted on the node only",
 }
 """Tests, as `file::function` below `tests`, and why Citus cannot do what they look at."""
 

@@ -44,18 +44,22 @@ def counted_statements() -> Iterator[list[str]]:
 
 
 def _add(sent: list[str], query: str) -> None:
-    """Add a statement; on a Citus, those that only it needs belong to the one before."""
+    """Add a statement; on a Citus, those that only it needs belong to the last `begin` or setting before.
+
+    Other transactions may have sent something between the two.
+    """
     text = " ".join(query.split())
-    if on_citus() and sent and (text == _DROPPING_SPACES or _is_setting(text, after=sent[-1])):
-        sent[-1] += f"; {text}" if text.startswith("set ") else ""
+    before = [at for at, one in enumerate(sent) if one.startswith(("begin", "set local "))]
+    if on_citus() and before and _only_citus_needs(text):
+        sent[before[-1]] += f"; {text}" if text.startswith("set ") else ""
     else:
         sent.append(text)
 
 
-def _is_setting(text: str, *, after: str) -> bool:
-    """Whether a message sets on the nodes what else is set with `begin`, or by the session."""
-    is_plan = text.startswith("set local plan_cache_mode")
-    return text.startswith("set local ") and not is_plan and after.startswith(("begin", "set local "))
+def _only_citus_needs(text: str) -> bool:
+    """Whether a message asks for what is remembered elsewhere, or sets what else is set with `begin` or the session."""
+    is_setting = text.startswith("set local ") and not text.startswith("set local plan_cache_mode")
+    return is_setting or text == _DROPPING_SPACES
 
 
 def first_words(statements: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from app.formats.schemas import Role
 from app.index.analyser.cues import asks_what_was_said, is_about_oneself, question_cues
 from app.index.analyser.words import words
 from app.index.schemas import EntryKind, SearchCandidate, SearchResult
-from app.recall.scoring import DEFAULT_WEIGHTS, EntryFeatures, RankingWeights, Scores, score
+from app.recall.scoring import DEFAULT_WEIGHTS, EntryFeatures, Floats, RankingWeights, Scores, score
 
 # bounds the work per name, since there may be thousands of names
 _FIRST_CHARACTERS = 64
@@ -26,6 +26,7 @@ _ROLE_NAMES = frozenset(role.value for role in Role)
 
 _KINDS: Final = tuple(EntryKind)
 _SCORE_DIGITS: Final = 6
+_BLOCK: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Ranking:
         if len(hits) > k:
             # those that may have the same score as the last one when they are rounded
             scores = self.scores.total[hits]
-            hits = hits[scores >= np.partition(scores, len(hits) - k)[len(hits) - k] - 2 * 10**-_SCORE_DIGITS]
+            hits = hits[scores >= kth_largest(scores, k) - 2 * 10**-_SCORE_DIGITS]
         # the last bits of a score depend on the place of a vector among the others
         total = np.round(self.scores.total[hits].astype(np.float64), _SCORE_DIGITS)
         times = self.found.occurred_at[hits]
@@ -98,6 +99,16 @@ class Ranking:
             float(scores.relevance[at]) if self.is_calibrated else None,
             {name: float(values[at]) for name, values in scores.terms.items()},
         )
+
+
+def kth_largest(values: Floats, k: int) -> np.float32:
+    """Return the k-th largest of at least `k` values."""
+    blocks = len(values) // _BLOCK
+    if blocks > k:
+        # k blocks have a value that reaches the k-th largest of their maxima: few of all values need to be ordered
+        largest = values[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+        values = values[values >= np.partition(largest, blocks - k)[blocks - k]]
+    return np.partition(values, len(values) - k)[len(values) - k]
 
 
 def name_words(participant: Participant) -> set[str]:

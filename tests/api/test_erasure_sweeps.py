@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -29,8 +30,10 @@ async def cups(client: Client, **body: Any) -> str:
 
 async def make_old(service: Service, client: Client) -> None:
     """Move every time at which a conversation expires into the past, as if hours had passed."""
-    sql = "update conversations set expires_at = expires_at - interval '2 hours' where tenant_id = $1"
-    await fetch(service, sql, client.tenant_id)
+    now = datetime.now(UTC)
+    # a node of Citus does not calculate with the time of a row in an update
+    sql = "update conversations set expires_at = $2 where tenant_id = $1 and expires_at < $3"
+    await fetch(service, sql, client.tenant_id, now - timedelta(hours=1), now + timedelta(hours=2))
 
 
 def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], Awaitable[None]]) -> None:
@@ -104,19 +107,20 @@ async def test_what_an_erasure_does_not_delete_is_swept_while_it_runs(
     left: list[int] = []
 
     async def sweep(_: int) -> None:
+        before = datetime.now(UTC) - timedelta(hours=2)
         await fetch(
             service,
-            "update conversations set expires_at = now() - interval '1 second',"
-            " updated_at = updated_at - interval '2 hours' where tenant_id = $1 and id = $2",
+            "update conversations set expires_at = $3, updated_at = $3 where tenant_id = $1 and id = $2",
             client.tenant_id,
             parse_id(expired),
+            before,
         )
         await fetch(
             service,
-            "update conversation_heads set updated_at = updated_at - interval '2 hours'"
-            " where tenant_id = $1 and conversation_id = $2",
+            "update conversation_heads set updated_at = $3 where tenant_id = $1 and conversation_id = $2",
             client.tenant_id,
             parse_id(expired),
+            before,
         )
         await service.container.governance.purger.sweep()
         left.append(await rows(service, client, "conversations"))

@@ -196,9 +196,10 @@ def _match_words(
     weights = weigh.weights(words, corpus.frequencies, entries=corpus.entries)
     for weight, (at, counts) in zip(weights, found, strict=True):
         times = counts.astype(np.float32)
-        norm = BM25_K1 * (1 - BM25_B + BM25_B / corpus.mean_length * view.columns.length[at])
+        length = view.columns.length[at].astype(np.float32)
+        norm = BM25_K1 * (1 - BM25_B + BM25_B / corpus.mean_length * length)
         # a row has a term once, so no sum is lost
-        bm25[at] += (weight * (BM25_K1 + 1) * times / (times + norm)).astype(np.float32)
+        bm25[at] += weight * (BM25_K1 + 1) * times / (times + norm)
         share[at] += np.float32(weight)
     return bm25[own], share[own] / np.float32(sum(weights) or 1.0)
 
@@ -223,18 +224,20 @@ def _cosines(view: SegmentView, rows: NDArray[np.intp], own: _Own, vector: Float
     if not has_any.any():
         return best
     first, counts = columns.first_piece[own][has_any], pieces[has_any]
+    # one product for each vector: for many vectors, a product of matrix and vector takes more than twice the time
     if len(rows) * _GATHER_SHARE < len(view):
         start = np.cumsum(counts) - counts
-        scores = view.vectors[np.repeat(first - start, counts) + np.arange(counts.sum())] @ vector
+        scores = np.vecdot(view.vectors[np.repeat(first - start, counts) + np.arange(counts.sum())], vector)
         best[has_any] = np.maximum.reduceat(scores, start)
     else:
-        scores = view.vectors @ vector
-        if (counts == 1).all():
-            best[has_any] = scores[first]
-        else:
-            # pairs of start and end; what lies between the rows is computed and left out
-            edges = np.column_stack((first, first + counts)).ravel()
-            best[has_any] = np.maximum.reduceat(np.append(scores, np.float32(0)), edges)[::2]
+        scores = np.vecdot(view.vectors, vector)
+        found = scores[first]
+        several = np.flatnonzero(counts > 1)
+        if len(several):
+            # pairs of start and end; what lies between the rows is left out
+            edges = np.column_stack((first[several], first[several] + counts[several])).ravel()
+            found[several] = np.maximum.reduceat(np.append(scores, np.float32(0)), edges)[::2]
+        best[has_any] = found
     return best
 
 

@@ -61,7 +61,7 @@ class Assumptions:
     words_per_vector: int = 200
     disk_free: float = 1 / 3
     wal_gib: float = 1.0
-    exact_entries: int = 65_536
+    exact_entries: int = 200_000
     windows_per_process: int = 10_000
     connections_per_process: int = 14
     connections: int = 180

@@ -35,10 +35,10 @@ class IndexSettings(SettingsGroup):
         default=100, description="Candidates taken from each of vector and text search before they are ranked."
     )
     exact_scope_entries: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=65_536, description="Largest scope that is searched exactly; larger ones use the vector index."
+        default=200_000, description="Largest scope that is searched exactly; larger ones use the vector index."
     )
     resident_index_mb: Annotated[int, Field(ge=0, le=1_048_576)] = Field(
-        default=256, description="Memory of a process, in MiB, for the entries that it searches; 0 keeps none."
+        default=512, description="Memory of a process, in MiB, for the entries that it searches; 0 keeps none."
     )
     text_candidates: Annotated[int, Field(ge=100, le=1_000_000)] = Field(
         default=50_000, description="Entries of a larger scope that share a word with the query and are compared."

@@ -1,7 +1,7 @@
 """Settings of search, contexts, the turn lifecycle and facts."""
 
 from datetime import timedelta
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -11,6 +11,12 @@ from app.settings.kinds import NotNegative, Positive, Share
 Language: TypeAlias = Literal[
     "auto", "en", "de", "fr", "es", "pt", "it", "nl", "sv", "pl", "tr", "ru", "ar", "hi", "zh", "ja", "ko"
 ]
+
+_ENTRY_BYTES: Final = 512
+"""About the bytes of an entry in the memory for searches, without its vector."""
+_FLOAT_BYTES: Final = 4
+_ALWAYS_EXACT: Final = 20_000
+"""So many entries are compared in the database within a fraction of a second."""
 
 
 class IndexSettings(SettingsGroup):
@@ -46,6 +52,15 @@ class IndexSettings(SettingsGroup):
     tier_fresh_vectors: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=2000, description="New vectors of a large tenant that are collected before they are indexed."
     )
+
+    def exact_entries(self, dimensions: int) -> int:
+        """Return how many entries the largest scope has that is searched exactly, with vectors of so many dimensions.
+
+        These are `exact_scope_entries`, but no more than the memory for searches has room for: without it, each search
+        would compare them in the database.
+        """
+        most = self.resident_index_mb * 2**20 // (_ENTRY_BYTES + _FLOAT_BYTES * dimensions)
+        return min(self.exact_scope_entries, max(most, _ALWAYS_EXACT))
 
     @property
     def forced_language(self) -> str | None:

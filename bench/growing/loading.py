@@ -211,7 +211,7 @@ class Loader:
     async def index_large_tenants(self) -> int:
         """Fill and build the vector index for the tenants that need it, as the service does; return their number."""
         ann = self._container.ann
-        most = self._container.settings.index.exact_scope_entries
+        most = ann.exact_entries
         large = [
             tenant_id_of(key) for key, size in zip(self._state.keys, self._state.sizes, strict=True) if size > most
         ]

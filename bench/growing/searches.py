@@ -59,7 +59,13 @@ def size_classes(stored: Sequence[int], exact_entries: int) -> list[SizeClass]:
 
     `stored`: the turns of the tenants by rank.
     """
-    named = [("up to 300", 300), ("to 1 000", 1_000), ("to 4 500", 4_500), ("about 6 000", 8_000), ("to 65 536", 65_536)]
+    named = [
+        ("up to 300", 300),
+        ("to 1 000", 1_000),
+        ("to 4 500", 4_500),
+        ("about 6 000", 8_000),
+        ("to 65,536", 65_536),
+    ]
     named = [(name, most) for name, most in named if most < exact_entries]
     named += [(f"to {exact_entries:,}", exact_entries), (f"above {exact_entries:,}", 10**9)]
     bounds = [0, *(most for _, most in named)]

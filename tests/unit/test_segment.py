@@ -15,14 +15,14 @@ from app.index.search.resident import ResidentIndex
 from app.index.search.segment import Columns, EntryBatch, Segment, numbers_of_ids, rows_with
 from app.index.search.segment_search import SegmentQuery, search_segment, select_rows
 from app.index.search.segment_store import SegmentScope
-from app.recall.ranking import SpeakerIntent, rank
+from app.recall.ranking import SpeakerIntent, kth_largest, rank
 
 NEVER = 2**63 - 1
 WEIGHTS = WordWeights()
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
 
-def batch(*entry_ids: UUID, vectors: Any, pieces: int = 1, dates: str | None = None) -> EntryBatch:
+def batch(*entry_ids: UUID, vectors: Any, pieces: int | list[int] = 1, dates: str | None = None) -> EntryBatch:
     """Turns of one conversation without words, each with its vectors."""
     count = len(entry_ids)
     none = np.zeros(count, dtype=np.int32)
@@ -138,6 +138,33 @@ def test_few_of_many_equal_entries_are_made_into_hits() -> None:
     best = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False).best(10)
     assert [item.candidate.entry_id.int for item in best] == list(range(3000, 2990, -1))
     assert len(made) <= 20
+
+
+@pytest.mark.parametrize("different", [1, 2, 50, 100_000])
+def test_the_kth_largest_of_values_is_that_of_a_sort_however_many_are_equal(different: int) -> None:
+    chance = np.random.default_rng(different)
+    for count in (1, 9, 255, 256, 257, 2816, 20_000):
+        values = chance.integers(different, size=count).astype(np.float32) - np.float32(different // 2)
+        ordered = np.sort(values)[::-1]
+        for k in {1, 2, 10, 11, 78, count} - set(range(count + 1, 100)):
+            assert kth_largest(values, k) == ordered[k - 1], (count, k)
+
+
+@pytest.mark.parametrize("pieces", [[1, 1, 1], [1, 3, 0, 2, 1], [2, 2], [0, 4]])
+@pytest.mark.parametrize("is_part", [False, True])
+def test_an_entry_is_as_near_as_the_best_of_its_pieces(pieces: list[int], *, is_part: bool) -> None:
+    chance = np.random.default_rng(sum(pieces))
+    query, *vectors = chance.standard_normal((1 + sum(pieces), 8)).astype(np.float32)
+    others = [0] * (30 if is_part else 0)  # with many others, the vectors in scope are copied before they are compared
+    ids = [UUID(int=number) for number in range(1, 1 + len(pieces) + len(others))]
+    segment = Segment(8)
+    segment.add(batch(*ids, vectors=vectors, pieces=[*pieces, *others]))
+    segment.sort()
+    rows = np.arange(len(pieces))
+    found = search_segment(segment.view, rows, SegmentQuery(query, plain_words(())), weigh=WEIGHTS)
+    products, end = [float(vector @ query) for vector in vectors], np.cumsum(pieces)
+    best = [max(products[stop - count : stop], default=np.nan) for count, stop in zip(pieces, end, strict=True)]
+    np.testing.assert_allclose(found.cosine, best, rtol=1e-5)
 
 
 def test_a_removal_reads_the_segments_of_its_tenant_alone() -> None:

@@ -32,6 +32,16 @@ def test_a_setting_is_given_by_its_flat_name_and_goes_before_the_environment(mon
     assert (given.chat.key_of_llm, given.embedding.key_of_embeddings) == ("sk-both", "sk-both")
 
 
+def test_scopes_that_do_not_fit_into_memory_are_not_searched_exactly() -> None:
+    def exact(dimensions: int, **given: int) -> int:
+        return Settings(**given).index.exact_entries(dimensions)
+
+    assert exact(384) == exact(384, resident_index_mb=10_000) == 200_000
+    assert 80_000 < exact(1536) < 81_000 < exact(1024, resident_index_mb=600) < exact(1536, resident_index_mb=2000)
+    assert exact(384, resident_index_mb=1) == exact(384, resident_index_mb=0) == 20_000
+    assert exact(384, exact_scope_entries=5) == exact(384, exact_scope_entries=5, resident_index_mb=0) == 5
+
+
 def test_unknown_names_and_groups_are_refused() -> None:
     with pytest.raises(ValidationError, match="live_queue_frame\n"):
         Settings(live_queue_frame=3)

@@ -53,7 +53,7 @@ class AnnMaintenance:
             return known[1]
         settings = self.settings
         counts = await ann_search.count_tenant(
-            tx, tenant_id, self.space, entries=settings.exact_scope_entries, fresh=settings.tier_fresh_vectors
+            tx, tenant_id, self.space, entries=self.exact_entries, fresh=settings.tier_fresh_vectors
         )
         self._known[tenant_id] = (now, counts)
         self._known.move_to_end(tenant_id)
@@ -64,9 +64,14 @@ class AnnMaintenance:
             self._wake.set()
         return counts
 
+    @property
+    def exact_entries(self) -> int:
+        """Return the number of entries up to which a scope is searched exactly."""
+        return self.settings.exact_entries(self.space.dimensions)
+
     def needs_ann(self, counts: TenantCounts) -> bool:
         """Return whether a tenant is too large for the exact search."""
-        return counts.entries > self.settings.exact_scope_entries
+        return counts.entries > self.exact_entries
 
     def _is_due(self, counts: TenantCounts) -> bool:
         return not counts.index_ready or not counts.tiered or counts.fresh > self.settings.tier_fresh_vectors

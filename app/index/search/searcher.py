@@ -47,9 +47,7 @@ class Searcher:
         if is_wide:
             wanted = segment_scope(scope, by_project=True)
         if not is_wide or wanted.column != "tenant":
-            loaded = await self._resident.load(
-                tx, tenant_id, wanted, ann.space, max_entries=ann.settings.exact_scope_entries
-            )
+            loaded = await self._resident.load(tx, tenant_id, wanted, ann.space, max_entries=ann.exact_entries)
         if loaded is None:
             return rank(await self._search_large(tx, tenant_id, ann, scope, query, pool=pool))
         allowed = None
@@ -73,7 +71,7 @@ class Searcher:
     ) -> SearchResult:  # fmt: skip
         """Search a scope that does not fit into memory, or of which filters may leave little."""
         settings = ann.settings
-        most = min(settings.exact_scope_entries, _READ_ENTRIES)
+        most = min(ann.exact_entries, _READ_ENTRIES)
         max_entries = None if query.text.by_words else most + 1
         size = await ann_search.measure_scope(tx, tenant_id, scope, max_entries=max_entries)
         if size.entries <= most:

@@ -128,7 +128,7 @@ class EmbeddingSpaceRegistry:
         lacking = await runtime.backfill.plan(searched=runtime is self.current)
         if not lacking and runtime is not self.current:
             async with self._ops.across_tenants() as tx:
-                large = await space_store.list_large_tenants(tx, entries=runtime.ann.settings.exact_scope_entries)
+                large = await space_store.list_large_tenants(tx, entries=runtime.ann.exact_entries)
                 await runtime.ann.schedule(tx, large)
         return lacking
 

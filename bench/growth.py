@@ -143,7 +143,7 @@ def main(
     seed: Annotated[int, typer.Option(help="The same seed makes the same texts, sizes and questions.")] = 7,
     part: Annotated[list[str] | None, typer.Option(help=f"Only these parts of: {', '.join(PARTS)}.")] = None,
     exact_entries: Annotated[int, typer.Option(help="Setting exact_scope_entries of the service.")] = 200_000,
-    resident_mb: Annotated[int, typer.Option(help="Setting resident_index_mb of the service.")] = 512,
+    resident_mb: Annotated[int, typer.Option(help="Setting resident_index_mb: room for all measured tenants.")] = 768,
     rounds: Annotated[int, typer.Option(min=1, help="Searches of each size.")] = 100,
     sample: Annotated[int, typer.Option(min=10, help="Rows that are copied for other formats.")] = 20_000,
     check: Annotated[int, typer.Option(min=0, help="Conversations of each tenant that are checked; 0: all.")] = 1,

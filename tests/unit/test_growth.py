@@ -84,7 +84,7 @@ def test_tenants_are_measured_by_size_and_the_vector_index_apart() -> None:
         "up to 300": [100, 10],
         "to 1 000": [900],
         "about 6 000": [6_100, 6_500, 5_000],
-        "to 65,536": [20_000, 9_000],
+        "to 65,000": [20_000, 9_000],
         "above 65,536": [70_000],
     }
 

@@ -199,11 +199,12 @@ def _write_match(
 def _meaning(cosine: Floats, pieces: NDArray[np.int32], share: Floats, weights: RankingWeights) -> Floats:
     """Return the similarity of each entry to the question, from 0 to 1."""
     expected = _expected_meaning(share)
-    is_long = pieces > 1
-    if is_long.any():
+    long = np.flatnonzero(pieces > 1)
+    if len(long):
         # a long text has more pieces, so its best one is better by chance; a piece shows little of a single word in it
-        cosine = cosine - np.float32(weights.per_piece) * np.log(np.maximum(pieces, 1).astype(np.float32))
-        cosine = np.where(is_long, np.fmax(cosine, expected), cosine)
+        by_chance = np.float32(weights.per_piece) * np.log(pieces[long].astype(np.float32))
+        cosine = cosine.copy()
+        cosine[long] = np.fmax(cosine[long] - by_chance, expected[long])
     return np.clip(np.where(np.isnan(cosine), expected, cosine), np.float32(0), np.float32(1))
 
 

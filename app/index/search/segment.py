@@ -317,7 +317,7 @@ class Segment:
         """
         is_own = rows_with(self._columns.entry_id[: self._count], entry_ids)
         rows = np.flatnonzero(is_own)
-        self._vectors[_piece_rows(self._columns.first_piece[rows], self._columns.pieces[rows])] = 0
+        self._vectors[piece_rows(self._columns.first_piece[rows], self._columns.pieces[rows])] = 0
         removed = self._columns.entry_id[: self._count][is_own & self._live]
         self._mark_rows_dead(np.flatnonzero(is_own & self._live))
         if len(rows):
@@ -409,7 +409,7 @@ class Segment:
         kept = np.flatnonzero(self._live)
         pieces = self._columns.pieces[kept]
         first = np.cumsum(pieces, dtype=np.int32) - pieces
-        piece_rows = _piece_rows(self._columns.first_piece[kept], pieces)
+        piece_rows = piece_rows(self._columns.first_piece[kept], pieces)
         new_row = np.full(self._count, NONE, dtype=np.int32)
         new_row[kept] = np.arange(len(kept), dtype=np.int32)
         terms, row, count = self._all_terms()
@@ -447,7 +447,7 @@ def _as_bytes(entry_ids: EntryIds) -> list[bytes]:
     return np.ascontiguousarray(entry_ids).view("V16").ravel().tolist()
 
 
-def _piece_rows(first: Rows, pieces: Rows) -> NDArray[np.intp]:
+def piece_rows(first: Rows, pieces: Rows) -> NDArray[np.intp]:
     """Return the rows of vectors of some entries."""
     start = np.cumsum(pieces) - pieces
     return (np.repeat(first - start, pieces) + np.arange(int(pieces.sum()))).astype(np.intp)

@@ -26,6 +26,7 @@ from app.index.search.segment import (
     ids_of_numbers,
     microseconds,
     numbers_of_ids,
+    piece_rows,
     rows_with,
 )
 
@@ -149,6 +150,8 @@ def search_segment(
 
 def languages_in(places: NDArray[np.uint8]) -> list[str]:
     """Return the languages of entries, the most frequent first."""
+    if len(places) and (places == places[0]).all():  # counting takes several times as long
+        return [CODES[places[0]]]
     counts = np.bincount(places, minlength=1)
     return [CODES[place] for place in np.argsort(-counts, kind="stable").tolist() if counts[place]]
 
@@ -217,27 +220,28 @@ def _find_group(view: SegmentView, group: WordGroup) -> tuple[Rows, NDArray[np.u
 
 def _cosines(view: SegmentView, rows: NDArray[np.intp], own: _Own, vector: FloatVector) -> Floats:
     """Return the cosine of the best piece of each row, NaN for rows without vectors."""
-    columns = view.columns
+    first, counts = view.columns.first_piece[own], view.columns.pieces[own]
+    has_any = counts > 0
+    if has_any.all():
+        return _best_pieces(view, first, counts, vector)
     best = np.full(len(rows), np.nan, dtype=np.float32)
-    pieces = columns.pieces[own]
-    has_any = pieces > 0
-    if not has_any.any():
-        return best
-    first, counts = columns.first_piece[own][has_any], pieces[has_any]
+    if has_any.any():
+        best[has_any] = _best_pieces(view, first[has_any], counts[has_any], vector)
+    return best
+
+
+def _best_pieces(view: SegmentView, first: Rows, counts: Rows, vector: FloatVector) -> Floats:
+    """Return the cosine of the best of the pieces of each row. Each row has some: from `first` on, `counts`."""
     # one product for each vector: for many vectors, a product of matrix and vector takes more than twice the time
-    if len(rows) * _GATHER_SHARE < len(view):
-        start = np.cumsum(counts) - counts
-        scores = np.vecdot(view.vectors[np.repeat(first - start, counts) + np.arange(counts.sum())], vector)
-        best[has_any] = np.maximum.reduceat(scores, start)
-    else:
-        scores = np.vecdot(view.vectors, vector)
-        found = scores[first]
-        several = np.flatnonzero(counts > 1)
-        if len(several):
-            # pairs of start and end; what lies between the rows is left out
-            edges = np.column_stack((first[several], first[several] + counts[several])).ravel()
-            found[several] = np.maximum.reduceat(np.append(scores, np.float32(0)), edges)[::2]
-        best[has_any] = found
+    if len(first) * _GATHER_SHARE < len(view):
+        scores = np.vecdot(view.vectors[piece_rows(first, counts)], vector)
+        return np.maximum.reduceat(scores, np.cumsum(counts) - counts)
+    scores = np.vecdot(view.vectors, vector)
+    best = scores[first]
+    several = np.flatnonzero(counts > 1)
+    if len(several):
+        some, pieces = scores[piece_rows(first[several], counts[several])], counts[several]
+        best[several] = np.maximum.reduceat(some, np.cumsum(pieces) - pieces)
     return best
 
 

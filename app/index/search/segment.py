@@ -409,13 +409,13 @@ class Segment:
         kept = np.flatnonzero(self._live)
         pieces = self._columns.pieces[kept]
         first = np.cumsum(pieces, dtype=np.int32) - pieces
-        piece_rows = piece_rows(self._columns.first_piece[kept], pieces)
+        kept_pieces = piece_rows(self._columns.first_piece[kept], pieces)
         new_row = np.full(self._count, NONE, dtype=np.int32)
         new_row[kept] = np.arange(len(kept), dtype=np.int32)
         terms, row, count = self._all_terms()
         is_kept = new_row[row] != NONE
         self._columns = replace(self._columns.take(kept), first_piece=first)
-        self._vectors = self._vectors[piece_rows]
+        self._vectors = self._vectors[kept_pieces]
         self._live = np.ones(len(kept), dtype=np.bool_)
         self._count, self._pieces, self._recent = len(kept), len(self._vectors), 0
         by_place = new_row[self._by_place]

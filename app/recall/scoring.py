@@ -238,8 +238,12 @@ def _write_flags(
 
 def _best_by_session(features: EntryFeatures, match: Floats) -> Floats:
     """Return the best match of each session, by the code of its group; the last element is of no session."""
-    best = np.zeros(int(features.group.max(initial=-1)) + 2, dtype=np.float32)
-    np.maximum.at(best, features.group, match)
+    group = features.group
+    best = np.zeros(int(group.max(initial=-1)) + 2, dtype=np.float32)
+    # entries of a session mostly follow each other: the best of each row of them first
+    starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
+    if len(starts):
+        np.maximum.at(best, group[starts], np.maximum.reduceat(match, starts))
     return best
 
 

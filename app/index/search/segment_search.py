@@ -197,8 +197,8 @@ def _match_words(
         mean_length = max(float(view.columns.length[own].mean()), 1.0)
         corpus = CorpusCounts(len(rows), mean_length, [len(at) for at, _ in found], words)
     weights = weigh.weights(words, corpus.frequencies, entries=corpus.entries)
-    for weight, (at, counts) in zip(weights, found, strict=True):
-        times = counts.astype(np.float32)
+    for weight, (places, counts) in zip(weights, found, strict=True):
+        at, times = places.astype(np.intp), counts.astype(np.float32)  # once, not at each use
         length = view.columns.length[at].astype(np.float32)
         norm = BM25_K1 * (1 - BM25_B + BM25_B / corpus.mean_length * length)
         # a row has a term once, so no sum is lost

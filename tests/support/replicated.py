@@ -74,6 +74,19 @@ class ReplicatedPostgres:
         self.commit_alone()
         self._kill(1 - self.primary)
 
+    def lose_standby(self) -> None:
+        """SIGKILL the whole standby at once; each commit waits until it is back."""
+        self._kill(1 - self.primary)
+
+    def return_standby(self) -> None:
+        """Start the standby that was killed."""
+        self._launch(1 - self.primary)
+
+    def restart_primary(self) -> None:
+        """SIGKILL the primary and start it again."""
+        self.kill_primary()
+        self._launch(self.primary)
+
     def commit_alone(self) -> None:
         """Let commits not wait for a standby."""
         self._psql("alter system set synchronous_standby_names = ''")

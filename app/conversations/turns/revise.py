@@ -82,7 +82,7 @@ class Reviser:
         idempotency_key: IdempotencyKey | None, expire: Expire,
     ) -> RequestResult[RevisionResult]:  # fmt: skip
         """Store a turn as the revision of another one."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+        async with self._database.transaction(caller.tenant_id) as tx:
             before = await self._idempotency.find(caller, tx, idempotency_key, read=self._read)
             if before is not None:
                 return before.with_value(_result(caller, before.value))

@@ -69,7 +69,7 @@ class Asserter:
         self, caller: Caller, *, body: FactCreate, idempotency_key: IdempotencyKey | None
     ) -> RequestResult[Asserted]:
         """Merge the statement of a caller into the facts of its key."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+        async with self._database.transaction(caller.tenant_id) as tx:
             before = await self._idempotency.find(caller, tx, idempotency_key, read=_read)
             if before is not None:
                 return before

@@ -67,16 +67,19 @@ class IdempotentRequests:
     async def find_before(
         self, caller: Caller, key: IdempotencyKey | None, *, read: ResultReader[_T]
     ) -> RequestResult[_T] | None:
-        """Look for a result as `find`, in a transaction of its own, before the slow work of a request."""
+        """Look for a result as `find`, in a transaction of its own, before the slow work of a request.
+
+        A result is returned once it would survive the loss of the primary, as that of the first request.
+        """
         if key is None:
             return None
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+        async with self._database.transaction(caller.tenant_id) as tx:
             return await self.find(caller, tx, key, read=read)
 
     async def find(
         self, caller: Caller, tx: Transaction, key: IdempotencyKey | None, *, read: ResultReader[_T]
     ) -> RequestResult[_T] | None:
-        """Return the result of the first request with this key; None if the request is new.
+        """Return the result of the first request with this key; None if the request is new. Locks the result.
 
         Raises Conflict `idempotency_mismatch` if the first request was a different one.
         """

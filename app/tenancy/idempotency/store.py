@@ -50,11 +50,16 @@ def _first_release_runs(tx: Transaction) -> str:
 
 
 async def find_result(tx: Transaction, tenant_id: TenantId, key: StoredKey) -> StoredResult | None:
-    """Return the result stored for this key, unless it has expired."""
+    """Return the result stored for this key, unless it has expired; lock its row until the transaction ends.
+
+    The lock writes to the log of the database, so the commit of the transaction waits until a synchronous standby has
+    the result, too. Without it a repeat could acknowledge what only a server that is lost later had.
+    """
     row = await tx.fetchrow(
         """
         select request_hmac, status, result_ids from idempotency_records
         where tenant_id = $1 and key = any($2::text[]) and expires_at > now()
+        for key share
         """,
         tenant_id,
         [key.hashed, key.plain],

@@ -6,7 +6,7 @@ A setting has one name: `TURNKEEP_LIVE_QUEUE_FRAMES` in the environment is `sett
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
@@ -24,6 +24,8 @@ from app.settings.server import BrowserSettings, BusSettings, RequestSettings, S
 from app.settings.webhooks import WebhookSettings
 
 __all__ = ["Settings", "api_root", "setting_fields"]
+
+_LAST_PORT: Final = 65535
 
 
 class Settings(BaseModel):
@@ -86,8 +88,15 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _metrics_port_is_another_port(self) -> Self:
-        if self.telemetry.metrics_port == self.server.port:
+        first, processes = self.telemetry.metrics_port, self.server.processes
+        if first is None:
+            return self
+        if first == self.server.port:
             raise ValueError("TURNKEEP_METRICS_PORT is the same as TURNKEEP_PORT: leave it out")
+        if first < self.server.port < first + processes or first + processes - 1 > _LAST_PORT:
+            raise ValueError(
+                "TURNKEEP_METRICS_PORT needs free ports after it, one for each of TURNKEEP_PROCESSES: choose another"
+            )
         return self
 
 

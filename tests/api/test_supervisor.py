@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import httpx
 import pytest
 
 from tests.support.command import migrated_data
-from tests.support.process import Process, children, process_folder
+from tests.support.process import Process, children, free_port, process_folder
 
 pytestmark = pytest.mark.slow
 
@@ -24,11 +26,21 @@ def until(condition: Callable[[], Any], *, seconds: float = 60) -> Any:
     return found
 
 
+def two_free_ports() -> int:
+    """The first of two ports after each other that are free."""
+    while True:
+        first = free_port()
+        with socket.socket() as second, suppress(OSError, OverflowError):
+            second.bind(("127.0.0.1", first + 1))
+            return first
+
+
 class Several:
     """A service of two processes and a worker, under its supervisor."""
 
     def __init__(self, folder: Path) -> None:
-        self.process = Process(folder, processes="2").start().wait()
+        self.metrics_port = two_free_ports()
+        self.process = Process(folder, processes="2", metrics_port=str(self.metrics_port)).start().wait()
         assert self.process.serving is not None
         self.supervisor = self.process.serving.pid
         self.headers = {"Authorization": f"Bearer {self.process.key}"}
@@ -46,6 +58,11 @@ class Several:
         pids = set(children(self.supervisor))
         found = [one["kind"] for one in answer.json()["data"] if one["process_number"] in pids]
         return sorted(found) == ["server", "server", "worker"]
+
+    def have_metrics(self) -> bool:
+        """Whether each server serves metrics on its own port."""
+        ports = (self.metrics_port, self.metrics_port + 1)
+        return all("turnkeep_" in httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=20).text for port in ports)
 
     def append(self, conversation: str, text: str) -> None:
         answer = self.call(
@@ -104,6 +121,7 @@ def test_a_reload_replaces_every_process_and_refuses_no_request(several: Several
         sent += 1
         assert time.monotonic() < give_up
     assert several.history(conversation)[-1] == f"turn {sent - 1}"
+    assert several.have_metrics()
 
 
 def test_no_process_outlives_a_supervisor_that_was_killed() -> None:
@@ -117,9 +135,18 @@ def test_no_process_outlives_a_supervisor_that_was_killed() -> None:
         until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in left))
 
 
-def test_several_processes_that_cannot_start_say_why_once(several: Several, tmp_path: Path) -> None:
-    second = Process(tmp_path, processes="2", port=str(several.process.port))
-    done = second.command("serve")
+@pytest.mark.parametrize("taken", ["port", "metrics_port"])
+def test_several_processes_that_cannot_start_say_why_once(several: Several, tmp_path: Path, taken: str) -> None:
+    # of the two ports for metrics, the second one is taken
+    port = several.process.port if taken == "port" else several.metrics_port - 1
+    done = Process(tmp_path, processes="2", **{taken: str(port)}).command("serve")
     assert done.returncode == 1
     assert "cannot be listened on" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_ports_for_metrics_that_include_the_port_of_the_service_are_refused(tmp_path: Path) -> None:
+    service = Process(tmp_path, processes="3")
+    service.env["TURNKEEP_METRICS_PORT"] = str(service.port - 2)
+    done = service.command("serve")
+    assert (done.returncode, "TURNKEEP_METRICS_PORT needs free ports" in done.stderr) == (1, True), done.stderr

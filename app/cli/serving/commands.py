@@ -36,6 +36,7 @@ def serve(
     *,
     channel: _Descriptor = None,
     listening: _Descriptor = None,
+    metrics_listening: _Descriptor = None,
     announces: Annotated[bool, typer.Option(hidden=True)] = True,
 ) -> None:
     """Start the service, on the embedded Postgres unless TURNKEEP_DATABASE_URL is set."""
@@ -50,7 +51,8 @@ def serve(
     with _without(_OPTIONAL), collection_paused():
         from app.cli.serving.server import run_server
 
-    run_server(settings, inherited(channel=channel, listening=listening, announces=announces))
+    supervised = inherited(channel=channel, listening=listening, metrics=metrics_listening, announces=announces)
+    run_server(settings, supervised)
 
 
 @commands.command()

@@ -33,10 +33,11 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Supervised:
-    """What a process has from its supervisor: its end of the channel, the socket, and whether it prints the address."""
+    """What a process has from its supervisor: its end of the channel, sockets, and whether it prints the address."""
 
     channel: socket.socket
     listening: socket.socket | None
+    metrics: socket.socket | None
     announces: bool
 
     @contextmanager
@@ -52,13 +53,19 @@ class Supervised:
             loop.remove_reader(self.channel)
 
 
-def inherited(*, channel: int | None, listening: int | None = None, announces: bool = True) -> Supervised | None:
+def inherited(
+    *, channel: int | None, listening: int | None = None, metrics: int | None = None, announces: bool = True
+) -> Supervised | None:
     """Return what the descriptors stand for that a supervisor has passed on; None without a supervisor."""
     if channel is None:
         return None
     own = socket.socket(fileno=channel)
     own.setblocking(False)
-    return Supervised(own, None if listening is None else socket.socket(fileno=listening), announces)
+    return Supervised(own, _socket_of(listening), _socket_of(metrics), announces)
+
+
+def _socket_of(descriptor: int | None) -> socket.socket | None:
+    return None if descriptor is None else socket.socket(fileno=descriptor)
 
 
 def _stop_if_closed(channel: socket.socket) -> None:

@@ -114,11 +114,10 @@ async def _serve(server: uvicorn.Server, settings: Settings, supervised: Supervi
         stack.enter_context(listening)
         sockets = [listening]
         if settings.telemetry.metrics_port is not None:
-            sockets.append(
-                stack.enter_context(
-                    bind(settings.server.host, settings.telemetry.metrics_port, "TURNKEEP_METRICS_PORT")
-                )
-            )
+            metrics = None if supervised is None else supervised.metrics
+            if metrics is None:
+                metrics = bind(settings.server.host, settings.telemetry.metrics_port, "TURNKEEP_METRICS_PORT")
+            sockets.append(stack.enter_context(metrics))
         serving = asyncio.create_task(_serve_until_stopped(server, sockets))
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
             await asyncio.sleep(_POLL_S)

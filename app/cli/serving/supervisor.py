@@ -11,7 +11,8 @@ import os
 import signal
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -46,21 +47,27 @@ class _Running:
 
 @dataclass(slots=True, eq=False)
 class _ServiceProcess:
-    """One of the processes that must run. `running` is the one that does; None before the first start."""
+    """One of the processes that must run. `running` is the one that does; None before the first start.
+
+    `metrics` is the socket of its metrics, which a new process has from the one that it replaces.
+    """
 
     kind: Literal["server", "worker"]
     number: int
+    metrics: socket.socket | None = None
     running: _Running | None = None
 
 
 class Supervisor:
     """Keeps `settings.server.processes` servers on `listening`, and a worker unless it is switched off."""
 
-    def __init__(self, settings: Settings, listening: socket.socket) -> None:
+    def __init__(self, settings: Settings, listening: socket.socket, metrics: Sequence[socket.socket]) -> None:
+        """`metrics` has a socket for the metrics of each server, or none."""
         self._settings = settings
         self._listening = listening
         self._processes: list[_ServiceProcess] = [
-            _ServiceProcess("server", number) for number in range(settings.server.processes)
+            _ServiceProcess("server", number, metrics[number] if metrics else None)
+            for number in range(settings.server.processes)
         ]
         if settings.jobs.worker_in_process:
             self._processes.append(_ServiceProcess("worker", 0))
@@ -105,6 +112,9 @@ class Supervisor:
             words[0] = "serve"
             words += ["--listening", str(listening), "--announces" if announces else "--no-announces"]
             inherited.append(listening)
+        if kept.metrics is not None:
+            words += ["--metrics-listening", str(kept.metrics.fileno())]
+            inherited.append(kept.metrics.fileno())
         # a session of its own: Ctrl-C in a terminal reaches the supervisor alone, which stops the others
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "app.cli", *words, pass_fds=inherited, start_new_session=True,
@@ -196,5 +206,9 @@ class Supervisor:
 def run_supervisor(settings: Settings) -> None:
     """Run the processes of a service until the supervisor is stopped. Raises Unavailable if they cannot start."""
     configure_logging(settings.telemetry)
-    with bind(settings.server.host, settings.server.port, "--port or TURNKEEP_PORT") as listening:
-        asyncio.run(Supervisor(settings, listening).run())
+    server, metrics_port = settings.server, settings.telemetry.metrics_port
+    ports = [] if metrics_port is None else range(metrics_port, metrics_port + server.processes)
+    with ExitStack() as stack:
+        listening = stack.enter_context(bind(server.host, server.port, "--port or TURNKEEP_PORT"))
+        metrics = [stack.enter_context(bind(server.host, port, "TURNKEEP_METRICS_PORT")) for port in ports]
+        asyncio.run(Supervisor(settings, listening, metrics).run())

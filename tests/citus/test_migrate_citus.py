@@ -190,6 +190,23 @@ async def test_the_shard_of_a_tenant_has_a_number_of_its_node(distributed: Citus
     assert [dict(found) for found in await as_app(distributed, OTHER, empty)] == [{"n": 0, "shard": row["shard"]}]
 
 
+async def test_run_again_the_command_restores_what_a_migration_has_replaced(
+    distributed: CitusDatabase, tmp_path: Path
+) -> None:
+    # as the migration that adds it defines it, on tables that were distributed before
+    one_server = "create or replace function shard_of_tenant(of_tenant uuid) returns oid language sql stable"
+    await distributed.fetch(f"{one_server} as 'select 0::oid'")
+    statement = f"""
+        select shard_of_tenant(tenant_id) as shard, tableoid from index_entries where tenant_id = '{OTHER}' limit 1
+        """  # noqa: S608
+    (replaced,) = await as_app(distributed, OTHER, statement)
+    assert replaced["shard"] == 0
+    done = await asyncio.to_thread(migrate, distributed.urls, tmp_path, "--citus")
+    assert done.returncode == 0, done.stderr
+    (row,) = await as_app(distributed, OTHER, statement)
+    assert row["shard"] == row["tableoid"]
+
+
 async def test_run_again_the_command_changes_nothing(distributed: CitusDatabase, tmp_path: Path) -> None:
     before = await described(distributed)
     for options in (("--citus",), ()):

@@ -2,7 +2,8 @@
 
 Tables without a tenant are copied to all nodes. Jobs and the version tables stay on the coordinator, which all
 connections of Turnkeep lead to. Constraints, row-level security, rights, triggers and rows are kept. It may be
-repeated: each run distributes the tables that are not distributed yet, in one transaction.
+repeated: each run distributes the tables that are not distributed yet, in one transaction, and defines the functions
+and triggers of the shards again, because a migration may have replaced them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,9 +118,8 @@ async def distribute(owner_url: str) -> list[str]:
         await _let_roles_log_in(connection)
         await _set_for_sessions(connection)
         tables = await _undistributed(connection)
-        if tables:
-            async with connection.transaction():
-                await _distribute(connection, tables)
+        async with connection.transaction():
+            await _distribute(connection, tables)
         async with connection.transaction():
             await _route_searches(connection)
     finally:

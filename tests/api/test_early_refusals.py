@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 
 from app.conversations.service import Conversations
@@ -118,15 +119,17 @@ async def full(words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest
         async with serving(service.app, service.settings) as port:
             path, slots = f"/v1/conversations/{conversation}/turns", service.container.tenancy.slots
             turn = {"turns": [{"role": "user", "content": "kept"}]}
-            calls: list[asyncio.Task[object]] = []
+            calls: list[asyncio.Task[httpx.Response]] = []
             async with asyncio.timeout(60):
                 while not slots.is_full(one.tenant_id):
                     calls.append(asyncio.create_task(one.post(path, json=turn)))
                     await asyncio.sleep(0.01)
             yield Full(service, port, one, other, conversation, seen)
             go_on.set()
-            await asyncio.gather(*calls)
-            assert len(await one.history(conversation)) == len(calls), "each call that waited was answered"
+            answers = [answer.status_code for answer in await asyncio.gather(*calls)]
+            # on a busy machine one or more are sent before it is seen that there is no room for them
+            assert set(answers) <= {201, 503}
+            assert len(await one.history(conversation)) == answers.count(201) >= 3, "each call that waited was answered"
 
 
 @pytest.fixture
@@ -252,12 +255,16 @@ async def test_a_flood_is_refused_in_small_parts_and_counted_and_logged(
         at_once = [refusals.answer(*call, port=80) for _ in range(3 * MAX_AT_ONCE)]
         assert [answer is None for answer in at_once] == [False] * MAX_AT_ONCE + [True] * 2 * MAX_AT_ONCE
         await asyncio.sleep(0)
+
+    def lines() -> list[dict[str, Any]]:
+        return [line for text in log.getvalue().splitlines() if (line := json.loads(text))["event"] == "calls.refused"]
+
     async with asyncio.timeout(60):
-        while not log.getvalue():  # noqa: ASYNC110 - there is no event to wait for
+        while sum(line["count"] for line in lines()) < 2 * MAX_AT_ONCE:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
-    line = json.loads(log.getvalue())
-    tenant = format_id(full.one.tenant_id)
-    assert (line["event"], line["tenant_id"], line["count"]) == ("calls.refused", tenant, 2 * MAX_AT_ONCE)
+    assert len(lines()) <= 2
+    assert {line["tenant_id"] for line in lines()} == {format_id(full.one.tenant_id)}
+    assert sum(line["count"] for line in lines()) == 2 * MAX_AT_ONCE
     exported = (await full.service.client(None).get("/metrics")).text
     route = 'method="GET",route="/v1/conversations/{conversation_id}/turns",status="503"'
     assert f"turnkeep_http_requests_total{{{route}}} {2 * MAX_AT_ONCE}.0" in exported

@@ -433,9 +433,10 @@ async def test_of_two_at_once_one_asks_the_model(
     fake.reply = says("Both.", delay_s=0.3)
     body = {"messages": HI, "stream": stream}
     both = await asyncio.gather(*(tenant.post("/v1/generate", json=body, headers=KEYED) for _ in range(3)))
-    [won] = [one for one in both if one.status_code == 200]
+    # on a busy machine, one may arrive after the end of the first
+    [won] = [one for one in both if one.status_code == 200 and "Idempotent-Replayed" not in one.headers]
     for one in both:
-        if one is not won:
+        if one is not won and one.status_code != 200:
             assert problem(one, 409, "resource_busy")["retryable"]
             assert one.headers["Retry-After"] == "1"
     again = await tenant.post("/v1/generate", json=body, headers=KEYED)

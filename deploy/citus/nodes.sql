@@ -13,7 +13,9 @@ select citus_add_node('worker-1.nodes', 5432);
 select citus_add_node('worker-2.nodes', 5432);
 create extension if not exists vector;
 create extension if not exists btree_gin;
--- Citus repeats all of this on the workers. The coordinator enters them as the role of each transaction.
+-- Citus repeats all of this on the workers. The coordinator enters them as the role of each transaction. All of it or
+-- nothing: a start that was interrupted is repeated from the beginning.
+begin;
 create role turnkeep_app login;
 create role turnkeep_ops login;
 create role turnkeep_search login;
@@ -22,3 +24,4 @@ grant turnkeep_app, turnkeep_ops, turnkeep_search to turnkeep;
 select format('alter database %I owner to turnkeep', current_database()) \gexec
 select format('revoke connect, temporary on database %I from public', current_database()) \gexec
 select format('grant connect on database %I to turnkeep_app, turnkeep_ops, turnkeep_search', current_database()) \gexec
+commit;

@@ -161,12 +161,13 @@ NOT_OF_CONVERSATIONS: Final[Mapping[str, OtherTable]] = MappingProxyType(
             "how many tokens a tenant's calls to chat models took in a day, no content but a model's name", "delete"
         ),
         "jobs": OtherTable(
-            "ids of what is due later, no content; a job whose turn is gone or erased finds nothing to do and ends",
+            "ids of what is due later, no content; a job whose turn is gone or erased finds nothing to do and ends. The"
+            " erasure of its tenant leaves those of open erasures",
             "delete",
         ),
         "operations": OtherTable(
             "what a request started, for a day after its end; its parameters are removed at the end, and its result has"
-            " counts and ids",
+            " counts and ids. The erasure of its tenant leaves open erasures of tenants, which name ids only",
             "delete",
         ),
         "webhooks": OtherTable("where a tenant wants its events sent, no content", "delete"),

@@ -74,7 +74,7 @@ class Governance:
         erasures.run_with(
             ErasureRunner(
                 database, ops, conversations=conversations, facts=facts, memories=memories, index=index,
-                purger=self.purger, end=erasures.end,
+                purger=self.purger, end=erasures.end, cancel=erasures.cancel,
             )
         )  # fmt: skip
         self.trash = TrashBin(database, conversations=conversations)

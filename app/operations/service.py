@@ -9,7 +9,7 @@ same transaction.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -226,6 +226,17 @@ class Operations:
         if cancelled is None and row.status != OperationStatus.CANCELLED.value:
             raise Conflict("operation_ended", "The operation has ended; it cannot be cancelled any more.")
         return self._view(cancelled or row)
+
+    async def cancel_in(self, tx: Transaction, tenant_id: TenantId, operation_ids: Sequence[UUID]) -> None:
+        """End open operations of a tenant as cancelled, in the given transaction (ops role), without their jobs.
+
+        What they have done so far stays; no run of them can write afterwards.
+        """
+        for operation_id in operation_ids:
+            row = await store.begin(tx, tenant_id, operation_id)
+            if row is not None:
+                run = OperationRun(row, step_s=0)
+                await self._end(tx, run, self.handlers[row.kind], OperationStatus.CANCELLED, None)
 
     async def _row(self, caller: Caller, tx: Transaction, operation_id: UUID, *, locked: bool = False) -> OperationRow:
         row = await store.find(tx, caller.tenant_id, operation_id, locked=locked)

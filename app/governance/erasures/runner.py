@@ -132,10 +132,15 @@ class _Erasing:
 
 
 EndErasure = Callable[[OperationRun, Transaction, ErasureState, datetime], Awaitable[JsonObject]]
+CancelErasures = Callable[[Transaction, TenantId, Sequence[UUID]], Awaitable[None]]
 
 
 class ErasureRunner:
-    """Runs erasures. `end` ends the receipt in the given transaction, and returns the result of the operation."""
+    """Runs erasures.
+
+    `end` ends the receipt in the given transaction, and returns the result of the operation. `cancel` ends other
+    erasures of a tenant.
+    """
 
     def __init__(
         self,
@@ -148,6 +153,7 @@ class ErasureRunner:
         index: SearchIndex,
         purger: Purger,
         end: EndErasure,
+        cancel: CancelErasures,
     ) -> None:
         self._database = database
         self._ops = ops
@@ -157,6 +163,7 @@ class ErasureRunner:
         self._index = index
         self._purger = purger
         self._end = end
+        self._cancel = cancel
         self._steps: dict[str, Callable[[_Erasing, Transaction], Awaitable[bool]]] = {
             "keys": self._close_tenant,
             _OWNER_OF_KEYS: self._remove_owner_of_keys,
@@ -337,10 +344,21 @@ class ErasureRunner:
         return False
 
     async def _erase_rows(self, erasing: _Erasing, tx: Transaction) -> bool:
-        """Delete what no other phase finds, table by table."""
+        """Delete what no other phase finds, table by table.
+
+        Erasures of the tenant's own data are cancelled: their rows are deleted here, and their subjects are personal
+        data. Its erasures of tenants go on under its id, and end their receipts. If this one waited for them, two
+        tenants that erase each other would wait for ever.
+        """
+        tenant_id = erasing.caller.tenant_id
+        if of_own_data := await store.list_open_of_own_data(tx, tenant_id):
+            # in a step of its own: it may wait for a step of these, which must not wait for rows that this one deletes
+            await self._cancel(tx, tenant_id, of_own_data)
+            return True
+        erasing.state.add("jobs", deleted=await store.delete_jobs_of_ended(tx, tenant_id))
         left = _ROWS
         for table in store.tenant_tables():
-            deleted = await store.delete_of_tenant(tx, erasing.caller.tenant_id, table, kept=erasing.run.id, limit=left)
+            deleted = await store.delete_of_tenant(tx, tenant_id, table, limit=left)
             erasing.state.add(table, deleted=deleted)
             left -= deleted
             if not left:

@@ -16,7 +16,7 @@ from app.formats.schemas import JsonObject
 from app.governance.erasures import store
 from app.governance.erasures.receipts import ErasureSubject, ReceiptSigner
 from app.governance.erasures.runner import ErasureRunner, ErasureState
-from app.governance.erasures.store import ErasureRow
+from app.governance.erasures.store import ERASURE, ErasureRow
 from app.governance.schemas import (
     ErasedRows,
     Erasure,
@@ -31,9 +31,6 @@ from app.operations.schemas import Operation, OperationStatus
 from app.operations.service import OperationHandler, OperationRun, Operations
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, job_caller
 from app.tenancy.service import Tenancy
-
-ERASURE: str = "erasure"
-"""Kind of the operations."""
 
 
 class Erasures:
@@ -140,6 +137,10 @@ class Erasures:
     async def end(self, run: OperationRun, tx: Transaction, state: ErasureState, ended_at: datetime) -> JsonObject:
         """End the receipt of a complete erasure, and return the result of its operation."""
         return await self._end(run, tx, state, ErasureStatus.COMPLETE, ended_at)
+
+    async def cancel(self, tx: Transaction, tenant_id: TenantId, erasure_ids: Sequence[UUID]) -> None:
+        """End open erasures of a tenant in the given transaction (ops role), with receipts of what they did."""
+        await self._operations.cancel_in(tx, tenant_id, erasure_ids)
 
     async def _stop(self, run: OperationRun, tx: Transaction, status: OperationStatus) -> JsonObject:
         cancelled = status is OperationStatus.CANCELLED

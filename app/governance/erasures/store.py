@@ -9,7 +9,7 @@ from typing import Final, cast
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import ClauseElement, ColumnElement, DateTime, Uuid, any_, bindparam, delete, func, not_, select, update
+from sqlalchemy import ClauseElement, ColumnElement, DateTime, bindparam, delete, func, or_, select, update
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
@@ -20,7 +20,15 @@ from app.core.ids import KeyId, TenantId
 from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
 from app.governance.schemas import SubjectKind
 from app.governance.tables import erasures, import_chunks
+from app.operations.schemas import JOB_PREFIX
 from app.tenancy.schemas import ERASED_NAME
+
+ERASURE: Final = "erasure"
+"""Kind of the operations."""
+
+_ERASURE_JOBS: Final = JOB_PREFIX + ERASURE
+_OPEN: Final = f"kind = '{ERASURE}' and ended_at is null"
+_OPEN_OF_OWN_DATA: Final = f"{_OPEN} and parameters ->> 'kind' <> '{SubjectKind.TENANT.value}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +160,7 @@ def left_sql(kind: SubjectKind) -> str:
             acting = {name: table.of_actor for name, table in REGISTRY.items()}
             return _left({name: condition for name, condition in acting.items() if condition is not None})
         case SubjectKind.TENANT:
-            return _left(dict.fromkeys([*REGISTRY, "memories"], "true"))
+            return _left(dict.fromkeys([*REGISTRY, "memories"], "true") | {"operations": _OPEN_OF_OWN_DATA})
 
 
 async def list_left(tx: Transaction, kind: SubjectKind, *args: object) -> list[str]:
@@ -175,16 +183,38 @@ def _delete_of_tenant(table: frozenset[str]) -> ClauseElement:
     of = METADATA.tables[name]
     conditions: list[ColumnElement[bool]] = []
     if name == "operations":
-        conditions.append(of.c.id != bindparam("kept"))
+        conditions.append(or_(of.c.kind != ERASURE, of.c.ended_at.is_not(None)))
     if name == "jobs":
-        conditions.append(not_(bindparam("kept", type_=Uuid) == any_(of.c.subject_ids)))
+        conditions.append(of.c.kind != _ERASURE_JOBS)
     return delete_some(of, *conditions, of_tenant=True)
 
 
-async def delete_of_tenant(tx: Transaction, tenant_id: TenantId, table: str, *, kept: UUID, limit: int) -> int:
-    """Delete up to `limit` rows of a tenant, but not the operation `kept` and its jobs; return their number."""
-    values = {"kept": kept} if table in {"operations", "jobs"} else {}
-    return await _delete_of_tenant(frozenset({table})).execute(tx, tenant_id=tenant_id, limit=limit, **values)
+async def delete_of_tenant(tx: Transaction, tenant_id: TenantId, table: str, *, limit: int) -> int:
+    """Delete up to `limit` rows of a tenant, but no open erasure and no job of an erasure; return their number."""
+    return await _delete_of_tenant(frozenset({table})).execute(tx, tenant_id=tenant_id, limit=limit)
+
+
+async def list_open_of_own_data(tx: Transaction, tenant_id: TenantId) -> list[UUID]:
+    """Return the open erasures of conversations, owners and actors of a tenant."""
+    sql = f"select id from operations where tenant_id = $1 and {_OPEN_OF_OWN_DATA} order by id"  # noqa: S608
+    return [row["id"] for row in await tx.fetch(sql, tenant_id)]
+
+
+async def delete_jobs_of_ended(tx: Transaction, tenant_id: TenantId) -> int:
+    """Delete the jobs of erasures that are not open any more; return their number.
+
+    The jobs are read first: an erasure is stored with its job, so that of a job which is found is found, too. (On
+    Citus, one statement cannot join both.)
+    """
+    jobs = await tx.fetch(
+        "select id, subject_ids from jobs where tenant_id = $1 and kind = $2", tenant_id, _ERASURE_JOBS
+    )
+    if not jobs:
+        return 0
+    sql = f"select id from operations where tenant_id = $1 and {_OPEN}"  # noqa: S608
+    are_open = {row["id"] for row in await tx.fetch(sql, tenant_id)}
+    ended = [job["id"] for job in jobs if are_open.isdisjoint(job["subject_ids"])]
+    return await tx.execute("delete from jobs where tenant_id = $1 and id = any($2::uuid[])", tenant_id, ended)
 
 
 async def delete_uploads(tx: Transaction, tenant_id: TenantId) -> None:

@@ -1,4 +1,4 @@
-"""Sweeps while an erasure runs, and after its end: one of them deletes a conversation, and counts its rows once."""
+"""Sweeps, deletions and erasures while an erasure runs: one of them deletes a row, and counts it once."""
 
 import asyncio
 import contextvars
@@ -11,6 +11,7 @@ import pytest
 
 from app.core.ids import format_id, parse_id
 from app.governance.erasures.runner import ErasureRunner
+from app.governance.purge import Purger
 from app.governance.registry import REGISTRY
 from app.tenancy.schemas import Scope, job_caller
 from tests.support.api import Client, Service
@@ -154,6 +155,70 @@ async def test_what_a_cancelled_erasure_has_hidden_is_deleted_by_the_next_sweep(
     await service.container.governance.purger.sweep()
     assert [await rows(service, client, table) for table in ("conversations", "turns", "index_entries")] == [0, 0, 0]
     assert (await client.post("/v1/conversations", json={"id": conversation})).status_code == 201
+
+
+async def test_a_large_deletion_and_an_erasure_at_the_same_time_count_each_row_in_one_place(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call returns when all rows are deleted, so it does not leave them to the erasure; the guide says so."""
+    monkeypatch.setattr("app.governance.service._AT_ONCE", 10)
+    monkeypatch.setattr("app.governance.purge._ROWS", 50)
+    conversation = await cups(client, owner="ann")
+    purger = service.container.governance.purger
+    deletion: list[asyncio.Task[Any]] = []
+    before_deletion = purger.counts.copy()
+    in_part, purge_some = asyncio.Event(), Purger._step  # noqa: SLF001
+
+    async def purging(self: Purger, *args: Any, **named: Any) -> Any:
+        if (purger.counts - before_deletion)["turns"] >= 100:
+            in_part.set()
+        return await purge_some(self, *args, **named)
+
+    monkeypatch.setattr(Purger, "_step", purging)
+
+    async def delete(number: int) -> None:
+        if number == 1:
+            deletion.append(asyncio.create_task(client.delete(f"/v1/conversations/{conversation}")))
+            await in_part.wait()
+
+    before_each_step(monkeypatch, delete)
+    receipt = await erase(service, client, owner="ann")
+    assert (await deletion[0]).status_code == 204
+    by_call = purger.counts - before_deletion
+    by_erasure = {table: count["deleted"] for table, count in receipt["counts"].items()}
+    assert (receipt["status"], by_call["turns"] >= 100) == ("complete", True)
+    assert by_call["turns"] + by_erasure.get("turns", 0) == _TURNS
+    assert by_call["conversations"] + by_erasure.get("conversations", 0) == 1
+    assert [await rows(service, client, table) for table in ("conversations", "turns", "index_entries")] == [0, 0, 0]
+    # and a conversation of its own afterwards: no step of the deletion is left
+    assert (await client.post("/v1/conversations", json={"id": conversation})).status_code == 201
+
+
+async def test_the_erasures_of_an_owner_and_of_an_actor_count_each_row_in_one_of_both_receipts(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cups(client, owner="ann")
+    of_actor: list[dict[str, Any]] = []
+    running = False
+
+    async def erase_actor(number: int) -> None:
+        nonlocal running
+        if number == 3 and not running:  # the conversation is hidden, and some of its turns are deleted
+            running = True
+            of_actor.append((await client.post("/v1/erasures", json={"actor": "ann"})).json())
+            run = await service.container.operations._begin(client.tenant_id, parse_id(of_actor[0]["id"]))  # noqa: SLF001
+            assert run is not None
+            await service.container.operations.handlers["erasure"].run(run)
+
+    before_each_step(monkeypatch, erase_actor)
+    of_owner = await erase(service, client, owner="ann")
+    receipts = [of_owner, (await client.get(f"/v1/erasures/{of_actor[0]['id']}")).json()]
+    assert [receipt["status"] for receipt in receipts] == ["complete", "complete"]
+    counts = [{table: count["deleted"] for table, count in receipt["counts"].items()} for receipt in receipts]
+    assert all(deleted["turns"] > 0 for deleted in counts)
+    for table, number in (("turns", _TURNS), ("conversations", 1), ("conversation_heads", 1)):
+        assert sum(deleted.get(table, 0) for deleted in counts) == number, table
+    assert [await rows(service, client, table) for table in ("conversations", "turns", "index_entries")] == [0, 0, 0]
 
 
 async def test_a_sweep_deletes_no_row_of_another_tenant_with_the_same_ids_in_all_tables(

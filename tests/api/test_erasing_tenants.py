@@ -169,6 +169,31 @@ async def test_erasures_that_start_at_any_step_of_the_erasure_of_their_tenant_en
         await tenant.aclose()
 
 
+async def test_an_erasure_of_own_data_that_starts_before_the_last_step_ends_before_that_of_the_tenant(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, late = ErasureRunner._step, list[str]()  # noqa: SLF001
+
+    async def start_late() -> None:
+        late.append(await start(client, owner="ann"))
+        # it waits, as behind a backoff
+        sql = "update jobs set run_at = now() + interval '1 day' where tenant_id = $1 and subject_ids = $2"
+        await fetch(service, sql, client.tenant_id, [parse_id(late[0])])
+
+    async def stepping(self: ErasureRunner, erasing: Any, tx: Any) -> None:
+        if erasing.state.phase == 5 and not late:  # all is deleted, and only the last check is left
+            await asyncio.get_running_loop().create_task(start_late(), context=contextvars.Context())
+        await step(self, erasing, tx)
+
+    monkeypatch.setattr(ErasureRunner, "_step", stepping)
+    own = await start_of_tenant(client, client)
+    await service.run_jobs()
+    assert (await receipt_of(service, client, own))[::2] == ("complete", True)
+    assert await receipt_of(service, client, late[0]) == ("cancelled", {}, True)
+    assert await rows(service, client, "operations", "ended_at is null or parameters is not null") == 0
+    assert await rows(service, client, "jobs") == 0
+
+
 async def test_open_erasures_of_a_tenants_own_data_end_with_receipts_when_the_tenant_is_erased(
     service: Service, client: Client, other: Client
 ) -> None:

@@ -207,7 +207,7 @@ def run_supervisor(settings: Settings) -> None:
     """Run the processes of a service until the supervisor is stopped. Raises Unavailable if they cannot start."""
     configure_logging(settings.telemetry)
     server, metrics_port = settings.server, settings.telemetry.metrics_port
-    ports = [] if metrics_port is None else range(metrics_port, metrics_port + server.processes)
+    ports = range(0) if metrics_port is None else range(metrics_port, metrics_port + server.processes)
     with ExitStack() as stack:
         listening = stack.enter_context(bind(server.host, server.port, "--port or TURNKEEP_PORT"))
         metrics = [stack.enter_context(bind(server.host, port, "TURNKEEP_METRICS_PORT")) for port in ports]

@@ -58,6 +58,16 @@ async def start_of_tenant(client: Client, tenant: Client) -> str:
     return await start(client, tenant=format_id(tenant.tenant_id))
 
 
+async def run_erasures(service: Service) -> None:
+    """Run all jobs that are due, and again those of erasures that met a lock, as a worker does after a while."""
+    later = "kind = 'operations.erasure' and run_at between now() and now() + interval '1 hour'"
+    for _ in range(10):
+        await service.run_jobs()
+        if not await fetch(service, f"select id from jobs where {later}"):  # noqa: S608
+            break
+        await fetch(service, f"update jobs set run_at = now() where {later}")  # noqa: S608
+
+
 async def receipt_of(service: Service, client: Client, erasure: str) -> tuple[str, dict[str, int], bool]:
     """Status, deleted rows by table and whether the signature is valid; with a new key: an erased tenant has none."""
     key = await service.container.tenancy.create_key(client.tenant_id, name="reader", scopes=[Scope.ADMIN])
@@ -106,7 +116,7 @@ async def test_the_erasure_of_a_tenant_goes_on_when_the_tenant_that_started_it_i
         of_client = await start_of_tenant(operator, client)
         eraser = operator if by == "its own key" else operator_of_third
         of_other = await start_of_tenant(eraser, other)
-        await service.run_jobs()
+        await run_erasures(service)
         status, deleted, valid = await receipt_of(service, other, of_client)
         assert (status, valid, deleted["turns"], deleted["conversations"]) == ("complete", True, _TURNS, 1)
         assert (await receipt_of(service, eraser, of_other))[::2] == ("complete", True)
@@ -124,7 +134,7 @@ async def test_two_tenants_that_erase_each_other_are_both_erased(
     async with operators(service, client, other) as (first, second):
         of_other = await start_of_tenant(first, other)
         of_client = await start_of_tenant(second, client)
-        await service.run_jobs()
+        await run_erasures(service)
         for owner, erasure in ((client, of_other), (other, of_client)):
             status, deleted, valid = await receipt_of(service, owner, erasure)
             assert (status, valid, deleted["turns"]) == ("complete", True, _TURNS)
@@ -155,7 +165,7 @@ async def test_erasures_that_start_at_any_step_of_the_erasure_of_their_tenant_en
         before_each_step(monkeypatch, str(client.tenant_id), act)
         await client.conversation(owner="ann")
         own = await start_of_tenant(operator, client)
-        await service.run_jobs()
+        await run_erasures(service)
     assert (await receipt_of(service, client, own))[::2] == ("complete", True)
     assert len(of_tenants) > 6
     for erasure, tenant in zip(of_tenants, tenants, strict=False):
@@ -187,7 +197,7 @@ async def test_an_erasure_of_own_data_that_starts_before_the_last_step_ends_befo
 
     monkeypatch.setattr(ErasureRunner, "_step", stepping)
     own = await start_of_tenant(client, client)
-    await service.run_jobs()
+    await run_erasures(service)
     assert (await receipt_of(service, client, own))[::2] == ("complete", True)
     assert await receipt_of(service, client, late[0]) == ("cancelled", {}, True)
     assert await rows(service, client, "operations", "ended_at is null or parameters is not null") == 0
@@ -206,7 +216,7 @@ async def test_open_erasures_of_a_tenants_own_data_end_with_receipts_when_the_te
         await fetch(service, "update jobs set run_at = now() + interval '1 day' where tenant_id = $1", client.tenant_id)
         same_tenant = await start_of_tenant(client, client)
         of_client = await start_of_tenant(operator, client)
-        await service.run_jobs()
+        await run_erasures(service)
         receipts = [await receipt_of(service, client, erasure) for erasure in of_own_data]
         assert receipts == [("cancelled", {}, True)] * len(subjects)
         two = [await receipt_of(service, client, same_tenant), await receipt_of(service, other, of_client)]
@@ -232,7 +242,7 @@ async def test_a_cancelled_erasure_of_own_data_counts_what_it_deleted_and_writes
 
         before_each_step(monkeypatch, "ann", erase_tenant)
         of_owner = await start(client, owner="ann")
-        await service.run_jobs()
+        await run_erasures(service)
     status, deleted, valid = await receipt_of(service, client, of_owner)
     assert (status, valid) == ("cancelled", True)
     assert 0 < deleted["turns"] < _TURNS
@@ -302,14 +312,14 @@ async def test_operations_and_jobs_of_another_tenant_with_the_same_ids_stay(
         )  # fmt: skip
         before = await digests(service, twin)
         of_other = await start_of_tenant(operator_of_third, other)
-        await service.run_jobs()
+        await run_erasures(service)
         assert (await receipt_of(service, third, of_other))[::2] == ("complete", True)
         assert (await receipt_of(service, other, of_client))[::2] == ("complete", True)
         assert await rows(service, other, "jobs") == 0
         assert await digests(service, twin) == before
         await fetch(service, "update jobs set run_at = now() where tenant_id = $1 and subject_ids = $2",
                     twin.tenant_id, [parse_id(of_ann)])  # fmt: skip
-        await service.run_jobs()
+        await run_erasures(service)
         assert (await receipt_of(service, twin, of_ann))[::2] == ("complete", True)
 
 

@@ -150,7 +150,7 @@ def test_the_kth_largest_of_values_is_that_of_a_sort_however_many_are_equal(diff
             assert kth_largest(values, k) == ordered[k - 1], (count, k)
 
 
-@pytest.mark.parametrize("pieces", [[1, 1, 1], [1, 3, 0, 2, 1], [2, 2], [0, 4]])
+@pytest.mark.parametrize("pieces", [[1, 1, 1], [1, 3, 0, 2, 1], [2, 2], [0, 4], [0], []])
 @pytest.mark.parametrize("is_part", [False, True])
 def test_an_entry_is_as_near_as_the_best_of_its_pieces(pieces: list[int], *, is_part: bool) -> None:
     chance = np.random.default_rng(sum(pieces))
@@ -158,7 +158,7 @@ def test_an_entry_is_as_near_as_the_best_of_its_pieces(pieces: list[int], *, is_
     others = [0] * (30 if is_part else 0)  # with many others, the vectors in scope are copied before they are compared
     ids = [UUID(int=number) for number in range(1, 1 + len(pieces) + len(others))]
     segment = Segment(8)
-    segment.add(batch(*ids, vectors=vectors, pieces=[*pieces, *others]))
+    segment.add(batch(*ids, vectors=np.reshape(vectors, (-1, 8)), pieces=[*pieces, *others]))
     segment.sort()
     rows = np.arange(len(pieces))
     found = search_segment(segment.view, rows, SegmentQuery(query, plain_words(())), weigh=WEIGHTS)

@@ -1,12 +1,13 @@
 """Build contexts: read the parts, let `assembly` choose from them, and count what the context leaves out.
 
-The newest turns are read first, because the query may be the newest user turn. Recall of turns and of memories runs
-after, with no transaction open while the query is embedded. If recall fails, the context has no recalled items, and
-`degraded` has the reason.
+The newest turns are read first, because the query may be the newest user turn; a given query is embedded meanwhile.
+Recall of turns and of memories runs after, with no transaction open while the query is embedded. If recall fails, the
+context has no recalled items, and `degraded` has the reason.
 """
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar, assert_never
@@ -26,6 +27,7 @@ from app.context.compaction.dry_run import DryRuns
 from app.context.compaction.service import COMPACT_JOB, Compactor
 from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
+from app.context.token_counts import KnownCounts
 from app.conversations.queries.context_turns import ReadSummary
 from app.conversations.schemas.conversations import content_text
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
@@ -36,6 +38,7 @@ from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn, Role
+from app.index.service import VectorAhead
 from app.memory.longterm.schemas import MemoryFilters
 from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
@@ -74,6 +77,7 @@ class ContextBuilder:
         self._facts = facts
         self._recall_service = recall_service
         self._counters = counters
+        self._known_counts = KnownCounts()
         self._settings = settings
         self._log = get_logger()
 
@@ -99,15 +103,16 @@ class ContextBuilder:
         if request.include_memories:
             require_reach(caller, request.agent_id)
         asked = self._asked(request, newest)
-        recent = await self._conversations.context_turns(
-            caller, conversation_id, wanted=_wanted(request, asked, before=before)
-        )
-        if recent.vectors_dropped:
-            await self._conversations.vector_retention.use(caller, [conversation_id])
-        if upcoming:
-            recent = replace(recent, turns=[*recent.turns, *_behind(recent.seq, upcoming)])
-        parts = await self._parts(caller, conversation_id, request, recent)
-        assembled = await self._assembled(replace(parts, asked=asked, upcoming=len(upcoming)), request)
+        with self._embed_ahead(request) as ahead:
+            recent = await self._conversations.context_turns(
+                caller, conversation_id, wanted=_wanted(request, asked, before=before)
+            )
+            if recent.vectors_dropped:
+                await self._conversations.vector_retention.use(caller, [conversation_id])
+            if upcoming:
+                recent = replace(recent, turns=[*recent.turns, *_behind(recent.seq, upcoming)])
+            parts = await self._parts(caller, conversation_id, request, recent, ahead)
+        assembled = await self._assembled(caller, replace(parts, asked=asked, upcoming=len(upcoming)), request)
         gap, erased = await self._left_out(caller, conversation_id, assembled.uncovered_ranges(recent.seq))
         return assembled.answer(as_of_seq=recent.seq, gap=gap, degraded=erased)
 
@@ -132,16 +137,27 @@ class ContextBuilder:
         )
         parts = await self._parts(caller, None, request, said)
         asked = self._asked(request, None)
-        assembled = await self._assembled(replace(parts, asked=asked, upcoming=len(upcoming)), request)
+        assembled = await self._assembled(caller, replace(parts, asked=asked, upcoming=len(upcoming)), request)
         return assembled.answer(as_of_seq=0, gap=None)
 
+    def _embed_ahead(self, request: ContextRequest) -> AbstractContextManager[VectorAhead | None]:
+        """Begin to embed the query while the turns are read, if recall is requested for a given query."""
+        if not request.query or (request.semantic_recall is None and not request.include_facts):
+            return nullcontext()
+        return self._recall_service.embed_ahead(request.query[:_MAX_QUERY_CHARACTERS])
+
     async def _parts(
-        self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
+        self,
+        caller: Caller,
+        conversation_id: ConversationId | None,
+        request: ContextRequest,
+        recent: ContextTurns,
+        ahead: VectorAhead | None = None,
     ) -> ContextParts:
         """Return all parts that may be shown; `conversation_id` is None for a conversation that does not exist yet."""
         query = await self._query(caller, conversation_id, request, recent)
         # embedded once for all searches
-        question, unready = await self._or_degraded(self._question(request, recent, query), None)
+        question, unready = await self._or_degraded(self._question(request, recent, query, ahead), None)
         (recalled, degraded), (facts, without), (memories, memories_degraded) = await asyncio.gather(
             self._or_degraded(self._recalled(caller, conversation_id, request, recent, question), []),
             self._relevant_facts(caller, conversation_id, request, recent, question),
@@ -176,10 +192,9 @@ class ContextBuilder:
             gap = Gap(turns=found.turns, from_position=found.from_position, to_position=found.to_position)
         return gap, [ERASED_SOURCES] if found.erased else []
 
-    async def _assembled(self, parts: ContextParts, request: ContextRequest) -> Assembled:
-        work = partial(
-            assemble, parts, request=request, counter=self._counters[request.tokenizer], settings=self._settings
-        )
+    async def _assembled(self, caller: Caller, parts: ContextParts, request: ContextRequest) -> Assembled:
+        counter = self._known_counts.of(caller.tenant_id, self._counters[request.tokenizer])
+        work = partial(assemble, parts, request=request, counter=counter, settings=self._settings)
         # In a thread: counting and rendering megabytes takes seconds, and the event loop must answer other requests.
         most = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
         with MeasuredStage(Stage.ASSEMBLE, token_budget=request.token_budget):
@@ -206,12 +221,12 @@ class ContextBuilder:
             return default, ["recall_failed"]
 
     async def _question(
-        self, request: ContextRequest, recent: ContextTurns, query: str
+        self, request: ContextRequest, recent: ContextTurns, query: str, ahead: VectorAhead | None
     ) -> tuple[Question | None, list[str]]:
         """Return the analysed question for recall of turns and facts; None if neither is requested."""
         if not query or (request.semantic_recall is None and not request.include_facts):
             return None, []
-        return await self._recall_service.question(query, participants=recent.participants), []
+        return await self._recall_service.question(query, participants=recent.participants, ahead=ahead), []
 
     async def _memories(
         self, caller: Caller, request: ContextRequest, recent: ContextTurns, query: str, question: Question | None

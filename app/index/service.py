@@ -7,7 +7,7 @@ same transaction makes them (`vector_backfill`). Another job resolves relative d
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -23,12 +23,11 @@ from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index.analyser.analyser import Analyser
-from app.index.analyser.query_words import QueryText, QueryWords
 from app.index.backfill import store as backfill_store
 from app.index.backfill.analysis_backfill import TextReader
 from app.index.backfill.store import DroppedEntries
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
+from app.index.prepared_query import PreparedQuery, VectorAhead, prepare_query
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
@@ -51,7 +50,7 @@ from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, Embedd
 from app.index.write import removal_store, store
 from app.index.write.batch_analyser import BatchAnalyser, text_length
 from app.index.write.entry_languages import filter_dated, inherit_languages, resolve_entry_dates
-from app.providers.schemas import Embedder
+from app.providers.schemas import IN_PROCESS, Embedder
 from app.settings.memory import IndexSettings
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
@@ -65,6 +64,7 @@ __all__ = [
     "PreparedQuery",
     "SearchIndex",
     "Space",
+    "VectorAhead",
     "VectorBackfill",
     "ensure_space",
     "read_chosen_space",
@@ -81,28 +81,6 @@ _ENTRIES_PER_JOB = 50
 
 _DATES_FACTOR = 20
 """Resolving the dates of a text takes this many times as long as hashing and counting it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedQuery:
-    """A prepared query.
-
-    `vector` is None if words alone are searched: without an embedder, for a text in a script that its model does not
-    read, or if it failed with the error code `degraded`.
-
-    `runtime` is the embedding space of the vector. The search uses it even if the searched space changes meanwhile.
-    """
-
-    vector: FloatVector | None
-    words: QueryText | QueryWords
-    degraded: str | None
-    runtime: EmbeddingSpaceRuntime | None = None
-
-    def without_names(self) -> "PreparedQuery":
-        """Return the same query without participants, whose names then count as any other word."""
-        words = self.words
-        bare = replace(words, names=()) if isinstance(words, QueryText) else replace(words, names=frozenset[str]())
-        return replace(self, words=bare)
 
 
 class SearchIndex:
@@ -414,32 +392,28 @@ class SearchIndex:
             tx.after_commit.append(partial(self._announce, Removal(tenant_id, [entry_id])))
         return await removal_store.delete_without_conversation(tx, tenant_ids=tenant_ids, entry_ids=entry_ids)
 
+    def embed_ahead(
+        self, text: str, *, runtime: EmbeddingSpaceRuntime | None = None
+    ) -> AbstractContextManager[VectorAhead | None]:
+        """Begin to embed the text of a query, which may turn out to be another one. None if a call would cost money."""
+        embedder = (runtime or self.spaces.current).embedder
+        if embedder is None or embedder.space.provider != IN_PROCESS or not embedder.reads(text):
+            return nullcontext()
+        return VectorAhead(embedder, text)
+
     async def prepare_query(
         self, text: str, *, vector_text: str, by_words: bool, by_vector: bool, names: Sequence[str] = (),
-        runtime: EmbeddingSpaceRuntime | None = None,
+        runtime: EmbeddingSpaceRuntime | None = None, ahead: VectorAhead | None = None,
     ) -> PreparedQuery:  # fmt: skip
         """Analyse `text`, and embed `vector_text` (`text` without participants' `names`), outside any transaction.
 
-        `runtime` is another space than the searched one. A text in a script that the model does not read is searched by
-        words alone. Raises the embedder's errors only if words are not searched.
+        `runtime` is another space than the searched one, `ahead` an embedding that has begun. A text in a script that
+        the model does not read is searched by words alone. Raises the embedder's errors only if words are not searched.
         """
-        # the work grows with the entries in scope times the words of the query
-        max_words = self._settings.max_query_lexemes if by_words else 0
-        words = QueryText(text, names, Analyser(self._settings.forced_language).detect(text), max_words)
-        runtime = runtime or self.spaces.current
-        if not by_vector:
-            return PreparedQuery(None, words, None, runtime)
-        if runtime.embedder is None:
-            return PreparedQuery(None, words, "embedder_none", runtime)
-        if by_words and not runtime.embedder.reads(text):
-            return PreparedQuery(None, words, None, runtime)
-        try:
-            vectors = await runtime.embedder.embed([vector_text], purpose="query")
-        except AppError as error:
-            if not by_words:
-                raise
-            return PreparedQuery(None, words, error.code, runtime)
-        return PreparedQuery(vectors[0], words, None, runtime)
+        return await prepare_query(
+            text, vector_text=vector_text, by_words=by_words, by_vector=by_vector, names=names,
+            runtime=runtime or self.spaces.current, ahead=ahead, settings=self._settings,
+        )  # fmt: skip
 
     async def search(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int,

@@ -6,7 +6,7 @@ Nothing here depends on one model. The container creates the providers and passe
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,10 @@ Purpose = Literal["query", "document", "backlog"]
 Vectors: TypeAlias = NDArray[np.float32]
 Shape = TypeVar("Shape", bound=BaseModel)
 Value = TypeVar("Value")
+
+
+IN_PROCESS: Final = "local"
+"""The provider of embedding spaces whose model runs in this process: a call costs nothing but its CPU time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from app.core.ids import format_id
 from app.index.schemas import EntryKind
 from app.memory.longterm.schemas import Memory
 from app.memory.schemas import Fact, fact_text
+from app.recall.rank_overlap import overlap, rank_agreement
 from app.recall.ranking import RankedCandidate
-from app.recall.schemas import ConversationRecall, Explanation, Hit, HitDate, ScoreTerms
+from app.recall.schemas import ComparedHit, ComparedQuery, ConversationRecall, Explanation, Hit, HitDate, ScoreTerms
 from app.recall.scoring import RankingWeights
 
 _REASONS = {
@@ -131,3 +132,21 @@ def _explain(item: RankedCandidate, lexemes: Sequence[str], configuration: Mappi
 def rounded(relevance: float | None) -> float | None:
     """Return a relevance as it is shown."""
     return None if relevance is None else round(relevance, 4)
+
+
+def compared_hit(item: RankedCandidate) -> ComparedHit:
+    """Return a hit of a comparison of two spaces."""
+    candidate = item.candidate
+    return ComparedHit(kind=candidate.kind, id=format_id(candidate.entry_id), score=round(item.score, 6))
+
+
+def compare_hits(searched: list[ComparedHit], compared: list[ComparedHit], degraded: list[str]) -> ComparedQuery:
+    """Return how similar the hits of one query are in two spaces."""
+    searched_ids, compared_ids = [hit.id for hit in searched], [hit.id for hit in compared]
+    return ComparedQuery(
+        overlap=round(overlap(searched_ids, compared_ids), 4),
+        rank_agreement=round(rank_agreement(searched_ids, compared_ids), 4),
+        searched=searched,
+        compared=compared,
+        degraded=degraded,
+    )

@@ -130,6 +130,14 @@ def remove_names(query: str, participants: Iterable[Participant]) -> str:
     return " ".join(kept) or query
 
 
+def may_name_someone(query: str) -> bool:
+    """Return whether a query looks as if it had a name: a word with a capital letter after the first one.
+
+    A guess: `remove_names` knows. A name in lower case, or as the first word, is not noticed.
+    """
+    return any(len(word) > 1 and word[0].isupper() for word in query.split()[1:])
+
+
 def _single_word(word: str) -> str:
     found = words(re.sub(r"['\u2019]s\b", "", word))
     return found[0] if len(found) == 1 else ""

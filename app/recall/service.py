@@ -1,13 +1,15 @@
 """Search over turns, summaries, facts and memories.
 
-A search has three steps: read the participants' names, embed the query (no transaction is open), and compare the query
-with the entries in scope. `ranking` orders them. The content of the hits is read in the transaction of the third step.
+A search has three steps: read the participants' names, embed the query (in no transaction), and compare the query with
+the entries in scope. A query that seems to name nobody is embedded during the first step. `ranking` orders the entries.
+The content of the hits is read in the transaction of the third step.
 """
 
 import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
@@ -19,19 +21,18 @@ from app.conversations.schemas.summaries import Summary
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
-from app.core.ids import ConversationId, format_id, parse_id
+from app.core.ids import ConversationId, parse_id
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Mode, SearchScope
-from app.index.service import EmbeddingSpaceRuntime, PreparedQuery, SearchIndex
+from app.index.service import EmbeddingSpaceRuntime, PreparedQuery, SearchIndex, VectorAhead
 from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
 from app.memory.service import FactService
-from app.recall.hits import HitContents, rounded, to_hit
-from app.recall.rank_overlap import overlap, rank_agreement
-from app.recall.ranking import RankedCandidate, Ranking, name_texts, rank, read_intent, remove_names
+from app.recall.hits import HitContents, compare_hits, compared_hit, rounded, to_hit
+from app.recall.ranking import RankedCandidate, Ranking, may_name_someone, name_texts, rank, read_intent, remove_names
 from app.recall.schemas import (
     ComparedHit,
     ComparedQuery,
@@ -162,8 +163,10 @@ class RecallService:
         scope = _scope(request, conversation_ids, project, owner)
         # a memory is about the named person, so the name counts; a turn with the name is addressed to that person
         memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
-        participants = [] if memories_only else await self._participants(caller, scope)
-        prepared = await self._prepare(request.query, request.mode, participants, runtime)
+        by_vector = request.mode is not Mode.TEXT
+        with self.embed_ahead(request.query, runtime) if by_vector and not memories_only else nullcontext() as ahead:
+            participants = [] if memories_only else await self._participants(caller, scope)
+            prepared = await self._prepare(request.query, request.mode, participants, runtime, ahead)
         query = _RankingQuery(
             request.query, prepared, participants, request.k, request.threshold, request.min_relevance, request.explain,
             configuration,
@@ -253,9 +256,22 @@ class RecallService:
         ]
         return Recalled(entries, list(found.degraded))
 
-    async def question(self, text: str, *, participants: Sequence[Participant]) -> Question:
-        """Analyse and embed a question, without the participants' names in its vector. Opens no transaction."""
-        return Question(text, participants, await self._prepare(text, Mode.HYBRID, participants))
+    def embed_ahead(
+        self, text: str, runtime: EmbeddingSpaceRuntime | None = None
+    ) -> AbstractContextManager[VectorAhead | None]:
+        """Begin to embed a question before its participants are known, unless it seems to name one of them."""
+        if not text.strip() or may_name_someone(text):
+            return nullcontext()
+        return self._index.embed_ahead(remove_names(text, ()), runtime=runtime)
+
+    async def question(
+        self, text: str, *, participants: Sequence[Participant], ahead: VectorAhead | None = None
+    ) -> Question:
+        """Analyse and embed a question, without the participants' names in its vector. Opens no transaction.
+
+        `ahead`: the embedding of the text that `embed_ahead` began.
+        """
+        return Question(text, participants, await self._prepare(text, Mode.HYBRID, participants, ahead=ahead))
 
     async def recall_turns(
         self,
@@ -325,8 +341,8 @@ class RecallService:
                 async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
                     found = await self._rank(caller, tx, query, scope)
                 degraded |= dict.fromkeys(found.degraded)
-                rankings.append([_compared(item) for item in found.ranking.best(request.k)])
-            comparisons.append(_compare(rankings[0], rankings[1], list(degraded)))
+                rankings.append([compared_hit(item) for item in found.ranking.best(request.k)])
+            comparisons.append(compare_hits(rankings[0], rankings[1], list(degraded)))
         return SpaceComparisonResult(
             searched=runtimes[0].name,
             compared=runtimes[1].name,
@@ -377,7 +393,12 @@ class RecallService:
         return list({person.actor: person for group in participants.values() for person in group}.values())
 
     async def _prepare(
-        self, text: str, mode: Mode, participants: Sequence[Participant], runtime: EmbeddingSpaceRuntime | None = None
+        self,
+        text: str,
+        mode: Mode,
+        participants: Sequence[Participant],
+        runtime: EmbeddingSpaceRuntime | None = None,
+        ahead: VectorAhead | None = None,
     ) -> PreparedQuery:
         by_words, by_vector = mode is not Mode.VECTOR, mode is not Mode.TEXT
         vector_text = remove_names(text, participants)
@@ -388,6 +409,7 @@ class RecallService:
             by_vector=by_vector,
             names=name_texts(participants),
             runtime=runtime,
+            ahead=ahead,
         )
 
     async def _rank(self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope) -> _Ranked:
@@ -473,20 +495,4 @@ def _scope(
         occurred_after=filters.occurred_after,
         occurred_before=filters.occurred_before,
         metadata=None if filters.metadata is None else json.dumps(filters.metadata),
-    )
-
-
-def _compared(item: RankedCandidate) -> ComparedHit:
-    candidate = item.candidate
-    return ComparedHit(kind=candidate.kind, id=format_id(candidate.entry_id), score=round(item.score, 6))
-
-
-def _compare(searched: list[ComparedHit], compared: list[ComparedHit], degraded: list[str]) -> ComparedQuery:
-    searched_ids, compared_ids = [hit.id for hit in searched], [hit.id for hit in compared]
-    return ComparedQuery(
-        overlap=round(overlap(searched_ids, compared_ids), 4),
-        rank_agreement=round(rank_agreement(searched_ids, compared_ids), 4),
-        searched=searched,
-        compared=compared,
-        degraded=degraded,
     )

@@ -19,9 +19,9 @@ from turnkeep_minilm import FOLDER, MODEL_FILE, TOKENIZER_FILE
 from app.core.errors import Unavailable
 from app.providers.local.models import LocalModelKind
 from app.providers.pieces import split_text
-from app.providers.schemas import EmbeddingSpaceName, Vectors
+from app.providers.schemas import IN_PROCESS, EmbeddingSpaceName, Vectors
 
-SPACE = EmbeddingSpaceName(provider="local", model="all-MiniLM-L6-v2-int8", dimensions=384)
+SPACE = EmbeddingSpaceName(provider=IN_PROCESS, model="all-MiniLM-L6-v2-int8", dimensions=384)
 
 _REMEDY = "run `make assets` in a checkout, or install turnkeep-minilm again"
 _CONTENT_TOKENS = 254  # the model reads 256 tokens, two of which are [CLS] and [SEP]

@@ -14,10 +14,10 @@ from typing import Final, Protocol, cast
 from app.core.errors import Unavailable
 from app.providers.local.models import LocalModelKind
 from app.providers.pieces import split_by_estimate
-from app.providers.schemas import EmbeddingSpaceName, Vectors
+from app.providers.schemas import IN_PROCESS, EmbeddingSpaceName, Vectors
 
 SPACE: Final = EmbeddingSpaceName(
-    provider="local", model="universal-sentence-encoder-multilingual-3-int6", dimensions=512
+    provider=IN_PROCESS, model="universal-sentence-encoder-multilingual-3-int6", dimensions=512
 )
 MULTILINGUAL_EXTRA: Final = "turnkeep[multilingual]"
 

@@ -1,0 +1,96 @@
+"""A query, analysed and embedded. The embedding may run while the scope of the query is still being read."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from app.core.database.transactions import FloatVector
+from app.core.errors import AppError
+from app.index.analyser.analyser import Analyser
+from app.index.analyser.query_words import QueryText, QueryWords
+from app.index.spaces.runtime import EmbeddingSpaceRuntime
+from app.providers.schemas import Embedder, Vectors
+from app.settings.memory import IndexSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedQuery:
+    """A prepared query.
+
+    `vector` is None if words alone are searched: without an embedder, for a text in a script that its model does not
+    read, or if it failed with the error code `degraded`.
+
+    `runtime` is the embedding space of the vector. The search uses it even if the searched space changes meanwhile.
+    """
+
+    vector: FloatVector | None
+    words: QueryText | QueryWords
+    degraded: str | None
+    runtime: EmbeddingSpaceRuntime | None = None
+
+    def without_names(self) -> "PreparedQuery":
+        """Return the same query without participants, whose names then count as any other word."""
+        words = self.words
+        bare = replace(words, names=()) if isinstance(words, QueryText) else replace(words, names=frozenset[str]())
+        return replace(self, words=bare)
+
+
+class VectorAhead:
+    """The embedding of a query's text that has begun. When its block ends, it stops if it is not finished."""
+
+    def __init__(self, embedder: Embedder, text: str) -> None:
+        self._embedder = embedder
+        self._text = text
+        self._task = asyncio.create_task(embedder.embed([text], purpose="query"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        if not self._task.cancel() and not self._task.cancelled():
+            self._task.exception()  # asyncio logs an error that was never read, with its message
+
+    async def embed(self, embedder: Embedder, text: str) -> Vectors:
+        """Return the vector of a text as one row: the one that is on its way, or a new one."""
+        if embedder is self._embedder and text == self._text:
+            return await self._task
+        self._task.cancel()
+        return await embedder.embed([text], purpose="query")
+
+
+async def prepare_query(
+    text: str,
+    *,
+    vector_text: str,
+    by_words: bool,
+    by_vector: bool,
+    names: Sequence[str],
+    runtime: EmbeddingSpaceRuntime,
+    ahead: VectorAhead | None,
+    settings: IndexSettings,
+) -> PreparedQuery:
+    """Prepare a query: see `SearchIndex.prepare_query`."""
+    # the work grows with the entries in scope times the words of the query
+    max_words = settings.max_query_lexemes if by_words else 0
+    words = QueryText(text, names, Analyser(settings.forced_language).detect(text), max_words)
+    if not by_vector:
+        return PreparedQuery(None, words, None, runtime)
+    if runtime.embedder is None:
+        return PreparedQuery(None, words, "embedder_none", runtime)
+    if by_words and not runtime.embedder.reads(text):
+        return PreparedQuery(None, words, None, runtime)
+    try:
+        if ahead is None:
+            vectors = await runtime.embedder.embed([vector_text], purpose="query")
+        else:
+            vectors = await ahead.embed(runtime.embedder, vector_text)
+    except AppError as error:
+        if not by_words:
+            raise
+        return PreparedQuery(None, words, error.code, runtime)
+    return PreparedQuery(vectors[0], words, None, runtime)

@@ -1,7 +1,7 @@
 """Token counts of texts that contexts have again and again: summaries, system texts, recalled turns.
 
 A count is found by a hash of its text with a secret of the process, so no text stays in memory. The hash is also of the
-tenant: how fast a text is counted tells nobody that another tenant has it.
+tenant: the time that a count takes does not tell that another tenant has the text.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Search over turns, summaries, facts and memories.
 
 A search has three steps: read the participants' names, embed the query (in no transaction), and compare the query with
-the entries in scope. A query that seems to name nobody is embedded during the first step. `ranking` orders the entries.
-The content of the hits is read in the transaction of the third step.
+the entries in scope. A query that seems to have no name is embedded during the first step. `ranking` orders the
+entries. The content of the hits is read in the transaction of the third step.
 """
 
 import asyncio

@@ -72,6 +72,10 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.tenancy.limits.failed_keys.FailedKeys._valid": (Why.SECRET, "HMACs of whole keys that were valid"),
     "app.tenancy.service.Tenancy._used": (Why.TENANT, "when keys were used last"),
     "app.tenancy.service.Tenancy._warned": (Why.TENANT, "keys whose coming expiry was logged on a day"),
+    "app.context.token_counts.KnownCounts._counts": (
+        Why.SECRET,
+        "token counts by the keyed hash of tenant, tokenizer and text",
+    ),
     "app.audit.request_context._REQUEST_ID": (Why.OWN, "the request that a task serves"),
     "app.audit.service.AuditTrail._waiting": (Why.TENANT, "entries of reads that are not written yet"),
     "app.audit.service.AuditTrail._lost": (Why.TENANT, "how many entries of reads were not kept"),

@@ -6,7 +6,6 @@ calls `require_reachable` first. Queries across conversations take `caller.reach
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -171,4 +170,4 @@ async def get_partial_turn(
     if row.status != "pending" or row.content is not None:
         return row
     texts = (await stream_store.read_texts(tx, caller.tenant_id, [row.id])).get(row.id, {})
-    return replace(row, content=json.dumps(texts.get("content", ""), ensure_ascii=False))
+    return row._replace(content=json.dumps(texts.get("content", ""), ensure_ascii=False))

@@ -185,8 +185,8 @@ def turn_view_for(caller: Caller, row: TurnRow, *, content: JsonValue | None = N
     """
     if Scope.READ in caller.scopes:
         return turn_view(row, content=content)
-    blank = replace(row, content=None, tool_calls=None, tool_call_id=None, tool_results=None, usage=None)
-    return turn_view(replace(blank, model=None, adapter=None, metadata=None, actor=row.role))
+    blank = row._replace(content=None, tool_calls=None, tool_call_id=None, tool_results=None, usage=None)
+    return turn_view(blank._replace(model=None, adapter=None, metadata=None, actor=row.role))
 
 
 def canonical_turn(row: TurnRow) -> CanonicalTurn:

@@ -5,7 +5,7 @@ never write.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -342,7 +342,7 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
     return None if row is None else HeadRow(**dict(row))
 
 
-_TURN_FIELDS = tuple(field.name for field in fields(TurnRow))
+_TURN_FIELDS = TurnRow._fields
 _CHECKED_TURNS = f"""
     select {", ".join(f"t.{name}" for name in _TURN_FIELDS)}, isfinite(t.occurred_at) as time_finite,
            exists (

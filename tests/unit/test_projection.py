@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -226,7 +225,7 @@ def test_a_revision_supersedes_before_it_commits_and_each_row_carries_its_place(
     ]  # fmt: skip
     reader.apply(frames)
     assert reader.live == {1: (format_id(third), "new")}
-    frames = snapshot(projection, rows=[replace(revised[2], rev=3, content=None, erased_at=NOW)], seq=3, rev=3)
+    frames = snapshot(projection, rows=[revised[2]._replace(rev=3, content=None, erased_at=NOW)], seq=3, rev=3)
     reader.apply(frames)
     assert [frame.type for frame in frames] == ["turn.erased"]
     assert reader.live == {1: (format_id(third), None)}

@@ -253,13 +253,13 @@ class ConversationRebuilder:
             if old is not None:
                 if old in rows:
                     position = rows[old].position
-                    rows[old] = replace(rows[old], superseded_by=turn_id, index_state="none")
+                    rows[old] = rows[old]._replace(superseded_by=turn_id, index_state="none")
                 else:
                     position = positions.get(old)
                 if position is None:
                     wrong = FieldError("/supersedes_external_id", "names no live turn before it in its conversation")
                     raise RecordRefusedError(line, [wrong])
-                row = replace(row, position=position)
+                row = row._replace(position=position)
             rows[turn_id] = row
         return list(rows.values())
 
@@ -269,8 +269,7 @@ class ConversationRebuilder:
         if rebuilt.is_foreign and record.response is not None:
             raise RecordRefusedError(line, [FieldError("/response", "not in a file of another system")])
         conversation = rebuilt.conversation
-        row = replace(
-            turn_row(conversation, record, has_vectors=self._restorer.has_vectors),
+        row = turn_row(conversation, record, has_vectors=self._restorer.has_vectors)._replace(
             id=turn_id,
             rev=rebuilt.rev if rebuilt.is_foreign else max(1, min(record.rev or 1, rebuilt.rev)),
             superseded_by=None if record.superseded_by is None else rebuilt.turn_id(str(record.superseded_by)),
@@ -278,14 +277,13 @@ class ConversationRebuilder:
             origin_turn_id=record.origin_turn_id if rebuilt.is_foreign else record.id,
         )
         if record.status != "committed":
-            return replace(row, seq=None, position=None, salt=None, content_hash=None, chain_hash=None)
+            return row._replace(seq=None, position=None, salt=None, content_hash=None, chain_hash=None)
         rebuilt.seq += 1
         now = datetime.now(UTC).replace(microsecond=0)
         created_at = row.created_at if record.created_at is not None else now
         seq = rebuilt.seq
         rebuilt.is_shifted |= record.seq != seq
-        row = replace(
-            row,
+        row = row._replace(
             seq=rebuilt.seq,
             position=rebuilt.seq if rebuilt.is_foreign or rebuilt.is_shifted else min(record.position or seq, seq),
             created_at=created_at,
@@ -296,12 +294,12 @@ class ConversationRebuilder:
             row = self._hashed(row, line, record)
         else:
             given = row.content_hash
-            row = replace(row, salt=None, content_hash=given if given is not None else secrets.token_bytes(_HASH_BYTES))
+            row = row._replace(salt=None, content_hash=given if given is not None else secrets.token_bytes(_HASH_BYTES))
         rebuilt.chain = chain_hash(
             rebuilt.chain, turn_id=turn_id, seq=rebuilt.seq, role=row.role, kind=row.kind, created_at=row.created_at,
             content=row.content_hash or b"",
         )  # fmt: skip
-        return replace(row, chain_hash=rebuilt.chain)
+        return row._replace(chain_hash=rebuilt.chain)
 
     def _hashed(self, row: TurnRow, line: int, record: TurnRecord) -> TurnRow:
         """Return a row with its tokens and a new hash, after the checks of an append."""
@@ -314,7 +312,7 @@ class ConversationRebuilder:
             raise RecordRefusedError(line, error.fields) from None
         salt = new_salt()
         hashed = content_hash(salt, canonical_form(row_fields(row)))
-        return replace(row, salt=salt, content_hash=hashed, content_tokens=self._counter.count(draft.text))
+        return row._replace(salt=salt, content_hash=hashed, content_tokens=self._counter.count(draft.text))
 
 
 def _rebuilt(found: ConversationRow, *, is_foreign: bool) -> _RebuiltConversation:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -75,9 +76,8 @@ class ConversationRow:
     now: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRow:
-    """A row of the table `turns`; JSON columns are text."""
+class TurnRow(NamedTuple):
+    """A row of the table `turns`; JSON columns are text. A tuple, since a page has many: making one takes a third."""
 
     id: UUID
     conversation_id: UUID
@@ -111,7 +111,7 @@ class TurnRow:
 
 
 _CONVERSATION_FIELDS = tuple(field.name for field in fields(ConversationRow))
-_TURN_FIELDS = tuple(field.name for field in fields(TurnRow))
+_TURN_FIELDS = TurnRow._fields
 _POSTGRES = PGDialect()
 _TEXTS = ("content", "tool_calls", "tool_results", "usage", "metadata")
 _TURN_COLUMNS = ", ".join(_TURN_FIELDS)

@@ -4,7 +4,6 @@ Literal SQL: the life cycle runs these statements around every turn of an agent.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import date, datetime
 from uuid import UUID
 
@@ -20,7 +19,7 @@ from app.conversations.stores.conversation_store import (
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
-_COLUMNS = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
+_COLUMNS = ", ".join(f"t.{name}" for name in TurnRow._fields)
 _LIVE_WITH_CONTENT = "t.status = 'committed' and t.superseded_by is null and t.erased_at is null"
 
 

@@ -8,7 +8,7 @@ Literal SQL: opening, flushing and committing are hot.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -51,7 +51,7 @@ class NewChunk:
     text: str
 
 
-_TURN = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
+_TURN = ", ".join(f"t.{name}" for name in TurnRow._fields)
 STREAM_AGE = """extract(epoch from clock_timestamp() - greatest(s.renewed_at, (
     select max(c.created_at) from turn_chunks c where c.tenant_id = $1 and c.turn_id = s.turn_id
 )))::float8 as age_s"""

@@ -6,7 +6,6 @@ Literal SQL: pages of turns are hot, and changes of many turns use `unnest`.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -25,7 +24,7 @@ from app.core.database.queries import NOW_SQL
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
-_COLUMNS = ", ".join(f"t.{field.name}" for field in fields(TurnRow))
+_COLUMNS = ", ".join(f"t.{name}" for name in TurnRow._fields)
 _EMPTIED = ", ".join(f"{column} = null" for column in (*ERASED_COLUMNS, "salt"))
 _SUPERSEDED = "t.status = 'committed' and t.superseded_by is not null"
 

@@ -1,7 +1,6 @@
 """Open turns: insert the pending row and its stream, in a given transaction."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -239,4 +238,4 @@ def _pending_row(head: ConversationRow, draft: Draft, supersedes: UUID | None) -
 def _complete_row(head: ConversationRow, draft: Draft) -> TurnRow:
     """Return the pending row of a turn with its whole content."""
     row = _pending_row(head, draft, None)
-    return replace(row, content=draft.content, tool_calls=draft.tool_calls, tool_results=draft.tool_results)
+    return row._replace(content=draft.content, tool_calls=draft.tool_calls, tool_results=draft.tool_results)

@@ -301,8 +301,7 @@ def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> 
     copies: list[TurnRow] = []
     for row in rows:
         seq += 1
-        copy = replace(
-            row,
+        copy = row._replace(
             id=new_uuid(),
             conversation_id=fork.id,
             seq=seq,
@@ -317,7 +316,7 @@ def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> 
         if row.erased_at is None:
             hashed = content_hash(salt, canonical_form(row_fields(copy)))
         else:  # a tombstone keeps its content hash, because the hashed fields are erased
-            copy, hashed = replace(copy, salt=row.salt), row.content_hash or b""
+            copy, hashed = copy._replace(salt=row.salt), row.content_hash or b""
         chain = chain_hash(
             chain,
             turn_id=copy.id,
@@ -327,5 +326,5 @@ def _copies(fork: ConversationRow, rows: Sequence[TurnRow], copied: _Copied) -> 
             created_at=copy.created_at,
             content=hashed,
         )
-        copies.append(replace(copy, content_hash=hashed, chain_hash=chain))
+        copies.append(copy._replace(content_hash=hashed, chain_hash=chain))
     return copies

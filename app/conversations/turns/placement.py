@@ -117,7 +117,7 @@ def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, 
         content=hashed,
     )  # fmt: skip
     row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, hashed=hashed, chain=chain)
-    row = replace(row, position=spot.position)
+    row = row._replace(position=spot.position)
     entries: list[IndexEntry] = []
     if item.prepared is not None:
         entries.append(_entry(head, row, draft, item.prepared, spot.index_position, spot.session))

@@ -112,8 +112,8 @@ class Transaction:
 
 
 def row_as(row_type: Callable[..., RowT], record: asyncpg.Record) -> RowT:
-    """Return a dataclass whose fields are the columns of the same names; other columns are left out."""
-    return row_type(*_fields_of(row_type)(record))
+    """Return a dataclass or named tuple whose fields are the columns of the same names; other columns are left out."""
+    return cast("RowT", _reader_of(row_type)(record))
 
 
 def field_names(row_type: Callable[..., object]) -> tuple[str, ...]:
@@ -122,9 +122,11 @@ def field_names(row_type: Callable[..., object]) -> tuple[str, ...]:
 
 
 @cache
-def _fields_of(row_type: Callable[..., object]) -> Callable[[asyncpg.Record], Iterable[object]]:
+def _reader_of(row_type: Callable[..., object]) -> Callable[[asyncpg.Record], object]:
     # as fast as reading the values by position; passing them as keyword arguments takes three times as long
-    return cast("Callable[[asyncpg.Record], Iterable[object]]", itemgetter(*field_names(row_type)))
+    values = cast("Callable[[asyncpg.Record], Iterable[object]]", itemgetter(*field_names(row_type)))
+    make = cast("Callable[[Iterable[object]], object] | None", getattr(row_type, "_make", None))
+    return (lambda record: row_type(*values(record))) if make is None else (lambda record: make(values(record)))
 
 
 class DatabaseIdentity(NamedTuple):

@@ -185,6 +185,23 @@ class ShownEntry:
     undated: bool
 
 
+@dataclass(slots=True)
+class PlaceOrder:
+    """The order of entries by conversation and position: `rows` are indexes into their arrays.
+
+    `derived`: arrays that a ranking has computed from these entries alone, for the next search of the same ones. An
+    order is replaced when entries are added.
+    """
+
+    rows: NDArray[np.int64]
+    derived: Sequence[NDArray[np.bool_]] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the arrays."""
+        return self.rows.nbytes + sum(array.nbytes for array in self.derived)
+
+
 @dataclass(frozen=True, slots=True)
 class SearchResult:
     """How well the entries in scope match a query: arrays of one element per entry.
@@ -210,7 +227,7 @@ class SearchResult:
     kind: NDArray[np.uint8]
     cues: NDArray[np.uint8]
     occurred_at: NDArray[np.int64]
-    by_place: NDArray[np.int64]
+    by_place: PlaceOrder
     size: int
     actor_code: Callable[[str], int | None]
     role_code: Callable[[str], int | None]

@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -17,7 +17,16 @@ from app.formats.schemas import Role
 from app.index.analyser.cues import asks_what_was_said, is_about_oneself, question_cues
 from app.index.analyser.words import words
 from app.index.schemas import EntryKind, SearchCandidate, SearchResult
-from app.recall.scoring import DEFAULT_WEIGHTS, EntryFeatures, Floats, RankingWeights, Scores, score
+from app.recall.scoring import (
+    DEFAULT_WEIGHTS,
+    EntryFeatures,
+    Floats,
+    RankingWeights,
+    Scores,
+    Surroundings,
+    read_surroundings,
+    score,
+)
 
 # bounds the work per name, since there may be thousands of names
 _FIRST_CHARACTERS = 64
@@ -196,7 +205,7 @@ def rank(
 def _features(found: SearchResult, intent: SpeakerIntent) -> EntryFeatures:
     kind = found.kind
     assistant = found.role_code(Role.ASSISTANT.value)
-    return EntryFeatures(
+    features = EntryFeatures(
         cosine=found.cosine,
         pieces=found.pieces,
         bm25=found.bm25,
@@ -210,8 +219,11 @@ def _features(found: SearchResult, intent: SpeakerIntent) -> EntryFeatures:
         is_turn=kind == _KINDS.index(EntryKind.TURN),
         is_statement=(kind == _KINDS.index(EntryKind.FACT)) | (kind == _KINDS.index(EntryKind.MEMORY)),
         cues=found.cues,
-        by_place=found.by_place,
+        by_place=found.by_place.rows,
     )
+    if not found.by_place.derived:
+        found.by_place.derived = read_surroundings(features)
+    return replace(features, around=Surroundings(*found.by_place.derived))
 
 
 def _is_meant(found: SearchResult, intent: SpeakerIntent) -> NDArray[np.bool_]:

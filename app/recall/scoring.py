@@ -15,7 +15,7 @@ the word terms are the square of the meaning (a search by vector).
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,18 @@ class RankingWeights:
 DEFAULT_WEIGHTS: Final = RankingWeights()
 
 
+class Surroundings(NamedTuple):
+    """Which entries are near each other, whatever is asked. One element per entry in order of place.
+
+    `next_is_near`, `second_is_near`: whether the entry one or two places behind is in the same session, and at most two
+    positions behind. `next_answers`: whether the entry one place behind answers this one. The last ones are false.
+    """
+
+    next_is_near: Flags
+    second_is_near: Flags
+    next_answers: Flags
+
+
 @dataclass(frozen=True, slots=True)
 class EntryFeatures:
     """The properties of the entries in scope, one element per entry.
@@ -82,7 +94,7 @@ class EntryFeatures:
     `word_weights`; `word_share` is the share of these weights that the entry has. `group` is a code of conversation
     and session, `conversation`, `speaker` codes; -1 for none. `is_meant`: said by the speaker or role that the question
     refers to. `is_statement`: a fact or a memory. `cues` has bits of `Cue`. `by_place` is the order by conversation and
-    position; None: it is computed, which takes longer than all the rest.
+    position; None: it is computed, which takes longer than all the rest. `around` is their `read_surroundings`.
     """
 
     cosine: Floats
@@ -99,6 +111,7 @@ class EntryFeatures:
     is_statement: Flags
     cues: NDArray[np.uint8]
     by_place: NDArray[np.int64] | None = None
+    around: Surroundings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,37 +260,47 @@ def _best_by_session(features: EntryFeatures, match: Floats) -> Floats:
     return best
 
 
+def read_surroundings(features: EntryFeatures) -> Surroundings:
+    """Return which entries are near each other."""
+    order = _order(features)
+    around = Surroundings(*(np.zeros(len(order), dtype=np.bool_) for _ in range(3)))
+    for start in range(0, len(order), _BLOCK):
+        window = order[start : start + _BLOCK + _REACH]
+        place = _places(features, window)
+        last = len(window) - 1
+        distance = place[1:] - place[:-1]
+        around.next_is_near[start : start + last] = distance <= _REACH
+        around.second_is_near[start : start + max(last - 1, 0)] = place[_REACH:] - place[:-_REACH] <= _REACH
+        speaker, asked = features.speaker[window], features.cues[window] & _ASKS != 0
+        replies = features.is_turn[window] & ~features.is_assistant[window]
+        by_other = (speaker[1:] != speaker[:-1]) & (np.minimum(speaker[1:], speaker[:-1]) >= 0)
+        around.next_answers[start : start + last] = (distance == 1) & by_other & asked[:-1] & replies[1:]
+    return around
+
+
+def _order(features: EntryFeatures) -> NDArray[np.int64]:
+    if features.by_place is not None:
+        return features.by_place
+    return np.lexsort((features.position, features.conversation))
+
+
 def _write_around(features: EntryFeatures, match: Floats, neighbour: Floats, answer: Floats) -> None:
     """Compute for each entry the best match of its neighbours, and the match of the question that it answers."""
-    order = features.by_place
-    if order is None:
-        order = np.lexsort((features.position, features.conversation))
+    order, around = _order(features), features.around or read_surroundings(features)
     for start in range(0, len(order), _BLOCK):
-        margin = min(start, _REACH)
-        window = order[start - margin : start + _BLOCK + _REACH]
-        near, asked = _around(features, match, window)
-        inner = slice(margin, margin + _BLOCK)
-        neighbour[window[inner]], answer[window[inner]] = near[inner], asked[inner]
-
-
-def _around(features: EntryFeatures, match: Floats, window: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return the best match within two positions of the same session, and the match of the question answered.
-
-    `window` are entries in order of place; those at both ends lack their neighbours outside of it.
-    """
-    matched, place = match[window], _places(features, window)
-    near, answered = np.zeros_like(matched), np.zeros_like(matched)
-    for step in range(1, min(_REACH, len(matched) - 1) + 1):
-        distance = place[step:] - place[:-step]
-        beside = distance <= _REACH
-        np.maximum(near[step:], matched[:-step] * beside, out=near[step:])
-        np.maximum(near[:-step], matched[step:] * beside, out=near[:-step])
-        if step == 1:
-            speaker, asked = features.speaker[window], features.cues[window] & _ASKS != 0
-            replies = features.is_turn[window] & ~features.is_assistant[window]
-            by_other = (speaker[1:] != speaker[:-1]) & (np.minimum(speaker[1:], speaker[:-1]) >= 0)
-            answered[1:] = matched[:-1] * ((distance == 1) & by_other & asked[:-1] & replies[1:])
-    return near, answered
+        first = max(start - _REACH, 0)  # neighbours before and behind the block
+        window = slice(first, start + _BLOCK + _REACH)
+        rows = order[window]
+        matched = match[rows]
+        near, answered = np.zeros_like(matched), np.zeros_like(matched)
+        for step, is_near in enumerate((around.next_is_near, around.second_is_near), start=1):
+            if step < len(matched):
+                both = is_near[window][:-step]
+                np.maximum(near[step:], matched[:-step] * both, out=near[step:])
+                np.maximum(near[:-step], matched[step:] * both, out=near[:-step])
+        answered[1:] = matched[:-1] * around.next_answers[window][:-1]
+        inner = slice(start - first, start - first + _BLOCK)
+        neighbour[rows[inner]], answer[rows[inner]] = near[inner], answered[inner]
 
 
 def _places(features: EntryFeatures, window: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -423,8 +423,8 @@ def check(found: SearchResult, rows: Sequence[Row], query: PreparedQuery) -> Non
             assert {(by_id[ids[n]].conversation, by_id[ids[n]].session) for n in same} == {
                 (row.conversation, row.session)
             }
-    placed = [by_id[ids[at]] for at in found.by_place.tolist()]
-    assert sorted(found.by_place.tolist()) == list(range(len(ids)))
+    placed = [by_id[ids[at]] for at in found.by_place.rows.tolist()]
+    assert sorted(found.by_place.rows.tolist()) == list(range(len(ids)))
     for before, after in pairwise(placed):
         if before.conversation == after.conversation and before.position is not None and after.position is not None:
             assert before.position <= after.position

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
 from app.index.analyser.words import ends_in_question
 from app.providers.local.minilm import MiniLM
+from app.recall import scoring
 from app.recall.schemas import RELEVANCE_FLOOR
 from app.recall.scoring import (
     REFERENCE_SIZE,
@@ -25,6 +27,7 @@ from app.recall.scoring import (
     EntryFeatures,
     RankingWeights,
     Scores,
+    read_surroundings,
     relevance,
     score,
 )
@@ -307,6 +310,11 @@ def test_arrays_and_loops_give_the_same_scores(
         replace(features, by_place=order), question_cues=kinds, by_vector=by_vector, by_words=by_words, size=30
     )
     assert np.array_equal(scores.total, again.total)
+    with patch.object(scoring, "_BLOCK", 3):  # neighbours in other blocks
+        around = read_surroundings(features)
+        for some in (features, replace(features, around=around)):
+            blocked = score(some, question_cues=kinds, by_vector=by_vector, by_words=by_words, size=30)
+            assert np.array_equal(scores.total, blocked.total)
 
 
 # with vectors of the bundled model

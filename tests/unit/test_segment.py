@@ -10,7 +10,7 @@ import pytest
 from app.core.ids import TenantId
 from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
-from app.index.schemas import EntryKind, SearchScope
+from app.index.schemas import EntryKind, PlaceOrder, SearchScope
 from app.index.search.resident import ResidentIndex
 from app.index.search.segment import Columns, EntryBatch, Segment, numbers_of_ids, rows_with
 from app.index.search.segment_search import SegmentQuery, search_segment, select_rows
@@ -98,6 +98,36 @@ def test_similar_ids_are_distinguished() -> None:
     assert rows_with(own, own[::-1]).all()
     assert not rows_with(own, own[:0]).any()
     assert rows_with(own[:0], own).tolist() == []
+
+
+def test_which_entries_are_near_each_other_is_read_again_when_entries_are_added() -> None:
+    segment = Segment(2)
+    segment.add(batch(A, B, vectors=[[1, 0], [0, 1]]))
+    segment.sort()
+    query = SegmentQuery(np.array([1, 0], np.float32), plain_words(()))
+
+    def neighbours(*, afresh: bool) -> list[float]:
+        view = segment.view
+        found = search_segment(
+            view, select_rows(view, SearchScope(kinds=[EntryKind.TURN]), now=0), query, weigh=WEIGHTS
+        )
+        if afresh:
+            found = replace(found, by_place=PlaceOrder(found.by_place.rows))
+        ranked = rank(found, intent=SpeakerIntent(), query="what", by_vector=True, is_calibrated=True, explain=True)
+        return ranked.scores.terms["neighbour"].tolist()
+
+    first = neighbours(afresh=False)
+    assert first[0] < first[1]
+    kept = segment.view.by_place.derived
+    assert neighbours(afresh=False) == neighbours(afresh=True) == first
+    assert segment.view.by_place.derived is kept
+    assert len(kept) == 3
+    third = batch(C, vectors=[[1, 0]])
+    segment.put(replace(third, columns=replace(third.columns, position=np.array([3], np.int64))))
+    assert segment.view.by_place.derived == ()
+    assert neighbours(afresh=False) == neighbours(afresh=True)
+    segment.remove(numbers_of_ids([B]))
+    assert neighbours(afresh=False) == neighbours(afresh=True)
 
 
 @pytest.mark.parametrize("count", [3, 5, 7, 11])

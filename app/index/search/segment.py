@@ -19,6 +19,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from app.index.schemas import PlaceOrder
 from app.index.search.dictionaries import NAME_COLUMNS, NONE, Dictionaries, Rows
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -190,7 +191,7 @@ class SegmentView:
 
     columns: Columns
     live: Flags
-    by_place: NDArray[np.int64]
+    by_place: PlaceOrder
     vectors: Floats
     postings: Postings
     recent: RecentTerms
@@ -230,7 +231,7 @@ class Segment:
         self._columns = _empty_columns(0)
         self._vectors = np.empty((0, dimensions), dtype=np.float32)
         self._live = np.empty(0, dtype=np.bool_)
-        self._by_place = np.empty(0, dtype=np.int64)
+        self._by_place = PlaceOrder(np.empty(0, dtype=np.int64))
         self._postings = Postings.sort(*_no_terms())
         self._recent_terms = RecentTerms(*_no_terms())
         self._unsorted: list[RecentTerms] = []
@@ -357,8 +358,9 @@ class Segment:
         """Insert new rows into the order by place."""
         places = (self._columns.conversation[:stop].astype(np.int64) << _POSITION_BITS) + self._columns.position[:stop]
         added = start + np.argsort(places[start:], kind="stable")
-        at = np.searchsorted(places[self._by_place], places[added], side="right")
-        self._by_place = np.insert(self._by_place, at, added)
+        placed = self._by_place.rows
+        at = np.searchsorted(places[placed], places[added], side="right")
+        self._by_place = PlaceOrder(np.insert(placed, at, added))
 
     def _coded(self, batch: EntryBatch) -> Columns:
         texts, given = self._texts, batch.columns
@@ -418,8 +420,8 @@ class Segment:
         self._vectors = self._vectors[kept_pieces]
         self._live = np.ones(len(kept), dtype=np.bool_)
         self._count, self._pieces, self._recent = len(kept), len(self._vectors), 0
-        by_place = new_row[self._by_place]
-        self._by_place = by_place[by_place != NONE].astype(np.int64)
+        by_place = new_row[self._by_place.rows]
+        self._by_place = PlaceOrder(by_place[by_place != NONE].astype(np.int64))
         self._postings = Postings.sort(terms[is_kept], new_row[row[is_kept]], count[is_kept])
         self._recent_terms = RecentTerms(*_no_terms())
 

@@ -16,7 +16,7 @@ from app.index.analyser.languages import CODES
 from app.index.analyser.query_words import QueryText, QueryWords, WordGroup
 from app.index.analyser.terms import hash_term
 from app.index.analyser.word_weights import WordWeights
-from app.index.schemas import BM25_B, BM25_K1, EntryKind, SearchCandidate, SearchResult, SearchScope
+from app.index.schemas import BM25_B, BM25_K1, EntryKind, PlaceOrder, SearchCandidate, SearchResult, SearchScope
 from app.index.search.dictionaries import NONE, Codes, Rows
 from app.index.search.segment import (
     EntryIds,
@@ -162,12 +162,12 @@ def _find(own: EntryIds, entry_ids: Sequence[UUID]) -> dict[UUID, int]:
     return dict(zip(ids_of_numbers(own[at]), at.tolist(), strict=True))
 
 
-def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> PlaceOrder:
     """Return the order by place of some rows, as indexes into them."""
     at = np.full(len(view), NONE, dtype=np.int64)
     at[rows] = np.arange(len(rows))
-    order = at[view.by_place]
-    return order[order != NONE]
+    order = at[view.by_place.rows]
+    return PlaceOrder(order[order != NONE])
 
 
 def _match_words(

@@ -28,7 +28,7 @@ EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "150"))
 
 
 def row(turn_id: UUID = TURN, **more: Any) -> TurnRow:
-    values: dict[str, Any] = dict.fromkeys(TurnRow.__dataclass_fields__)
+    values: dict[str, Any] = dict.fromkeys(TurnRow._fields)
     values |= {
         "id": turn_id, "conversation_id": CONVERSATION, "rev": 0, "kind": "agent_message", "actor": "bot",
         "role": "assistant", "content_tokens": 0, "status": "pending", "occurred_at": NOW, "created_at": NOW,

@@ -52,6 +52,8 @@ def at_boundary(turns: Sequence[CanonicalTurn], cut: int, *, whole: bool = False
 
 def _boundaries(turns: Sequence[CanonicalTurn], *, open_end: bool) -> list[int]:
     """Return all places, as counts of turns before them, that separate no call from its result."""
+    if all(map(_is_text_alone, turns)):
+        return list(range(1, len(turns) + 1))
     place_of = {turn.id: place for place, turn in enumerate(turns)}
     steps = [0] * (len(turns) + 2)  # where ranges of places that separate something begin and end
     for unit in group_turns(turns).units:
@@ -62,6 +64,12 @@ def _boundaries(turns: Sequence[CanonicalTurn], *, open_end: bool) -> list[int]:
         steps[waiting + 1] += 1
     depths = list(accumulate(steps))
     return [place for place in range(1, len(turns) + 1) if not depths[place]]
+
+
+def _is_text_alone(turn: CanonicalTurn) -> bool:
+    """Return whether a turn is a unit by itself: it has no calls, results or items."""
+    has_others = turn.tool_calls or turn.tool_results or turn.tool_call_id is not None
+    return isinstance(turn.content, str) and not has_others
 
 
 def _first_waiting(turns: Sequence[CanonicalTurn]) -> int | None:

@@ -17,7 +17,7 @@ from app.index.analyser.date_words import date_heading
 from app.index.analyser.detection import detect
 from app.index.analyser.languages import DEFAULT, is_latin, language_of_letter, latin_language, read_file, read_language
 from app.index.analyser.stemmer import Stemmer, new_stemmer
-from app.index.analyser.terms import pack_terms
+from app.index.analyser.terms import TermHashes, pack_terms
 from app.index.analyser.words import has_other_script, is_spaceless, marked_words, pairs, strip_marks, words
 from app.index.schemas import TextAnalysis
 
@@ -61,6 +61,7 @@ class Analyser:
         self._english = new_stemmer("english")
         self._english_stop_words = read_language(DEFAULT).stop_words
         self._stemmers: dict[str, Stemmer] = {}
+        self._hashes = TermHashes()
 
     def lexemes(self, text: str, *, language: str = DEFAULT) -> Iterable[str]:
         """Return the lexemes of a document in a language, in order."""
@@ -132,7 +133,7 @@ class Analyser:
         found = words(text) if is_plain else None
         shown = language or self.detect(text, found)
         used = shown or DEFAULT
-        heading = f"{actor} {date_heading(occurred_at, used)}"
+        heading = f"{actor} {date_heading(occurred_at.date(), used)}"
         if found is not None and used == DEFAULT and not has_other_script(heading):  # most texts
             lexemes = iter(self._stem_english([*words(heading), *found]))
         else:
@@ -142,8 +143,8 @@ class Analyser:
             length, literal, counts = _long_tsvector(chain(first, lexemes))
         else:
             length, (literal, counts) = len(first), _short_tsvector(first)
-        cues = read_cues(text, used, found)
-        return TextAnalysis(literal, length, cues, pack_terms(counts), used, is_detected=shown is not None)
+        cues, terms = read_cues(text, used, found), pack_terms(counts, self._hashes)
+        return TextAnalysis(literal, length, cues, terms, used, is_detected=shown is not None)
 
     def query(self, text: str) -> list[str]:
         """Return the distinct lexemes of an English query."""

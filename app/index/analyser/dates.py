@@ -23,12 +23,14 @@ _MAX_DATES = 32
 # parsing a phrase takes a millisecond, and many phrases are not dates
 _MAX_PHRASES = 4 * _MAX_DATES
 # every phrase has one of each; this test is twenty times as fast as the expression
-_POINTERS = ("last ", "next ", "this ", " ago", "from now", "in ", "yesterday", "tomorrow")
+_POINTERS = ("last ", "next ", "this ", " ago", "from now", "yesterday", "tomorrow")
 _POINTED_AT = ("day", "night", "week", "month", "year", "tomorrow", *(name.lower() for name in calendar.month_name[1:]))
 _WEEKDAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 _MONTHS = tuple(name.lower() for name in calendar.month_name[1:])
 _NUMBERS = "a|an|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|[0-9]{1,3}"
 _UNITS = "day|week|month|year"
+# "in " alone is in most texts
+_AHEAD = re.compile(rf"in \S+ (?:{_UNITS})")
 _PHRASE = re.compile(
     rf"""\b(?:
         (?P<day>(?:the[ ])?day[ ](?:before[ ]yesterday|after[ ]tomorrow)|yesterday|tomorrow|last[ ]night)
@@ -58,7 +60,9 @@ def may_have_dates(text: str, code: str = DEFAULT) -> bool:
     if code != DEFAULT:
         return next(find_phrases(text[:_MAX_CHARACTERS], code), None) is not None
     small = text[:_MAX_CHARACTERS].lower()
-    if not any(word in small for word in _POINTERS) or not any(word in small for word in _POINTED_AT):
+    if not any(word in small for word in _POINTERS) and _AHEAD.search(small) is None:
+        return False
+    if not any(word in small for word in _POINTED_AT):
         return False
     return next(_phrases(text), None) is not None
 

@@ -16,6 +16,7 @@ BYTES_PER_TERM: Final = 9
 """A term in packed form: 8 bytes of hash and 1 byte of count."""
 
 _MAX_COUNT: Final = 255
+_MAX_HASHES: Final = 20_000
 _LEXEME: Final = re.compile(r"'((?:[^']|'')*)'(?::([0-9A-D,]+))?")
 
 
@@ -24,10 +25,25 @@ def hash_term(lexeme: str) -> int:
     return int.from_bytes(hashlib.blake2b(lexeme.encode(), digest_size=8).digest(), "little")
 
 
-def pack_terms(counts: Mapping[str, int]) -> bytes:
-    """Return the terms of an entry: first all hashes (little-endian), then all counts, each at most 255."""
-    hashes = b"".join(hashlib.blake2b(lexeme.encode(), digest_size=8).digest() for lexeme in counts)
-    return hashes + bytes(min(count, _MAX_COUNT) for count in counts.values())
+class TermHashes(dict[str, bytes]):
+    """The hashes of lexemes: those of a batch of texts are made once, as most of its words are in several texts."""
+
+    def __missing__(self, lexeme: str) -> bytes:
+        """Return the hash of another lexeme, and keep it."""
+        if len(self) >= _MAX_HASHES:
+            self.clear()
+        made = self[lexeme] = hashlib.blake2b(lexeme.encode(), digest_size=8).digest()
+        return made
+
+
+def pack_terms(counts: Mapping[str, int], hashes: TermHashes | None = None) -> bytes:
+    """Return the terms of an entry: first all hashes (little-endian), then all counts, each at most 255.
+
+    `hashes`: those that are known of a batch.
+    """
+    of_lexeme = TermHashes() if hashes is None else hashes
+    packed = b"".join([of_lexeme[lexeme] for lexeme in counts])
+    return packed + bytes([min(count, _MAX_COUNT) for count in counts.values()])
 
 
 def unpack_all_terms(packed: Sequence[bytes]) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint8]]:

@@ -22,6 +22,8 @@ from app.formats.schemas import JsonObject, Kind, Role, kind_of
 from app.settings.conversations import LimitSettings
 
 _MAX_NAME = 256
+# made once: `json.dumps` makes another one for each value
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _MANY_PIECES = 500
 _MANY_CHARACTERS = 256 * 2**10
 
@@ -207,7 +209,7 @@ def _member_errors(turn: TurnInput, at: str, limits: LimitSettings) -> Iterator[
     yield from _content_errors(turn.content, f"{at}/content", limits)
     yield from _call_errors(turn.tool_calls, f"{at}/tool_calls", limits)
     yield from _result_errors(turn.tool_results, f"{at}/tool_results", limits)
-    if len(_json(turn.metadata).encode()) > limits.max_metadata_bytes:
+    if turn.metadata and len(_json(turn.metadata).encode()) > limits.max_metadata_bytes:
         yield FieldError(f"{at}/metadata", f"over {limits.max_metadata_bytes} bytes as JSON")
     if turn.usage is not None and len(_json(turn.usage).encode()) > limits.max_metadata_bytes:
         yield FieldError(f"{at}/usage", f"over {limits.max_metadata_bytes} bytes as JSON")
@@ -286,7 +288,7 @@ def _result_errors(results: Sequence[JsonObject], at: str, limits: LimitSettings
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def _draft(turn: TurnInput, *, supersedes: UUID | None = None) -> Draft:

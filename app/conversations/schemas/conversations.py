@@ -288,17 +288,23 @@ Parts: TypeAlias = Annotated[list[PartObject], Field(max_length=MAX_PARTS, fail_
 class TurnContent(Strict):
     """Content of a turn to append, or of a revision."""
 
+    # factories: of a default value that can change, a deep copy is made for each turn, which takes half of its check
+
     id: IdIn | None = None
     actor: Name | None = None
     kind: Kind | None = None
     content: str | Parts | None = None
-    tool_calls: list[ToolCallObject] = Field(default=[], max_length=128, fail_fast=True)
+    tool_calls: list[ToolCallObject] = Field(
+        default_factory=list, max_length=128, fail_fast=True, json_schema_extra={"default": []}
+    )
     tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
-    tool_results: list[ToolResultObject] = Field(default=[], max_length=128, fail_fast=True)
+    tool_results: list[ToolResultObject] = Field(
+        default_factory=list, max_length=128, fail_fast=True, json_schema_extra={"default": []}
+    )
     usage: UsageIn | None = None
     model: Name | None = None
     adapter: Name | None = None
-    metadata: ParsedObject = Field(default={})
+    metadata: ParsedObject = Field(default_factory=dict, json_schema_extra={"default": {}})
     occurred_at: TimeIn | None = None
 
 

@@ -83,8 +83,8 @@ def choose(lines: Iterable[Candidate], *, max_tokens: int, count: Callable[[str]
     for line in sorted(lines, key=lambda line: (-line.density, -line.position, line.place)):
         if line.text in seen:
             continue
-        tokens = count(f"{line.text}\n")
-        if tokens <= left:
+        # each word has a token of its own: most lines are too long for the rest without being counted
+        if line.text.count(" ") < left and (tokens := count(f"{line.text}\n")) <= left:
             kept.append(line)
             seen.add(line.text)
             left -= tokens

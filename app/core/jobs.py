@@ -8,7 +8,7 @@ job that keeps failing is parked until an operator acts.
 Statements that enqueue, claim, renew and requeue jobs are hot or have CTEs: they are literal SQL.
 
 Two jobs of the same tenant, kind and dedupe key do not wait at once. A running job does not count, because it may have
-read the data before the latest change: the new job is enqueued and runs after it.
+read the data before the latest change: the new job is enqueued, and a worker that runs the old one runs it afterwards.
 """
 
 import asyncio
@@ -68,6 +68,7 @@ class Job:
     id: JobId
     kind: str
     subject_ids: Sequence[UUID]
+    dedupe_key: str | None
     priority: int
     state: str
     attempts: int
@@ -195,12 +196,13 @@ class JobQueue:
             )
 
     async def claim(
-        self, worker: UUID, *, kinds: Sequence[str], limit: int, skipped_tenants: Sequence[TenantId] = ()
-    ) -> list[Job]:
+        self, worker: UUID, *, kinds: Sequence[str], limit: int, skipped_tenants: Sequence[TenantId] = (),
+        running: Sequence[Job] = (),
+    ) -> list[Job]:  # fmt: skip
         """Claim up to `limit` due jobs of these kinds; park jobs whose worker died on the last attempt.
 
-        Jobs of `skipped_tenants` wait. A periodic job is not parked, but retried after the longest delay: until a
-        worker starts, no process would create it again.
+        Jobs of `skipped_tenants` wait, and those for the same work as one that is `running` here. A periodic job is not
+        parked, but retried after the longest delay: until a worker starts, no process would create it again.
         """
         async with self._ops.across_tenants() as tx:
             rows = await tx.fetch(
@@ -215,6 +217,10 @@ class JobQueue:
                     from jobs j
                     where state = 'queued' and run_at <= now() and (locked_until is null or locked_until < now())
                       and kind = any($2::text[]) and tenant_id <> all($9::uuid[])
+                      and not exists (
+                          select from unnest($10::uuid[], $11::text[], $12::text[]) r (tenant_id, kind, dedupe_key)
+                          where r.tenant_id = j.tenant_id and r.kind = j.kind and r.dedupe_key = j.dedupe_key
+                      )
                     order by priority desc, run_at, id limit $3 for update skip locked
                 ), lost as (
                     update jobs j
@@ -238,6 +244,9 @@ class JobQueue:
                 _PERIODIC,
                 self._settings.job_retry_max_s,
                 list(skipped_tenants),
+                [job.tenant_id for job in running],
+                [job.kind for job in running],
+                [job.dedupe_key for job in running],
             )
         return [row_as(Job, row) for row in rows]
 

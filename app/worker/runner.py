@@ -108,25 +108,37 @@ class Worker:
         for job in jobs:
             task = asyncio.create_task(self._run_one(job))
             self._running[job.key] = (job, task)
-            task.add_done_callback(lambda _done, key=job.key: self._running.pop(key, None))
+            task.add_done_callback(lambda _done, job=job: self._ended(job))
         return len(jobs)
+
+    def _ended(self, job: Job) -> None:
+        self._running.pop(job.key, None)
+        if job.dedupe_key is not None:  # another job for the same work may wait for this one
+            self._queue.enqueued.set()
 
     async def _claim_fairly(self, free: int) -> list[Job]:
         """Claim jobs for the free slots. A tenant with half of all slots gets only slots that others leave."""
         kinds = list(self._handlings)
         most = max(1, self._settings.worker_concurrency // 2)
-        busy_slots = Counter(job.tenant_id for job, _ in self._running.values() if job.tenant_id != INSTALLATION)
+        running = [job for job, _ in self._running.values()]
+        busy_slots = Counter(job.tenant_id for job in running if job.tenant_id != INSTALLATION)
         jobs: list[Job] = []
         while len(jobs) < free:
             greedy = [tenant_id for tenant_id, count in busy_slots.items() if count >= most]
             # claim at most the free share of the busiest tenant, because all jobs may belong to it
             at_once = most - max((count for count in busy_slots.values() if count < most), default=0)
             limit = min(at_once, free - len(jobs))
-            some = await self._queue.claim(self._id, kinds=kinds, limit=limit, skipped_tenants=greedy)
+            some = await self._queue.claim(
+                self._id, kinds=kinds, limit=limit, skipped_tenants=greedy, running=running + jobs
+            )
             busy_slots.update(job.tenant_id for job in some if job.tenant_id != INSTALLATION)
             jobs += some
             if len(some) < limit:  # no more are due
-                return jobs + (await self._queue.claim(self._id, kinds=kinds, limit=free - len(jobs)) if greedy else [])
+                if greedy:
+                    jobs += await self._queue.claim(
+                        self._id, kinds=kinds, limit=free - len(jobs), running=running + jobs
+                    )
+                return jobs
         return jobs
 
     async def _wait(self) -> None:

@@ -307,6 +307,34 @@ async def test_the_same_work_does_not_wait_twice_but_is_done_again_if_asked_for_
     assert {row["attempts"] for row in left if row["tenant_id"] == client.tenant_id} == {0}
 
 
+async def test_work_that_is_asked_for_while_it_runs_is_done_again_only_afterwards(
+    service: Service, queue: JobQueue, client: Client, kind: str
+) -> None:
+    running, most, ended = 0, 0, 0
+    first_started, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        nonlocal running, most, ended
+        if job.dedupe_key is None:
+            may_end.set()
+            return
+        running += 1
+        most = max(most, running)
+        first_started.set()
+        await may_end.wait()
+        running -= 1
+        ended += 1
+
+    await enqueue(service, queue, client, NewJob(kind, dedupe_key="x"))
+    async with working(worker(queue, kind, handle)):
+        await asyncio.wait_for(first_started.wait(), 60)
+        # the older one would be claimed first, but it waits; the other lets the first one end
+        await enqueue(service, queue, client, NewJob(kind, dedupe_key="x"))
+        await enqueue(service, queue, client, NewJob(kind))
+        await until(lambda: _none_left(service, kind))
+    assert (most, ended) == (1, 2)
+
+
 @pytest.mark.parametrize("end", ["finish", "fail", "release"])
 async def test_work_asked_for_in_the_moment_its_job_ends_is_left_to_the_job_that_waits(
     service: Service, queue: JobQueue, client: Client, kind: str, end: str

@@ -197,8 +197,7 @@ class JobQueue:
 
     async def claim(
         self, worker: UUID, *, kinds: Sequence[str], limit: int, skipped_tenants: Sequence[TenantId] = (),
-        running: Sequence[Job] = (),
-    ) -> list[Job]:  # fmt: skip
+        running: Sequence[Job] = ()) -> list[Job]:  # fmt: skip
         """Claim up to `limit` due jobs of these kinds; park jobs whose worker died on the last attempt.
 
         Jobs of `skipped_tenants` wait, and those for the same work as one that is `running` here. A periodic job is not
@@ -273,10 +272,8 @@ class JobQueue:
             if again_in_s is None:
                 await tx.execute(
                     "delete from jobs where tenant_id = $1 and id = $2 and locked_by = $3",
-                    job.tenant_id,
-                    job.id,
-                    worker,
-                )
+                    job.tenant_id, job.id, worker,
+                )  # fmt: skip
             else:
                 await self._requeue(tx, worker, job, attempts=0, delay_s=again_in_s, error=None)
 

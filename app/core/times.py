@@ -2,7 +2,6 @@
 
 import re
 from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerializer, WithJsonSchema
@@ -21,12 +20,11 @@ def truncate_ms(value: datetime) -> datetime:
     return value.replace(microsecond=value.microsecond // 1000 * 1000)
 
 
-@lru_cache(maxsize=1024)
 def format_time(value: datetime) -> str:
     """Return a time in the form `2026-11-20T08:30:00.125Z`."""
     if value.tzinfo is not UTC:
         value = value.astimezone(UTC)
-    # half the time of `isoformat`: a page of turns has hundreds of times, many of them equal
+    # half the time of `isoformat`: a page of turns has hundreds of times
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (  # noqa: UP031
         value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond // 1000,
     )  # fmt: skip

@@ -8,7 +8,7 @@ not used, because it returns nothing for such scripts under the C locale.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from itertools import chain, islice
 from typing import Final
 
@@ -62,6 +62,7 @@ class Analyser:
         self._english_stop_words = read_language(DEFAULT).stop_words
         self._stemmers: dict[str, Stemmer] = {}
         self._hashes = TermHashes()
+        self._headings: dict[tuple[date, str], str] = {}
 
     def lexemes(self, text: str, *, language: str = DEFAULT) -> Iterable[str]:
         """Return the lexemes of a document in a language, in order."""
@@ -133,7 +134,7 @@ class Analyser:
         found = words(text) if is_plain else None
         shown = language or self.detect(text, found)
         used = shown or DEFAULT
-        heading = f"{actor} {date_heading(occurred_at.date(), used)}"
+        heading = f"{actor} {self._date_heading(occurred_at.date(), used)}"
         if found is not None and used == DEFAULT and not has_other_script(heading):  # most texts
             lexemes = iter(self._stem_english([*words(heading), *found]))
         else:
@@ -145,6 +146,12 @@ class Analyser:
             length, (literal, counts) = len(first), _short_tsvector(first)
         cues, terms = read_cues(text, used, found), pack_terms(counts, self._hashes)
         return TextAnalysis(literal, length, cues, terms, used, is_detected=shown is not None)
+
+    def _date_heading(self, day: date, language: str) -> str:
+        heading = self._headings.get((day, language))
+        if heading is None:
+            heading = self._headings[day, language] = date_heading(day, language)
+        return heading
 
     def query(self, text: str) -> list[str]:
         """Return the distinct lexemes of an English query."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import date, timedelta
-from functools import lru_cache
 from typing import Protocol
 
 from app.index.analyser.languages import DEFAULT, read_file
@@ -24,7 +23,6 @@ class DaySpan(Protocol):
         ...
 
 
-@lru_cache(maxsize=64)
 def date_heading(day: date, code: str = DEFAULT) -> str:
     """Return a day as it is written before a turn of a language, with all names of its month."""
     dates = read_file(code).dates

@@ -6,10 +6,11 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import numpy as np
 import pytest
 
 from app.core.ids import format_id, new_uuid, parse_id
-from app.index.analyser.terms import unpack_all_terms
+from app.index.analyser.terms import BYTES_PER_TERM, unpack_all_terms
 from app.index.backfill import analysis_backfill
 from app.tenancy.schemas import job_caller
 from tests.support.api import Client, Service, open_service
@@ -122,7 +123,7 @@ async def analyses(service: Service, client: Client) -> dict[UUID, tuple[object,
         """
     found: dict[UUID, tuple[object, ...]] = {}
     for entry_id, terms, *more in await rows(service, sql, client.tenant_id):
-        hashes, _, counts = unpack_all_terms([terms or b""])
+        hashes, _, counts = unpack_all_terms(terms or b"", np.array([len(terms or b"") // BYTES_PER_TERM]))
         found[entry_id] = (dict(zip(hashes.tolist(), counts.tolist(), strict=True)), *more)
     return found
 

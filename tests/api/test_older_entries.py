@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import numpy as np
 import pytest
 
 from app.core.ids import format_id, new_uuid, parse_id
@@ -18,7 +19,7 @@ from app.core.jobs import Job
 from app.index.analyser.analyser import ANALYSER_VERSION
 from app.index.analyser.cues import Cue
 from app.index.analyser.languages import DEFAULT as LANGUAGE
-from app.index.analyser.terms import unpack_all_terms
+from app.index.analyser.terms import BYTES_PER_TERM, unpack_all_terms
 from app.index.backfill import analysis_backfill, analysis_store
 from app.index.backfill.analysis_backfill import AnalysisBackfill
 from app.index.schemas import ANALYSIS_JOB
@@ -68,7 +69,7 @@ async def analyses(service: Service, client: Client) -> dict[UUID, tuple[object,
     sql = "select entry_id, terms, cues, analyser, language from index_entries where tenant_id = $1 and live"
     found: dict[UUID, tuple[object, ...]] = {}
     for entry_id, terms, *more in await rows(service, sql, client.tenant_id):
-        hashes, _, counts = unpack_all_terms([terms or b""])
+        hashes, _, counts = unpack_all_terms(terms or b"", np.array([len(terms or b"") // BYTES_PER_TERM]))
         found[entry_id] = (dict(zip(hashes.tolist(), counts.tolist(), strict=True)) or None, *more)
     return found
 

@@ -24,20 +24,22 @@ A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
 def batch(*entry_ids: UUID, vectors: Any, pieces: int | list[int] = 1, dates: str | None = None) -> EntryBatch:
     """Turns of one conversation without words, each with its vectors."""
-    count = len(entry_ids)
+    count, ids = len(entry_ids), numbers_of_ids(entry_ids)
     none = np.zeros(count, dtype=np.int32)
+    own_pieces = np.full(count, pieces, np.int32)
     columns = Columns(
-        entry_id=numbers_of_ids(entry_ids), kind=np.zeros(count, np.uint8), conversation=none, project=none,
+        entry_id=ids, kind=np.zeros(count, np.uint8), conversation=none, project=none,
         owner=none, agent=none, actor=none, role=none, group=none, position=np.arange(1, count + 1, dtype=np.int64),
         session=np.zeros(count, np.int64), occurred_at=np.zeros(count, np.int64),
         expires_at=np.full(count, NEVER, np.int64), length=np.ones(count, np.int32), cues=np.zeros(count, np.uint8),
         language=np.zeros(count, np.uint8), dropped=np.zeros(count, np.bool_),
-        first_piece=none, pieces=np.full(count, pieces, np.int32),
+        first_piece=np.cumsum(own_pieces, dtype=np.int32) - own_pieces, pieces=own_pieces,
     )  # fmt: skip
     texts: list[str | None] = [None] * count
     return EntryBatch(
-        columns, [UUID(int=9)] * count, ["p"] * count, texts, texts, texts, texts, [dates] * count,
-        np.asarray(vectors, dtype=np.float32), np.empty(0, np.uint64), none[:0], np.empty(0, np.uint8),
+        columns, [UUID(int=9)] * count, ["p"] * count, texts, texts, texts, texts,
+        np.ones(count, np.int64), dict.fromkeys(((high, low) for high, low in ids.tolist()), dates) if dates else {},
+        [np.asarray(vectors, dtype=np.float32)], np.empty(0, np.uint64), none[:0], np.empty(0, np.uint8),
     )  # fmt: skip
 
 
@@ -55,13 +57,13 @@ def test_a_search_that_has_begun_still_compares_what_is_changed_meanwhile() -> N
 
 def test_no_vector_of_a_removed_entry_remains_even_of_its_earlier_states() -> None:
     segment = Segment(2)
-    segment.add(batch(A, B, vectors=[[3, 1], [3, 2], [3, 3], [3, 4]], pieces=2, dates="[]"))
+    segment.add(batch(A, B, vectors=[[1, 0], [-1, 0], [0, 1], [0, -1]], pieces=2, dates="[]"))
     segment.sort()
-    segment.put(batch(A, vectors=[[3, 5], [3, 6]], pieces=2, dates="[]"))
+    segment.put(batch(A, vectors=[[1, 0], [-1, 0]], pieces=2, dates="[]"))
     removed = segment.remove(numbers_of_ids([A, C]))
     assert removed.tolist() == numbers_of_ids([A]).tolist()
     view = segment.view
-    assert view.vectors[view.vectors.any(axis=1)].tolist() == [[3, 3], [3, 4]]
+    assert view.vectors[view.vectors.any(axis=1)].tolist() == [[0, 1], [0, -1]]
     assert [view.id_at(row) for row in view.live.nonzero()[0]] == [B]
     assert list(view.dates) == [tuple(numbers_of_ids([B])[0].tolist())]
 
@@ -185,6 +187,7 @@ def test_the_kth_largest_of_values_is_that_of_a_sort_however_many_are_equal(diff
 def test_an_entry_is_as_near_as_the_best_of_its_pieces(pieces: list[int], *, is_part: bool) -> None:
     chance = np.random.default_rng(sum(pieces))
     query, *vectors = chance.standard_normal((1 + sum(pieces), 8)).astype(np.float32)
+    vectors = [vector / np.linalg.norm(vector) for vector in vectors]
     others = [0] * (30 if is_part else 0)  # with many others, the vectors in scope are copied before they are compared
     ids = [UUID(int=number) for number in range(1, 1 + len(pieces) + len(others))]
     segment = Segment(8)
@@ -195,6 +198,16 @@ def test_an_entry_is_as_near_as_the_best_of_its_pieces(pieces: list[int], *, is_
     products, end = [float(vector @ query) for vector in vectors], np.cumsum(pieces)
     best = [max(products[stop - count : stop], default=np.nan) for count, stop in zip(pieces, end, strict=True)]
     np.testing.assert_allclose(found.cosine, best, rtol=1e-5)
+
+
+def test_vectors_get_the_length_1_and_those_that_have_it_are_kept_as_they_are() -> None:
+    segment = Segment(2)
+    long, own = np.array([[3, 4], [0, 0]], ">f4"), np.array([[0.6, 0.8], [0, 1e-4]], np.float32)
+    segment.add(replace(batch(A, B, vectors=own, pieces=2), vectors=[long, own]))
+    segment.sort()
+    expected = np.array([[0.6, 0.8], [0, 0], [0.6, 0.8], [0, 1]], np.float32)
+    np.testing.assert_allclose(segment.view.vectors, expected, rtol=1e-7)
+    assert segment.view.vectors[2].tolist() == own[0].tolist()
 
 
 def test_a_removal_reads_the_segments_of_its_tenant_alone() -> None:

@@ -6,7 +6,7 @@ words would remain, nor one per scope. Two of a million words have the same hash
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -46,14 +46,18 @@ def pack_terms(counts: Mapping[str, int], hashes: TermHashes | None = None) -> b
     return packed + bytes([min(count, _MAX_COUNT) for count in counts.values()])
 
 
-def unpack_all_terms(packed: Sequence[bytes]) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint8]]:
-    """Return the hashes of several entries' packed terms, the number of the entry of each, and the counts."""
-    sizes = np.fromiter(map(len, packed), np.int64, len(packed)) // BYTES_PER_TERM
-    entry = np.repeat(np.arange(len(packed), dtype=np.int32), sizes)
+def unpack_all_terms(
+    packed: bytes, sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint8]]:
+    """Return the hashes of several entries' packed terms, the number of the entry of each, and the counts.
+
+    `sizes`: how many terms each entry has.
+    """
+    entry = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     before = np.cumsum(sizes) - sizes
     number = np.arange(len(entry)) - before[entry]
     start = BYTES_PER_TERM * before[entry]
-    joined = np.frombuffer(b"".join(packed), np.uint8)
+    joined = np.frombuffer(packed, np.uint8)
     # a hash begins at any byte
     hashes = np.ndarray((max(len(joined) - 7, 0),), "<u8", joined, strides=(1,))[start + 8 * number]
     return hashes, entry, joined[start + 8 * sizes[entry] + number]

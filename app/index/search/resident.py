@@ -196,7 +196,7 @@ class ResidentIndex:
         cached.segment, cached.state = segment, state
         return segment, state
 
-    async def _read(self, tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], space: Space) -> Segment:
+    async def _read(self, tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, space: Space) -> Segment:
         """Read entries into a new segment, from a standby if they are many.
 
         A standby may show changes that the snapshot of the list does not: as any later statement does. They are read
@@ -234,7 +234,7 @@ class ResidentIndex:
         batches: list[EntryBatch] = []
         if read_ids:
             await segment_store.read_entries(
-                tx, tenant_id, read_ids, batches.append,
+                tx, tenant_id, numbers_of_ids(read_ids), batches.append,
                 space_id=space.id, dimensions=space.dimensions, max_bytes=self._max_bytes,
             )  # fmt: skip
         if len(segment) <= _CHANGED_INLINE or not (read_ids or changes.removed_ids):
@@ -321,7 +321,7 @@ class ResidentIndex:
 
 
 async def read_segment(
-    tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], space: Space, *, max_bytes: float = math.inf
+    tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, space: Space, *, max_bytes: float = math.inf
 ) -> Segment:
     """Read entries into a new segment. Raises SegmentTooLargeError if they take more than `max_bytes`."""
     segment = Segment(space.dimensions, room=len(entry_ids))

@@ -16,7 +16,7 @@ from app.index.schemas import SearchResult, SearchScope
 from app.index.search import ann_search, segment_store
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.resident import LoadedScope, ResidentIndex, read_segment, segment_scope
-from app.index.search.segment import EntryIds, SegmentView
+from app.index.search.segment import EntryIds, SegmentView, numbers_of_ids
 from app.index.search.segment_search import CorpusCounts, SegmentQuery, search_segment, select_rows
 
 RankingT = TypeVar("RankingT")
@@ -76,7 +76,7 @@ class Searcher:
         size = await ann_search.measure_scope(tx, tenant_id, scope, max_entries=max_entries)
         if size.entries <= most:
             entry_ids = await ann_search.list_scope(tx, tenant_id, scope, limit=most)
-            segment = await read_segment(tx, tenant_id, entry_ids, ann.space)
+            segment = await read_segment(tx, tenant_id, numbers_of_ids(entry_ids), ann.space)
             return await asyncio.to_thread(self._search_all, segment.view, query, None)
         counts = await ann.read_counts(tx, tenant_id)
         words = query.text.words(size.languages)
@@ -97,7 +97,7 @@ class Searcher:
             # filters left too few of those that the index returned
             asked = replace(asked, by_index=False)
             found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
-        segment = await read_segment(tx, tenant_id, found.entry_ids, ann.space)
+        segment = await read_segment(tx, tenant_id, numbers_of_ids(found.entry_ids), ann.space)
         statistics = CorpusCounts(corpus.entries, corpus.mean_length, _frequencies(words, corpus.frequencies), words)
         result = await asyncio.to_thread(self._search_all, segment.view, query, statistics)
         return replace(result, vectors_pending=found.waiting, vectors_dropped=found.dropped)

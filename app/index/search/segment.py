@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.index.schemas import PlaceOrder
-from app.index.search.dictionaries import NAME_COLUMNS, NONE, Dictionaries, Rows
+from app.index.search.dictionaries import NAME_COLUMNS, NONE, Codes, Dictionaries, Rows
 
 Floats: TypeAlias = NDArray[np.float32]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -38,6 +38,8 @@ _DATES_BYTES: Final = 400
 _RECENT_SHARE: Final = 8
 """Terms of new rows are sorted into the list when the new rows are more than 1/8 of all."""
 _DEAD_SHARE: Final = 4
+_LENGTH_TOLERANCE: Final = 2e-6
+"""Of the square of a vector's length that counts as 1."""
 _MAX_EXPECTED: Final = 2
 """Vectors per entry for which a new segment has room from the start, at most."""
 
@@ -155,8 +157,9 @@ class RecentTerms:
 class EntryBatch:
     """Entries to add, as they are stored: texts instead of codes, and all pieces and terms one after another.
 
-    `dates` is JSON text or None. `terms`, `term_rows` (the number of the entry in the batch) and `counts` have one
-    element per entry and term, in any order.
+    The first `repeats[0]` entries have the first of the texts, and so on. `dates` is JSON text. `vectors` have any
+    length and byte order; `first_piece` is a row among those of the batch. `terms`, `term_rows` (the number of the
+    entry in the batch) and `counts` have one element per entry and term, in any order.
     """
 
     columns: Columns
@@ -166,8 +169,9 @@ class EntryBatch:
     agents: Sequence[str | None]
     actors: Sequence[str | None]
     roles: Sequence[str | None]
-    dates: Sequence[str | None]
-    vectors: Floats
+    repeats: NDArray[np.int64]
+    dates: dict[tuple[int, int], str]
+    vectors: Sequence[Floats]
     terms: NDArray[np.uint64]
     term_rows: Rows
     counts: NDArray[np.uint8]
@@ -177,9 +181,9 @@ class EntryBatch:
         return len(self.columns.entry_id)
 
     @property
-    def nbytes(self) -> int:
-        """Return the bytes of columns, vectors and terms."""
-        return self.columns.nbytes + self.vectors.nbytes + self.terms.nbytes + self.counts.nbytes
+    def pieces(self) -> int:
+        """Return the number of vectors."""
+        return sum(map(len, self.vectors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +285,8 @@ class Segment:
         """Add entries to a new segment, which is searched only after `sort`. The ids of all batches are distinct."""
         if self._room > self._count == 0:
             # about as many vectors for each of the others; room that is not written to takes no memory
-            pieces = len(batch.vectors) * self._room // len(batch)
-            self._grow(self._room, max(len(batch.vectors), min(pieces, _MAX_EXPECTED * self._room)))
+            pieces = batch.pieces * self._room // len(batch)
+            self._grow(self._room, max(batch.pieces, min(pieces, _MAX_EXPECTED * self._room)))
         self._unsorted.append(self._append(batch))
 
     def sort(self) -> None:
@@ -298,17 +302,18 @@ class Segment:
         """Add rows, and return their terms."""
         added = self._coded(batch)
         start, stop = self._count, self._count + len(batch)
-        self._grow(stop, self._pieces + len(batch.vectors))
+        self._grow(stop, self._pieces + batch.pieces)
         for one in fields(added):
             getattr(self._columns, one.name)[start:stop] = getattr(added, one.name)
-        self._vectors[self._pieces : self._pieces + len(batch.vectors)] = batch.vectors
+        for vectors in batch.vectors:
+            own = self._vectors[self._pieces : self._pieces + len(vectors)]
+            own[:] = vectors
+            _normalise(own)
+            self._pieces += len(vectors)
         self._live = np.concatenate((self._live, np.ones(len(batch), dtype=np.bool_)))
-        self._count, self._pieces, self._recent = stop, self._pieces + len(batch.vectors), self._recent + len(batch)
-        if any(batch.dates):
-            ids = batch.columns.entry_id.tolist()
-            self._dates = self._dates | {
-                (high, low): text for (high, low), text in zip(ids, batch.dates, strict=True) if text is not None
-            }
+        self._count, self._recent = stop, self._recent + len(batch)
+        if batch.dates:
+            self._dates = self._dates | batch.dates
         return RecentTerms(batch.terms, batch.term_rows + np.int32(start), batch.counts)
 
     def remove(self, entry_ids: EntryIds) -> EntryIds:
@@ -364,18 +369,22 @@ class Segment:
 
     def _coded(self, batch: EntryBatch) -> Columns:
         texts, given = self._texts, batch.columns
-        conversation = texts.conversation.add_all(batch.conversation_ids)
+
+        def coded(codes: Codes, values: Sequence[object | None]) -> Rows:
+            return np.repeat(codes.add_all(values), batch.repeats)
+
+        conversation = coded(texts.conversation, batch.conversation_ids)
         sessions = zip(conversation.tolist(), given.session.tolist(), strict=True)
         return replace(
             given,
             conversation=conversation,
             group=texts.group.add_all([None if one[1] == NONE else one for one in sessions]),
-            project=texts.project.add_all(batch.projects),
-            owner=texts.owner.add_all(batch.owners),
-            agent=texts.agent.add_all(batch.agents),
-            actor=texts.actor.add_all(batch.actors),
-            role=texts.role.add_all(batch.roles),
-            first_piece=self._pieces + np.cumsum(given.pieces, dtype=np.int32) - given.pieces,
+            project=coded(texts.project, batch.projects),
+            owner=coded(texts.owner, batch.owners),
+            agent=coded(texts.agent, batch.agents),
+            actor=coded(texts.actor, batch.actors),
+            role=coded(texts.role, batch.roles),
+            first_piece=self._pieces + given.first_piece,
         )
 
     def _grow(self, count: int, pieces: int) -> None:
@@ -400,6 +409,8 @@ class Segment:
 
     def _all_terms(self) -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
         old, new = self._postings, self._recent_terms
+        if not len(old.terms):
+            return new.terms, new.row, new.count
         return (
             np.concatenate((np.repeat(old.terms, np.diff(old.start)), new.terms)),
             np.concatenate((old.row, new.row)),
@@ -453,6 +464,14 @@ def piece_rows(first: Rows, pieces: Rows) -> NDArray[np.intp]:
     """Return the rows of vectors of some entries."""
     start = np.cumsum(pieces) - pieces
     return (np.repeat(first - start, pieces) + np.arange(int(pieces.sum()))).astype(np.intp)
+
+
+def _normalise(vectors: Floats) -> None:
+    """Give vectors the length 1, except those that have no length."""
+    squares = np.vecdot(vectors, vectors)
+    others = np.flatnonzero((np.abs(squares - 1) > _LENGTH_TOLERANCE) & (squares > 0))
+    if len(others):
+        vectors[others] /= np.sqrt(squares[others])[:, None]
 
 
 def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:

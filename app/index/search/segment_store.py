@@ -3,16 +3,18 @@
 A segment keeps the database snapshot that it was read in. An entry has changed since if the transaction that changed it
 last was not visible in that snapshot. So nothing is missed of transactions that began earlier and committed later.
 
-Columns are read as bytes, one value for all entries, because a Python object per entry and column would take several
-times as long. Vectors are read in several values, because Postgres copies a very large one several times.
+Columns are read as bytes, one value for many entries, because a Python object per entry and column would take several
+times as long. Postgres groups entries whose texts are equal, so that it sends these texts once. Each value is of a
+limited number of entries, because Postgres copies a very large one several times.
 
 Literal SQL: search is hot.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -48,12 +50,11 @@ _SERVER: Final = (
     " || shard_of_tenant($1)::text"
 )
 
+_BYTES_PER_ID: Final = 16
 _TERMS_UNKNOWN: Final = -1
 _FIRST_IDS: Final = 512
 _IDS_PER_READ: Final = 1024
 _IDS_PER_VALUE: Final = 64
-_SMALL_PAGE: Final = 256
-"""Up to this many entries are read with their vectors in one round trip."""
 _BYTES_PER_READ: Final = 16 * 2**20
 _UNPACKED_INLINE: Final = 500_000
 
@@ -98,13 +99,15 @@ class Changes:
 
 async def list_entries(
     tx: Transaction, tenant_id: TenantId, scope: SegmentScope, *, limit: int
-) -> tuple[SegmentState, list[UUID]]:
+) -> tuple[SegmentState, EntryIds]:
     """List up to `limit` live entries of a scope."""
     row = await tx.fetchrow(
         f"""
-        select pg_current_snapshot()::text as snapshot, {_SERVER} as server, statement_timestamp() as now, array(
-            select e.entry_id from index_entries e
-            where e.tenant_id = $1 and e.live and {scope.condition} limit $4
+        select pg_current_snapshot()::text as snapshot, {_SERVER} as server, statement_timestamp() as now, (
+            select coalesce(string_agg(uuid_send(entry_id), ''), '') from (
+                select e.entry_id from index_entries e
+                where e.tenant_id = $1 and e.live and {scope.condition} limit $4
+            ) found
         ) as entry_ids
         """,  # noqa: S608
         tenant_id,
@@ -113,7 +116,8 @@ async def list_entries(
     )
     if row is None:
         raise RuntimeError("a statement that always returns a row returned none")
-    return SegmentState(row["snapshot"], row["server"], microseconds(row["now"])), row["entry_ids"]
+    state = SegmentState(row["snapshot"], row["server"], microseconds(row["now"]))
+    return state, np.frombuffer(row["entry_ids"], np.uint64).reshape(-1, 2)
 
 
 async def list_changes(tx: Transaction, tenant_id: TenantId, scope: SegmentScope, *, since: str, limit: int) -> Changes:
@@ -152,7 +156,7 @@ class SegmentTooLargeError(Exception):
 async def read_entries(
     tx: Transaction,
     tenant_id: TenantId,
-    entry_ids: Sequence[UUID],
+    entry_ids: EntryIds,
     add: Callable[[EntryBatch], None],
     *,
     space_id: int,
@@ -189,101 +193,94 @@ async def read_entries(
 
 
 def _add(page: "_Page", dimensions: int, add: Callable[[EntryBatch], None]) -> None:
-    batch = _unpack(page, dimensions)
-    if len(batch):
-        add(batch)
+    if page.entries:
+        add(_unpack(page, dimensions))
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Entries as the database sends them: the columns of all entries, and the vectors of some in each value."""
+    """Entries as the database sends them: rows of entries with equal texts, and rows of vectors."""
 
-    entries: asyncpg.Record
-    vectors: Sequence[bytes]
+    entries: Sequence[asyncpg.Record]
+    vectors: Sequence[asyncpg.Record]
 
     @property
     def nbytes(self) -> int:
         """Return about the bytes of the entries in memory."""
-        packed = len(self.entries["numbers"]) + sum(map(len, self.entries["terms"]))
-        return packed + sum(map(len, self.vectors))
+        packed = sum(len(row["numbers"]) + len(row["terms"]) for row in self.entries)
+        return packed + sum(len(row["vectors"]) for row in self.vectors)
 
 
-_ENTRIES: Final = f"""
-        coalesce(string_agg(uuid_send(entry_id), ''), '') as entry_ids,
-        coalesce(string_agg(
-            int8send(coalesce(position, {NONE})) || int8send(coalesce(session, {NONE}))
-            || timestamptz_send(occurred_at) || timestamptz_send(coalesce(expires_at, 'infinity'))
-            || int4send(doc_length)
-            || int4send(coalesce(length(terms) / {BYTES_PER_TERM}, {_TERMS_UNKNOWN}))
-            || int2send(coalesce(cues, case when asks then {int(Cue.ASKS)} else 0 end)::smallint)
-            || int2send(({_KIND_CODES})::smallint) || int2send(({LANGUAGE_PLACE})::smallint)
-            || boolsend(dates is not null) || boolsend(vectors_dropped),
-            ''
-        ), '') as numbers,
-        coalesce(array_agg(conversation_id), '{{}}') as conversation_ids,
-        coalesce(array_agg(project), '{{}}') as projects,
-        coalesce(array_agg(owner), '{{}}') as owners,
-        coalesce(array_agg(agent_id), '{{}}') as agents,
-        coalesce(array_agg(actor), '{{}}') as actors,
-        coalesce(array_agg(role), '{{}}') as roles,
-        coalesce(array_agg(dates::text) filter (where dates is not null), '{{}}') as dates,
-        coalesce(array_agg(terms) filter (where terms is not null), '{{}}') as terms,
-        coalesce(array_agg(lexemes::text) filter (where terms is null), '{{}}') as lexemes
-    from index_entries e where e.tenant_id = $1 and e.entry_id = any($2::uuid[]) and e.live
-    """
-"""Columns and origin of entries; a select with the ids of the entries as $2."""
+_TEXTS: Final = "conversation_id, project, owner, agent_id, actor, role"
 
 
-def _vectors_sql(space_id: int, entry_ids: str) -> str:
-    """Return a query of one value: the vectors of entries, each after the id of its entry."""
+def _page_sql(space_id: int) -> str:
+    """Return a query of entries and their vectors in a space; the ids are $2, each value the text of an array."""
     return f"""
-    select coalesce(string_agg(uuid_send(v.entry_id) || vector_send(v.embedding), ''), '') as packed from vectors v
-    where v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = any({entry_ids})
+    select read.* from unnest($2::text[]) chunk(ids) cross join lateral (
+        select
+            string_agg(uuid_send(entry_id), '') as entry_ids, null::bytea as vectors,
+            string_agg(
+                int8send(coalesce(position, {NONE})) || int8send(coalesce(session, {NONE}))
+                || timestamptz_send(occurred_at) || timestamptz_send(coalesce(expires_at, 'infinity'))
+                || int4send(doc_length)
+                || int4send(coalesce(length(terms) / {BYTES_PER_TERM}, {_TERMS_UNKNOWN}))
+                || int2send(coalesce(cues, case when asks then {int(Cue.ASKS)} else 0 end)::smallint)
+                || int2send(({_KIND_CODES})::smallint) || int2send(({LANGUAGE_PLACE})::smallint)
+                || boolsend(dates is not null) || boolsend(vectors_dropped),
+                ''
+            ) as numbers,
+            coalesce(string_agg(terms, ''), '') as terms,
+            array_agg(lexemes::text) filter (where terms is null) as lexemes,
+            array_agg(dates::text) filter (where dates is not null) as dates,
+            {_TEXTS}
+        from index_entries e where e.tenant_id = $1 and e.entry_id = any(chunk.ids::uuid[]) and e.live
+        group by {_TEXTS}
+        union all
+        select
+            string_agg(uuid_send(v.entry_id), ''), string_agg(vector_send(v.embedding), ''),
+            null, null, null, null, null, null, null, null, null, null
+        from vectors v
+        where v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = any(chunk.ids::uuid[])
+    ) read
     """  # noqa: S608
 
 
-async def _read_page(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID], *, space_id: int) -> _Page:
-    is_small = len(entry_ids) <= _SMALL_PAGE
-    vectors = f"({_vectors_sql(space_id, '$2::uuid[]')}) as vectors," if is_small else ""
-    row = await tx.fetchrow(f"select {vectors} {_ENTRIES}", tenant_id, entry_ids)
-    if row is None:
-        raise RuntimeError("a statement that always returns a row returned none")
-    if is_small:
-        return _Page(row, [row["vectors"]])
-    some_ids = f"($2::uuid[])[at : at + {_IDS_PER_VALUE - 1}]"
-    values = await tx.fetch(
-        f"""
-        select read.packed from generate_series(1, cardinality($2::uuid[]), {_IDS_PER_VALUE}) at
-        cross join lateral ({_vectors_sql(space_id, some_ids)}) read
-        """,  # noqa: S608
-        tenant_id,
-        entry_ids,
+async def _read_page(tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, *, space_id: int) -> _Page:
+    # as text, because the driver takes longer to encode each id
+    digits = [
+        entry_ids[start : start + _IDS_PER_VALUE].tobytes().hex(",", _BYTES_PER_ID)
+        for start in range(0, len(entry_ids), _IDS_PER_VALUE)
+    ]
+    rows = await tx.fetch(_page_sql(space_id), tenant_id, [f"{{{some}}}" for some in digits])
+    return _Page(
+        [row for row in rows if row["numbers"] is not None], [row for row in rows if row["vectors"] is not None]
     )
-    # a vector of an entry that changed after the first statement is read again by the next search
-    return _Page(row, [value["packed"] for value in values])
 
 
 def _unpack(page: _Page, dimensions: int) -> EntryBatch:
-    row = page.entries
-    numbers = np.frombuffer(row["numbers"], _numbers_type())
-    ids = np.frombuffer(row["entry_ids"], np.uint64).reshape(-1, 2)
-    vectors, pieces = _unpack_vectors(page.vectors, row["entry_ids"], dimensions)
-    dates, lexemes, packed = iter(row["dates"]), iter(row["lexemes"]), iter(row["terms"])
-    hashes, term_rows, counts = unpack_all_terms([
-        pack_terms(parse_tsvector(next(lexemes))) if count == _TERMS_UNKNOWN else next(packed)
-        for count in numbers["terms"].tolist()
-    ])  # fmt: skip
-    # the segment sorts all terms, which is faster if those of each batch are sorted already
-    order = np.argsort(hashes, kind="stable")
+    entry_ids, _, packed, terms, lexemes, dates, conversations, projects, owners, agents, actors, roles = zip(
+        *page.entries, strict=True
+    )
+    numbers = np.frombuffer(b"".join(packed), _numbers_type())
+    ids = np.frombuffer(b"".join(entry_ids), np.uint64).reshape(-1, 2)
+    vectors, first_piece, pieces = _unpack_vectors(page.vectors, ids, dimensions)
+    hashes, term_rows, counts = _unpack_terms(terms, lexemes, numbers["terms"].astype(np.int64))
+    # the segment sorts all terms, which is faster if those of each batch are sorted already. There is a fast method to
+    # sort by 16 bits, after which little is left to do.
+    order = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
+    order = order[np.argsort(hashes[order], kind="stable")]
+    dated = zip(ids[numbers["dated"]].tolist(), _chained(dates), strict=True)
     return EntryBatch(
-        _columns(ids, numbers, pieces),
-        row["conversation_ids"],
-        row["projects"],
-        row["owners"],
-        row["agents"],
-        row["actors"],
-        row["roles"],
-        [next(dates) if dated else None for dated in numbers["dated"].tolist()],
+        _columns(ids, numbers, first_piece, pieces),
+        conversations,
+        projects,
+        owners,
+        agents,
+        actors,
+        roles,
+        np.fromiter(map(len, entry_ids), np.int64, len(entry_ids)) // _BYTES_PER_ID,
+        {(high, low): text for (high, low), text in dated},
         vectors,
         hashes[order],
         term_rows[order],
@@ -291,7 +288,25 @@ def _unpack(page: _Page, dimensions: int) -> EntryBatch:
     )
 
 
-def _columns(ids: EntryIds, numbers: NDArray[np.void], pieces: Rows) -> Columns:
+def _chained(values: Iterable[Sequence[str] | None]) -> Iterable[str]:
+    return chain.from_iterable(some for some in values if some)
+
+
+def _unpack_terms(
+    packed: Iterable[bytes], lexemes: Iterable[Sequence[str] | None], sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
+    """Return the terms of entries, the number of the entry of each, and the counts. Some entries have lexemes only."""
+    is_unknown = sizes == _TERMS_UNKNOWN
+    if not is_unknown.any():
+        return unpack_all_terms(b"".join(packed), sizes)
+    added = [pack_terms(parse_tsvector(text)) for text in _chained(lexemes)]
+    sizes[is_unknown] = [len(one) // BYTES_PER_TERM for one in added]
+    order = np.argsort(is_unknown, kind="stable").astype(np.int32)
+    hashes, entry, counts = unpack_all_terms(b"".join((*packed, *added)), sizes[order])
+    return hashes, order[entry], counts
+
+
+def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces: Rows) -> Columns:
     """Return the columns of numbers; the segment fills in the codes of texts."""
     nothing = np.zeros(len(ids), dtype=np.int32)
     return Columns(
@@ -312,7 +327,7 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], pieces: Rows) -> Columns:
         cues=numbers["cues"].astype(np.uint8),
         language=numbers["language"].astype(np.uint8),
         dropped=numbers["dropped"].astype(np.bool_),
-        first_piece=nothing,
+        first_piece=first_piece,
         pieces=pieces,
     )
 
@@ -328,29 +343,29 @@ def _numbers_type() -> np.dtype[np.void]:
     )  # fmt: skip
 
 
-def _unpack_vectors(values: Sequence[bytes], entry_ids: bytes, dimensions: int) -> tuple[Floats, Rows]:
-    """Return vectors of length 1 in the order of the entries, and the number of vectors of each entry.
+def _unpack_vectors(
+    read: Sequence[asyncpg.Record], ids: EntryIds, dimensions: int
+) -> tuple[Sequence[Floats], Rows, Rows]:
+    """Return vectors as they were read, the first one of each entry, and how many vectors each entry has.
 
-    `values` have ids and vectors in any order. Vectors of other entries are left out.
+    They are in any order, but those of an entry are one after another. Vectors of other entries are left out.
     """
-    own = np.frombuffer(entry_ids, "V16").tolist()
+    own = ids.view("V16").ravel().tolist()
     place = dict(zip(own, range(len(own)), strict=True))
+    of_entry = np.frombuffer(b"".join([row["entry_ids"] for row in read]), "V16").tolist()
+    entry = np.array([place.get(entry_id, NONE) for entry_id in of_entry], dtype=np.int32)
     # 2 bytes for the dimensions and 2 unused ones before each
-    packed_type = np.dtype([("id", "V16"), ("header", ">i2", 2), ("values", ">f4", dimensions)])
-    parts = [np.frombuffer(value, packed_type) for value in values]
-    of_entry = [place.get(entry_id, NONE) for part in parts for entry_id in part["id"].tolist()]
-    vectors = np.empty((len(of_entry), dimensions), dtype=np.float32)
-    start = 0
-    for part in parts:
-        some = part["values"].astype(np.float32)
-        lengths = np.sqrt(np.einsum("ij,ij->i", some, some))
-        np.divide(some, np.where(lengths > 0, lengths, 1)[:, None], out=vectors[start : start + len(some)])
-        start += len(some)
-    entry = np.array(of_entry, dtype=np.int64)
-    order = np.argsort(entry, kind="stable")[np.count_nonzero(entry == NONE) :]
-    is_ordered = np.array_equal(order, np.arange(len(entry)))
-    pieces = np.bincount(entry[order], minlength=len(own)).astype(np.int32)
-    return vectors if is_ordered else vectors[order], pieces
+    packed_type = np.dtype([("header", ">i2", 2), ("values", ">f4", dimensions)])
+    vectors = [np.frombuffer(row["vectors"], packed_type)["values"] for row in read]
+    is_first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
+    pieces = np.bincount(entry[entry != NONE], minlength=len(own)).astype(np.int32)
+    if np.count_nonzero(is_first) != np.count_nonzero(pieces) or NONE in entry:
+        order = np.argsort(entry, kind="stable")[np.count_nonzero(entry == NONE) :]
+        vectors, entry = [np.concatenate(vectors)[order]], entry[order]
+        is_first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
+    first_piece = np.zeros(len(own), dtype=np.int32)
+    first_piece[entry[is_first]] = np.flatnonzero(is_first)
+    return vectors, first_piece, pieces
 
 
 async def list_in_scope(tx: Transaction, tenant_id: TenantId, scope: SegmentScope, *, metadata: str) -> EntryIds:

@@ -54,13 +54,11 @@ def unpack_all_terms(
     `sizes`: how many terms each entry has.
     """
     entry = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    before = np.cumsum(sizes) - sizes
-    number = np.arange(len(entry)) - before[entry]
-    start = BYTES_PER_TERM * before[entry]
-    joined = np.frombuffer(packed, np.uint8)
-    # a hash begins at any byte
-    hashes = np.ndarray((max(len(joined) - 7, 0),), "<u8", joined, strides=(1,))[start + 8 * number]
-    return hashes, entry, joined[start + 8 * sizes[entry] + number]
+    ends = BYTES_PER_TERM * np.cumsum(sizes)
+    starts, middles, stops = (ends - BYTES_PER_TERM * sizes).tolist(), (ends - sizes).tolist(), ends.tolist()
+    hashes = b"".join([packed[start:middle] for start, middle in zip(starts, middles, strict=True)])
+    counts = b"".join([packed[middle:stop] for middle, stop in zip(middles, stops, strict=True)])
+    return np.frombuffer(hashes, "<u8"), entry, np.frombuffer(counts, np.uint8)
 
 
 def parse_tsvector(text: str) -> dict[str, int]:

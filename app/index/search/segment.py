@@ -374,11 +374,15 @@ class Segment:
             return np.repeat(codes.add_all(values), batch.repeats)
 
         conversation = coded(texts.conversation, batch.conversation_ids)
-        sessions = zip(conversation.tolist(), given.session.tolist(), strict=True)
+        # most entries are in the same session as the one before
+        is_other = (conversation[1:] != conversation[:-1]) | (given.session[1:] != given.session[:-1])
+        first = np.flatnonzero(np.append(True, is_other)[: len(batch)])
+        sessions = zip(conversation[first].tolist(), given.session[first].tolist(), strict=True)
+        group = texts.group.add_all([None if one[1] == NONE else one for one in sessions])
         return replace(
             given,
             conversation=conversation,
-            group=texts.group.add_all([None if one[1] == NONE else one for one in sessions]),
+            group=np.repeat(group, np.diff(first, append=len(batch))),
             project=coded(texts.project, batch.projects),
             owner=coded(texts.owner, batch.owners),
             agent=coded(texts.agent, batch.agents),

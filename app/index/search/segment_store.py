@@ -52,6 +52,8 @@ _SERVER: Final = (
 
 _BYTES_PER_ID: Final = 16
 _TERMS_UNKNOWN: Final = -1
+_DATED: Final = 1
+_DROPPED: Final = 2
 _FIRST_IDS: Final = 512
 _IDS_PER_READ: Final = 1024
 _IDS_PER_VALUE: Final = 64
@@ -225,9 +227,10 @@ def _page_sql(space_id: int) -> str:
                 || timestamptz_send(occurred_at) || timestamptz_send(coalesce(expires_at, 'infinity'))
                 || int4send(doc_length)
                 || int4send(coalesce(length(terms) / {BYTES_PER_TERM}, {_TERMS_UNKNOWN}))
-                || int2send(coalesce(cues, case when asks then {int(Cue.ASKS)} else 0 end)::smallint)
-                || int2send(({_KIND_CODES})::smallint) || int2send(({LANGUAGE_PLACE})::smallint)
-                || boolsend(dates is not null) || boolsend(vectors_dropped),
+                || int4send(
+                    ((dates is not null)::int << 24) + (vectors_dropped::int << 25) + (({_KIND_CODES}) << 16)
+                    + ({LANGUAGE_PLACE} << 8) + (coalesce(cues, case when asks then {int(Cue.ASKS)} else 0 end) & 255)
+                ),
                 ''
             ) as numbers,
             coalesce(string_agg(terms, ''), '') as terms,
@@ -270,7 +273,7 @@ def _unpack(page: _Page, dimensions: int) -> EntryBatch:
     # sort by 16 bits, after which little is left to do.
     order = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
     order = order[np.argsort(hashes[order], kind="stable")]
-    dated = zip(ids[numbers["dated"]].tolist(), _chained(dates), strict=True)
+    dated = zip(ids[numbers["marks"] & _DATED != 0].tolist(), _chained(dates), strict=True)
     return EntryBatch(
         _columns(ids, numbers, first_piece, pieces),
         conversations,
@@ -311,7 +314,7 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces
     nothing = np.zeros(len(ids), dtype=np.int32)
     return Columns(
         entry_id=ids,
-        kind=numbers["kind"].astype(np.uint8),
+        kind=numbers["kind"],
         conversation=nothing,
         project=nothing,
         owner=nothing,
@@ -324,9 +327,9 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces
         occurred_at=numbers["occurred_at"].astype(np.int64),
         expires_at=numbers["expires_at"].astype(np.int64),
         length=numbers["length"].astype(np.int32),
-        cues=numbers["cues"].astype(np.uint8),
-        language=numbers["language"].astype(np.uint8),
-        dropped=numbers["dropped"].astype(np.bool_),
+        cues=numbers["cues"],
+        language=numbers["language"],
+        dropped=numbers["marks"] & _DROPPED != 0,
         first_piece=first_piece,
         pieces=pieces,
     )
@@ -337,8 +340,7 @@ def _numbers_type() -> np.dtype[np.void]:
     return np.dtype(
         [
             ("position", ">i8"), ("session", ">i8"), ("occurred_at", ">i8"), ("expires_at", ">i8"), ("length", ">i4"),
-            ("terms", ">i4"), ("cues", ">i2"), ("kind", ">i2"), ("language", ">i2"), ("dated", "?"),
-            ("dropped", "?"),
+            ("terms", ">i4"), ("marks", "u1"), ("kind", "u1"), ("language", "u1"), ("cues", "u1"),
         ]
     )  # fmt: skip
 

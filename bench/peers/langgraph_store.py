@@ -6,13 +6,12 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 from uuid import uuid4
 
+from peers.library import WORKER_REQUIREMENTS
+
 from app.providers.local.embedder import LocalEmbedder
 
 PACKAGE: Final = "langgraph-checkpoint-postgres"
-REQUIREMENTS: Final = (
-    "langgraph", PACKAGE, "psycopg[binary,pool]", "numpy", "onnxruntime", "tokenizers", "python-ulid", "pydantic",
-)  # fmt: skip
-"""The peer, and what Turnkeep's embedder imports."""
+REQUIREMENTS: Final = ("langgraph", PACKAGE, "psycopg[binary,pool]", *WORKER_REQUIREMENTS)
 
 _K: Final = 10
 _POOL: Final = 10

@@ -1,9 +1,14 @@
 """What a library must be able to do to be compared, and the messages between the comparison and its worker."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydantic import BaseModel
+
+WORKER_REQUIREMENTS: Final = (
+    "numpy", "onnxruntime", "opentelemetry-api", "prometheus-client", "pydantic", "python-ulid", "tokenizers",
+)  # fmt: skip
+"""What the worker and Turnkeep's embedder import. A test compares it with what they import."""
 
 
 class Library(Protocol):

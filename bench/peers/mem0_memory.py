@@ -9,15 +9,13 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Final, Protocol, cast
 
+from peers.library import WORKER_REQUIREMENTS
 from turnkeep_minilm import FOLDER
 
 from app.providers.local.minilm import MiniLM
 
 PACKAGE: Final = "mem0ai"
-REQUIREMENTS: Final = (
-    PACKAGE, "psycopg[binary,pool]", "numpy", "onnxruntime", "tokenizers", "python-ulid", "pydantic",
-)  # fmt: skip
-"""The peer, and what Turnkeep's embedder imports."""
+REQUIREMENTS: Final = (PACKAGE, "psycopg[binary,pool]", *WORKER_REQUIREMENTS)
 
 _K: Final = 10
 _POOL: Final = 10

@@ -3,17 +3,20 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import metadata
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))  # a bench is run as scripts, so its modules are on the path of a script only
 
 from compare import Alternation, Amounts  # noqa: E402
-from peers.library import Work  # noqa: E402
+from peers.library import WORKER_REQUIREMENTS, Work  # noqa: E402
 from peers.worker import work  # noqa: E402
 from suite import report  # noqa: E402
 from suite.figure import Figure, Machine, PeerFigure, PeerRun, Run, load_run, merge, ratio  # noqa: E402
@@ -130,6 +133,46 @@ async def test_a_worker_makes_every_call_once_and_each_client_writes_to_a_place_
     assert {place for place, _ in library.appended[2:]} <= {1, 2}
     assert library.asked == ["d", "e"]
     assert asked.fewest_hits == 10
+
+
+IMPORT_AND_EMBED = """
+import asyncio, sys, sysconfig
+import peers.worker
+from app.providers.local.embedder import LocalEmbedder
+asyncio.run(LocalEmbedder().embed(["text"], purpose="document"))
+files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+print(*(file for file in files if file.startswith(sysconfig.get_path("purelib"))), sep="\\n")
+"""
+
+
+def with_dependencies(names: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    waiting = [canonicalize_name(name) for name in names]
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            needed = map(Requirement, metadata.requires(name) or ())
+            waiting += [
+                canonicalize_name(one.name) for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})
+            ]
+    return found
+
+
+def test_the_environments_of_libraries_get_all_that_the_worker_and_the_embedder_import() -> None:
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("bench", ".", "packages/turnkeep-minilm"))
+    printed = subprocess.run(
+        [sys.executable, "-c", IMPORT_AND_EMBED], env=os.environ | {"PYTHONPATH": path},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    imported = set(printed.split())
+    owners = {
+        canonicalize_name(package.name)
+        for package in metadata.distributions()
+        if any(str(package.locate_file(file)) in imported for file in package.files or ())
+    }
+
+    assert {"numpy", "onnxruntime", "prometheus-client"} <= owners
+    assert owners - {"setuptools"} <= with_dependencies(WORKER_REQUIREMENTS)
 
 
 async def test_both_sides_of_a_comparison_get_the_same_calls() -> None:

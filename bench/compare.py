@@ -1,11 +1,12 @@
 """Compares Turnkeep with other systems that keep memory, in alternation, and adds the table to `bench/RESULTS.md`.
 
-    .venv/bin/python bench/compare.py [--peer langgraph --peer mem0] [--quick] [--environments folder] [--out folder]
+    .venv/bin/python bench/compare.py [--peer langgraph --peer mem0] [--honcho folder] [--quick]
+        [--environments folder] [--out folder]
 
 Needs the package index: each peer is installed from it into an environment of its own, in a temporary folder or in
 `--environments`, which is used again. All systems use Turnkeep's embedding model, the same messages and queries, and
 databases on one server of Postgres. Nothing else is reached over the network. A peer that cannot be installed or
-started is listed with the reason.
+started is listed with the reason. Honcho's server is not in the package index: `--honcho` names a checkout of it.
 """
 
 import asyncio
@@ -15,19 +16,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Final, TypeVar
 from urllib.parse import urlsplit
 
+import asyncpg
 import typer
 import uvloop
 from client import RequestFailedError
 from figures import percentile
-from peers import hindsight_server, langgraph_store, mem0_memory
+from peers import hindsight_server, honcho_server, langgraph_store, mem0_memory
 from peers.environments import EnvironmentFailedError, installed_version, make_environment
 from peers.sides import HttpSide, Side, open_worker
+from pydantic import JsonValue
 from rich.console import Console
 from suite import report
 from suite.figure import PeerFigure, PeerRun
@@ -42,10 +45,18 @@ NAMES: Final = {
     "langgraph": "LangGraph store (library, HNSW, no words)",
     "mem0": "mem0, infer off (library)",
     "hindsight": "Hindsight (server, no model but the embedder)",
+    "honcho": "Honcho (server, no model but the embedder)",
     "bare": "bare FastAPI route + asyncpg + embedder (no search)",
 }
 Given = TypeVar("Given")
-NOT_RUN: Final = {"Honcho": "its server is not on PyPI (`honcho-ai` is the client, `honcho` another program)"}
+HONCHO_NOT_RUN: Final = (
+    "its server is not on PyPI; unpack a release of https://github.com/plastic-labs/honcho and name its folder:"
+    " `bench/compare.py --honcho FOLDER`"
+)
+CONTEXT: Final = "context of 4 000 tokens with recall"
+NEWEST_CONTEXT: Final = "context of 4 000 tokens, newest messages only"
+_NEWEST_TURNS: Final = 200
+"""More turns than the context has room for, so that the budget is filled, as that of the peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +77,18 @@ QUICK_AMOUNTS: Final = Amounts((60,), 1, 4, clients=2, batch=5)
 class Alternation:
     """Turnkeep and one peer in turns, with the same messages and queries."""
 
-    def __init__(self, peer: str, turnkeep: Side, other: Side, amounts: Amounts) -> None:
+    def __init__(
+        self,
+        peer: str,
+        turnkeep: Side,
+        other: Side,
+        amounts: Amounts,
+        *,
+        context: str = CONTEXT,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._peer, self._sides, self._amounts = peer, (turnkeep, other), amounts
+        self._context, self._prepare = context, prepare
         texts = TextSource(11)
         self._messages, self._questions = texts.messages(), texts.questions()
         self._stored = 0
@@ -80,8 +101,9 @@ class Alternation:
             figures += await self._compare(
                 "recall, k 10", messages, self._queries, lambda side, some: side.recall(some)
             )
-            name = "context of 4 000 tokens with recall"
-            figures += await self._compare(name, messages, self._queries, lambda side, some: side.context(some))
+            figures += await self._compare(
+                self._context, messages, self._queries, lambda side, some: side.context(some)
+            )
             if messages == self._amounts.messages[0]:
                 figures += await self._compare_appends(messages)
         return figures
@@ -126,7 +148,12 @@ class Alternation:
         *,
         by_rate: bool = False,
     ) -> list[PeerFigure]:
-        """Measure both sides in turns, with one round to warm up; no figure if a side has no such operation."""
+        """Measure both sides in turns, with one round to warm up; no figure if a side has no such operation.
+
+        A second figure gives the rate that includes deferred work, if a side has any.
+        """
+        if self._prepare is not None:
+            await self._prepare()
         measured: tuple[list[Timings], list[Timings]] = ([], [])
         for number in range(self._amounts.rounds + 1):
             given = inputs()
@@ -136,17 +163,26 @@ class Alternation:
                     timings.append(one)
         if not all(measured):
             return []
-        value = _rate if by_rate else _median_ms
-        return [
-            PeerFigure(
-                peer=self._peer,
-                operation=operation,
-                messages=messages,
-                unit="per second" if by_rate else "ms",
-                turnkeep=value(measured[0]),
-                peer_value=value(measured[1]),
-            )
-        ]
+        figures = [self._figure(operation, messages, measured, _rate if by_rate else _median_ms)]
+        if any(timings.deferred_s for timings in chain(*measured)):
+            figures.append(self._figure(f"{operation}, until searchable", messages, measured, _searchable_rate))
+        return figures
+
+    def _figure(
+        self,
+        operation: str,
+        messages: int,
+        measured: tuple[list[Timings], list[Timings]],
+        value: Callable[[Sequence[Timings]], float],
+    ) -> PeerFigure:
+        return PeerFigure(
+            peer=self._peer,
+            operation=operation,
+            messages=messages,
+            unit="ms" if value is _median_ms else "per second",
+            turnkeep=value(measured[0]),
+            peer_value=value(measured[1]),
+        )
 
 
 def _median_ms(rounds: Sequence[Timings]) -> float:
@@ -157,13 +193,19 @@ def _rate(rounds: Sequence[Timings]) -> float:
     return median(timings.per_second for timings in rounds)
 
 
-async def turnkeep_side(bench: Workbench, clients: int) -> HttpSide:
+def _searchable_rate(rounds: Sequence[Timings]) -> float:
+    return median(len(one.seconds) / (one.elapsed_s + one.deferred_s) for one in rounds)
+
+
+async def turnkeep_side(bench: Workbench, clients: int, *, recalls_in_context: bool = True) -> HttpSide:
     """Turnkeep with new conversations: one to search, and one per client."""
     paths = [f"/v1/conversations/{await bench.create()}" for _ in range(clients + 1)]
 
     def context(query: str) -> Request:
-        body = encode({"token_budget": 4000, "query": query, "semantic_recall": {"k": 10}})
-        return Request(f"{paths[0]}/context", body)
+        body: dict[str, JsonValue] = {"recent_turns": _NEWEST_TURNS, "include_summary": False}
+        if recalls_in_context:
+            body = {"query": query, "semantic_recall": {"k": 10}}
+        return Request(f"{paths[0]}/context", encode({"token_budget": 4000, **body}))
 
     return HttpSide(
         bench.turnkeep,
@@ -190,25 +232,31 @@ def bare_side(bench: Workbench) -> HttpSide:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A peer that runs, and what it is."""
+    """A peer that runs, its version, the URL of its database if it has one, and whether its contexts contain hits."""
 
     side: Side
     version: str
+    database: str = ""
+    recalls_in_context: bool = True
 
 
 @asynccontextmanager
-async def open_peer(name: str, bench: Workbench, environments: Path) -> AsyncGenerator[Opened]:
-    """Install a peer, give it a new database, and start it."""
+async def open_peer(name: str, bench: Workbench, environments: Path, honcho: Path) -> AsyncGenerator[Opened]:
+    """Install a peer, give it a new database, and start it. `honcho`: the checkout of Honcho."""
     if name == "bare":
         yield Opened(bare_side(bench), "")
+        return
+    if name == "honcho":
+        python = await make_environment(environments / name, honcho_server.requirements(honcho))
+        url = await new_database(bench, name)
+        async with honcho_server.open_side(python, honcho, bench.root, url) as honcho_side:
+            yield Opened(honcho_side, honcho_server.version(honcho), url, recalls_in_context=False)
         return
     module = {"langgraph": langgraph_store, "mem0": mem0_memory, "hindsight": hindsight_server}[name]
     folder = environments / name
     python = await make_environment(folder, module.REQUIREMENTS)
     version = await installed_version(python, module.PACKAGE)
-    database = f"peer_{name}"
-    await bench.connection.execute(f"create database {database}")
-    url = database_url(bench, database)
+    url = await new_database(bench, name)
     if name == "hindsight":
         async with hindsight_server.open_server(python, bench.root, url) as target:
             yield Opened(
@@ -217,23 +265,56 @@ async def open_peer(name: str, bench: Workbench, environments: Path) -> AsyncGen
                     hindsight_server.recall_request,
                 ),
                 version,
+                url,
             )  # fmt: skip
         return
     async with open_worker(python, module.__name__.removeprefix("peers."), url, bench.root / f"{name}.log") as side:
-        yield Opened(side, version)
+        yield Opened(side, version, url)
 
 
-def database_url(bench: Workbench, database: str) -> str:
-    """Return the URL of another database of the same server, as superuser."""
+async def new_database(bench: Workbench, peer: str) -> str:
+    """Create a database on the same server and return its URL, as superuser."""
+    database = f"peer_{peer}"
+    await bench.connection.execute(f"create database {database}")
     return urlsplit(bench.server.postgres)._replace(path=f"/{database}").geturl()
 
 
-async def compare(peers: Sequence[str], amounts: Amounts, environments: Path, console: Console) -> PeerRun:
+async def compare_with(peer: Opened, label: str, bench: Workbench, amounts: Amounts) -> list[PeerFigure]:
+    """Compare with one peer that runs."""
+    turnkeep = await turnkeep_side(bench, amounts.clients, recalls_in_context=peer.recalls_in_context)
+    context = CONTEXT if peer.recalls_in_context else NEWEST_CONTEXT
+
+    async def vacuum() -> None:
+        await vacuum_databases(bench, peer.database)
+
+    return await Alternation(label, turnkeep, peer.side, amounts, context=context, prepare=vacuum).run()
+
+
+async def vacuum_databases(bench: Workbench, peer: str) -> None:
+    """Vacuum and analyze before an operation is measured, as autovacuum is off.
+
+    Without statistics, searches get worse plans; some peers update the rows that they insert, which leaves dead rows.
+
+    `peer`: the URL of the database of the peer, or empty.
+    """
+    if peer:
+        connection = await asyncpg.connect(peer)
+        try:
+            await connection.execute("vacuum analyze")
+        finally:
+            await connection.close()
+    bench.is_vacuumed = False
+    await bench.quiet()
+
+
+async def compare(
+    peers: Sequence[str], amounts: Amounts, environments: Path, honcho: Path | None, console: Console
+) -> PeerRun:
     """Compare with each peer, one after the other."""
     at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     figures: list[PeerFigure] = []
     versions: dict[str, str] = {}
-    failed = dict(NOT_RUN)
+    failed = {} if honcho else {NAMES["honcho"]: HONCHO_NOT_RUN}
     with tempfile.TemporaryDirectory(prefix="tk-peers-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         await asyncio.to_thread(root.chmod, 0o711)  # as root, Postgres runs as another user
@@ -242,10 +323,9 @@ async def compare(peers: Sequence[str], amounts: Amounts, environments: Path, co
             for name in peers:
                 console.rule(name)
                 try:
-                    async with open_peer(name, bench, environments) as peer:
+                    async with open_peer(name, bench, environments, honcho or Path()) as peer:
                         label = NAMES[name]
-                        turnkeep = await turnkeep_side(bench, amounts.clients)
-                        found = await Alternation(label, turnkeep, peer.side, amounts).run()
+                        found = await compare_with(peer, label, bench, amounts)
                 except (EnvironmentFailedError, RequestFailedError, RuntimeError, TimeoutError) as error:
                     failed[NAMES[name]] = (str(error).strip() or type(error).__name__).splitlines()[-1]
                     console.print(f"{name} did not run: {error}")
@@ -264,6 +344,7 @@ async def compare(peers: Sequence[str], amounts: Amounts, environments: Path, co
 def main(
     peer: Annotated[list[str] | None, typer.Option(help=f"Only these of: {', '.join(NAMES)}.")] = None,
     *,
+    honcho: Annotated[Path | None, typer.Option(help="A checkout of plastic-labs/honcho; without it, not run.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, one round.")] = False,
     environments: Annotated[Path | None, typer.Option(help="Folder of the peers' venvs; kept.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write; default: the folder of this script.")] = None,
@@ -271,12 +352,16 @@ def main(
     """Compare, and write the results."""
     if unknown := set(peer or ()) - set(NAMES):
         raise typer.BadParameter(f"There is no peer {', '.join(sorted(unknown))}. The peers are {', '.join(NAMES)}.")
+    if honcho is None and "honcho" in (peer or ()):
+        raise typer.BadParameter("Honcho is run from a checkout of plastic-labs/honcho: add --honcho FOLDER.")
+    peers = peer or [name for name in NAMES if name != "honcho" or honcho]
     console = Console()
     if out is None:
         out = Path(tempfile.mkdtemp(prefix="tk-bench-results-")) if quick else HERE
     with tempfile.TemporaryDirectory(prefix="tk-peer-venvs-") as folder:
         amounts = QUICK_AMOUNTS if quick else FULL_AMOUNTS
-        run = uvloop.run(compare(peer or list(NAMES), amounts, environments or Path(folder), console))
+        checkout = honcho and honcho.resolve()
+        run = uvloop.run(compare(peers, amounts, environments or Path(folder), checkout, console))
     (out / "results").mkdir(parents=True, exist_ok=True)
     (out / "results" / report.PEERS).write_text(run.model_dump_json(indent=1) + "\n")
     console.print(f"written: {report.write(out, None)}")

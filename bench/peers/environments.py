@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,15 +20,15 @@ async def make_environment(folder: Path, requirements: Sequence[str]) -> Path:
     """Make a venv in `folder`, or take the one that is there, install the requirements, and return its Python."""
     python = folder / "bin" / "python"
     if not python.exists():
-        await _run(str(_UV), "venv", "--quiet", "--python", sys.executable, str(folder))
-    await _run(str(_UV), "pip", "install", "--quiet", "--python", str(python), *requirements)
+        await run_command(str(_UV), "venv", "--quiet", "--python", sys.executable, str(folder))
+    await run_command(str(_UV), "pip", "install", "--quiet", "--python", str(python), *requirements)
     return python
 
 
 async def installed_version(python: Path, package: str) -> str:
     """Return the version of a package in an environment."""
     asked = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
-    return (await _run(str(python), "-c", asked)).strip()
+    return (await run_command(str(python), "-c", asked)).strip()
 
 
 def environment_of_peer() -> dict[str, str]:
@@ -37,9 +37,10 @@ def environment_of_peer() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
 
 
-async def _run(*command: str) -> str:
+async def run_command(*command: str, environment: Mapping[str, str] | None = None, folder: Path | None = None) -> str:
+    """Run a command and return its output."""
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command, env=environment, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     output, errors = await process.communicate()
     if process.returncode:

@@ -1,7 +1,8 @@
 """The sides of a comparison: Turnkeep and the peers, with the same calls, over HTTP or in a worker."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -33,15 +34,28 @@ class Side(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpSide:
-    """A server. `append_request` is given the number of the conversation; 0 is the one that is searched."""
+    """A server. `append_request` is given the number of the conversation; 0 is the one that is searched.
+
+    `until_searchable` waits until appended messages can be searched, if the server answers before that. Its time is
+    that of the deferred work.
+    """
 
     target: Target
     append_request: Callable[[int, Sequence[str]], Request]
     recall_request: Callable[[str], Request]
     context_request: Callable[[str], Request] | None = None
+    until_searchable: Callable[[], Awaitable[None]] | None = None
 
     async def append(self, batches: Sequence[list[str]], *, clients: int = 1) -> Timings:
         """Append over HTTP."""
+        timings = await self._append(batches, clients)
+        if self.until_searchable is not None:
+            answered = time.perf_counter()
+            await self.until_searchable()
+            timings.deferred_s = time.perf_counter() - answered
+        return timings
+
+    async def _append(self, batches: Sequence[list[str]], clients: int) -> Timings:
         if clients == 1:
             return await self._send([self.append_request(0, batch) for batch in batches])
         per_client = [

@@ -36,10 +36,11 @@ class Target:
 
 @dataclass(slots=True)
 class Timings:
-    """Seconds of each answered request, and of the whole measurement."""
+    """Seconds of each answered request, of the whole measurement, and of work that the server did after it."""
 
     seconds: list[float] = field(default_factory=list[float])
     elapsed_s: float = 0.0
+    deferred_s: float = 0.0
 
     @property
     def per_second(self) -> float:

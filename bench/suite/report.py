@@ -24,7 +24,8 @@ _PEER_METHOD: Final = """
 Written by `bench/compare.py`. Each peer runs from its own environment, with the embedding model of Turnkeep and
 without a chat model, on the same server of Postgres, in alternation with Turnkeep: the same messages, the same queries.
 Libraries run inside their own process, without HTTP; Turnkeep runs over HTTP. Ratio: Turnkeep divided by the peer;
-below 1, Turnkeep is faster.
+below 1, Turnkeep is faster. Databases are vacuumed and analyzed before each operation. Honcho embeds messages after it
+has answered their append; "until searchable" divides the calls by the time until all their messages are embedded.
 """.strip()
 _METHOD: Final = """
 One load generator (`bench/client.py`: asyncio streams, HTTP/1.1, one kept-alive connection per client) sends requests

@@ -8,14 +8,22 @@ from importlib import metadata
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
+from httpx import ASGITransport, AsyncClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tiktoken import load as tiktoken_load
+from tiktoken_ext import openai_public as official
+
+from app.providers.local.embedder import LocalEmbedder
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))  # a bench is run as scripts, so its modules are on the path of a script only
 
 from compare import Alternation, Amounts  # noqa: E402
+from peers import honcho_server  # noqa: E402
+from peers.embeddings_app import create_app  # noqa: E402
 from peers.library import WORKER_REQUIREMENTS, Work  # noqa: E402
 from peers.worker import work  # noqa: E402
 from suite import report  # noqa: E402
@@ -153,7 +161,9 @@ def with_dependencies(names: Iterable[str]) -> set[str]:
             found.add(name)
             needed = map(Requirement, metadata.requires(name) or ())
             waiting += [
-                canonicalize_name(one.name) for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})
+                canonicalize_name(one.name)
+                for one in needed
+                if one.marker is None or one.marker.evaluate({"extra": ""})
             ]
     return found
 
@@ -187,6 +197,52 @@ async def test_both_sides_of_a_comparison_get_the_same_calls() -> None:
         ("recall, k 10", 150),
     ]  # fmt: skip
     assert {round(figure.ratio, 3) for figure in figures} == {0.25}
+
+
+class DeferringSide(FakeSide):
+    async def append(self, batches: Sequence[list[str]], *, clients: int = 1) -> Timings:
+        timings = await super().append(batches, clients=clients)
+        return Timings(timings.seconds, timings.elapsed_s, deferred_s=timings.elapsed_s)
+
+
+async def test_work_that_a_peer_defers_is_in_a_figure_of_its_own() -> None:
+    calls: list[str] = []
+
+    async def prepare() -> None:
+        calls.append("prepare")
+
+    amounts = Amounts(messages=(100,), rounds=2, calls=4, clients=2, batch=5)
+    compared = Alternation("p", FakeSide(0.001), DeferringSide(0.001), amounts, prepare=prepare)
+    ratios = {figure.operation: round(figure.ratio, 3) for figure in await compared.run()}
+
+    assert ratios == {
+        "recall, k 10": 1, "append 1": 1, "append 1, until searchable": 0.5, "append 1, 2 clients": 1,
+        "append 1, 2 clients, until searchable": 0.5, "append 5": 1, "append 5, until searchable": 0.5,
+    }  # fmt: skip
+    assert calls == ["prepare"] * 5
+
+
+async def test_the_embeddings_endpoint_answers_with_the_vectors_of_the_embedder() -> None:
+    texts = ["a red fox", "a blue whale"]
+    body = {"model": "m", "input": texts, "encoding_format": "float", "dimensions": 384}
+    async with AsyncClient(transport=ASGITransport(create_app()), base_url="http://bench") as client:
+        answered = (await client.post("/v1/embeddings", json=body)).json()
+    embedder = LocalEmbedder()
+    expected = await embedder.embed(texts, purpose="document")
+    await embedder.close()
+
+    assert [one["index"] for one in answered["data"]] == [0, 1]
+    np.testing.assert_allclose([one["embedding"] for one in answered["data"]], expected, atol=1e-6)
+    assert set(answered["usage"]) == {"prompt_tokens", "total_tokens"}
+
+
+def test_the_token_ranks_for_honcho_are_found_by_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honcho_server.write_token_ranks(tmp_path)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiktoken_load, "read_file", lambda path: pytest.fail(f"{path} is downloaded"))
+
+    for definition in (official.o200k_base, official.cl100k_base):
+        assert len(definition()["mergeable_ranks"]) > 100_000
 
 
 def test_texts_are_the_same_for_the_same_seed() -> None:

@@ -144,11 +144,14 @@ def _preview(row: MessageRow | None) -> MessagePreview | None:
     )
 
 
-def turn_view(row: TurnRow, *, content: JsonValue | None = None) -> Turn:
-    """Return a turn as an API schema. `content`: the value of `row.content`, if it is parsed already."""
+def turn_view(row: TurnRow, *, content: JsonValue | None = None, conversation_id: str | None = None) -> Turn:
+    """Return a turn as an API schema.
+
+    `content`: the value of `row.content`, if it is parsed already; `conversation_id`: the id in its public form.
+    """
     return Turn(
         id=format_id(row.id),
-        conversation_id=format_id(row.conversation_id),
+        conversation_id=conversation_id or format_id(row.conversation_id),
         seq=row.seq,
         position=row.position,
         rev=row.rev,

@@ -19,7 +19,7 @@ from app.conversations.views import summary_view, turn_view
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Transaction
 from app.core.errors import FieldError, Invalid
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, format_id
 from app.core.paging import Cursors, SortKey, make_page
 from app.tenancy.schemas import Caller
 
@@ -71,9 +71,10 @@ class History:
             key=lambda row: [rev, *_sort_key(row, walk)], cut=found.cut,
         )  # fmt: skip
         positions = [row.position or 0 for row in page.data]
+        rows, own_id = reversed(page.data) if walk.reversed else page.data, format_id(conversation_id)
         return HistoryPage(
             object="list",
-            data=[turn_view(row) for row in (reversed(page.data) if walk.reversed else page.data)],
+            data=[turn_view(row, conversation_id=own_id) for row in rows],
             has_more=page.has_more,
             next_cursor=page.next_cursor,
             summaries=[

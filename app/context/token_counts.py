@@ -1,7 +1,7 @@
 """Token counts of texts that contexts have again and again: summaries, system texts, recalled turns.
 
-A count is found by a hash of its text with a secret of the process, so no text stays in memory. The hash is also of the
-tenant: the time that a count takes does not tell that another tenant has the text.
+A count is found by a hash of tenant, tokenizer and text with a secret of the process, so no text stays in memory. With
+the tenant in it, the time of a count does not tell whether another tenant has the same text.
 """
 
 import os

@@ -8,7 +8,7 @@ job that keeps failing is parked until an operator acts.
 Statements that enqueue, claim, renew and requeue jobs are hot or have CTEs: they are literal SQL.
 
 Two jobs of the same tenant, kind and dedupe key do not wait at once. A running job does not count, because it may have
-read the data before the latest change: the new job is enqueued, and a worker that runs the old one runs it afterwards.
+read the data before the latest change: the new job is enqueued. The worker of the old one does not run it meanwhile.
 """
 
 import asyncio
@@ -200,7 +200,7 @@ class JobQueue:
         running: Sequence[Job] = ()) -> list[Job]:  # fmt: skip
         """Claim up to `limit` due jobs of these kinds; park jobs whose worker died on the last attempt.
 
-        Jobs of `skipped_tenants` wait, and those for the same work as one that is `running` here. A periodic job is not
+        Jobs of `skipped_tenants` wait, and those for the same work as one of `running`. A periodic job is not
         parked, but retried after the longest delay: until a worker starts, no process would create it again.
         """
         async with self._ops.across_tenants() as tx:

@@ -38,7 +38,7 @@ class PreparedQuery:
 
 
 class VectorAhead:
-    """The embedding of a query's text that has begun. When its block ends, it stops if it is not finished."""
+    """The running embedding of a query's text. Leaving the block cancels it, unless it has ended."""
 
     def __init__(self, embedder: Embedder, text: str) -> None:
         self._embedder = embedder

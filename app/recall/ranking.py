@@ -142,7 +142,7 @@ def remove_names(query: str, participants: Iterable[Participant]) -> str:
 def may_name_someone(query: str) -> bool:
     """Return whether a query looks as if it had a name: a word with a capital letter after the first one.
 
-    A guess: `remove_names` knows. A name in lower case, or as the first word, is not noticed.
+    An estimate, as names in lower case and first words are not noticed; `remove_names` decides.
     """
     return any(len(word) > 1 and word[0].isupper() for word in query.split()[1:])
 

@@ -38,6 +38,7 @@ _ASKS: Final = 16
 _KINDS: Final = _NUMBER | _TIME_WORD | _CAPITALISED
 
 _REACH: Final = 2
+"""Positions of neighbours; `Surroundings` has a field for each."""
 _POSITION_BITS: Final = 32
 _MATCH_TERMS: Final = 4
 _BLOCK: Final = 8192
@@ -75,7 +76,7 @@ DEFAULT_WEIGHTS: Final = RankingWeights()
 
 
 class Surroundings(NamedTuple):
-    """Which entries are near each other, whatever is asked. One element per entry in order of place.
+    """Which entries are near each other, which no query changes. One element per entry in order of place.
 
     `next_is_near`, `second_is_near`: whether the entry one or two places behind is in the same session, and at most two
     positions behind. `next_answers`: whether the entry one place behind answers this one. The last ones are false.

@@ -44,7 +44,7 @@ class Embeddings(BaseModel):
 
 
 def create_app() -> FastAPI:
-    """Return the application. It answers floats, whatever encoding is asked for."""
+    """Return the application. It answers floats, also where another encoding is asked for."""
     embedder = LocalEmbedder()
     app = FastAPI()
 

@@ -45,8 +45,16 @@ def kind() -> str:
     return "test." + "".join(char for char in format_id(new_uuid()).lower() if char.isalpha())
 
 
-def worker(queue: JobQueue, kind: str, handler: Handler, *, every_s: float | None = None, grace_s: float = 5) -> Worker:
-    settings = job_settings(job_poll_s=0.05, job_timeout_s=5)
+def worker(
+    queue: JobQueue,
+    kind: str,
+    handler: Handler,
+    *,
+    every_s: float | None = None,
+    grace_s: float = 5,
+    poll_s: float = 0.05,
+) -> Worker:
+    settings = job_settings(job_poll_s=poll_s, job_timeout_s=5)
     return Worker(queue, {kind: JobHandler(handler, every_s)}, settings=settings, grace_s=grace_s)
 
 
@@ -326,7 +334,8 @@ async def test_work_that_is_asked_for_while_it_runs_is_done_again_only_afterward
         ended += 1
 
     await enqueue(service, queue, client, NewJob(kind, dedupe_key="x"))
-    async with working(worker(queue, kind, handle)):
+    # it does not poll: the end of the first one makes it look for the job that waits
+    async with working(worker(queue, kind, handle, poll_s=600)):
         await asyncio.wait_for(first_started.wait(), 60)
         # the older one would be claimed first, but it waits; the other lets the first one end
         await enqueue(service, queue, client, NewJob(kind, dedupe_key="x"))

@@ -90,6 +90,26 @@ async def test_a_failing_endpoint_loses_no_turn_and_recall_goes_by_words_and_nam
     assert len(response.json()["data"]) == 3
 
 
+async def test_a_query_is_sent_to_the_endpoint_once_also_if_it_names_a_participant(
+    remote_client: Client, remote: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = remote.container.embedder
+    assert embedder is not None
+    sent: list[str] = []
+    embed = embedder.embed
+
+    async def recording(texts: Any, *, purpose: Any) -> Any:
+        sent.extend(texts)
+        return await embed(texts, purpose=purpose)
+
+    conversation = await remote_client.conversation(participants=[{"actor": "user-7", "name": "caroline"}])
+    await remote_client.append(conversation, "the tortoise eats lettuce")
+    monkeypatch.setattr(embedder, "embed", recording)
+    await remote_client.recall(conversation, "what does caroline eat?")
+    await remote_client.context(conversation, 500, query="what does caroline drink?", semantic_recall={"k": 2})
+    assert sent == ["what does eat?", "what does drink?"]
+
+
 async def test_a_long_text_gets_a_vector_for_each_piece(remote_client: Client, remote: Service) -> None:
     conversation = await remote_client.conversation()
     await remote_client.append(conversation, "filler " * 300 + "penguins waddle", "filler filler")

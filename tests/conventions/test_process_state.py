@@ -140,7 +140,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.core.database.pool.ConnectionPool._all": (Why.NO_TENANT_DATA, "all connections"),
     "app.core.database.pool.ConnectionPool._waiters": (Why.OWN, "callers that wait for a connection"),
     "app.core.database.queries.compiled.query": (Why.NO_TENANT_DATA, "SQL by the shape of a statement"),
-    "app.core.database.transactions._reader_of": (Why.NO_TENANT_DATA, "names of fields by row type"),
+    "app.core.database.transactions._reader_of": (Why.NO_TENANT_DATA, "functions by row type"),
     "app.memory.pii.deobfuscation._folded": (
         Why.NO_TENANT_DATA,
         "single characters, whose plain form is the same for all",

@@ -30,7 +30,7 @@ _MONTHS = tuple(name.lower() for name in calendar.month_name[1:])
 _NUMBERS = "a|an|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|[0-9]{1,3}"
 _UNITS = "day|week|month|year"
 # "in " alone is in most texts
-_AHEAD = re.compile(rf"in \S+ (?:{_UNITS})")
+_AHEAD = re.compile(rf"in \S+ (?:{_UNITS})", re.IGNORECASE)
 _PHRASE = re.compile(
     rf"""\b(?:
         (?P<day>(?:the[ ])?day[ ](?:before[ ]yesterday|after[ ]tomorrow)|yesterday|tomorrow|last[ ]night)
@@ -60,7 +60,7 @@ def may_have_dates(text: str, code: str = DEFAULT) -> bool:
     if code != DEFAULT:
         return next(find_phrases(text[:_MAX_CHARACTERS], code), None) is not None
     small = text[:_MAX_CHARACTERS].lower()
-    if not any(word in small for word in _POINTERS) and _AHEAD.search(small) is None:
+    if not any(word in small for word in _POINTERS) and _AHEAD.search(text[:_MAX_CHARACTERS]) is None:
         return False
     if not any(word in small for word in _POINTED_AT):
         return False

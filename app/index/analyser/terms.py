@@ -39,7 +39,7 @@ class TermHashes(dict[str, bytes]):
 def pack_terms(counts: Mapping[str, int], hashes: TermHashes | None = None) -> bytes:
     """Return the terms of an entry: first all hashes (little-endian), then all counts, each at most 255.
 
-    `hashes`: those that are known of a batch.
+    `hashes`: those of a batch of texts, to which new ones are added.
     """
     of_lexeme = TermHashes() if hashes is None else hashes
     packed = b"".join([of_lexeme[lexeme] for lexeme in counts])

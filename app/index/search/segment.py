@@ -39,7 +39,7 @@ _RECENT_SHARE: Final = 8
 """Terms of new rows are sorted into the list when the new rows are more than 1/8 of all."""
 _DEAD_SHARE: Final = 4
 _LENGTH_TOLERANCE: Final = 2e-6
-"""Of the square of a vector's length that counts as 1."""
+"""A vector whose squared length differs from 1 by less is not divided by its length again."""
 _MAX_EXPECTED: Final = 2
 """Vectors per entry for which a new segment has room from the start, at most."""
 

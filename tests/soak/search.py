@@ -202,6 +202,9 @@ async def _append(client: Client, other: Client, history: History, chance: rando
             "/v1/recall" if scope is None else f"/v1/conversations/{scope}/recall",
             json={"query": unique, "mode": "text", "k": 3},
         )
+        if searched.status_code == 503:  # the database was away: this says nothing about the turn
+            history.counts["refused"] += 1
+            continue
         # another writer may have revised, erased or deleted it meanwhile
         hits = searched.json()["data"] if searched.is_success else []
         if not any(hit["id"] == appended[0] for hit in hits):

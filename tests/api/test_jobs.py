@@ -575,7 +575,7 @@ async def vectors_of(service: Service, client: Client) -> int:
         "update turns set superseded_by = id where tenant_id = $1",
         "update turns set content = null, salt = null, erased_at = now() where tenant_id = $1",
         # another hash each time: two jobs read the same turns, one perhaps after the change that the other caused
-        "update turns set content_hash = uuid_send(id) where tenant_id = $1",
+        "update turns set content_hash = sha256(content_hash) where tenant_id = $1",
         "delete",
     ],
 )

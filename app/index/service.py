@@ -407,7 +407,7 @@ class SearchIndex:
     ) -> PreparedQuery:  # fmt: skip
         """Analyse `text`, and embed `vector_text` (`text` without participants' `names`), outside any transaction.
 
-        `runtime` is another space than the searched one, `ahead` an embedding that has begun. A text in a script that
+        `runtime` is another space than the searched one, `ahead` a running embedding. A text in a script that
         the model does not read is searched by words alone. Raises the embedder's errors only if words are not searched.
         """
         return await prepare_query(

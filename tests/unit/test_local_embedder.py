@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
-from turnkeep_minilm import FOLDER, MODEL_FILE
+from tokenizers import Tokenizer
+from turnkeep_minilm import FOLDER, MODEL_FILE, TOKENIZER_FILE
 
 from app.core.errors import Unavailable
 from app.providers.local import minilm
@@ -18,6 +20,7 @@ from app.providers.local.embedder import LocalEmbedder
 from app.providers.local.fair_queue import FairQueue
 from app.providers.local.minilm import SPACE, MiniLM
 from app.providers.local.multilingual import multilingual
+from app.providers.local.onnx_file import read_model_file
 from app.providers.schemas import Embedder, Purpose, Vectors
 
 SENTENCE = "Maria adopted a cat in Lisbon because it kept following her home from work every evening "
@@ -68,18 +71,34 @@ async def test_thirty_two_calls_at_once_are_all_answered(embedder: LocalEmbedder
     assert np.array_equal(np.vstack(answers), together)
 
 
-def test_vectors_of_words_are_read_from_the_file_as_the_session_would_hold_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    mapped = MiniLM(FOLDER)
-    monkeypatch.setattr(minilm, "_MODEL_BYTES", 0)
-    held = MiniLM(FOLDER)
-    for text in ("a kitten sat on the rug", SENTENCE * 20, "", "straße 東京 \U0001f98a [PAD] zz"):
-        assert np.array_equal(mapped.embed_one(text), held.embed_one(text))
+def test_vectors_are_those_of_the_published_graph() -> None:
+    published = onnxruntime.InferenceSession(str(FOLDER / MODEL_FILE), providers=["CPUExecutionProvider"])
+    tokenizer = Tokenizer.from_file(str(FOLDER / TOKENIZER_FILE))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(256)
+    model = MiniLM(FOLDER)
+    texts = ("a kitten sat on the rug", SENTENCE, SENTENCE * 20, "", "straße 東京 \U0001f98a [PAD] zz", "7 " * 60)
+    for text in texts:
+        ids = np.array([tokenizer.encode(text).ids])
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        expected = published.run(None, inputs)[0][0].mean(axis=0)
+        assert model.embed_one(text) @ expected / np.linalg.norm(expected) > 0.99999
 
 
-def test_the_model_file_has_the_size_at_which_it_is_mapped() -> None:
-    assert (FOLDER / MODEL_FILE).stat().st_size == minilm._MODEL_BYTES  # noqa: SLF001
+@pytest.mark.parametrize("length", [1, 1000, 300_000, 12_000_000])
+def test_a_part_of_the_model_file_is_refused(tmp_path: Path, length: int) -> None:
+    (tmp_path / MODEL_FILE).write_bytes((FOLDER / MODEL_FILE).read_bytes()[:length])
+    (tmp_path / TOKENIZER_FILE).write_bytes((FOLDER / TOKENIZER_FILE).read_bytes())
+    with pytest.raises(Unavailable) as refusal:
+        MiniLM(tmp_path)
+    assert refusal.value.code == "embedder_assets_damaged"
+
+
+def test_numbers_of_more_than_one_byte_are_read() -> None:
+    # the zero points of the tables are about 128, which takes two bytes; those of the products are 0
+    tensors = read_model_file(FOLDER / MODEL_FILE).tensors
+    assert 100 < int(tensors["embeddings.word_embeddings.weight_zero_point"]) < 160
+    assert not tensors["onnx::MatMul_787_zero_point"].any()
 
 
 async def test_the_guard_is_asked_before_anything_is_embedded() -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from turnkeep_minilm import FOLDER, MODEL_FILE, TOKENIZER_FILE
 
 from app.core.errors import Unavailable
+from app.providers.local.minilm_graph import INPUT, build_graph
 from app.providers.local.models import LocalModelKind
+from app.providers.local.onnx_file import Tensor, read_model_file
 from app.providers.pieces import split_text
 from app.providers.schemas import IN_PROCESS, EmbeddingSpaceName, Vectors
 
@@ -28,10 +29,6 @@ _CONTENT_TOKENS = 254  # the model reads 256 tokens, two of which are [CLS] and 
 _CLS, _SEP = 101, 102
 # Enough for 254 of the tokenizer's longest words (100 characters). Longer text is not tokenized.
 _MAX_CHARACTERS = 32 * 1024
-# Where the model's file has the vectors of words, half of it. The session reads them there, so that only those of words
-# that were embedded take memory: 11 MB less.
-_MODEL_BYTES = 22_972_370
-_WORDS, _WORDS_OFFSET, _WORDS_SHAPE = "embeddings.word_embeddings.weight_quantized", 288_599, (30_522, 384)
 
 
 class _RunOptions(Protocol):
@@ -41,9 +38,7 @@ class _RunOptions(Protocol):
 class _Session(Protocol):
     """The used part of `onnxruntime.InferenceSession`, which has no types."""
 
-    def run(
-        self, outputs: None, inputs: Mapping[str, NDArray[np.int64]], options: _RunOptions | None, /
-    ) -> Sequence[NDArray[np.float32]]: ...
+    def run(self, outputs: None, inputs: Mapping[str, Tensor], options: _RunOptions | None, /) -> Sequence[Vectors]: ...
 
 
 class _SessionOptions(Protocol):
@@ -51,21 +46,15 @@ class _SessionOptions(Protocol):
     inter_op_num_threads: int
     log_severity_level: int
 
-    def add_initializer(self, name: str, value: object, /) -> None: ...
-
-
-class _OrtValue(Protocol):
-    def ortvalue_from_numpy(self, array: NDArray[np.uint8], /) -> object: ...
+    def add_session_config_entry(self, key: str, value: str, /) -> None: ...
 
 
 class _OnnxRuntime(Protocol):
-    OrtValue: _OrtValue
-
     def SessionOptions(self) -> _SessionOptions: ...  # noqa: N802 - name of the library
     def RunOptions(self) -> _RunOptions: ...  # noqa: N802 - name of the library
 
     def InferenceSession(  # noqa: N802 - name of the library
-        self, path: str, options: _SessionOptions, *, providers: Sequence[str]
+        self, model: bytes, options: _SessionOptions, *, providers: Sequence[str]
     ) -> _Session: ...
 
 
@@ -83,13 +72,10 @@ class MiniLM:
         options.log_severity_level = 3  # errors only; the warnings are about graph optimisation
         try:
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
-            self._words: object = None
-            if model.stat().st_size == _MODEL_BYTES:
-                words = np.memmap(model, np.uint8, "r", _WORDS_OFFSET, _WORDS_SHAPE)
-                value = runtime.OrtValue.ortvalue_from_numpy(words)
-                options.add_initializer(_WORDS, value)
-                self._words = words, value  # the session reads both as long as it exists, and does not keep them
-            self._session = runtime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+            # The session maps the weights of the file, so only the vectors of words that were embedded take memory.
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(assets))
+            graph = build_graph(read_model_file(model), max_tokens=_CONTENT_TOKENS + 2)
+            self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise Unavailable("embedder_assets_damaged", f"The embedding model cannot be read: {_REMEDY}.") from error
         self._returning_memory = runtime.RunOptions()
@@ -106,11 +92,8 @@ class MiniLM:
         """
         content = self._tokenizer.encode(text[:_MAX_CHARACTERS], add_special_tokens=False).ids
         ids = np.array([[_CLS, *content[:_CONTENT_TOKENS], _SEP]], dtype=np.int64)
-        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         options = self._returning_memory if return_memory else None
-        hidden = self._session.run(None, inputs, options)[0][0]
-        mean: Vectors = hidden.mean(axis=0, dtype=np.float32)
-        return mean / np.float32(max(float(np.linalg.norm(mean)), 1e-12))
+        return self._session.run(None, {INPUT: ids}, options)[0][0]
 
     def split(self, text: str, *, most: int | None) -> list[str]:
         """Split text into pieces: see `split_text`."""

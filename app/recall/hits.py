@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from app.conversations.schemas.conversations import Hydrated, Turn, turn_text
 from app.conversations.schemas.summaries import Summary
 from app.core.ids import format_id
-from app.index.schemas import EntryKind
+from app.index.schemas import EntryKind, SearchCandidate
 from app.memory.longterm.schemas import Memory
 from app.memory.schemas import Fact, fact_text
 from app.recall.rank_overlap import overlap, rank_agreement
@@ -82,8 +82,8 @@ def to_hit(
         neighbours = before[-request.neighbours :] + after[: request.neighbours]
     members = {
         "kind": candidate.kind,
-        "id": format_id(candidate.entry_id),
-        "conversation_id": None if candidate.conversation_id is None else format_id(candidate.conversation_id),
+        "id": format_id(candidate.entry_id) if turn is None else turn.id,
+        "conversation_id": _conversation_id(candidate, turn),
         "score": round(item.score, 6),
         "relevance": rounded(item.relevance),
         "text": _text(turn, summary, memory, fact),
@@ -96,6 +96,12 @@ def to_hit(
         "explain": _explain(item, lexemes, configuration) if request.explain else None,
     }
     return _HIT.validate_python(members)
+
+
+def _conversation_id(candidate: SearchCandidate, turn: Turn | None) -> str | None:
+    if turn is not None:
+        return turn.conversation_id
+    return None if candidate.conversation_id is None else format_id(candidate.conversation_id)
 
 
 def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fact: Fact | None) -> str:

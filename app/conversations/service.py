@@ -442,19 +442,18 @@ class Conversations:
         return canonical_turn(found.rows[0]) if found.rows else None
 
     async def participants(
-        self, caller: Caller, *, conversation_ids: Sequence[UUID] | None, project: str | None, owner: str | None,
-        limit: int, max_people: int,
+        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID] | None, project: str | None,
+        owner: str | None, limit: int, max_people: int,
     ) -> dict[UUID, list[Participant]]:  # fmt: skip
         """Return the speakers of the conversations of a scope, latest first; without any beyond `max_people`."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await list_store.list_participants(
-                tx,
-                caller.tenant_id,
-                conversation_ids=conversation_ids,
-                reach=caller.reach(project=project, owner=owner),
-                limit=limit,
-                max_people=max_people,
-            )
+        found = await list_store.list_participants(
+            tx,
+            caller.tenant_id,
+            conversation_ids=conversation_ids,
+            reach=caller.reach(project=project, owner=owner),
+            limit=limit,
+            max_people=max_people,
+        )
         return {key: [Participant.model_validate(item) for item in items] for key, items in found}
 
     async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated[Turn]:

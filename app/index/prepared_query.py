@@ -30,11 +30,11 @@ class PreparedQuery:
     degraded: str | None
     runtime: EmbeddingSpaceRuntime | None = None
 
-    def without_names(self) -> "PreparedQuery":
-        """Return the same query without participants, whose names then count as any other word."""
+    def with_names(self, names: Sequence[str]) -> "PreparedQuery":
+        """Return the same query with the participants' names, which else count as any other word."""
         words = self.words
-        bare = replace(words, names=()) if isinstance(words, QueryText) else replace(words, names=frozenset[str]())
-        return replace(self, words=bare)
+        named = replace(words, names=names) if isinstance(words, QueryText) else replace(words, names=frozenset(names))
+        return replace(self, words=named)
 
 
 class VectorAhead:

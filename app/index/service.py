@@ -392,14 +392,17 @@ class SearchIndex:
             tx.after_commit.append(partial(self._announce, Removal(tenant_id, [entry_id])))
         return await removal_store.delete_without_conversation(tx, tenant_ids=tenant_ids, entry_ids=entry_ids)
 
-    def embed_ahead(
-        self, text: str, *, runtime: EmbeddingSpaceRuntime | None = None
-    ) -> AbstractContextManager[VectorAhead | None]:
+    def embed_ahead(self, text: str) -> AbstractContextManager[VectorAhead | None]:
         """Begin to embed the text of a query, which may turn out to be another one. None if a call would cost money."""
-        embedder = (runtime or self.spaces.current).embedder
-        if embedder is None or embedder.space.provider != IN_PROCESS or not embedder.reads(text):
+        embedder = self.spaces.current.embedder
+        if embedder is None or not self.is_free_to_embed() or not embedder.reads(text):
             return nullcontext()
         return VectorAhead(embedder, text)
+
+    def is_free_to_embed(self, runtime: EmbeddingSpaceRuntime | None = None) -> bool:
+        """Return whether queries are embedded without a call that could cost money: in the process, or not at all."""
+        embedder = (runtime or self.spaces.current).embedder
+        return embedder is None or embedder.space.provider == IN_PROCESS
 
     async def prepare_query(
         self, text: str, *, vector_text: str, by_words: bool, by_vector: bool, names: Sequence[str] = (),

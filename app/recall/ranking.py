@@ -135,8 +135,13 @@ def name_texts(participants: Iterable[Participant]) -> list[str]:
 def remove_names(query: str, participants: Iterable[Participant]) -> str:
     """Return the query without participants' names: names pull a vector towards turns that address that person."""
     names = {name for participant in participants for name in name_words(participant)}
-    kept = [word for word in query.split() if _single_word(word) not in names]
+    kept = [word for word in query.split() if not names or _single_word(word) not in names]
     return " ".join(kept) or query
+
+
+def names_someone(query: str, participants: Iterable[Participant]) -> bool:
+    """Return whether `remove_names` removes a name from the query."""
+    return remove_names(query, participants) != remove_names(query, ())
 
 
 def may_name_someone(query: str) -> bool:

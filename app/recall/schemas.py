@@ -1,8 +1,11 @@
 """Requests and responses of recall."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
 
@@ -11,7 +14,7 @@ from app.conversations.schemas.summaries import Summary
 from app.core.times import TimeIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
-from app.index.schemas import EntryKind, Mode
+from app.index.schemas import EntryKind, Mode, SearchScope
 from app.memory.longterm.schemas import Memory
 from app.memory.schemas import Fact
 
@@ -59,6 +62,24 @@ class ConversationRecall(Strict):
         if not query.strip():
             raise ValueError("a query has at least one character that is not a space")
         return query
+
+    def search_scope(
+        self, conversation_ids: Sequence[UUID] | None, project: str | None, owner: str | None
+    ) -> SearchScope:
+        """Return the scope of the search: what the caller reaches, and what the filters leave of it."""
+        filters = self.filters
+        return SearchScope(
+            kinds=self.kinds,
+            conversation_ids=conversation_ids,
+            project=project,
+            owner=owner,
+            agent_id=self.agent_id,
+            actors=filters.actors,
+            roles=None if filters.roles is None else [role.value for role in filters.roles],
+            occurred_after=filters.occurred_after,
+            occurred_before=filters.occurred_before,
+            metadata=None if filters.metadata is None else json.dumps(filters.metadata),
+        )
 
 
 class Recall(ConversationRecall):

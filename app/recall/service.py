@@ -1,8 +1,9 @@
 """Search over turns, summaries, facts and memories.
 
-A search has three steps: read the participants' names, embed the query (in no transaction), and compare the query with
-the entries in scope. A query that seems to have no name is embedded during the first step. `ranking` orders the
-entries. The content of the hits is read in the transaction of the third step.
+A query is embedded without the names of participants, and in no transaction. A query that seems to have no name is
+embedded first if this costs no money. One transaction then reads the participants, compares the query with the entries
+in scope (`ranking` orders them) and reads the content of the hits. Else, and for a query that has a name after all, the
+participants are read before the embedding, in a transaction of their own.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from uuid import UUID
@@ -20,7 +21,7 @@ from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import Summary
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import NotFound
+from app.core.errors import AppError, NotFound
 from app.core.ids import ConversationId, parse_id
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
@@ -32,7 +33,16 @@ from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
 from app.memory.service import FactService
 from app.recall.hits import HitContents, compare_hits, compared_hit, rounded, to_hit
-from app.recall.ranking import RankedCandidate, Ranking, may_name_someone, name_texts, rank, read_intent, remove_names
+from app.recall.queries import Question, Ranked, RankingQuery
+from app.recall.ranking import (
+    RankedCandidate,
+    may_name_someone,
+    name_texts,
+    names_someone,
+    rank,
+    read_intent,
+    remove_names,
+)
 from app.recall.schemas import (
     ComparedHit,
     ComparedQuery,
@@ -50,6 +60,8 @@ from app.recall.scoring import CALIBRATED_SPACES, RankingWeights
 from app.tenancy.schemas import Caller, Reach
 from app.tenancy.schemas import Scope as KeyScope
 
+__all__ = ["Question", "RecallService"]
+
 # names come from the participants of this many of the most recently active conversations in scope
 _NAMED_CONVERSATIONS = 50
 _NAMED_PEOPLE = 1000
@@ -58,40 +70,6 @@ _MAX_TRIES = 3
 # facts read for each wanted one, since a filter of actors hides some; and spare ones for those deleted meanwhile
 _FACTS_READ = 10
 _FACTS_SPARE = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question to a conversation, analysed and embedded once for all searches."""
-
-    text: str
-    participants: Sequence[Participant]
-    query: PreparedQuery
-
-
-@dataclass(frozen=True, slots=True)
-class _RankingQuery:
-    """A query for a ranking, the number of hits, their least cosine and relevance, and whether to explain them.
-
-    `configuration`: weights in place of the defaults.
-    """
-
-    text: str
-    prepared: PreparedQuery
-    participants: Sequence[Participant]
-    k: int
-    threshold: float | None = None
-    min_relevance: float = 0.0
-    explain: bool = False
-    configuration: Mapping[str, float] = field(default_factory=dict[str, float])
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    """The ranking of a query, and the parts of the search that were degraded."""
-
-    ranking: Ranking
-    degraded: Sequence[str]
 
 
 class RecallService:
@@ -160,20 +138,24 @@ class RecallService:
             reach = caller.reach(project=project, owner=owner)
             project, owner = reach.single()
             conversation_ids = [] if reach.is_empty else None
-        scope = _scope(request, conversation_ids, project, owner)
+        scope = request.search_scope(conversation_ids, project, owner)
         # a memory is about the named person, so the name counts; a turn with the name is addressed to that person
         memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
-        by_vector = request.mode is not Mode.TEXT
-        with self.embed_ahead(request.query, runtime) if by_vector and not memories_only else nullcontext() as ahead:
-            participants = [] if memories_only else await self._participants(caller, scope)
-            prepared = await self._prepare(request.query, request.mode, participants, runtime, ahead)
-        query = _RankingQuery(
-            request.query, prepared, participants, request.k, request.threshold, request.min_relevance, request.explain,
-            configuration,
-        )  # fmt: skip
-        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found, hits, contents = await self._find_hits(caller, tx, query, scope)
-            around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
+        participants: Sequence[Participant] | None = () if memories_only else None
+        if participants is None and not self._is_embedded_first(request, runtime):
+            participants = await self._read_participants(caller, scope)
+        while True:
+            prepared = await self._prepare_request(caller, request, scope, participants, runtime)
+            async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                if participants is None:
+                    participants = await self._participants(caller, tx, scope)
+                    if request.mode is not Mode.TEXT and names_someone(request.query, participants):
+                        continue  # embed it again without the names, in no transaction
+                    prepared = prepared.with_names(name_texts(participants))
+                query = RankingQuery.of_request(request, prepared, participants, configuration)
+                found, hits, contents = await self._find_hits(caller, tx, query, scope)
+                around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
+            break
         if found.ranking.found.vectors_dropped and conversation_ids:
             await self._conversations.vector_retention.use(caller, conversation_ids)
         words = found.ranking.found.lexemes
@@ -197,8 +179,8 @@ class RecallService:
         return None if evaluation.space is None else self._index.runtime(evaluation.space), configuration
 
     async def _find_hits(
-        self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope
-    ) -> tuple[_Ranked, Sequence[RankedCandidate], HitContents]:
+        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope
+    ) -> tuple[Ranked, Sequence[RankedCandidate], HitContents]:
         """Search and read the hits; search again if a hit was deleted between the two steps."""
         tries = 0
         deleted_ids: set[UUID] = set()
@@ -242,11 +224,11 @@ class RecallService:
             occurred_before=given.created_before,
             metadata=None if given.metadata is None else json.dumps(given.metadata),
         )
-        if question is not None and remove_names(query, question.participants) == remove_names(query, ()):
-            prepared = question.query.without_names()
+        if question is not None and not names_someone(query, question.participants):
+            prepared = question.query.with_names(())
         else:
             prepared = await self._prepare(query, Mode.HYBRID, ())
-        ranking_query = _RankingQuery(query, prepared, (), k, min_relevance=min_relevance)
+        ranking_query = RankingQuery(query, prepared, (), k, min_relevance=min_relevance)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found, hits, contents = await self._find_hits(caller, tx, ranking_query, scope)
         entries = [
@@ -256,13 +238,11 @@ class RecallService:
         ]
         return Recalled(entries, list(found.degraded))
 
-    def embed_ahead(
-        self, text: str, runtime: EmbeddingSpaceRuntime | None = None
-    ) -> AbstractContextManager[VectorAhead | None]:
+    def embed_ahead(self, text: str) -> AbstractContextManager[VectorAhead | None]:
         """Begin to embed a question before its participants are known, unless it seems to name one of them."""
         if not text.strip() or may_name_someone(text):
             return nullcontext()
-        return self._index.embed_ahead(remove_names(text, ()), runtime=runtime)
+        return self._index.embed_ahead(remove_names(text, ()))
 
     async def question(
         self, text: str, *, participants: Sequence[Participant], ahead: VectorAhead | None = None
@@ -294,7 +274,7 @@ class RecallService:
         others, in any order.
         """
         loaded = {parse_id(turn.id): turn for turn in known}
-        ranking_query = _RankingQuery(
+        ranking_query = RankingQuery(
             question.text, question.query, question.participants, k + len(known), threshold, min_relevance
         )
         conversation_ids = [conversation_id] if project is None else None
@@ -330,14 +310,14 @@ class RecallService:
         runtimes = (self._index.spaces.current, self._index.runtime(space_id))
         conversation_ids = None if request.conversation_id is None else [request.conversation_id]
         scope = SearchScope(kinds=[EntryKind.TURN, EntryKind.SUMMARY], conversation_ids=conversation_ids)
-        participants = await self._participants(caller, scope)
+        participants = await self._read_participants(caller, scope)
         comparisons: list[ComparedQuery] = []
         for text in request.queries:
             rankings: list[list[ComparedHit]] = []
             degraded: dict[str, None] = {}
             for runtime in runtimes:
                 prepared = await self._prepare(text, request.mode, participants, runtime)
-                query = _RankingQuery(text, prepared, participants, request.k)
+                query = RankingQuery(text, prepared, participants, request.k)
                 async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
                     found = await self._rank(caller, tx, query, scope)
                 degraded |= dict.fromkeys(found.degraded)
@@ -365,7 +345,7 @@ class RecallService:
     ) -> Recalled[RecalledFact]:
         """Return the facts of conversations, or of an owner in a project."""
         scope = SearchScope(kinds=[EntryKind.FACT], owner=owner, project=project, conversation_ids=conversation_ids)
-        ranking_query = _RankingQuery(question.text, question.query, question.participants, k)
+        ranking_query = RankingQuery(question.text, question.query, question.participants, k)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await self._rank(caller, tx, ranking_query, scope)
             # a fact may be hidden by a filter of actors
@@ -379,9 +359,35 @@ class RecallService:
         ]
         return Recalled(recalled[:k], list(found.degraded))
 
-    async def _participants(self, caller: Caller, scope: SearchScope) -> list[Participant]:
+    def _is_embedded_first(self, request: ConversationRecall, runtime: EmbeddingSpaceRuntime | None) -> bool:
+        """Return whether to prepare a query before its participants are known, which saves a transaction."""
+        if request.mode is Mode.TEXT:
+            return True
+        return self._index.is_free_to_embed(runtime) and not may_name_someone(request.query)
+
+    async def _prepare_request(
+        self, caller: Caller, request: ConversationRecall, scope: SearchScope,
+        participants: Sequence[Participant] | None, runtime: EmbeddingSpaceRuntime | None,
+    ) -> PreparedQuery:  # fmt: skip
+        """Prepare the query of a request, without names if `participants` is None.
+
+        Raises NotFound for a foreign conversation also if the embedding fails.
+        """
+        try:
+            return await self._prepare(request.query, request.mode, participants or (), runtime)
+        except AppError:
+            if participants is None:
+                await self._read_participants(caller, scope)
+            raise
+
+    async def _read_participants(self, caller: Caller, scope: SearchScope) -> list[Participant]:
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            return await self._participants(caller, tx, scope)
+
+    async def _participants(self, caller: Caller, tx: Transaction, scope: SearchScope) -> list[Participant]:
         participants = await self._conversations.participants(
             caller,
+            tx,
             conversation_ids=scope.conversation_ids,
             project=scope.project,
             owner=scope.owner,
@@ -412,13 +418,13 @@ class RecallService:
             ahead=ahead,
         )
 
-    async def _rank(self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope) -> _Ranked:
+    async def _rank(self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope) -> Ranked:
         with MeasuredStage(Stage.SEARCH, k=query.k):
             return await self._search_and_rank(caller, tx, query, scope)
 
     async def _search_and_rank(
-        self, caller: Caller, tx: Transaction, query: _RankingQuery, scope: SearchScope
-    ) -> _Ranked:
+        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope
+    ) -> Ranked:
         prepared = query.prepared
         order = partial(
             rank,
@@ -442,7 +448,7 @@ class RecallService:
             is_use = scope.conversation_ids is not None
             degraded += ["vectors_pending"] if pending or (dropped and is_use) else []
             degraded += ["vectors_dropped"] if dropped and not is_use else []
-        return _Ranked(ranking, degraded)
+        return Ranked(ranking, degraded)
 
     async def _read_contents(
         self, caller: Caller, tx: Transaction, ranked: Sequence[RankedCandidate], *, project: str | None
@@ -478,21 +484,3 @@ class RecallService:
 
 def _of_kind(ranked: Sequence[RankedCandidate], kind: EntryKind) -> list[UUID]:
     return [item.candidate.entry_id for item in ranked if item.candidate.kind is kind]
-
-
-def _scope(
-    request: ConversationRecall, conversation_ids: Sequence[UUID] | None, project: str | None, owner: str | None
-) -> SearchScope:
-    filters = request.filters
-    return SearchScope(
-        kinds=request.kinds,
-        conversation_ids=conversation_ids,
-        project=project,
-        owner=owner,
-        agent_id=request.agent_id,
-        actors=filters.actors,
-        roles=None if filters.roles is None else [role.value for role in filters.roles],
-        occurred_after=filters.occurred_after,
-        occurred_before=filters.occurred_before,
-        metadata=None if filters.metadata is None else json.dumps(filters.metadata),
-    )

@@ -1,7 +1,6 @@
-"""A query is embedded while its scope is read: the result is the same, also if the embedding fails."""
+"""A query is embedded before its participants are known: the result is the same, also if the embedding fails."""
 
 import asyncio
-from contextlib import nullcontext
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +19,7 @@ async def test_a_query_embedded_ahead_finds_the_same(service: Service, client: C
         await client.context(conversation, 500, query=query, semantic_recall={"k": 2}, recent_turns=1)
         for query in queries
     ]
-    monkeypatch.setattr(type(service.container.index), "embed_ahead", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(type(service.container.index), "is_free_to_embed", lambda *_: False)
     assert [await client.recall(conversation, query) for query in queries] == ahead
     assert [
         await client.context(conversation, 500, query=query, semantic_recall={"k": 2}, recent_turns=1)
@@ -57,3 +56,65 @@ async def test_an_embedding_that_fails_ahead_fails_as_it_does_otherwise(
     missing = await client.post(f"/v1/conversations/{uuid4()}/recall", json=body)
     assert missing.status_code == 404
     assert calls == 2
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector"])
+async def test_a_query_that_names_a_participant_after_all_is_embedded_again_in_no_transaction(
+    service: Service, client: Client, monkeypatch: Any, mode: str
+) -> None:
+    embedder = service.container.embedder
+    assert embedder is not None
+    conversation = await client.conversation(participants=[{"actor": "user-7", "name": "caroline"}])
+    turns = [{"role": "user", "actor": "user-7", "content": "I like green tea."}, "caroline, caroline!", "The parrot."]
+    await client.append(conversation, *turns)
+    embedded: list[str] = []
+    embed = embedder.embed
+
+    async def recording(texts: Any, **given: Any) -> Any:
+        service.container.database.refuse_in_transaction()
+        embedded.extend(texts)
+        return await embed(texts, **given)
+
+    monkeypatch.setattr(embedder, "embed", recording)
+    query, without = "what does caroline like?", "what does like?"
+    for scope in (conversation, None):
+        embedded.clear()
+        found = await client.recall(scope, query, mode=mode, explain=True)
+        assert embedded == [query, without]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(service.container.index), "is_free_to_embed", lambda *_: False)
+            embedded.clear()
+            assert await client.recall(scope, query, mode=mode, explain=True) == found
+            assert embedded == [without]
+    embedded.clear()
+    await client.recall(conversation, query, mode="text")
+    assert embedded == []
+
+
+async def test_a_query_that_names_a_participant_after_all_is_searched_by_words_if_the_second_embedding_fails(
+    service: Service, client: Client, monkeypatch: Any
+) -> None:
+    embedder = service.container.embedder
+    assert embedder is not None
+    conversation = await client.conversation(participants=[{"actor": "user-7", "name": "caroline"}])
+    await client.append(conversation, "caroline likes green tea.")
+    embed = embedder.embed
+
+    async def failing(texts: Any, **given: Any) -> Any:
+        if "caroline" in texts[0]:
+            return await embed(texts, **given)
+        raise Unavailable("embedder_failed", "The bundled model could not embed a text.")
+
+    monkeypatch.setattr(embedder, "embed", failing)
+    body = {"query": "which tea does caroline like?"}
+    answer = (await client.post(f"/v1/conversations/{conversation}/recall", json=body)).json()
+    assert answer["degraded"] == ["embedder_failed"]
+    assert [hit["text"] for hit in answer["data"]] == ["caroline likes green tea."]
+
+
+async def test_a_foreign_conversation_is_not_found_also_among_known_ones(client: Client) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, "the tortoise eats lettuce")
+    for mode in ("hybrid", "text", "vector"):
+        body = {"query": "lettuce", "mode": mode, "conversation_ids": [conversation, str(uuid4())]}
+        assert (await client.post("/v1/recall", json=body)).status_code == 404

@@ -91,12 +91,23 @@ async def test_an_append_with_turn_ids_or_an_idempotency_key_says_what_it_adds(c
     assert first_words(sent) == ["begin", "select", "select", "commit"]
 
 
-async def test_recall_takes_seven_round_trips_and_one_search(client: Client, warm: str) -> None:
+async def test_recall_takes_five_round_trips_and_one_search(client: Client, warm: str) -> None:
     for scope in (warm, None):
         await client.recall(scope, "parrot")
-        with counted_statements() as sent:
-            await client.recall(scope, "parrot")
-        assert first_words(sent) == ["begin", "select", "commit", "begin", "select", "select", "commit"]
+        for mode in ("hybrid", "text", "vector"):
+            with counted_statements() as sent:
+                await client.recall(scope, "parrot", mode=mode)
+            assert first_words(sent) == ["begin", "select", "select", "select", "commit"]
+
+
+async def test_recall_for_a_query_that_may_name_someone_takes_two_round_trips_more(client: Client, warm: str) -> None:
+    await client.recall(warm, "the parrot of Ann")
+    with counted_statements() as sent:
+        await client.recall(warm, "the parrot of Ann")
+    assert first_words(sent) == ["begin", "select", "commit", "begin", "select", "select", "commit"]
+    with counted_statements() as sent:
+        await client.recall(warm, "the parrot of Ann", mode="text")
+    assert first_words(sent) == ["begin", "select", "select", "select", "commit"]
 
 
 async def test_a_page_of_a_history_takes_four_round_trips_and_a_poll_without_news_three(

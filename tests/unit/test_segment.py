@@ -200,6 +200,20 @@ def test_an_entry_is_as_near_as_the_best_of_its_pieces(pieces: list[int], *, is_
     np.testing.assert_allclose(found.cosine, best, rtol=1e-5)
 
 
+@pytest.mark.parametrize("count", [16_383, 16_384, 16_385])
+def test_each_of_many_entries_is_as_near_as_its_own_vector(count: int) -> None:
+    vectors = np.random.default_rng(count).standard_normal((count, 4)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    segment = Segment(4)
+    segment.add(batch(*(UUID(int=number) for number in range(count)), vectors=vectors))
+    segment.sort()
+    query = SegmentQuery(vectors[0], plain_words(()))
+    view = segment.view
+    found = search_segment(view, np.arange(count), query, weigh=WEIGHTS)
+    row_of = {view.id_at(row).int: row for row in range(count)}
+    assert np.allclose(found.cosine[[row_of[number] for number in range(count)]], vectors @ vectors[0], atol=1e-6)
+
+
 def test_vectors_get_the_length_1_and_those_that_have_it_are_kept_as_they_are() -> None:
     segment = Segment(2)
     long, own = np.array([[3, 4], [0, 0]], ">f4"), np.array([[0.6, 0.8], [0, 1e-4]], np.float32)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,27 @@ def test_vectors_are_those_of_the_published_graph() -> None:
         assert model.embed_one(text) @ expected / np.linalg.norm(expected) > 0.99999
 
 
-@pytest.mark.parametrize("length", [1, 1000, 300_000, 12_000_000])
-def test_a_part_of_the_model_file_is_refused(tmp_path: Path, length: int) -> None:
-    (tmp_path / MODEL_FILE).write_bytes((FOLDER / MODEL_FILE).read_bytes()[:length])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(lambda: (FOLDER / MODEL_FILE).read_bytes()[:12_000_000], id="half of it"),
+        pytest.param(lambda: b"\xff" * 20_000_000, id="a number without end"),
+        pytest.param(lambda: bytes(20_000_000), id="zeros"),
+        pytest.param(lambda: b"\x08\x08", id="a model without weights"),
+    ],
+)
+def test_another_file_is_refused_at_once(tmp_path: Path, content: Callable[[], bytes]) -> None:
+    (tmp_path / MODEL_FILE).write_bytes(content())
     (tmp_path / TOKENIZER_FILE).write_bytes((FOLDER / TOKENIZER_FILE).read_bytes())
     with pytest.raises(Unavailable) as refusal:
         MiniLM(tmp_path)
     assert refusal.value.code == "embedder_assets_damaged"
+
+
+def test_the_model_file_may_be_a_link(tmp_path: Path) -> None:
+    for name in (MODEL_FILE, TOKENIZER_FILE):
+        (tmp_path / name).symlink_to(FOLDER / name)
+    assert np.array_equal(MiniLM(tmp_path).embed_one(SENTENCE), MiniLM(FOLDER).embed_one(SENTENCE))
 
 
 def test_numbers_of_more_than_one_byte_are_read() -> None:

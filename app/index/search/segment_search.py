@@ -41,7 +41,7 @@ _Own: TypeAlias = slice | NDArray[np.intp]
 _GATHER_SHARE: Final = 4
 """The vectors of fewer than a quarter of the entries are copied before they are compared."""
 _HALVED_ROWS: Final = 16_384
-"""From so many vectors on, a thread for half of them saves more time than it takes to start."""
+"""At least this many vectors are compared in two threads: one thread is limited by the speed of the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +249,11 @@ def _best_pieces(view: SegmentView, first: Rows, counts: Rows, vector: FloatVect
 
 
 def _products(vectors: Floats, vector: FloatVector) -> Floats:
-    """Return the product of each row with a vector: of many rows in two threads, since memory is what limits one."""
+    """Return the product of each row with a vector. Many rows are compared in two threads."""
     if len(vectors) < _HALVED_ROWS:
         return np.vecdot(vectors, vector)
-    products = np.empty(len(vectors), dtype=np.float32)
+    # NaN, so that rows of a thread that failed do not look compared
+    products = np.full(len(vectors), np.nan, dtype=np.float32)
     half = len(vectors) // 2
     second = Thread(target=lambda: np.vecdot(vectors[half:], vector, out=products[half:]))
     second.start()

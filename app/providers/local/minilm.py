@@ -62,7 +62,8 @@ class MiniLM:
     """The model: one text in, one unit vector out. Blocking, safe to share between threads."""
 
     def __init__(self, assets: Path) -> None:
-        model, tokenizer = assets / MODEL_FILE, assets / TOKENIZER_FILE
+        # resolved, because the session reads weights only from the folder that it is given
+        model, tokenizer = (assets / MODEL_FILE).resolve(), assets / TOKENIZER_FILE
         if not (model.is_file() and tokenizer.is_file()):
             raise Unavailable("embedder_assets_missing", f"The files of the embedding model are missing: {_REMEDY}.")
         runtime = cast("_OnnxRuntime", cast("object", import_module("onnxruntime")))
@@ -73,7 +74,7 @@ class MiniLM:
         try:
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
             # The session maps the weights of the file, so only the vectors of words that were embedded take memory.
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(assets))
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.parent))
             graph = build_graph(read_model_file(model), max_tokens=_CONTENT_TOKENS + 2)
             self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:

@@ -34,7 +34,10 @@ _PRODUCTS: Final = {
 
 
 def build_graph(file: ModelFile, *, max_tokens: int) -> bytes:
-    """Return the model, whose large weights stay in the file. Raises KeyError if the file lacks a weight."""
+    """Return the model, whose large weights stay in the file, but for those of the projections.
+
+    Raises KeyError if the file lacks a weight.
+    """
     graph = Graph(file)
     hidden = _embed(graph, max_tokens)
     for layer in range(_LAYERS):
@@ -95,7 +98,7 @@ def _attend(graph: Graph, layer: int, hidden: str) -> str:
         graph.constant(
             f"{prefix}weight_{part}", np.concatenate([graph.weight(f"{one}_{part}") for one in products], -1)
         )
-        for part in ("quantized", "scale", "zero_point")
+        for part in _WEIGHT_PARTS
     )
     bias = np.concatenate([graph.weight(f"{prefix}{name}.bias") for name in _PROJECTIONS])
     no_mask = ""  # there is one text, without padding

@@ -25,6 +25,7 @@ _DTYPES: Final[Mapping[int, type[np.generic]]] = {_FLOAT: np.float32, 2: np.uint
 _CODES: Final = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 _EXTERNAL: Final = 1
 
+_LAST_SHIFT: Final = 63
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 _MODEL_GRAPH, _GRAPH_INITIALIZER = 7, 5
@@ -43,8 +44,11 @@ class ModelFile:
     tensors: Mapping[str, Tensor]
 
     def offset_of(self, name: str) -> int:
-        """Return where the bytes of a tensor are in the file."""
-        return self.tensors[name].ctypes.data - self.content.ctypes.data
+        """Return where the bytes of a tensor are in the file. Raises ValueError for a copy."""
+        offset = self.tensors[name].ctypes.data - self.content.ctypes.data
+        if not 0 <= offset < len(self.content):
+            raise ValueError(f"the tensor {name} is stored in another form")
+        return offset
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -83,6 +87,8 @@ def _fields(message: Tensor) -> Iterator[tuple[int, int | Tensor]]:
     while at < len(message):
         key, at = _read_varint(message, at)
         number, kind = key >> 3, key & 7
+        if not number:
+            raise ValueError("this is not a model file: a field in it has no number")
         if kind == _VARINT:
             value, at = _read_varint(message, at)
             yield number, value
@@ -114,6 +120,8 @@ def _read_varint(message: Tensor, at: int) -> tuple[int, int]:
         if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more bytes follow
             return value, at
         shift += 7
+        if shift > _LAST_SHIFT:
+            raise ValueError("this is not a model file: a number in it is too long")
 
 
 @dataclass(slots=True)

@@ -1,9 +1,9 @@
 """The default model: all-MiniLM-L6-v2, int8 ONNX, on the CPU, offline.
 
 Hides the model, its tokenizer and its assets. A text's vector depends on that text alone: rows are run one at a time
-(`fair_queue` gives the reason). Measured on two cores, texts of 26 tokens: 1 457 per second with one row per
-thread, 1 299 with batches of eight on two threads. Pieces of 256 tokens: 141 against 101 per second. Memory: 120 MB
-against 280.
+(`fair_queue` gives the reason). Measured with the published graph on two cores, texts of 26 tokens: 1 457 per second
+with one row per thread, 1 299 with batches of eight on two threads. Pieces of 256 tokens: 141 against 101 per second.
+Memory: 120 MB against 280.
 """
 
 from collections.abc import Mapping, Sequence

@@ -31,10 +31,13 @@ class PreparedQuery:
     runtime: EmbeddingSpaceRuntime | None = None
 
     def with_names(self, names: Sequence[str]) -> "PreparedQuery":
-        """Return the same query with the participants' names, which else count as any other word."""
-        words = self.words
-        named = replace(words, names=names) if isinstance(words, QueryText) else replace(words, names=frozenset(names))
-        return replace(self, words=named)
+        """Return the same query with participants' names; without them, names count as any other word.
+
+        Raises TypeError if its words are analysed already, because names have to be analysed with them.
+        """
+        if not isinstance(self.words, QueryText):
+            raise TypeError("names are added to the text of a query, not to its words")
+        return replace(self, words=replace(self.words, names=names))
 
 
 class VectorAhead:

@@ -452,7 +452,7 @@ class SearchIndex:
 def _normalised(vector: FloatVector | None) -> FloatVector | None:
     if vector is None:
         return None
-    length = np.sqrt(np.vdot(vector, vector))  # a sixth of the time of `linalg.norm`
+    length = np.sqrt(np.vdot(vector, vector))  # half of the time of `linalg.norm`
     return (vector / length if length > 0 else vector).astype(np.float32, copy=False)
 
 

@@ -4,8 +4,8 @@ Every entry is compared. BM25 and the weights of words are computed from the ent
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Thread
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -252,13 +252,12 @@ def _products(vectors: Floats, vector: FloatVector) -> Floats:
     """Return the product of each row with a vector. Many rows are compared in two threads."""
     if len(vectors) < _HALVED_ROWS:
         return np.vecdot(vectors, vector)
-    # NaN, so that rows of a thread that failed do not look compared
-    products = np.full(len(vectors), np.nan, dtype=np.float32)
+    products = np.empty(len(vectors), dtype=np.float32)
     half = len(vectors) // 2
-    second = Thread(target=lambda: np.vecdot(vectors[half:], vector, out=products[half:]))
-    second.start()
-    np.vecdot(vectors[:half], vector, out=products[:half])
-    second.join()
+    with ThreadPoolExecutor(1) as executor:
+        second = executor.submit(np.vecdot, vectors[half:], vector, out=products[half:])
+        np.vecdot(vectors[:half], vector, out=products[:half])
+        second.result()
     return products
 
 

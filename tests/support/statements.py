@@ -1,4 +1,4 @@
-"""Counts what goes to Postgres: every message that the driver sends and waits for is one round trip."""
+"""Counts what goes to Postgres: every message whose answer is waited for is one round trip."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from contextvars import ContextVar
 import asyncpg
 import pytest
 
+from app.core.database.pipeline import PipelinedConnection
 from tests.support.postgres import on_citus
 
 _DROPPING_SPACES = "select s.id from embedding_spaces s where s.state = 'dropping'"
@@ -17,12 +18,14 @@ _COUNTING: ContextVar[list[str] | None] = ContextVar("counting", default=None)
 def counted_statements() -> Iterator[list[str]]:
     """The statements sent while inside, each one round trip once its plan is cached on the connection.
 
-    Only those of this task and of what it starts: what else the process does by the minute is no part of a path.
+    Those whose answers are not waited for are in brackets, such as `(begin)`. Only those of this task and of what it
+    starts: what else the process does by the minute is no part of a path.
     """
     sent: list[str] = []
     counting = _COUNTING.set(sent)
     patch = pytest.MonkeyPatch()
     prepared, simple = vars(asyncpg.Connection)["_execute"], asyncpg.Connection.execute
+    send = PipelinedConnection.send
 
     async def count_prepared(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
         if _COUNTING.get() is sent:
@@ -34,6 +37,12 @@ def counted_statements() -> Iterator[list[str]]:
             _add(sent, query)
         return await simple(self, query, *args, **options)
 
+    def count_sent(self: PipelinedConnection, sql: str) -> None:
+        if _COUNTING.get() is sent:
+            _add(sent, sql, is_awaited=False)
+        send(self, sql)
+
+    patch.setattr(PipelinedConnection, "send", count_sent)
     patch.setattr(asyncpg.Connection, "_execute", count_prepared)
     patch.setattr(asyncpg.Connection, "execute", count_simple)
     try:
@@ -43,17 +52,24 @@ def counted_statements() -> Iterator[list[str]]:
         _COUNTING.reset(counting)
 
 
-def _add(sent: list[str], query: str) -> None:
+def round_trips(sent: list[str]) -> int:
+    """The number of messages whose answers were waited for."""
+    return sum(not statement.startswith("(") for statement in sent)
+
+
+def _add(sent: list[str], query: str, *, is_awaited: bool = True) -> None:
     """Add a statement; on a Citus, those that only it needs belong to the last `begin` or setting before.
 
     Other transactions may have sent something between the two.
     """
     text = " ".join(query.split())
-    before = [at for at, one in enumerate(sent) if one.startswith(("begin", "set local "))]
+    before = [at for at, one in enumerate(sent) if one.startswith(("begin", "(begin", "set local "))]
     if on_citus() and before and _only_citus_needs(text):
-        sent[before[-1]] += f"; {text}" if text.startswith("set ") else ""
+        last = sent[before[-1]].removesuffix(")")
+        more = f"; {text}" if text.startswith("set ") else ""
+        sent[before[-1]] = f"{last}{more})" if last.startswith("(") else f"{last}{more}"
     else:
-        sent.append(text)
+        sent.append(text if is_awaited else f"({text})")
 
 
 def _only_citus_needs(text: str) -> bool:
@@ -67,6 +83,9 @@ def first_words(statements: list[str]) -> list[str]:
     shown: list[str] = []
     for statement in statements:
         words = statement.lower().split()
+        if words[0].startswith("("):
+            shown.append(f"{words[0].strip('();')}".join("()"))
+            continue
         if len(words) > 1 and words[-1] == "commit":
             shown.append(f"{' '.join(words[:3])}; commit")
             continue

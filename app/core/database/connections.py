@@ -12,6 +12,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from app.core.database.pipeline import PipelinedConnection
+
 _DEFAULT_PORT: Final = 5432
 _last_used: dict[tuple[str, bool], int] = {}
 
@@ -30,7 +32,7 @@ class ConnectOptions(TypedDict, total=False):
 
 async def connect(
     url: str, *, timeout_s: float = 60.0, to_standby: bool = False, **options: Unpack[ConnectOptions]
-) -> "asyncpg.Connection[asyncpg.Record]":
+) -> PipelinedConnection:
     """Connect to the server of a URL; of several servers, to the one that accepts writes, or to a standby.
 
     Each of several servers gets an equal share of `timeout_s`. Raises the driver's error of the last server that was
@@ -38,7 +40,7 @@ async def connect(
     """
     servers = find_servers(url)
     if not servers[1:]:
-        return await asyncpg.connect(url, timeout=timeout_s, **options)
+        return await asyncpg.connect(url, timeout=timeout_s, connection_class=PipelinedConnection, **options)
     target = SessionAttribute.standby if to_standby else SessionAttribute.read_write
     if "target_session_attrs" in parse_qs(urlsplit(url).query):
         target = None
@@ -49,8 +51,9 @@ async def connect(
         host, port = servers[place]
         try:
             connection = await asyncpg.connect(
-                url, host=host, port=port, timeout=timeout_s / len(servers), target_session_attrs=target, **options
-            )
+                url, host=host, port=port, timeout=timeout_s / len(servers), target_session_attrs=target,
+                connection_class=PipelinedConnection, **options,
+            )  # fmt: skip
         except _NOT_USABLE as error:
             failure = error
         else:

@@ -1,8 +1,8 @@
 """A pool of connections to Postgres.
 
 asyncpg's own pool starts a task whenever a connection is returned, and a timer whenever one is taken: together as much
-work as a statement. Here both are list operations. Invariant: an idle connection is in no transaction. One that may be
-in a transaction, because its end failed, is discarded.
+work as a statement. Here both are list operations. Invariant: an idle connection is in no transaction, or the end of
+its transaction has been sent. One that may be in a transaction, because its end failed, is discarded.
 """
 
 import asyncio
@@ -13,7 +13,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import asyncpg
 
-Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+from app.core.database.pipeline import PipelinedConnection
+
+Connection: TypeAlias = PipelinedConnection
 
 _MAX_IDLE_S: Final = 300.0
 _SWEEP_S: Final = 60.0
@@ -106,10 +108,13 @@ class ConnectionPool:
         self._all.add(pooled)
         return pooled
 
-    def release(self, pooled: PooledConnection) -> None:
-        """Return a connection. One that is still in a transaction is closed."""
+    def release(self, pooled: PooledConnection, *, has_sent_end: bool = False) -> None:
+        """Return a connection. One that is still in a transaction is closed.
+
+        `has_sent_end`: the end of its transaction was sent without waiting, so the driver does not know of it.
+        """
         connection = pooled.connection
-        is_usable = not connection.is_closed() and not connection.is_in_transaction()
+        is_usable = not connection.is_closed() and (has_sent_end or not connection.is_in_transaction())
         if not is_usable or self._closing is not None or pooled.uses >= _MAX_USES:
             self.discard(pooled)
         else:

@@ -1,7 +1,9 @@
 """Transactions in Postgres, always of one tenant.
 
 Hides the pool, the roles and the driver's errors. Invariants: a tenant transaction sets its tenant in the same message
-as BEGIN, so row-level security is on before the first statement. A lost server, a full pool or a timeout become
+as BEGIN, so row-level security is on before the first statement. No one waits for the answers to BEGIN and to the
+COMMIT of a read-only transaction (`pipeline`): if the server refuses a BEGIN, all statements that follow it fail, and
+the connection is closed. A lost server, a full pool or a timeout become
 `Unavailable`, a deadlock becomes `Busy`. Code that calls providers can check that no transaction is open
 (`refuse_in_transaction`).
 """
@@ -191,7 +193,7 @@ class _OpenTransaction:
     """
 
     __slots__ = (
-        *("_begin", "_inside", "_node_settings", "_pool", "_pooled"),
+        *("_begin", "_inside", "_is_pipelined", "_is_read_only", "_node_settings", "_pool", "_pooled"),
         *("_started", "_tenant_id", "_token", "_transaction"),
     )
 
@@ -201,12 +203,16 @@ class _OpenTransaction:
         inside: ContextVar[bool],
         *,
         begin: str,
+        is_read_only: bool,
+        is_pipelined: bool,
         tenant_id: TenantId | None,
         node_settings: Mapping[str, str] | None,
     ) -> None:
         self._pool = pool
         self._inside = inside
         self._begin = begin
+        self._is_read_only = is_read_only
+        self._is_pipelined = is_pipelined
         self._tenant_id = tenant_id
         self._node_settings = node_settings
         self._started: float
@@ -223,7 +229,10 @@ class _OpenTransaction:
             try:
                 # Citus sends the message of a `set local` to the nodes, where `begin` has been sent already
                 for message in (self._begin,) if self._node_settings is None else self._begin.split("; "):
-                    await pooled.connection.execute(message)
+                    if self._is_pipelined:
+                        pooled.connection.send(message)
+                    else:
+                        await pooled.connection.execute(message)
             except BaseException:
                 self._pool.discard(pooled)
                 raise
@@ -238,7 +247,7 @@ class _OpenTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         del kind, trace
-        is_demoted = isinstance(error, asyncpg.ReadOnlySQLTransactionError) and "read only" not in self._begin
+        is_demoted = isinstance(error, asyncpg.ReadOnlySQLTransactionError) and not self._is_read_only
         try:
             if is_demoted:
                 # another server accepts writes now, and a new connection finds it
@@ -266,6 +275,10 @@ class _OpenTransaction:
         try:
             if is_good:
                 last = [one if isinstance(one, str) else one() for one in self._transaction.at_commit]
+                if self._is_read_only and self._is_pipelined and not last:
+                    connection.send("commit")
+                    self._pool.release(self._pooled, has_sent_end=True)
+                    return
                 await connection.execute("; ".join((*last, "commit")))
             elif not connection.is_closed():
                 await connection.execute("rollback")
@@ -441,23 +454,28 @@ class Database:
         begin = f"begin{mode}; set local app.tenant = '{tenant_id}'"
         if lock_wait_ms is not None:
             begin += f"; set local lock_timeout = {int(lock_wait_ms)}"
-        return self._run(begin, tenant_id)
+        return self._run(begin, tenant_id, is_read_only=read_only)
 
     def across_tenants(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of no tenant; only the ops role sees rows in it."""
-        return self._run("begin", None)
+        return self._run("begin", None, is_read_only=False)
 
     def snapshot(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a read-only transaction of no tenant whose statements all read one snapshot."""
-        return self._run("begin isolation level repeatable read read only", None)
+        return self._run("begin isolation level repeatable read read only", None, is_read_only=True)
 
-    def _run(self, begin: str, tenant_id: TenantId | None) -> AbstractAsyncContextManager[Transaction]:
+    def _run(
+        self, begin: str, tenant_id: TenantId | None, *, is_read_only: bool
+    ) -> AbstractAsyncContextManager[Transaction]:
         if self._pool is None:
             raise _unavailable()
         return _OpenTransaction(
             self._pool,
             self._inside,
             begin=begin + self._settings,
+            is_read_only=is_read_only,
+            # a statement after a BEGIN that a pooler refuses could reach another server
+            is_pipelined=not self._options.through_pooler,
             tenant_id=tenant_id,
             node_settings=self._node_settings,
         )

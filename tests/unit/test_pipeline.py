@@ -1,0 +1,222 @@
+"""Statements that are sent without waiting: whose answers are taken out, and what happens when one is refused."""
+
+import asyncio
+from struct import pack
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+import uvloop
+
+from app.core.database.connections import connect
+from app.core.database.pipeline import _AnswerFilter
+from app.core.database.transactions import Database, PoolOptions
+from app.core.errors import Unavailable
+from app.core.ids import TenantId
+from tests.support.postgres import TestDatabase
+
+_TENANT = "select current_setting('app.tenant', true)"
+
+
+def message(kind: bytes, body: bytes = b"") -> bytes:
+    return kind + pack("!I", len(body) + 4) + body
+
+
+BEGUN = message(b"C", b"BEGIN\0") + message(b"C", b"SET\0") + message(b"Z", b"T")
+ENDED = message(b"C", b"COMMIT\0") + message(b"Z", b"I")
+SETTING = message(b"S", b"TimeZone\0UTC\0")
+ROW = message(b"2") + message(b"D", b"Z" * 40) + message(b"C", b"SELECT 1\0") + message(b"Z", b"T")
+
+
+class _Side:
+    """The driver, and the transport."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.is_aborted = False
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def filtered(side: _Side, data: bytes, *, expected: int, size: int) -> _AnswerFilter:
+    """Let a filter read some bytes in parts of a size."""
+    answers = _AnswerFilter(cast("Any", side), cast("Any", side))
+    answers.expected = expected
+    for at in range(0, len(data), size):
+        answers.data_received(data[at : at + size])
+    return answers
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 26, 1000])
+def test_the_driver_reads_only_the_answers_to_its_own_statements(size: int) -> None:
+    for before, expected in ((b"", 0), (BEGUN, 1), (ENDED + BEGUN, 2), (ENDED + BEGUN + ENDED + BEGUN, 4)):
+        side = _Side()
+        answers = filtered(side, before + ROW + SETTING + ROW, expected=expected, size=size)
+        assert (side.received, answers.expected, side.is_aborted) == (ROW + SETTING + ROW, 0, False)
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_settings_and_notices_among_other_answers_reach_the_driver(size: int) -> None:
+    side, notice = _Side(), message(b"N", b"SWARNING\0M?\0\0")
+    filtered(side, SETTING + BEGUN[:11] + notice + BEGUN[11:] + ROW, expected=1, size=size)
+    assert side.received == SETTING + notice + ROW
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_an_error_in_such_an_answer_ends_the_connection_and_the_driver_reads_nothing_more(size: int) -> None:
+    side = _Side()
+    error = message(b"E", b"SERROR\0C22023\0Ma secret value\0\0")
+    answers = _AnswerFilter(cast("Any", side), cast("Any", side))
+    answers.expected = 1
+    data = error + message(b"Z", b"I") + ROW
+    for at in range(0, len(data), size):
+        if not side.is_aborted:  # a transport that is aborted reads no more
+            answers.data_received(data[at : at + size])
+    assert (side.received, side.is_aborted) == (b"", True)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_sent_statements_take_effect_before_the_next_one_of_the_driver(database: TestDatabase, loop: Any) -> None:
+    async def run() -> None:
+        connection = await connect(database.app)
+        try:
+            for name in ("a", "b", "c"):
+                connection.send(f"begin read only; set local app.tenant = '{name}'")
+                assert await connection.fetchval(_TENANT) == name
+                # a statement that is not prepared yet takes several messages
+                assert await connection.fetchval(f"select '{name}'") == name
+                connection.send("commit")
+                connection.send("begin")
+                connection.send("commit")
+            assert await connection.fetchval(_TENANT) == ""
+        finally:
+            await connection.close()
+        with pytest.raises(asyncpg.InterfaceError):
+            connection.send("commit")
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
+
+@pytest.mark.parametrize("refused", ["begin; set local statement_timeout = 'x'", "no statement", "select 1 / 0"])
+async def test_after_a_refused_statement_nothing_that_follows_has_an_effect(
+    database: TestDatabase, refused: str
+) -> None:
+    connection = await connect(database.superuser)
+    name = f"never_{uuid4().hex}"
+    connection.send(refused)
+    with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
+        await connection.execute(f"create table {name} (n int)")
+    assert connection.is_closed()
+    other = await connect(database.superuser)
+    if refused.startswith("begin"):  # the server was in a transaction that had failed
+        assert await other.fetchval("select to_regclass($1)", name) is None
+    await other.execute(f"drop table if exists {name}")
+    await other.close()
+
+
+def pool_of(url: str, *, size: int = 1) -> Database:
+    return Database(PoolOptions(url, size, 5.0))
+
+
+async def test_each_transaction_of_a_connection_has_its_own_tenant(database: TestDatabase) -> None:
+    pool = pool_of(database.app, size=2)
+    await pool.open()
+
+    async def read(tenant: UUID) -> None:
+        async with pool.transaction(TenantId(tenant), read_only=True) as tx:
+            for _ in range(3):
+                row = await tx.fetchrow(_TENANT)
+                assert row is not None
+                assert row[0] == str(tenant)
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*(read(uuid4()) for _ in range(60)))
+    row = await pool.fetch_status(_TENANT)
+    assert row[0] == ""
+    await pool.close()
+
+
+async def test_a_read_only_transaction_has_ended_when_the_next_one_begins(database: TestDatabase) -> None:
+    pool = pool_of(database.app)
+    await pool.open()
+    seen: list[object] = []
+    for _ in range(3):
+        async with pool.transaction(TenantId(uuid4()), read_only=True) as tx:
+            row = await tx.fetchrow("select pg_backend_pid(), pg_current_snapshot()::text, now()")
+            assert row is not None
+            seen.append((row[0], row[2]))
+            with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+                await tx.execute("create temp table nothing (n int)")
+            # the failed statement has ended the transaction: its COMMIT rolls it back
+    assert len({pid for pid, _ in seen}) == 1
+    assert len({now for _, now in seen}) == 3
+    watcher = await connect(database.superuser)
+    state = await watcher.fetchval("select state from pg_stat_activity where pid = $1", seen[0][0])
+    assert state == "idle"
+    await watcher.close()
+    await pool.close()
+
+
+async def test_a_server_that_ends_the_session_makes_the_next_transaction_unavailable_once(
+    database: TestDatabase,
+) -> None:
+    pool = pool_of(database.app)
+    await pool.open()
+    watcher = await connect(database.superuser)
+
+    async def lose(pid: object, *, first: bool) -> None:
+        async with pool.transaction(TenantId(uuid4())) as tx:
+            if not first:
+                await tx.fetchrow("select 1")
+            await watcher.fetchval("select pg_terminate_backend($1, 5000)", pid)
+            await tx.fetchrow("select 1")
+
+    for first in (True, False):
+        async with pool.transaction(TenantId(uuid4()), read_only=True) as tx:
+            row = await tx.fetchrow("select pg_backend_pid()")
+            assert row is not None
+        with pytest.raises(Unavailable):
+            await lose(row[0], first=first)
+        async with pool.transaction(TenantId(uuid4())) as tx:
+            assert await tx.fetchrow("select 1") is not None
+    await watcher.close()
+    await pool.close()
+
+
+async def test_a_cancelled_transaction_leaves_a_connection_that_can_be_used(database: TestDatabase) -> None:
+    pool = pool_of(database.app)
+    await pool.open()
+
+    async def sleep(tenant: UUID, statement: str) -> None:
+        async with pool.transaction(TenantId(tenant), read_only=True) as tx:
+            await tx.fetch(statement)
+
+    for delay_s in (0.0, 0.0001, 0.001, 0.01):
+        for statement in ("select pg_sleep(5)", "select 1"):
+            task = asyncio.create_task(sleep(uuid4(), statement))
+            await asyncio.sleep(delay_s)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            tenant = uuid4()
+            async with pool.transaction(TenantId(tenant), read_only=True) as tx:
+                row = await tx.fetchrow(_TENANT)
+                assert row is not None
+                assert row[0] == str(tenant)
+    await pool.close()
+
+
+async def test_an_empty_transaction_begins_and_ends(database: TestDatabase) -> None:
+    pool = pool_of(database.app)
+    await pool.open()
+    for read_only in (True, False):
+        async with pool.transaction(TenantId(uuid4()), read_only=read_only):
+            pass
+    row = await pool.fetch_status(_TENANT)
+    assert row[0] == ""
+    await pool.close()

@@ -32,7 +32,7 @@ from app.routers.http.metrics import add_lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
 from app.routers.http.rates import slot_of
-from app.routers.http.route_index import RouteIndex
+from app.routers.http.routing.route_index import RouteIndex
 from app.routers.live import sse, websocket
 from app.routers.live.connection_limits import Connections, add_live_metrics
 from app.routers.live.frames import frame_members

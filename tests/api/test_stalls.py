@@ -11,7 +11,7 @@ from app.context.compaction import service as compaction
 from app.conversations import drafts
 from app.conversations.turns import append as appender
 from app.index.write import batch_analyser, entry_languages
-from app.routers.http import body
+from app.routers.http.routing import strict_route
 from tests.support.api import Client
 
 
@@ -51,7 +51,11 @@ async def test_long_texts_are_looked_through_for_dates_in_a_thread(client: Clien
 async def test_an_append_of_many_tool_calls_is_read_checked_and_hashed_in_threads_once(
     client: Client, threads_of: ThreadRecorder
 ) -> None:
-    ran_in = [threads_of(body, "parse_json"), threads_of(appender, "make_drafts"), threads_of(drafts, "canonical_form")]
+    ran_in = [
+        threads_of(strict_route, "parse_json"),
+        threads_of(appender, "make_drafts"),
+        threads_of(drafts, "canonical_form"),
+    ]
     call = {"name": "look", "arguments": '{"at": "the parrot"}'}
     turn = {"role": "assistant", "tool_calls": [call | {"id": f"c{n}"} for n in range(32)]}
     conversation = await client.conversation()
@@ -83,6 +87,10 @@ async def test_highlights_are_chosen_in_a_thread(client: Client, threads_of: Thr
 
 
 async def test_a_short_append_takes_no_thread(client: Client, threads_of: ThreadRecorder) -> None:
-    ran_in = [threads_of(body, "parse_json"), threads_of(appender, "make_drafts"), threads_of(drafts, "canonical_form")]
+    ran_in = [
+        threads_of(strict_route, "parse_json"),
+        threads_of(appender, "make_drafts"),
+        threads_of(drafts, "canonical_form"),
+    ]
     await client.append(await client.conversation(), "hello", "there")
     assert all(set(one) == {threading.current_thread()} for one in ran_in)

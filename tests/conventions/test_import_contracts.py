@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[2]
 _PLANTED = {
     "Direction of packages": ("app/core/ids.py", "import app.conversations.service"),
     "Order inside a capability": ("app/conversations/schemas/append.py", "import app.conversations.turns.append"),
-    "Order inside the transports": ("app/routers/http/body.py", "import app.routers.rest.conversations.turns"),
+    "Order inside the transports": (
+        "app/routers/http/routing/strict_route.py",
+        "import app.routers.rest.conversations.turns",
+    ),
     "A capability is entered through its service or its schemas": (
         "app/recall/service.py",
         "import app.conversations.stores.turn_store",

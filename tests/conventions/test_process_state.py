@@ -47,7 +47,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.core.bus.wire.SequenceTracker._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
     "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
     "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
-    "app.routers.http.route_index.RouteIndex._by_shape": (Why.NO_TENANT_DATA, "routers, made at the start"),
+    "app.routers.http.routing.route_index.RouteIndex._by_shape": (Why.NO_TENANT_DATA, "routers, made at the start"),
     "app.dashboard.pages._gzipped": (Why.NO_TENANT_DATA, "the built files of the dashboard, which are public"),
     "app.routers.http.metrics.HttpMetrics._children": (
         Why.NO_TENANT_DATA,

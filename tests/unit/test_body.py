@@ -14,8 +14,8 @@ from pydantic import BaseModel, JsonValue
 
 from app.core.errors import AppError
 from app.core.validation.json_text import MAX_SAFE_INTEGER, parse_json
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.problems import install_problem_handlers
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.settings import Settings
 
 MEGABYTE = 2**20

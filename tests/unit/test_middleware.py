@@ -25,9 +25,9 @@ from starlette.types import Message
 from app.core.telemetry import configure_logging
 from app.diagnostics.service import Monitor
 from app.routers.http import middleware, uvicorn_protocols
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import install_problem_handlers
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.routers.http.uvicorn_protocols import protocols
 from app.settings import Settings
 

@@ -31,9 +31,9 @@ from app.core.telemetry import configure_logging
 from app.core.validation import invalid
 from app.core.validation.strict import Strict
 from app.diagnostics.service import Monitor
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import Problem, add_problem_schemas, install_problem_handlers, problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.settings import Settings
 
 MARKER = "s3cret!marker"

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
 from app.main import create_app
-from app.routers.http.route_index import RouteIndex
+from app.routers.http.routing.route_index import RouteIndex
 from app.settings import Settings
 
 ROUTER = create_app(Settings()).router

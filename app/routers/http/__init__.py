@@ -1,1 +1,1 @@
-"""Shared parts of all routes: middleware, problems, request bodies, dependencies, protocols of uvicorn."""
+"""Shared parts of all routes: middleware, problems, routes, dependencies, protocols of uvicorn."""

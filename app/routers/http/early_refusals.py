@@ -20,13 +20,13 @@ from app.core.ids import KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.core.tracing.call_record import CallRecord
 from app.diagnostics.service import FinishedCall, Monitor
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import token_of
 from app.routers.http.metrics import HttpMetrics
 from app.routers.http.middleware import REQUEST_ID_HEADER, AddressCheck, answer_headers, valid_request_id
 from app.routers.http.problems import PROBLEM_MEDIA_TYPE, problem_of, status_of
 from app.routers.http.rates import class_of, rate_fields
-from app.routers.http.route_index import RouteIndex
+from app.routers.http.routing.route_index import RouteIndex
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.tenancy.limits.schemas import WITHOUT_SLOT, overloaded
 from app.tenancy.schemas import Caller
 

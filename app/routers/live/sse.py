@@ -38,7 +38,6 @@ from app.core.errors import AppError, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.memory.schemas import FactRecordedFrame
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
     ConversationPath,
     ConversationReader,
@@ -49,6 +48,7 @@ from app.routers.http.dependencies import (
     get_token,
 )
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.routers.live.connection_limits import Connections, log_closed, log_connected, recheck
 from app.routers.live.frames import error_frame
 from app.tenancy.schemas import Caller, token_expired

@@ -16,8 +16,8 @@ from app.conversations.schemas.frames import AckFrame, AuthFrame
 from app.core.errors import AppError, Invalid, NotFound, RateLimited
 from app.core.ids import ConversationId, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
-from app.routers.http.body import unknown_parameters
 from app.routers.http.bytes_in_flight import BytesInFlight
+from app.routers.http.routing.strict_route import unknown_parameters
 from app.routers.live.connection import (
     FAILED,
     MALFORMED,

@@ -19,9 +19,9 @@ from app.core.ids import ConversationId, format_id, parse_id
 from app.core.validation.invalid import fields_of
 from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
-from app.routers.http.body import ModelRequestRoute
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.problems import OPENAI_ROOT, openai_error_of, problem_responses, status_of
+from app.routers.http.routing.strict_route import ModelRequestRoute
 from app.routers.live.sse import EventStream, event_content, kept_alive, wait_for_disconnect
 
 CONVERSATION_HEADER: Final = "X-Conversation-Id"

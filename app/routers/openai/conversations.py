@@ -16,10 +16,10 @@ from app.agents.generation.openai_items import CONVERSATION_PREFIX
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id
 from app.core.paging import Order
-from app.routers.http.body import PassThroughRoute
 from app.routers.http.dependencies import Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import OPENAI_ROOT, problem_responses
+from app.routers.http.routing.strict_route import PassThroughRoute
 from app.routers.openai.chat_completions import Passed
 
 router = APIRouter(prefix=f"{OPENAI_ROOT}/conversations", tags=["openai"], route_class=PassThroughRoute)

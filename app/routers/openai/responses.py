@@ -19,10 +19,10 @@ from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import format_id
 from app.core.paging import Order
 from app.formats.schemas import JsonObject
-from app.routers.http.body import PassThroughRoute
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import OPENAI_ROOT, openai_error_of, problem_responses, status_of
+from app.routers.http.routing.strict_route import PassThroughRoute
 from app.routers.live.connection_limits import Connections
 from app.routers.live.sse import EventStream, event_content, kept_alive
 from app.routers.openai.chat_completions import (

@@ -4,10 +4,10 @@ from fastapi import APIRouter, Response
 
 from app.agents.tools.schemas import AgentAnswer, AskAgent
 from app.audit.schemas import Action
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import AgentWriter, Services
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/agent", tags=["agent"], route_class=StrictJsonRoute)
 

@@ -21,10 +21,10 @@ from app.conversations.schemas.conversations import Turn
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id
 from app.formats.schemas import JsonObject
-from app.routers.http.body import GenerateRoute
 from app.routers.http.dependencies import AgentWriter, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_of, problem_responses, request_id_of, status_of
+from app.routers.http.routing.strict_route import GenerateRoute
 from app.routers.live.sse import EventStream, event_content, kept_alive
 from app.routers.openai.chat_completions import CONVERSATION_HEADER, while_connected
 from app.tenancy.schemas import IdempotencyKey

@@ -15,9 +15,9 @@ from app.agents.lifecycle.schemas import (
     TurnPrepared,
 )
 from app.audit.schemas import Action
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import AgentReader, AgentWriter, Reader, Services, Writer
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/lifecycle", tags=["lifecycle"], route_class=StrictJsonRoute)
 

@@ -4,9 +4,9 @@ from fastapi import APIRouter
 
 from app.audit.schemas import Action
 from app.context.schemas import Context, ContextRequest
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import AgentReader, ConversationPath, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/context", tags=["context"], route_class=StrictJsonRoute)
 

@@ -15,7 +15,6 @@ from app.conversations.schemas.conversations import (
 )
 from app.conversations.schemas.listing import ConversationSearch
 from app.core.paging import Order, Page
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
     ConversationPath,
     ConversationReader,
@@ -28,6 +27,7 @@ from app.routers.http.dependencies import (
 )
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=StrictJsonRoute)
 

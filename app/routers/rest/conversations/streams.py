@@ -6,10 +6,10 @@ from fastapi import APIRouter, Query, Response
 
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.frames import Aborting, Chunk, ChunkResult, Ending, OpenedTurn, Opening, Resuming
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import ConversationPath, ConversationWriter, Services, TurnPath
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["streaming"], route_class=StrictJsonRoute)
 

@@ -8,10 +8,10 @@ from app.context.schemas import CompactionRequest, DryRun, SummaryRequest
 from app.conversations.schemas.conversations import IdIn
 from app.conversations.schemas.summaries import Compacted, Summary, Undone
 from app.core.paging import Order, Page
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import ConversationPath, ConversationReader, Cursor, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["summaries"], route_class=StrictJsonRoute)
 

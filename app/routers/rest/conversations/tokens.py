@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import ConversationPath, Services, Writer
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.tenancy.schemas import TokenCreate, TokenMade
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/tokens", tags=["tokens"], route_class=StrictJsonRoute)

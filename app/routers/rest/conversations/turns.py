@@ -9,7 +9,6 @@ from app.conversations.schemas.append import Append
 from app.conversations.schemas.conversations import AppendResult, ErasedTurns, Revision, RevisionResult, Turn
 from app.conversations.schemas.history import HistoryPage, HistoryQuery, HistorySearch, ListedStatus
 from app.core.paging import Order
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
     ConversationPath,
     ConversationReader,
@@ -24,6 +23,7 @@ from app.routers.http.dependencies import (
 )
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
 

@@ -18,10 +18,10 @@ from app.memory.schemas import (
     FactUpdate,
     Tier,
 )
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import ConversationPath, Cursor, QueryText, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1", tags=["facts"], route_class=StrictJsonRoute)
 

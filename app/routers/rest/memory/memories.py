@@ -7,7 +7,6 @@ from fastapi import APIRouter, Query, Response
 from app.audit.schemas import Action
 from app.core.paging import Order, Page
 from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryListing, MemoryQuery, MemoryStore, MemoryStored
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
     Admin,
     AgentReader,
@@ -19,6 +18,7 @@ from app.routers.http.dependencies import (
 )
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=StrictJsonRoute)
 

@@ -16,9 +16,9 @@ from app.recall.schemas import (
     SummaryHit,
     TurnHit,
 )
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import AgentReader, ConversationPath, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 LINES_MEDIA_TYPE: Final = "application/x-ndjson"
 

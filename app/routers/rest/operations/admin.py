@@ -9,7 +9,6 @@ from app.core.paging import Order, Page
 from app.core.times import DayIn
 from app.diagnostics.schemas import Stats
 from app.providers.schemas import ModelPurpose
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import (
     Admin,
     Administrator,
@@ -21,6 +20,7 @@ from app.routers.http.dependencies import (
 )
 from app.routers.http.idempotency import IdempotencyHeader
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.tenancy.limits.schemas import KeyLimitsView, LimitsView, Rates, TenantLimits
 from app.tenancy.schemas import (
     Key,

@@ -11,9 +11,9 @@ from app.conversations.schemas.conversations import IdOf
 from app.core.ids import ConversationId, KeyId
 from app.core.paging import Order, Page
 from app.core.times import TimeIn
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Admin, Cursor, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/admin/audit", tags=["administration"], route_class=StrictJsonRoute)
 

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Path
 from app.audit.schemas import Action, ObjectKind
 from app.index.schemas import EmbeddingSpace, EmbeddingSpaces, SpaceAdd, SpaceSwitch
 from app.recall.schemas import SpaceComparison, SpaceComparisonResult
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Operator, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/admin/embedding-spaces", tags=["administration"], route_class=StrictJsonRoute)
 

@@ -17,10 +17,10 @@ from app.governance.schemas import (
     ReceiptVerification,
 )
 from app.operations.schemas import Operation
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Admin, Administrator, Cursor, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1", tags=["governance"], route_class=StrictJsonRoute)
 

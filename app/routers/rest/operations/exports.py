@@ -8,9 +8,9 @@ from fastapi.responses import StreamingResponse
 
 from app.core.times import TimeIn
 from app.governance.schemas import ExportCreate, ExportLine, ExportOptions
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Admin, ConversationPath, Cursor, Reader, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 LINES_MEDIA_TYPE: Final = "application/x-ndjson"
 

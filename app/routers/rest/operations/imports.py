@@ -6,9 +6,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.governance.service import ForeignSystem
 from app.operations.schemas import Operation
-from app.routers.http.body import UploadRoute
 from app.routers.http.dependencies import Admin, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import UploadRoute
 
 LINES_MEDIA_TYPE: Final = "application/x-ndjson"
 

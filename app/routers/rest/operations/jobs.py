@@ -10,9 +10,9 @@ from app.conversations.schemas.conversations import IdOf
 from app.core.ids import JobId
 from app.core.jobs import JobState
 from app.core.paging import Order, Page
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Administrator, Cursor, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.tenancy.job_admin import JobCounts, JobView
 
 router = APIRouter(prefix="/v1/admin/jobs", tags=["administration"], route_class=StrictJsonRoute)

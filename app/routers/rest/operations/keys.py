@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter
 
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import KeyHolder, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.tenancy.schemas import OwnKey
 
 router = APIRouter(prefix="/v1/keys", tags=["administration"], route_class=StrictJsonRoute)

@@ -9,9 +9,9 @@ from app.core.paging import Order, Page
 from app.diagnostics.schemas import MetricSamples, ReplicaView, SlowCall
 from app.diagnostics.service import MAX_MINUTES, Monitor
 from app.diagnostics.service import list_replicas as list_seen_replicas
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Administrator, Cursor, Operator, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=StrictJsonRoute)
 

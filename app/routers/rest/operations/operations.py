@@ -9,9 +9,9 @@ from pydantic import StringConstraints
 from app.conversations.schemas.conversations import IdOf
 from app.core.paging import Order, Page
 from app.operations.schemas import Operation, OperationStatus
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Cursor, Reader, Services
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/operations", tags=["governance"], route_class=StrictJsonRoute)
 

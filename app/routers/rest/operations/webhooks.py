@@ -12,10 +12,10 @@ from app.core.outbox import EventType
 from app.core.paging import Order, Page
 from app.core.times import TimeIn
 from app.operations.schemas import Operation
-from app.routers.http.body import StrictJsonRoute
 from app.routers.http.dependencies import Admin, Cursor, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_responses
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.webhooks.schemas import (
     Delivery,
     DeliveryStatus,

@@ -1,25 +1,26 @@
 """Strict requests: bodies are unambiguous, storable JSON; queries have declared names only.
 
-`StrictJsonRoute` parses the body (`core/validation/json_text`) before FastAPI, and passes the parsed value on. FastAPI
-ignores undeclared query parameters, and all but the last value of a repeated one; `StrictJsonRoute` refuses both.
+`StrictJsonRoute` parses the body (`core/validation/json_text`) and calls the endpoint by a plan, or leaves the call to
+FastAPI. FastAPI ignores undeclared query parameters, and all but the last value of a repeated one; both are refused.
 """
 
 import asyncio
 import email.message
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from functools import partial
-from typing import ClassVar, Final, cast, get_args, get_origin
+from functools import cached_property, partial
+from typing import Any, ClassVar, Final, cast, get_args, get_origin
 
 from fastapi import Request, Response, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import JsonValue
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.core.errors import FieldError, Invalid
 from app.core.validation.invalid import MAX_FIELDS, unknown_field
 from app.core.validation.json_text import parse_json
+from app.routers.http.routing.endpoint_plan import NO_BODY, EndpointPlan
 from app.settings import Settings
 from app.tenancy.limits.schemas import CallSlot
 
@@ -47,28 +48,61 @@ class StrictJsonRoute(APIRoute):
         """Return whether a member of the body is only passed on to the model (`parse_json`)."""
         return False
 
+    def __init__(self, path: str, endpoint: Callable[..., object], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        plan = EndpointPlan.of(self)
+        if plan is not None:
+            self.app = self._planned(plan)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
-        """Wrap FastAPI's handler."""
+        """Wrap FastAPI's handler, for what a plan cannot do."""
         handler = super().get_route_handler()
-        takes_json = self.body_field is not None and not isinstance(self.body_field.field_info, params.Form)
-        declared = dict(_query_parameters(self)) if self.refuses_unknown_parameters else None
 
-        async def handle_strictly(request: Request) -> Response:
-            wrong = None if declared is None else _wrong_parameters(request, declared)
-            await _guard(request)
-            if wrong is not None:
-                raise wrong
-            body = await request.body() if takes_json else b""
-            slot = _slot_of(request) if self.takes_slot else None
+        async def call(request: Request, body: bytes, parsed: object) -> Response:
+            return await handler(
+                _ParsedRequest(request, body, cast("JsonValue", parsed)) if self._takes_json else request
+            )
+
+        return partial(self._answer, call)
+
+    def _planned(self, plan: EndpointPlan) -> ASGIApp:
+        """Return the application that calls the endpoint. Errors are answered by the middleware for exceptions."""
+
+        async def call(request: Request, _body: bytes, parsed: object) -> Response:
+            return await plan.answer(request, parsed)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await self._answer(call, Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        return app
+
+    @cached_property
+    def _takes_json(self) -> bool:
+        return self.body_field is not None and not isinstance(self.body_field.field_info, params.Form)
+
+    @cached_property
+    def _declared(self) -> Mapping[str, bool] | None:
+        """The query parameters, and whether each may be repeated; None if any are accepted."""
+        return dict(_query_parameters(self)) if self.refuses_unknown_parameters else None
+
+    async def _answer(
+        self, call: Callable[[Request, bytes, object], Coroutine[object, object, Response]], request: Request
+    ) -> Response:
+        """Return what `call` returns for a request, its body and its parsed body, after all checks."""
+        wrong = None if self._declared is None else _wrong_parameters(request, self._declared)
+        await _guard(request)
+        if wrong is not None:
+            raise wrong
+        body = await request.body() if self._takes_json else b""
+        slot = _slot_of(request) if self.takes_slot else None
+        if slot is not None:
+            await slot.acquire()
+        try:
+            return await call(request, body, await self._parsed(request, body) if body else NO_BODY)
+        finally:
             if slot is not None:
-                await slot.acquire()
-            try:
-                return await handler(await self._parsed(request, body) if takes_json else request)
-            finally:
-                if slot is not None:
-                    slot.release()
-
-        return handle_strictly
+                slot.release()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, unless it is to be refused at once, which then costs a fraction of an answered one."""
@@ -77,14 +111,11 @@ class StrictJsonRoute(APIRoute):
             await cast("Callable[[Scope], Coroutine[object, object, None]]", refuse)(scope)
         await super().handle(scope, receive, send)
 
-    async def _parsed(self, request: Request, body: bytes) -> Request:
-        parsed: JsonValue = None
-        if body:
-            _require_json_type(request)
-            settings = cast("Settings", request.app.state.settings)
-            parse = partial(parse_json, body, max_depth=settings.requests.max_json_depth, passes=self.passes)
-            parsed = parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
-        return _ParsedRequest(request, body, parsed)
+    async def _parsed(self, request: Request, body: bytes) -> object:
+        _require_json_type(request)
+        settings = cast("Settings", request.app.state.settings)
+        parse = partial(parse_json, body, max_depth=settings.requests.max_json_depth, passes=self.passes)
+        return parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
 
 
 class UploadRoute(StrictJsonRoute):

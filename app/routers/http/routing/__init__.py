@@ -1,0 +1,1 @@
+"""How a request finds its route, and how its endpoint is called."""

@@ -1,0 +1,236 @@
+"""Calls an endpoint with the arguments that its signature and those of its dependencies declare.
+
+FastAPI finds out for every request what kind of function each dependency is, and which results are shared. A plan is
+made once, with the route. Values are validated by FastAPI's own fields, so values and errors are the same.
+"""
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from enum import Enum, auto
+from inspect import iscoroutinefunction
+from typing import Any, Final, NamedTuple, Self, cast
+
+from fastapi import Request, Response, params
+from fastapi.datastructures import DefaultPlaceholder
+from fastapi.dependencies.models import Dependant
+from fastapi.dependencies.utils import request_body_to_args, request_params_to_args
+from fastapi.exceptions import RequestValidationError, ResponseValidationError
+from fastapi.routing import APIRoute
+from pydantic_core import PydanticUndefined
+
+NO_BODY: Final[object] = PydanticUndefined
+"""The body of a request without one, as FastAPI names it."""
+
+_NEVER_CHANGED: Final = (type(None), bool, int, float, str, Enum)
+
+
+class _Invalid(Enum):
+    """The result of a dependency that was not called, since its own arguments are invalid."""
+
+    RESULT = auto()
+
+
+_INVALID: Final = _Invalid.RESULT
+
+_Arguments = dict[str, Any]
+_Errors = list[Any]
+
+
+class _Parameters:
+    """The parameters of one function in the query or in the headers of a request."""
+
+    __slots__ = ("_defaults", "_fields", "_is_query", "_names")
+
+    def __init__(self, fields: Sequence[Any], *, is_query: bool) -> None:
+        self._fields = fields
+        self._is_query = is_query
+        self._names = frozenset(
+            name.lower().encode() for field in fields for name in (field.alias, field.validation_alias) if name
+        )
+        values, errors = request_params_to_args(fields, {})
+        is_constant = all(isinstance(value, _NEVER_CHANGED) for value in values.values())
+        self._defaults: _Arguments | None = values if is_constant and not errors else None
+        """The arguments if the request has none of the parameters; None if they must be made for each request."""
+
+    def read(self, request: Request) -> tuple[_Arguments, _Errors]:
+        """Return the arguments and the errors of those that are invalid."""
+        if self._is_query:
+            if self._defaults is not None and not request.scope["query_string"]:
+                return self._defaults, []
+            return request_params_to_args(self._fields, request.query_params)
+        if self._defaults is not None and not any(name in self._names for name, _ in request.scope["headers"]):
+            return self._defaults, []
+        return request_params_to_args(self._fields, request.headers)
+
+
+class PlannedCall(NamedTuple):
+    """A function to call. `needs`: names of its arguments that are results of earlier calls, with their numbers.
+
+    A name is None for a dependency whose result is not used. `path`: names of arguments that are parts of the path,
+    with the numbers of these parts.
+    """
+
+    call: Callable[..., Coroutine[object, object, object]]
+    needs: Sequence[tuple[str | None, int]]
+    path: Sequence[tuple[str, int]]
+    parameters: Sequence[_Parameters]
+    request_name: str | None
+    response_name: str | None
+
+
+class EndpointPlan:
+    """The functions to call for a request to one route: the dependencies, each once, and the endpoint."""
+
+    __slots__ = ("_body_field", "_dependencies", "_endpoint", "_path_fields", "_route")
+
+    def __init__(self, route: APIRoute, calls: Sequence[PlannedCall], path_fields: Sequence[Any]) -> None:
+        self._route = route
+        self._path_fields = path_fields
+        self._dependencies = calls[:-1]
+        self._endpoint = calls[-1]
+        self._body_field = route.body_field
+
+    @classmethod
+    def of(cls, route: APIRoute) -> Self | None:
+        """Return the plan of a route; None if it has something that only FastAPI does.
+
+        These are functions that are not coroutines, forms, several bodies, background tasks, other classes of
+        responses, and the like.
+        """
+        dependant = route.dependant
+        is_plain_body = not dependant.body_params or dependant.body_params == [route.body_field]
+        is_form = route.body_field is not None and isinstance(route.body_field.field_info, params.Form)
+        has_model = route.response_field is not None and isinstance(route.response_class, DefaultPlaceholder)
+        if not is_plain_body or is_form or not has_model or not all(map(_is_plain, _dependants(dependant))):
+            return None
+        subs = [sub for sub in _dependants(dependant) if sub is not dependant]
+        if any(sub.body_params or sub.response_param_name for sub in subs):
+            return None
+        calls: list[PlannedCall] = []
+        path_fields: list[Any] = []
+        _add_calls(dependant, calls, path_fields, {})
+        return cls(route, calls, path_fields)
+
+    async def answer(self, request: Request, body: object) -> Response:
+        """Call the endpoint and return its answer. `body` is parsed JSON, or NO_BODY.
+
+        Raises RequestValidationError for invalid arguments, and what the functions raise.
+        """
+        results: list[object] = []
+        path, errors = self._read_path(request)
+        headers = _HeadersOnly() if self._endpoint.response_name is not None else None
+        for planned in self._dependencies:
+            arguments = _arguments(planned, request, path, results, errors)
+            results.append(_INVALID if arguments is None else await planned.call(**arguments))
+        arguments = _arguments(self._endpoint, request, path, results, errors)
+        if arguments is not None and self._endpoint.response_name is not None:
+            arguments[self._endpoint.response_name] = headers
+        if (field := self._body_field) is not None:
+            if body is NO_BODY:
+                value, wrong = await request_body_to_args([field], body, embed_body_fields=False)
+            else:
+                found, wrong = field.validate(body, {}, loc=("body",))
+                value = {field.name: found}
+            errors += wrong
+            if arguments is not None:
+                arguments |= value
+        if arguments is None or errors:
+            raise RequestValidationError(errors, body=None if body is NO_BODY else body)
+        found = await self._endpoint.call(**arguments)
+        return found if isinstance(found, Response) else self._to_response(found, headers)
+
+    def _read_path(self, request: Request) -> tuple[list[object], _Errors]:
+        """Return the parts of the path: each is validated once, although several functions may take it."""
+        path: list[object] = []
+        errors: _Errors = []
+        for field in self._path_fields:
+            value, wrong = field.validate(request.path_params[field.alias], {}, loc=("path", field.alias))
+            path.append(_INVALID if wrong else value)
+            errors += wrong
+        return path, errors
+
+    def _to_response(self, found: object, headers: Response | None) -> Response:
+        field = cast("Any", self._route.response_field)
+        value, errors = field.validate(found, {}, loc=("response",))
+        if errors:
+            raise ResponseValidationError(errors, body=found)
+        status = (None if headers is None else cast("int | None", headers.status_code)) or self._route.status_code
+        response = Response(field.serialize_json(value), status_code=status or 200, media_type="application/json")
+        if headers is not None:
+            response.raw_headers.extend(headers.raw_headers)
+        return response
+
+
+class _HeadersOnly(Response):
+    """What an endpoint sets headers and status of: they are copied to its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self.status_code = cast("int", None)  # until the endpoint sets one, it is that of the route
+
+
+def _arguments(
+    planned: PlannedCall, request: Request, path: Sequence[object], results: Sequence[object], errors: _Errors
+) -> _Arguments | None:
+    """Return the arguments of a call, without a body; None if some are invalid, whose errors are added."""
+    arguments: _Arguments = {name: path[number] for name, number in planned.path}
+    is_valid = _INVALID not in arguments.values()
+    for name, number in planned.needs:
+        if results[number] is _INVALID:
+            is_valid = False
+        elif name is not None:
+            arguments[name] = results[number]
+    for parameters in planned.parameters:
+        found, wrong = parameters.read(request)
+        arguments |= found
+        if wrong:
+            errors += wrong
+            is_valid = False
+    if planned.request_name is not None:
+        arguments[planned.request_name] = request
+    return arguments if is_valid else None
+
+
+def _dependants(dependant: Dependant) -> Iterator[Dependant]:
+    yield dependant
+    for sub in dependant.dependencies:
+        yield from _dependants(sub)
+
+
+def _is_plain(dependant: Dependant) -> bool:
+    """Return whether a function is a coroutine function with arguments that a `PlannedCall` has."""
+    call = dependant.call
+    is_coroutine = iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004
+    names = (
+        *(dependant.websocket_param_name, dependant.http_connection_param_name),
+        *(dependant.background_tasks_param_name, dependant.security_scopes_param_name),
+    )
+    has_other = any(names) or bool(dependant.cookie_params) or dependant.concurrency is not None
+    return is_coroutine and dependant.use_cache and not has_other
+
+
+def _add_calls(
+    dependant: Dependant, calls: list[PlannedCall], path_fields: list[Any], numbers: dict[object, int]
+) -> int:
+    """Add the call of a function after those of its dependencies; return its number. Each function is called once."""
+    if dependant.call in numbers:
+        return numbers[dependant.call]
+    needs = [(sub.name, _add_calls(sub, calls, path_fields, numbers)) for sub in dependant.dependencies]
+    path = [(field.name, _place_among(path_fields, field)) for field in dependant.path_params]
+    parts = ((dependant.query_params, True), (dependant.header_params, False))
+    parameters = [_Parameters(fields, is_query=is_query) for fields, is_query in parts if fields]
+    call = cast("Callable[..., Coroutine[object, object, object]]", dependant.call)
+    names = (dependant.request_param_name, dependant.response_param_name)
+    calls.append(PlannedCall(call, needs, path, parameters, *names))
+    numbers[dependant.call] = len(calls) - 1
+    return numbers[dependant.call]
+
+
+def _place_among(path_fields: list[Any], field: Any) -> int:
+    """Return the number of a part of the path; a part that is declared in the same way has the same number."""
+    for number, other in enumerate(path_fields):
+        mine, its = field.field_info, other.field_info
+        if (field.alias, mine.annotation, mine.metadata) == (other.alias, its.annotation, its.metadata):
+            return number
+    path_fields.append(field)
+    return len(path_fields) - 1

@@ -1,0 +1,209 @@
+"""A planned endpoint answers as FastAPI answers: the same values, errors, order of checks, headers and statuses."""
+
+import json
+import random
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
+from pydantic import AfterValidator, BaseModel, Field
+
+from app.core.errors import Forbidden
+from app.main import create_app
+from app.routers.http.problems import install_problem_handlers
+from app.routers.http.routing import strict_route
+from app.routers.http.routing.endpoint_plan import EndpointPlan
+from app.routers.http.routing.strict_route import StrictJsonRoute
+from app.settings import Settings
+
+
+class Order(StrEnum):
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
+class Body(BaseModel):
+    text: Annotated[str, Field(min_length=1)]
+    numbers: list[int] = [1, 2]
+
+
+class Answer(BaseModel):
+    seen: dict[str, Any]
+
+
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError("an odd number")
+    return value
+
+
+Number = Annotated[int, Path(ge=0), AfterValidator(_even)]
+
+
+async def base(request: Request) -> list[str]:
+    """A dependency that several others share: it must be called once."""
+    request.state.calls = [*getattr(request.state, "calls", []), "base"]
+    return ["base"]
+
+
+async def reader(shared: Annotated[list[str], Depends(base)], number: Number) -> str:
+    if number == 6:
+        raise Forbidden("forbidden", "This key does not have the scope read.")
+    return f"{shared[0]} {number}"
+
+
+async def agent(
+    shared: Annotated[list[str], Depends(base)],
+    name: Annotated[str | None, Header(alias="X-Agent", min_length=2)] = None,
+) -> str | None:
+    return None if name is None else f"{shared[0]} {name}"
+
+
+async def unused(request: Request) -> None:
+    request.state.calls = [*getattr(request.state, "calls", []), "unused"]
+
+
+def made(route_class: type[StrictJsonRoute]) -> FastAPI:
+    """An application with one endpoint for each kind of argument."""
+    router = APIRouter(route_class=route_class)
+
+    @router.get("/read/{number}")
+    async def read(
+        request: Request, number: Number, who: Annotated[str, Depends(reader)],
+        name: Annotated[str | None, Depends(agent)], limit: Annotated[int, Query(ge=1, le=9)] = 5,
+        order: Order = Order.NEWEST, ids: Annotated[list[int], Query(max_length=3)] = [],  # noqa: B006 - as routes declare it
+    ) -> Answer:  # fmt: skip
+        ids.append(0)  # a default value is never shared by two requests
+        seen = {"number": number, "who": who, "name": name, "limit": limit, "order": order, "ids": ids}
+        return Answer(seen=seen | {"calls": request.state.calls})
+
+    @router.post("/write/{number}", status_code=201, dependencies=[Depends(unused)])
+    async def write(
+        request: Request, response: Response, number: Number, body: Body, who: Annotated[str, Depends(reader)],
+    ) -> Answer:  # fmt: skip
+        response.headers["X-Made"] = who
+        if number == 4:
+            response.status_code = 200
+        return Answer(seen={"body": body.model_dump(), "calls": request.state.calls})
+
+    @router.post("/optional")
+    async def optional(body: Body | None = None) -> Answer:
+        return Answer(seen={"body": None if body is None else body.text})
+
+    @router.post("/raw", response_model=Answer)
+    async def raw(body: Body) -> Answer | Response:
+        return Response(body.text, status_code=203, headers={"X-Raw": "yes"}, media_type="text/plain")
+
+    app = FastAPI()
+    install_problem_handlers(app)
+    app.state.settings = Settings()
+    for route in router.routes:
+        app.router.routes.append(route)
+    return app
+
+
+@pytest.fixture(scope="module")
+async def both() -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
+    """Clients of an application with plans, and of the same one without."""
+    planned = made(StrictJsonRoute)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strict_route.EndpointPlan, "of", classmethod(lambda _cls, _route: None))
+        plain = made(StrictJsonRoute)
+    clients = [
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") for app in (planned, plain)
+    ]
+    yield clients[0], clients[1]
+    for client in clients:
+        await client.aclose()
+
+
+async def compared(both: tuple[httpx.AsyncClient, httpx.AsyncClient], **call: Any) -> httpx.Response:
+    """The answer of both, which is the same but for an error that FastAPI reports once for each user of a value."""
+    planned, plain = [await client.request(**call) for client in both]
+    assert planned.status_code == plain.status_code
+    assert {**planned.headers, "content-length": ""} == {**plain.headers, "content-length": ""}
+    if planned.status_code == 422:
+        mine, its = planned.json(), plain.json()
+        errors = [json.dumps(error) for error in its.pop("errors")]
+        assert sorted(map(json.dumps, mine.pop("errors"))) == sorted(set(errors))
+        assert mine == its
+    else:
+        assert planned.content == plain.content
+    return planned
+
+
+async def test_the_routes_of_the_test_have_plans() -> None:
+    routes = [route for route in made(StrictJsonRoute).router.routes if isinstance(route, StrictJsonRoute)]
+    assert len(routes) == 4
+    assert all(EndpointPlan.of(route) is not None for route in routes)
+
+
+@pytest.mark.parametrize("path", ["4", "6", "5", "-2", "x", "4/", "%34"])
+@pytest.mark.parametrize("query", ["", "limit=2", "limit=0&order=no", "ids=1&ids=2", "ids=1&ids=x&ids=3&ids=4", "no=1"])
+@pytest.mark.parametrize("headers", [{}, {"X-Agent": "ann"}, {"x-agent": "a"}])
+async def test_path_query_and_headers(both: Any, path: str, query: str, headers: dict[str, str]) -> None:
+    answer = await compared(both, method="GET", url=f"/read/{path}?{query}", headers=headers)
+    if answer.status_code == 200:
+        assert answer.json()["seen"]["calls"] == ["base"]
+        assert answer.json()["seen"]["ids"][-1:] == [0]
+
+
+async def test_a_default_value_is_not_shared_by_requests(both: Any) -> None:
+    for _ in range(3):
+        assert (await compared(both, method="GET", url="/read/4")).json()["seen"]["ids"] == [0]
+
+
+def any_json(chance: random.Random, depth: int = 3) -> Any:
+    kind = chance.randrange(8 if depth else 5)
+    if kind < 5:
+        return (None, True, chance.randint(-9, 9), 0.5, chance.choice(["", "a", "12"]))[kind]
+    if kind == 5:
+        return [any_json(chance, depth - 1) for _ in range(chance.randrange(3))]
+    names = chance.sample(["text", "numbers", "x"], chance.randrange(4))
+    return {name: any_json(chance, depth - 1) for name in names}
+
+
+@pytest.mark.parametrize("path", ["/write/2", "/write/4", "/write/6", "/write/5", "/optional", "/raw"])
+async def test_bodies(both: Any, path: str) -> None:
+    bodies = [
+        b"",
+        b"null",
+        b"{}",
+        b"[]",
+        b'{"text":"a"}',
+        b'{"text":""}',
+        b'{"text":"a","numbers":[1,"x"]}',
+        b"{",
+        b"1",
+    ]
+    for body in bodies:
+        for kind in ("application/json", "text/plain", None):
+            headers = {} if kind is None else {"Content-Type": kind}
+            await compared(both, method="POST", url=path, content=body, headers=headers)
+
+
+@pytest.mark.parametrize("path", ["/write/2", "/optional"])
+async def test_any_body(both: Any, path: str) -> None:
+    chance, statuses = random.Random(path), set[int]()  # noqa: S311 - a fixed sequence
+    for _ in range(200):
+        value = any_json(chance) if chance.random() < 0.5 else {"text": any_json(chance, depth=0)}
+        content = json.dumps(value).encode()
+        headers = {"Content-Type": "application/json"}
+        statuses.add((await compared(both, method="POST", url=path, content=content, headers=headers)).status_code)
+    assert statuses == ({201, 422} if path == "/write/2" else {200, 422})
+
+
+async def test_a_head_request_and_another_method_are_refused_alike(both: Any) -> None:
+    for method in ("HEAD", "PUT", "OPTIONS"):
+        await compared(both, method=method, url="/read/4")
+
+
+def test_all_routes_with_a_json_answer_have_a_plan() -> None:
+    routes = [route for route in create_app(Settings()).router.routes if isinstance(route, StrictJsonRoute)]
+    without = {(route.name, route.response_field is None) for route in routes if EndpointPlan.of(route) is None}
+    answers = {name for name, has_no_model in without if not has_no_model}
+    assert len(routes) > 100
+    assert answers <= {"export_conversation", "export_data", "follow_conversation", "follow_conversations"}

@@ -276,7 +276,7 @@ def scores(found: SearchResult, mode: Mode) -> dict[UUID, float]:
 
 def found_entries(found: SearchResult) -> list[SearchCandidate]:
     """Return all entries that were compared."""
-    return [found.candidate(at) for at in range(len(found.cosine))]
+    return found.candidates(range(len(found.cosine)))
 
 
 def quantiles(values: Sequence[float]) -> list[str]:

@@ -231,10 +231,10 @@ class SearchResult:
     size: int
     actor_code: Callable[[str], int | None]
     role_code: Callable[[str], int | None]
-    candidate: Callable[[int], SearchCandidate]
-    """Returns the entry of an element."""
-    entry_id: Callable[[int], UUID]
-    """Returns the id of the entry of an element, in less time."""
+    candidates: Callable[[Sequence[int]], list[SearchCandidate]]
+    """Returns the entries of some elements."""
+    entry_ids: Callable[[Sequence[int]], list[UUID]]
+    """Returns the ids of the entries of some elements, in less time."""
     find: Callable[[Sequence[UUID]], Mapping[UUID, int]]
     """Returns the elements of some entries; those that are not in scope are left out."""
     vectors_pending: bool

@@ -88,9 +88,10 @@ class Ranking:
             is_as_good = (total == total[last]) & (times >= times[last])
             order = np.flatnonzero((total > total[last]) | is_as_good)
         elements = hits[order].tolist()
-        ids = [self.found.entry_id(at) for at in elements]
+        ids = self.found.entry_ids(elements)
         best = sorted(zip((-total[order]).tolist(), (-times[order]).tolist(), ids, elements, strict=True))
-        return [self._rank(self.found.candidate(at), at) for *_, at in best[:k]]
+        chosen = [at for *_, at in best[:k]]
+        return list(map(self._rank, self.found.candidates(chosen), chosen))
 
     def scores_of(self, elements: Mapping[UUID, int]) -> dict[UUID, float]:
         """Return the scores of those of some entries, given with their elements, that are hits."""

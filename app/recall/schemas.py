@@ -7,7 +7,16 @@ from datetime import date
 from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 from uuid import UUID
 
-from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StringConstraints, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StringConstraints,
+    field_validator,
+)
 
 from app.conversations.schemas.conversations import IdIn, Name, Turn
 from app.conversations.schemas.summaries import Summary
@@ -27,6 +36,8 @@ RELEVANCE_FLOOR: Final = 0.11
 
 class RecallFilters(Strict):
     """Filters for hits. A hit must match all given filters; times are exclusive."""
+
+    model_config = ConfigDict(frozen=True)  # as a default value, it is not copied for each request
 
     actors: list[Name] | None = Field(default=None, max_length=200)
     roles: list[Role] | None = Field(default=None, max_length=4)

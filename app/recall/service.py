@@ -1,9 +1,8 @@
 """Search over turns, summaries, facts and memories.
 
-A query is embedded without the names of participants, and in no transaction. A query that seems to have no name is
-embedded first if this costs no money. One transaction then reads the participants, compares the query with the entries
-in scope (`ranking` orders them) and reads the content of the hits. Else, and for a query that has a name after all, the
-participants are read before the embedding, in a transaction of their own.
+A query is embedded without the names of participants, and in no transaction. One transaction reads the participants.
+A query that seems to have no name is embedded meanwhile, if this costs no money; any other one afterwards. A second
+transaction compares the query with the entries in scope (`ranking` orders them) and reads the content of the hits.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import Summary
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import AppError, NotFound
+from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
@@ -141,21 +140,14 @@ class RecallService:
         scope = request.search_scope(conversation_ids, project, owner)
         # a memory is about the named person, so the name counts; a turn with the name is addressed to that person
         memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
-        participants: Sequence[Participant] | None = () if memories_only else None
-        if participants is None and not self._is_embedded_first(request, runtime):
-            participants = await self._read_participants(caller, scope)
-        while True:
-            prepared = await self._prepare_request(caller, request, scope, participants, runtime)
-            async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                if participants is None:
-                    participants = await self._participants(caller, tx, scope)
-                    if request.mode is not Mode.TEXT and names_someone(request.query, participants):
-                        continue  # embed it again without the names, in no transaction
-                    prepared = prepared.with_names(name_texts(participants))
-                query = RankingQuery.of_request(request, prepared, participants, configuration)
-                found, hits, contents = await self._find_hits(caller, tx, query, scope)
-                around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
-            break
+        by_vector = request.mode is not Mode.TEXT
+        with self.embed_ahead(request.query) if by_vector and runtime is None else nullcontext() as ahead:
+            participants = () if memories_only else await self._read_participants(caller, scope)
+            prepared = await self._prepare(request.query, request.mode, participants, runtime, ahead)
+        query = RankingQuery.of_request(request, prepared, participants, configuration)
+        async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            found, hits, contents = await self._find_hits(caller, tx, query, scope)
+            around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
         if found.ranking.found.vectors_dropped and conversation_ids:
             await self._conversations.vector_retention.use(caller, conversation_ids)
         words = found.ranking.found.lexemes
@@ -359,41 +351,17 @@ class RecallService:
         ]
         return Recalled(recalled[:k], list(found.degraded))
 
-    def _is_embedded_first(self, request: ConversationRecall, runtime: EmbeddingSpaceRuntime | None) -> bool:
-        """Return whether to prepare a query before its participants are known, which saves a transaction."""
-        if request.mode is Mode.TEXT:
-            return True
-        return self._index.is_free_to_embed(runtime) and not may_name_someone(request.query)
-
-    async def _prepare_request(
-        self, caller: Caller, request: ConversationRecall, scope: SearchScope,
-        participants: Sequence[Participant] | None, runtime: EmbeddingSpaceRuntime | None,
-    ) -> PreparedQuery:  # fmt: skip
-        """Prepare the query of a request, without names if `participants` is None.
-
-        Raises NotFound for a foreign conversation also if the embedding fails.
-        """
-        try:
-            return await self._prepare(request.query, request.mode, participants or (), runtime)
-        except AppError:
-            if participants is None:
-                await self._read_participants(caller, scope)
-            raise
-
     async def _read_participants(self, caller: Caller, scope: SearchScope) -> list[Participant]:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            return await self._participants(caller, tx, scope)
-
-    async def _participants(self, caller: Caller, tx: Transaction, scope: SearchScope) -> list[Participant]:
-        participants = await self._conversations.participants(
-            caller,
-            tx,
-            conversation_ids=scope.conversation_ids,
-            project=scope.project,
-            owner=scope.owner,
-            limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
-            max_people=_NAMED_PEOPLE,
-        )
+            participants = await self._conversations.participants(
+                caller,
+                tx,
+                conversation_ids=scope.conversation_ids,
+                project=scope.project,
+                owner=scope.owner,
+                limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
+                max_people=_NAMED_PEOPLE,
+            )
         if scope.conversation_ids is not None and set(scope.conversation_ids) - set(participants):
             raise NotFound("not_found", "There is no such conversation.")
         return list({person.actor: person for group in participants.values() for person in group}.values())
@@ -472,10 +440,10 @@ class RecallService:
         self, caller: Caller, tx: Transaction, hydrated: Hydrated[Turn], reach: int
     ) -> tuple[dict[str, list[Turn]], bool]:
         """Return the turns around hits, by conversation, in order of position, and whether some were left out."""
-        positions = [(parse_id(turn.conversation_id), turn.position or 0) for turn in hydrated.turns.values()]
         around: defaultdict[str, list[Turn]] = defaultdict(list)
-        if not reach or not positions:
+        if not reach or not hydrated.turns:
             return around, False
+        positions = [(parse_id(turn.conversation_id), turn.position or 0) for turn in hydrated.turns.values()]
         turns, cut = await self._conversations.neighbours(caller, tx, places=positions, reach=reach)
         for turn in turns:
             around[turn.conversation_id].append(turn)

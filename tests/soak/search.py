@@ -408,7 +408,8 @@ def check(found: SearchResult, rows: Sequence[Row], query: PreparedQuery) -> Non
     """Compare a result with the reference."""
     wanted = match(rows, query)
     by_id = {row.id: row for row in rows}
-    ids = [found.candidate(at).entry_id for at in range(len(found.cosine))]
+    candidates = found.candidates(range(len(found.cosine)))
+    ids = [one.entry_id for one in candidates]
     assert set(ids) == set(wanted), (len(ids), len(wanted))
     assert len(ids) == len(set(ids))
     for at, entry_id in enumerate(ids):
@@ -420,7 +421,7 @@ def check(found: SearchResult, rows: Sequence[Row], query: PreparedQuery) -> Non
         assert found.pieces[at] == len(row.vectors)
         assert found.cues[at] == row.cues
         assert found.position[at] == (-1 if row.position is None else row.position)
-        assert found.candidate(at).conversation_id == row.conversation
+        assert candidates[at].conversation_id == row.conversation
         same = [n for n, other in enumerate(ids) if found.group[n] == found.group[at]]
         if row.session is not None:
             assert {(by_id[ids[n]].conversation, by_id[ids[n]].session) for n in same} == {

@@ -1,5 +1,6 @@
 """Entries in process memory: what a search that has begun sees of changes, and the order of equal scores."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import EntryKind, PlaceOrder, SearchScope
 from app.index.search.resident import ResidentIndex
-from app.index.search.segment import Columns, EntryBatch, Segment, numbers_of_ids, rows_with
+from app.index.search.segment import Columns, EntryBatch, Segment, ids_of_numbers, numbers_of_ids, rows_with
 from app.index.search.segment_search import SegmentQuery, search_segment, select_rows
 from app.index.search.segment_store import SegmentScope
 from app.recall.ranking import SpeakerIntent, kth_largest, rank
@@ -64,7 +65,7 @@ def test_no_vector_of_a_removed_entry_remains_even_of_its_earlier_states() -> No
     assert removed.tolist() == numbers_of_ids([A]).tolist()
     view = segment.view
     assert view.vectors[view.vectors.any(axis=1)].tolist() == [[0, 1], [0, -1]]
-    assert [view.id_at(row) for row in view.live.nonzero()[0]] == [B]
+    assert ids_of_numbers(view.columns.entry_id[view.live]) == [B]
     assert list(view.dates) == [tuple(numbers_of_ids([B])[0].tolist())]
 
 
@@ -82,7 +83,7 @@ def test_a_name_that_only_removed_entries_have_is_dropped_and_a_search_that_has_
     assert before.texts.owner.get("ann") is not None
     segment.put(replace(batch(A, vectors=[[1, 0]]), owners=["ann"]))
     chosen = select_rows(segment.view, SearchScope(kinds=[EntryKind.TURN], owner="ann"), now=0)
-    assert [segment.view.id_at(row) for row in chosen] == [A]
+    assert ids_of_numbers(segment.view.columns.entry_id[chosen]) == [A]
 
 
 def test_similar_ids_are_distinguished() -> None:
@@ -162,11 +163,11 @@ def test_few_of_many_equal_entries_are_made_into_hits() -> None:
     found = search_segment(view, rows, SegmentQuery(np.array([1, 0], np.float32), plain_words(())), weigh=WEIGHTS)
     made: list[int] = []
 
-    def candidate(at: int, make: Any = found.candidate) -> Any:
-        made.append(at)
-        return make(at)
+    def ids_of(elements: Sequence[int], find: Any = found.entry_ids) -> Any:
+        made.extend(elements)
+        return find(elements)
 
-    object.__setattr__(found, "candidate", candidate)
+    object.__setattr__(found, "entry_ids", ids_of)
     best = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False).best(10)
     assert [item.candidate.entry_id.int for item in best] == list(range(3000, 2990, -1))
     assert len(made) <= 20
@@ -210,7 +211,7 @@ def test_each_of_many_entries_is_as_near_as_its_own_vector(count: int) -> None:
     query = SegmentQuery(vectors[0], plain_words(()))
     view = segment.view
     found = search_segment(view, np.arange(count), query, weigh=WEIGHTS)
-    row_of = {view.id_at(row).int: row for row in range(count)}
+    row_of = {entry_id.int: row for row, entry_id in enumerate(ids_of_numbers(view.columns.entry_id))}
     assert np.allclose(found.cosine[[row_of[number] for number in range(count)]], vectors @ vectors[0], atol=1e-6)
 
 

@@ -248,7 +248,10 @@ class _Rows:
         shown = {turn.id for unit in self._plan.units for turn in unit.turns}
         shown |= {turn_id for line in self._plan.lines[EARLIER] for turn_id in line.ids}
         best = {part.turn.id: part for part in sorted(items, key=lambda part: part.score)}
-        for part in sorted(best.values(), key=lambda part: (-part.score, -part.turn.position, part.turn.id)):
+        parts: Iterable[RecalledTurn] = best.values()
+        if self._explain:
+            parts = sorted(parts, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
+        for part in parts:
             turn_id = part.turn.id
             kept = "it matches the query" if turn_id in in_block else None
             tokens = 0 if turn_id in shown else partial(self._recalled_tokens, part, is_shown=kept is not None)

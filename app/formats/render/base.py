@@ -67,7 +67,11 @@ class Renderer(ABC):
 
     def content_of(self, turn: CanonicalTurn, named: frozenset[Role]) -> RenderedContent:
         """Render the content of a turn. Only the user's messages may have media."""
-        parts = prefix_speaker(parse_parts(turn.content), self.prefix(turn, named))
+        prefix = self.prefix(turn, named)
+        if isinstance(turn.content, str):  # as most are: parsing takes several times as long
+            text = turn.content if turn.content.strip() else ""
+            return f"{prefix}: {text}" if prefix is not None and text else text
+        parts = prefix_speaker(parse_parts(turn.content), prefix)
         return render_parts(parts, media=self.media, text=self.text) if turn.role is Role.USER else to_text(parts)
 
     def prefix(self, turn: CanonicalTurn, named: frozenset[Role]) -> str | None:

@@ -79,6 +79,11 @@ class Dictionaries:
         """Return new dictionaries."""
         return cls(*(Codes() for _ in fields(cls)))
 
+    def __len__(self) -> int:
+        """Return the number of values in all of them."""
+        own = (self.conversation, self.project, self.owner, self.agent, self.actor, self.role, self.group)
+        return sum(map(len, own))
+
     def with_names_of(self, columns: Mapping[str, Rows]) -> "Dictionaries":
         """Return dictionaries whose values in the given columns are those of the given codes."""
         return replace(self, **{name: getattr(self, name).with_values_of(codes) for name, codes in columns.items()})

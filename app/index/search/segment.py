@@ -10,10 +10,11 @@ A search reads a `SegmentView`. It does not change when entries are added, chang
 vectors of removed entries become zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 import numpy as np
@@ -91,12 +92,15 @@ class Columns:
 
     def take(self, rows: "slice | NDArray[np.intp]") -> "Columns":
         """Return some rows of each column."""
-        return Columns(*(getattr(self, one.name)[rows] for one in fields(self)))
+        return Columns(*(array[rows] for array in _columns_of(self)))
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of all columns."""
-        return sum(getattr(self, one.name).nbytes for one in fields(self))
+        return sum(array.nbytes for array in _columns_of(self))
+
+
+_columns_of = cast("Callable[[Columns], tuple[NDArray[Any], ...]]", attrgetter(*(one.name for one in fields(Columns))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +221,6 @@ class SegmentView:
         """Return for each row whether it is of one of the entries."""
         return rows_with(self.columns.entry_id, entry_ids)
 
-    def id_at(self, row: int) -> UUID:
-        """Return the id of the entry in a row."""
-        return UUID(bytes=self.columns.entry_id[row].tobytes())
-
 
 class Segment:
     """The owner of a scope's entries. Not thread-safe: one task changes it at a time."""
@@ -260,9 +260,8 @@ class Segment:
         """Return about the bytes that the segment takes."""
         recent = self._recent_terms
         arrays = (self._vectors, self._live, self._by_place, recent.terms, recent.row, recent.count)
-        codes = sum(len(getattr(self._texts, one.name)) for one in fields(self._texts))
         array_bytes = self._columns.nbytes + self._postings.nbytes + sum(array.nbytes for array in arrays)
-        return _SEGMENT_BYTES + array_bytes + _DATES_BYTES * len(self._dates) + _CODE_BYTES * codes
+        return _SEGMENT_BYTES + array_bytes + _DATES_BYTES * len(self._dates) + _CODE_BYTES * len(self._texts)
 
     def __len__(self) -> int:
         """Return the number of rows, dead ones included."""
@@ -449,8 +448,8 @@ def rows_with(own: EntryIds, entry_ids: EntryIds) -> Flags:
     has_hash[_hashes(entry_ids)] = True
     rows = np.flatnonzero(has_hash[_hashes(own)])
     if len(rows):
-        wanted = set(_as_bytes(entry_ids))
-        found[rows] = [entry_id in wanted for entry_id in _as_bytes(own[rows])]
+        wanted = set(bytes_of_numbers(entry_ids))
+        found[rows] = [entry_id in wanted for entry_id in bytes_of_numbers(own[rows])]
     return found
 
 
@@ -460,7 +459,8 @@ def _hashes(entry_ids: EntryIds) -> NDArray[np.uint16]:
     return (folded ^ (folded >> np.uint64(16))).astype(np.uint16)
 
 
-def _as_bytes(entry_ids: EntryIds) -> list[bytes]:
+def bytes_of_numbers(entry_ids: EntryIds) -> list[bytes]:
+    """Return the 16 bytes of each id."""
     return np.ascontiguousarray(entry_ids).view("V16").ravel().tolist()
 
 

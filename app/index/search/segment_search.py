@@ -6,6 +6,7 @@ Every entry is compared. BM25 and the weights of words are computed from the ent
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import isnan
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from app.index.search.segment import (
     Flags,
     Floats,
     SegmentView,
+    bytes_of_numbers,
     ids_of_numbers,
     microseconds,
     numbers_of_ids,
@@ -141,8 +143,8 @@ def search_segment(
         size=len(rows) if corpus is None else corpus.entries,
         actor_code=view.texts.actor.get,
         role_code=view.texts.role.get,
-        candidate=lambda at: _candidate(view, int(rows[at]), float(cosine[at]), float(bm25[at])),
-        entry_id=lambda at: view.id_at(int(rows[at])),
+        candidates=lambda at: _candidates(view, rows[at], cosine[at], bm25[at]),
+        entry_ids=lambda at: ids_of_numbers(columns.entry_id[rows[at]]),
         find=lambda entry_ids: _find(columns.entry_id[own], entry_ids),
         vectors_pending=bool(((pieces == 0) & ~dropped).any()),
         vectors_dropped=bool(dropped.any()),
@@ -162,7 +164,8 @@ def languages_in(places: NDArray[np.uint8]) -> list[str]:
 def _find(own: EntryIds, entry_ids: Sequence[UUID]) -> dict[UUID, int]:
     """Return the rows of those entries that are among `own`."""
     at = np.flatnonzero(rows_with(own, numbers_of_ids(entry_ids)))
-    return dict(zip(ids_of_numbers(own[at]), at.tolist(), strict=True))
+    place = dict(zip(bytes_of_numbers(own[at]), at.tolist(), strict=True))
+    return {entry_id: place[number] for entry_id in entry_ids if (number := entry_id.bytes) in place}
 
 
 def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> PlaceOrder:
@@ -261,15 +264,20 @@ def _products(vectors: Floats, vector: FloatVector) -> Floats:
     return products
 
 
-def _candidate(view: SegmentView, row: int, cosine: float, bm25: float) -> SearchCandidate:
-    columns, texts = view.columns, view.texts
-    conversation_id = texts.conversation.value(int(columns.conversation[row]))
-    high, low = columns.entry_id[row].tolist()
-    return SearchCandidate(
-        entry_id=view.id_at(row),
-        kind=KINDS[int(columns.kind[row])],
-        conversation_id=conversation_id if isinstance(conversation_id, UUID) else None,
-        cosine=None if np.isnan(cosine) else cosine,
-        bm25=bm25,
-        dates=view.dates.get((high, low)),
-    )
+def _candidates(view: SegmentView, rows: NDArray[np.intp], cosine: Floats, bm25: Floats) -> list[SearchCandidate]:
+    columns = view.columns
+    numbers: list[list[int]] = columns.entry_id[rows].tolist()
+    kinds: list[int] = columns.kind[rows].tolist()
+    conversations = [view.texts.conversation.value(code) for code in columns.conversation[rows].tolist()]
+    cosines, weights = cosine.tolist(), bm25.tolist()
+    return [
+        SearchCandidate(
+            entry_id=entry_id,
+            kind=KINDS[kinds[at]],
+            conversation_id=conversation if isinstance(conversation := conversations[at], UUID) else None,
+            cosine=None if isnan(cosines[at]) else cosines[at],
+            bm25=weights[at],
+            dates=view.dates.get((numbers[at][0], numbers[at][1])),
+        )
+        for at, entry_id in enumerate(ids_of_numbers(columns.entry_id[rows]))
+    ]

@@ -119,7 +119,7 @@ def message_tokens(message: JsonObject, counter: TextCounter) -> int:
             case "name" | "actor" if "arguments" not in message:
                 total += NAME_TOKENS + counter.count(str(value))
             case "content" | "output":
-                total += counter.count(value) if isinstance(value, str) else _content_tokens(value, counter)
+                total += _content_tokens(value, counter)
             case "tool_calls" if isinstance(value, list):
                 total += sum(CALL_TOKENS + counter.count(compact_json(_without_kept(call))) for call in value)
             case "name" | "arguments":

@@ -61,7 +61,7 @@ def group_turns(turns: Sequence[CanonicalTurn]) -> Units:
     """Pair calls with results. A result belongs to the latest earlier call of its id; the first result wins."""
     if all(map(_is_plain_text, turns)) and len({turn.id for turn in turns}) == len(turns):
         ordered = sorted(turns, key=lambda turn: turn.position)
-        return Units(tuple(Unit((turn,), (TurnBlock(turn),)) for turn in ordered), ())
+        return Units(tuple(Unit((turn,), (TurnBlock(turn, []),)) for turn in ordered), ())
     pairing = _CallPairing(turns)
     pairing.pair()
     return pairing.units()
@@ -69,7 +69,7 @@ def group_turns(turns: Sequence[CanonicalTurn]) -> Units:
 
 def _is_plain_text(turn: CanonicalTurn) -> bool:
     """Return whether a turn is a unit of its own: a text without calls and results."""
-    has_text = isinstance(turn.content, str) and bool(turn.content.strip())
+    has_text = isinstance(turn.content, str) and has_content(turn)
     is_alone = turn.kind is not Kind.COMPACTION and turn.role is not Role.TOOL
     return has_text and is_alone and not turn.tool_calls and not turn.tool_results
 

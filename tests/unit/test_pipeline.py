@@ -1,6 +1,7 @@
 """Statements that are sent without waiting: whose answers are taken out, and what happens when one is refused."""
 
 import asyncio
+from contextlib import suppress
 from struct import pack
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -14,7 +15,9 @@ from app.core.database.pipeline import _AnswerFilter
 from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
 from app.core.ids import TenantId
+from tests.support.api import Client, Service
 from tests.support.postgres import TestDatabase
+from tests.support.statements import counted_statements, first_words
 
 _TENANT = "select current_setting('app.tenant', true)"
 
@@ -67,17 +70,30 @@ def test_settings_and_notices_among_other_answers_reach_the_driver(size: int) ->
     assert side.received == SETTING + notice + ROW
 
 
-@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("size", [1, 7, 1000])
 def test_an_error_in_such_an_answer_ends_the_connection_and_the_driver_reads_nothing_more(size: int) -> None:
     side = _Side()
     error = message(b"E", b"SERROR\0C22023\0Ma secret value\0\0")
-    answers = _AnswerFilter(cast("Any", side), cast("Any", side))
-    answers.expected = 1
-    data = error + message(b"Z", b"I") + ROW
-    for at in range(0, len(data), size):
-        if not side.is_aborted:  # a transport that is aborted reads no more
-            answers.data_received(data[at : at + size])
+    filtered(side, error + message(b"Z", b"I") + ROW + ROW, expected=1, size=size)
     assert (side.received, side.is_aborted) == (b"", True)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 6, 7, 1000])
+def test_nothing_can_be_sent_before_the_driver_has_its_whole_answer(size: int) -> None:
+    side, notice = _Side(), message(b"N", b"SWARNING\0M?\0\0")
+    answers = _AnswerFilter(cast("Any", side), cast("Any", side))
+    assert answers.is_between_answers
+    data = ROW + ROW
+    for at in range(0, len(data), size):
+        answers.data_received(data[at : at + size])
+        read = min(at + size, len(data))
+        assert answers.is_between_answers == (read in {len(ROW), len(data)})
+    # a setting or notice may have arrived in part: the next answer of the driver decides
+    answers.data_received(notice[:9])
+    assert not answers.is_between_answers
+    answers.data_received(notice[9:] + ROW)
+    assert answers.is_between_answers
+    assert side.received == data + notice + ROW
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -104,20 +120,41 @@ def test_sent_statements_take_effect_before_the_next_one_of_the_driver(database:
 
 
 @pytest.mark.parametrize("refused", ["begin; set local statement_timeout = 'x'", "no statement", "select 1 / 0"])
-async def test_after_a_refused_statement_nothing_that_follows_has_an_effect(
-    database: TestDatabase, refused: str
-) -> None:
+async def test_a_refused_statement_closes_the_connection(database: TestDatabase, refused: str) -> None:
     connection = await connect(database.superuser)
-    name = f"never_{uuid4().hex}"
     connection.send(refused)
     with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
-        await connection.execute(f"create table {name} (n int)")
+        await connection.execute("select 1")
     assert connection.is_closed()
+
+
+async def test_nothing_is_stored_after_a_setting_that_is_refused_with_begin(database: TestDatabase) -> None:
+    connection, name = await connect(database.superuser), f"never_{uuid4().hex}"
+    connection.send("begin; set local statement_timeout = 'x'")
+    with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
+        await connection.execute(f"create table {name} (n int)")
     other = await connect(database.superuser)
-    if refused.startswith("begin"):  # the server was in a transaction that had failed
-        assert await other.fetchval("select to_regclass($1)", name) is None
-    await other.execute(f"drop table if exists {name}")
+    assert await other.fetchval("select to_regclass($1)", name) is None
     await other.close()
+
+
+async def test_a_write_of_a_tenant_without_its_begin_stores_nothing(service: Service, client: Client) -> None:
+    """The worst case: the server refuses BEGIN alone, and runs the statement after it."""
+    conversation = await client.conversation()
+    connection = await connect(service.database.app)
+    connection.send("begin isolation level nonsense")
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        await connection.execute("update conversations set title = 'x'")
+    assert (await client.get(f"/v1/conversations/{conversation}")).json()["title"] is None
+
+
+async def test_a_write_of_the_ops_role_waits_for_its_begin(service: Service) -> None:
+    async with service.container.ops.across_tenants() as tx:
+        await tx.fetchrow("select 1")
+    with counted_statements() as sent:
+        async with service.container.ops.across_tenants() as tx:
+            await tx.fetchrow("select 1")
+    assert first_words(sent) == ["begin", "select", "commit"]
 
 
 def pool_of(url: str, *, size: int = 1) -> Database:
@@ -208,6 +245,26 @@ async def test_a_cancelled_transaction_leaves_a_connection_that_can_be_used(data
                 row = await tx.fetchrow(_TENANT)
                 assert row is not None
                 assert row[0] == str(tenant)
+    await pool.close()
+
+
+async def test_a_statement_that_was_interrupted_in_a_read_does_not_disturb_the_next_one(database: TestDatabase) -> None:
+    pool = pool_of(database.app)
+    await pool.open()
+
+    async def interrupted() -> None:
+        async with pool.transaction(TenantId(uuid4()), read_only=True) as tx:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.005):
+                    await tx.fetchrow("select pg_sleep(1)")
+
+    for _ in range(10):
+        await interrupted()
+        tenant = uuid4()
+        async with pool.transaction(TenantId(tenant), read_only=True) as tx:
+            row = await tx.fetchrow(_TENANT)
+            assert row is not None
+            assert row[0] == str(tenant)
     await pool.close()
 
 

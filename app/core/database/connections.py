@@ -1,4 +1,4 @@
-"""Connections to Postgres at a URL that may name several servers, of which one accepts writes.
+"""Connections to Postgres at a URL that may name several servers, of which one accepts writes, and their errors.
 
 asyncpg tries the servers of a URL one after the other under one time limit, so a server that does not answer (switched
 off, cut from the network) uses it up, and the next one is never tried. Here each server has its own share of the time,
@@ -13,9 +13,29 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from app.core.database.pipeline import PipelinedConnection
+from app.core.errors import Busy, Unavailable
 
 _DEFAULT_PORT: Final = 5432
 _last_used: dict[tuple[str, bool], int] = {}
+
+CONNECTION_ERRORS = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InternalClientError,
+)
+_CONTENTION_ERRORS = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.SerializationError,
+    # two requests created the same id or name at once: a retry finds the row of the first
+    asyncpg.UniqueViolationError,
+)
 
 _NOT_USABLE = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError,
                asyncpg.InternalClientError)  # fmt: skip
@@ -90,3 +110,22 @@ def _split_port(name: str) -> tuple[str, str]:
         return name, ""
     host, _, port = name.partition(":")
     return host, port
+
+
+def raise_translated(error: BaseException) -> None:
+    """Raise the error of this project for an error of the driver; nothing for any other."""
+    if isinstance(error, (*CONNECTION_ERRORS, TimeoutError, asyncpg.QueryCanceledError)):
+        raise unavailable() from error
+    if isinstance(error, _CONTENTION_ERRORS):
+        detail = "Another request is changing this object; send the request again."
+        raise Busy("resource_busy", detail, retry_after_s=1) from error
+
+
+def unavailable() -> Unavailable:
+    """Return the error of a database that does not answer."""
+    return Unavailable(
+        "database_unavailable",
+        "The database does not answer. The request may be sent again: with turn ids or an Idempotency-Key nothing is"
+        " stored twice.",
+        retry_after_s=1,
+    )

@@ -26,6 +26,7 @@ _READY: Final = b"Z"
 _ERROR: Final = b"E"
 _AT_ANY_TIME: Final = frozenset({b"S", b"N", b"A"})
 """Settings, notices and notifications, which belong to no answer."""
+_READY_HEAD: Final = b"Z\0\0\0\5"
 
 
 class _AnswerFilter(asyncio.Protocol):
@@ -35,13 +36,23 @@ class _AnswerFilter(asyncio.Protocol):
         self._driver = driver
         self.transport = transport
         self._rest = b""
+        self._last_bytes = _READY_HEAD + b"I"
+        """The last bytes for the driver: at first, the end of what it has read when it connected."""
         self.expected = 0
         """The number of answers that are not for the driver. They come before any that is."""
+        self.is_broken = False
+
+    @property
+    def is_between_answers(self) -> bool:
+        """Return whether the next byte of the server begins a message. False also after a setting or a notice."""
+        return self.expected > 0 or self._last_bytes.startswith(_READY_HEAD)
 
     def data_received(self, data: bytes) -> None:
         """Take the expected answers out of some bytes, and pass the others on."""
+        if self.is_broken:
+            return
         if not self.expected:
-            self._driver.data_received(data)
+            self._pass_on(data)
             return
         data = self._rest + data
         at = 0
@@ -53,8 +64,8 @@ class _AnswerFilter(asyncio.Protocol):
             if kind == _READY:
                 self.expected -= 1
             elif kind == _ERROR:
-                # without its BEGIN, a statement that follows must have no effect that anyone learns of
                 get_logger().warning("database.statement_refused", code=_error_code(data[at + _HEAD.size : end]))
+                self.is_broken = True
                 self.transport.abort()
                 return
             elif kind in _AT_ANY_TIME:
@@ -62,7 +73,11 @@ class _AnswerFilter(asyncio.Protocol):
             at = end
         self._rest, rest = (data[at:], b"") if self.expected else (b"", data[at:])
         if rest:
-            self._driver.data_received(rest)
+            self._pass_on(rest)
+
+    def _pass_on(self, data: bytes) -> None:
+        self._last_bytes = (data if len(data) >= len(self._last_bytes) else self._last_bytes + data)[-6:]
+        self._driver.data_received(data)
 
     def eof_received(self) -> bool | None:
         """Pass the end of the stream on."""
@@ -97,11 +112,17 @@ class PipelinedConnection(_Connection):
         self._filter = _AnswerFilter(protocol, transport)
         transport.set_protocol(self._filter)
 
+    @property
+    def can_send(self) -> bool:
+        """Return whether the server has answered all of the driver's statements, and has said nothing since then."""
+        return self._filter.is_between_answers
+
     def send(self, sql: str) -> None:
         """Send statements that have no arguments and return nothing, before the next ones of the driver.
 
-        None of the driver's may be running. If the server refuses them, the connection is closed, and every later use
-        raises. Raises asyncpg's InterfaceError if it is closed already.
+        Only while `can_send`, and if no statement of the driver was interrupted. If the server refuses them, the
+        connection is closed, and the driver's next statement raises; but the server may have run it by then. Raises
+        asyncpg's InterfaceError if the connection is closed already.
         """
         transport = self._filter.transport
         if transport.is_closing():

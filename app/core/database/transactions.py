@@ -1,9 +1,10 @@
 """Transactions in Postgres, always of one tenant.
 
 Hides the pool, the roles and the driver's errors. Invariants: a tenant transaction sets its tenant in the same message
-as BEGIN, so row-level security is on before the first statement. No one waits for the answers to BEGIN and to the
-COMMIT of a read-only transaction (`pipeline`): if the server refuses a BEGIN, all statements that follow it fail, and
-the connection is closed. A lost server, a full pool or a timeout become
+as BEGIN, so row-level security is on before the first statement. BEGIN and the COMMIT of a read are sent without
+waiting for their answers (`pipeline`). If the server refuses a BEGIN, the first statement may run without it: without a
+tenant, so that it finds no row and stores none. The caller gets an error. A transaction of the ops role that writes
+waits for its BEGIN, since that role sees all tenants. A lost server, a full pool or a timeout become
 `Unavailable`, a deadlock becomes `Busy`. Code that calls providers can check that no transaction is open
 (`refuse_in_transaction`).
 """
@@ -24,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 from pgvector.asyncpg import register_vector
 
-from app.core.database.connections import connect
+from app.core.database.connections import CONNECTION_ERRORS, connect, raise_translated, unavailable
 from app.core.database.pool import Connection, ConnectionPool, PooledConnection, PoolUse
-from app.core.errors import Busy, Unavailable
+from app.core.errors import Unavailable
 from app.core.ids import TenantId
 from app.core.tracing.call_record import current_call
 
@@ -40,30 +41,19 @@ _CACHED_STATEMENTS = 100
 FloatVector: TypeAlias = npt.NDArray[np.float32]
 RowT = TypeVar("RowT")
 
-_CONNECTION_ERRORS = (
-    OSError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.InternalClientError,
-)
-_CONTENTION_ERRORS = (
-    asyncpg.DeadlockDetectedError,
-    asyncpg.LockNotAvailableError,
-    asyncpg.SerializationError,
-    # two requests created the same id or name at once: a retry finds the row of the first
-    asyncpg.UniqueViolationError,
-)
-
 
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
-    __slots__ = ("_connection", "after_commit", "at_commit", "node_settings", "statements", "tenant_id")
+    __slots__ = (
+        "_connection",
+        "after_commit",
+        "at_commit",
+        "is_unfinished",
+        "node_settings",
+        "statements",
+        "tenant_id",
+    )
 
     def __init__(
         self, connection: Connection, tenant_id: TenantId | None, *, node_settings: Mapping[str, str] | None = None
@@ -74,6 +64,8 @@ class Transaction:
         """Settings that only the session on the coordinator of a Citus has; None on a single server."""
         self.statements = 0
         """The number of statements so far, without BEGIN and its like."""
+        self.is_unfinished = False
+        """Whether the last statement runs, has failed or was interrupted."""
         self.after_commit: list[Callable[[], None]] = []
         """Callbacks that run at once when the transaction is durable; they must not fail.
 
@@ -97,18 +89,23 @@ class Transaction:
 
     async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
         """Return all rows of one statement."""
-        self.statements += 1
-        return await self._connection.fetch(sql, *args)
+        self.statements, self.is_unfinished = self.statements + 1, True
+        rows = await self._connection.fetch(sql, *args)
+        self.is_unfinished = False
+        return rows
 
     async def fetchrow(self, sql: str, *args: object) -> "asyncpg.Record | None":
         """Return the first row of one statement, or None."""
-        self.statements += 1
-        return await self._connection.fetchrow(sql, *args)
+        self.statements, self.is_unfinished = self.statements + 1, True
+        row = await self._connection.fetchrow(sql, *args)
+        self.is_unfinished = False
+        return row
 
     async def execute(self, sql: str, *args: object) -> int:
         """Run one statement; return the number of affected rows."""
-        self.statements += 1
+        self.statements, self.is_unfinished = self.statements + 1, True
         status = await self._connection.execute(sql, *args)
+        self.is_unfinished = False
         last = status.rsplit(" ", 1)[-1]
         return int(last) if last.isdigit() else 0
 
@@ -201,13 +198,9 @@ class _OpenTransaction:
         self,
         pool: ConnectionPool,
         inside: ContextVar[bool],
-        *,
-        begin: str,
-        is_read_only: bool,
-        is_pipelined: bool,
-        tenant_id: TenantId | None,
+        *, begin: str, is_read_only: bool, is_pipelined: bool, tenant_id: TenantId | None,
         node_settings: Mapping[str, str] | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._pool = pool
         self._inside = inside
         self._begin = begin
@@ -229,7 +222,7 @@ class _OpenTransaction:
             try:
                 # Citus sends the message of a `set local` to the nodes, where `begin` has been sent already
                 for message in (self._begin,) if self._node_settings is None else self._begin.split("; "):
-                    if self._is_pipelined:
+                    if self._is_pipelined and pooled.connection.can_send:
                         pooled.connection.send(message)
                     else:
                         await pooled.connection.execute(message)
@@ -237,7 +230,7 @@ class _OpenTransaction:
                 self._pool.discard(pooled)
                 raise
         except Exception as error:
-            _raise_translated(error)
+            raise_translated(error)
             raise
         self._token = self._inside.set(True)
         self._transaction = Transaction(pooled.connection, self._tenant_id, node_settings=self._node_settings)
@@ -255,8 +248,9 @@ class _OpenTransaction:
             else:
                 await self._end(is_good=error is None)
         except Exception as failure:
-            _raise_translated(failure)
-            raise
+            if not isinstance(error, asyncio.CancelledError):  # a cancelled task stays cancelled
+                raise_translated(failure)
+                raise
         finally:
             self._inside.reset(self._token)
             if (call := current_call()) is not None:
@@ -266,16 +260,17 @@ class _OpenTransaction:
             for callback in self._transaction.after_commit:
                 callback()
         elif is_demoted:
-            raise _unavailable() from error
+            raise unavailable() from error
         else:
-            _raise_translated(error)
+            raise_translated(error)
 
     async def _end(self, *, is_good: bool) -> None:
         connection = self._pooled.connection
         try:
             if is_good:
                 last = [one if isinstance(one, str) else one() for one in self._transaction.at_commit]
-                if self._is_read_only and self._is_pipelined and not last:
+                is_read = self._is_read_only and not last and not self._transaction.is_unfinished
+                if is_read and self._is_pipelined and connection.can_send:
                     connection.send("commit")
                     self._pool.release(self._pooled, has_sent_end=True)
                     return
@@ -290,15 +285,6 @@ class _OpenTransaction:
             self._pool.discard(self._pooled)
             raise
         self._pool.release(self._pooled)
-
-
-def _raise_translated(error: BaseException) -> None:
-    """Raise the error of this project for an error of the driver; nothing for any other."""
-    if isinstance(error, (*_CONNECTION_ERRORS, TimeoutError, asyncpg.QueryCanceledError)):
-        raise _unavailable() from error
-    if isinstance(error, _CONTENTION_ERRORS):
-        detail = "Another request is changing this object; send the request again."
-        raise Busy("resource_busy", detail, retry_after_s=1) from error
 
 
 class Database:
@@ -318,8 +304,8 @@ class Database:
         pool = ConnectionPool(self._connect, size=self._options.size, timeout_s=self._options.timeout_s)
         try:
             pool.release(await pool.acquire())
-        except (*_CONNECTION_ERRORS, TimeoutError) as error:
-            raise _unavailable() from error
+        except (*CONNECTION_ERRORS, TimeoutError) as error:
+            raise unavailable() from error
         self._pool = pool
 
     async def reopen(self) -> None:
@@ -392,7 +378,7 @@ class Database:
             async with asyncio.timeout(_PING_TIMEOUT_S), self.across_tenants() as tx:
                 await tx.fetchrow("select 1")
         except TimeoutError as error:
-            raise _unavailable() from error
+            raise unavailable() from error
 
     async def identify(self) -> DatabaseIdentity:
         """Return what this database has in common with its standbys. Raises Unavailable."""
@@ -407,13 +393,13 @@ class Database:
         async with self._connected() as connection:
             row = await connection.fetchrow(sql)
         if row is None:
-            raise _unavailable()
+            raise unavailable()
         return row
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[Connection]:
         if self._pool is None:
-            raise _unavailable()
+            raise unavailable()
         try:
             pooled = await self._pool.acquire()
             try:
@@ -422,8 +408,8 @@ class Database:
                 self._pool.discard(pooled)
                 raise
             self._pool.release(pooled)
-        except (*_CONNECTION_ERRORS, TimeoutError, asyncpg.PostgresError) as error:
-            raise _unavailable() from error
+        except (*CONNECTION_ERRORS, TimeoutError, asyncpg.PostgresError) as error:
+            raise unavailable() from error
 
     async def require_role_without_bypass(self) -> None:
         """Raise Unavailable if this role can bypass row-level security: tenants would not be isolated."""
@@ -458,24 +444,24 @@ class Database:
 
     def across_tenants(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of no tenant; only the ops role sees rows in it."""
-        return self._run("begin", None, is_read_only=False)
+        return self._run("begin", None)
 
     def snapshot(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a read-only transaction of no tenant whose statements all read one snapshot."""
         return self._run("begin isolation level repeatable read read only", None, is_read_only=True)
 
     def _run(
-        self, begin: str, tenant_id: TenantId | None, *, is_read_only: bool
+        self, begin: str, tenant_id: TenantId | None, *, is_read_only: bool = False
     ) -> AbstractAsyncContextManager[Transaction]:
         if self._pool is None:
-            raise _unavailable()
+            raise unavailable()
         return _OpenTransaction(
             self._pool,
             self._inside,
             begin=begin + self._settings,
             is_read_only=is_read_only,
-            # a statement after a BEGIN that a pooler refuses could reach another server
-            is_pipelined=not self._options.through_pooler,
+            # behind a pooler, a statement after a refused BEGIN could reach another server
+            is_pipelined=not self._options.through_pooler and (is_read_only or tenant_id is not None),
             tenant_id=tenant_id,
             node_settings=self._node_settings,
         )
@@ -486,12 +472,3 @@ def read_transaction(
 ) -> AbstractAsyncContextManager[Transaction]:
     """Open a read-only transaction of a tenant, or, for None, one of the ops role across all tenants."""
     return ops.across_tenants() if tenant_id is None else database.transaction(tenant_id, read_only=True)
-
-
-def _unavailable() -> Unavailable:
-    return Unavailable(
-        "database_unavailable",
-        "The database does not answer. The request may be sent again: with turn ids or an Idempotency-Key nothing is"
-        " stored twice.",
-        retry_after_s=1,
-    )

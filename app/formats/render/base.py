@@ -7,6 +7,7 @@ from pydantic import JsonValue
 
 from app.formats.parts import (
     Media,
+    has_content,
     parse_parts,
     prefix_speaker,
     render_parts,
@@ -69,7 +70,7 @@ class Renderer(ABC):
         """Render the content of a turn. Only the user's messages may have media."""
         prefix = self.prefix(turn, named)
         if isinstance(turn.content, str):  # as most are: parsing takes several times as long
-            text = turn.content if turn.content.strip() else ""
+            text = turn.content if has_content(turn) else ""
             return f"{prefix}: {text}" if prefix is not None and text else text
         parts = prefix_speaker(parse_parts(turn.content), prefix)
         return render_parts(parts, media=self.media, text=self.text) if turn.role is Role.USER else to_text(parts)

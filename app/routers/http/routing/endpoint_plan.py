@@ -1,10 +1,12 @@
 """Calls an endpoint with the arguments that its signature and those of its dependencies declare.
 
 FastAPI finds out for every request what kind of function each dependency is, and which results are shared. A plan is
-made once, with the route. Values are validated by FastAPI's own fields, so values and errors are the same.
+made once, with the route. Values are validated by FastAPI's own fields, so values and errors are the same, in the same
+order. Only an error in a part of the path is listed once, where FastAPI lists it for each function that takes the part.
 """
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from inspect import iscoroutinefunction
 from typing import Any, Final, NamedTuple, Self, cast
@@ -15,6 +17,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import request_body_to_args, request_params_to_args
 from fastapi.exceptions import RequestValidationError, ResponseValidationError
 from fastapi.routing import APIRoute
+from fastapi.utils import is_body_allowed_for_status_code
 from pydantic_core import PydanticUndefined
 
 NO_BODY: Final[object] = PydanticUndefined
@@ -41,6 +44,7 @@ class _Parameters:
     __slots__ = ("_defaults", "_fields", "_is_query", "_names")
 
     def __init__(self, fields: Sequence[Any], *, is_query: bool) -> None:
+        """`fields` are those of FastAPI."""
         self._fields = fields
         self._is_query = is_query
         self._names = frozenset(
@@ -48,6 +52,7 @@ class _Parameters:
         )
         values, errors = request_params_to_args(fields, {})
         is_constant = all(isinstance(value, _NEVER_CHANGED) for value in values.values())
+        is_constant &= all(field.field_info.default_factory is None for field in fields)
         self._defaults: _Arguments | None = values if is_constant and not errors else None
         """The arguments if the request has none of the parameters; None if they must be made for each request."""
 
@@ -63,10 +68,10 @@ class _Parameters:
 
 
 class PlannedCall(NamedTuple):
-    """A function to call. `needs`: names of its arguments that are results of earlier calls, with their numbers.
+    """A function to call. `needs`: names of its arguments that are results of earlier calls, with the indexes of those.
 
     A name is None for a dependency whose result is not used. `path`: names of arguments that are parts of the path,
-    with the numbers of these parts.
+    with the indexes of these parts.
     """
 
     call: Callable[..., Coroutine[object, object, object]]
@@ -94,13 +99,17 @@ class EndpointPlan:
         """Return the plan of a route; None if it has something that only FastAPI does.
 
         These are functions that are not coroutines, forms, several bodies, background tasks, other classes of
-        responses, and the like.
+        responses, options of response models, and the like. A plan does not know FastAPI's overrides of dependencies.
         """
         dependant = route.dependant
         is_plain_body = not dependant.body_params or dependant.body_params == [route.body_field]
         is_form = route.body_field is not None and isinstance(route.body_field.field_info, params.Form)
-        has_model = route.response_field is not None and isinstance(route.response_class, DefaultPlaceholder)
-        if not is_plain_body or is_form or not has_model or not all(map(_is_plain, _dependants(dependant))):
+        if (
+            not is_plain_body
+            or is_form
+            or not _has_plain_model(route)
+            or not all(map(_is_plain, _dependants(dependant)))
+        ):
             return None
         subs = [sub for sub in _dependants(dependant) if sub is not dependant]
         if any(sub.body_params or sub.response_param_name for sub in subs):
@@ -116,7 +125,8 @@ class EndpointPlan:
         Raises RequestValidationError for invalid arguments, and what the functions raise.
         """
         results: list[object] = []
-        path, errors = self._read_path(request)
+        path = [_PathPart.of(request, field) for field in self._path_fields]
+        errors: _Errors = []
         headers = _HeadersOnly() if self._endpoint.response_name is not None else None
         for planned in self._dependencies:
             arguments = _arguments(planned, request, path, results, errors)
@@ -138,16 +148,6 @@ class EndpointPlan:
         found = await self._endpoint.call(**arguments)
         return found if isinstance(found, Response) else self._to_response(found, headers)
 
-    def _read_path(self, request: Request) -> tuple[list[object], _Errors]:
-        """Return the parts of the path: each is validated once, although several functions may take it."""
-        path: list[object] = []
-        errors: _Errors = []
-        for field in self._path_fields:
-            value, wrong = field.validate(request.path_params[field.alias], {}, loc=("path", field.alias))
-            path.append(_INVALID if wrong else value)
-            errors += wrong
-        return path, errors
-
     def _to_response(self, found: object, headers: Response | None) -> Response:
         field = cast("Any", self._route.response_field)
         value, errors = field.validate(found, {}, loc=("response",))
@@ -155,6 +155,8 @@ class EndpointPlan:
             raise ResponseValidationError(errors, body=found)
         status = (None if headers is None else cast("int | None", headers.status_code)) or self._route.status_code
         response = Response(field.serialize_json(value), status_code=status or 200, media_type="application/json")
+        if not is_body_allowed_for_status_code(response.status_code):
+            response.body = b""
         if headers is not None:
             response.raw_headers.extend(headers.raw_headers)
         return response
@@ -166,20 +168,41 @@ class _HeadersOnly(Response):
     def __init__(self) -> None:
         super().__init__()
         del self.headers["content-length"]
-        self.status_code = cast("int", None)  # until the endpoint sets one, it is that of the route
+        self.status_code = cast("int", None)  # the endpoint may set one; else that of the route counts
+
+
+@dataclass(slots=True)
+class _PathPart:
+    """A part of the path: its value, or its errors until they are listed. It is validated once for all functions."""
+
+    value: object
+    errors: Sequence[Any]
+
+    @classmethod
+    def of(cls, request: Request, field: Any) -> Self:
+        """Return the part that a field names."""
+        value, errors = field.validate(request.path_params[field.alias], {}, loc=("path", field.alias))
+        return cls(_INVALID if errors else value, errors)
 
 
 def _arguments(
-    planned: PlannedCall, request: Request, path: Sequence[object], results: Sequence[object], errors: _Errors
+    planned: PlannedCall, request: Request, path: Sequence[_PathPart], results: Sequence[object], errors: _Errors
 ) -> _Arguments | None:
     """Return the arguments of a call, without a body; None if some are invalid, whose errors are added."""
-    arguments: _Arguments = {name: path[number] for name, number in planned.path}
-    is_valid = _INVALID not in arguments.values()
-    for name, number in planned.needs:
-        if results[number] is _INVALID:
+    arguments: _Arguments = {}
+    is_valid = True
+    for name, index in planned.needs:
+        if results[index] is _INVALID:
             is_valid = False
         elif name is not None:
-            arguments[name] = results[number]
+            arguments[name] = results[index]
+    for name, index in planned.path:
+        part = path[index]
+        arguments[name] = part.value
+        if part.value is _INVALID:
+            is_valid = False
+            errors += part.errors
+            part.errors = ()
     for parameters in planned.parameters:
         found, wrong = parameters.read(request)
         arguments |= found
@@ -189,6 +212,17 @@ def _arguments(
     if planned.request_name is not None:
         arguments[planned.request_name] = request
     return arguments if is_valid else None
+
+
+def _has_plain_model(route: APIRoute) -> bool:
+    """Return whether answers are written with a model and its defaults."""
+    options = (
+        route.response_model_include, route.response_model_exclude, route.response_model_exclude_unset,
+        route.response_model_exclude_defaults, route.response_model_exclude_none, not route.response_model_by_alias,
+    )  # fmt: skip
+    return (
+        route.response_field is not None and isinstance(route.response_class, DefaultPlaceholder) and not any(options)
+    )
 
 
 def _dependants(dependant: Dependant) -> Iterator[Dependant]:

@@ -161,6 +161,15 @@ def pool_of(url: str, *, size: int = 1) -> Database:
     return Database(PoolOptions(url, size, 5.0))
 
 
+async def require_own_tenant(pool: Database) -> None:
+    """A new transaction has its own tenant."""
+    tenant = uuid4()
+    async with pool.transaction(TenantId(tenant), read_only=True) as tx:
+        row = await tx.fetchrow(_TENANT)
+        assert row is not None
+        assert row[0] == str(tenant)
+
+
 async def test_each_transaction_of_a_connection_has_its_own_tenant(database: TestDatabase) -> None:
     pool = pool_of(database.app, size=2)
     await pool.open()
@@ -182,20 +191,20 @@ async def test_each_transaction_of_a_connection_has_its_own_tenant(database: Tes
 async def test_a_read_only_transaction_has_ended_when_the_next_one_begins(database: TestDatabase) -> None:
     pool = pool_of(database.app)
     await pool.open()
-    seen: list[object] = []
-    for _ in range(3):
+    seen: list[tuple[int, object]] = []
+    for number in range(3):
         async with pool.transaction(TenantId(uuid4()), read_only=True) as tx:
             row = await tx.fetchrow("select pg_backend_pid(), pg_current_snapshot()::text, now()")
             assert row is not None
             seen.append((row[0], row[2]))
-            with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
-                await tx.execute("create temp table nothing (n int)")
-            # the failed statement has ended the transaction: its COMMIT rolls it back
+            if number == 0:  # the failed statement ends the transaction: its COMMIT rolls it back
+                with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+                    await tx.execute("create temp table nothing (n int)")
     assert len({pid for pid, _ in seen}) == 1
     assert len({now for _, now in seen}) == 3
     watcher = await connect(database.superuser)
-    state = await watcher.fetchval("select state from pg_stat_activity where pid = $1", seen[0][0])
-    assert state == "idle"
+    await pool.fetch_status("select 1")  # answered after the last COMMIT
+    assert await watcher.fetchval("select state from pg_stat_activity where pid = $1", seen[0][0]) == "idle"
     await watcher.close()
     await pool.close()
 
@@ -240,11 +249,7 @@ async def test_a_cancelled_transaction_leaves_a_connection_that_can_be_used(data
             await asyncio.sleep(delay_s)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            tenant = uuid4()
-            async with pool.transaction(TenantId(tenant), read_only=True) as tx:
-                row = await tx.fetchrow(_TENANT)
-                assert row is not None
-                assert row[0] == str(tenant)
+            await require_own_tenant(pool)
     await pool.close()
 
 
@@ -260,11 +265,25 @@ async def test_a_statement_that_was_interrupted_in_a_read_does_not_disturb_the_n
 
     for _ in range(10):
         await interrupted()
-        tenant = uuid4()
-        async with pool.transaction(TenantId(tenant), read_only=True) as tx:
-            row = await tx.fetchrow(_TENANT)
-            assert row is not None
-            assert row[0] == str(tenant)
+        await require_own_tenant(pool)
+    await pool.close()
+
+
+async def test_begin_is_waited_for_if_the_server_has_said_something_since_its_last_answer(
+    database: TestDatabase,
+) -> None:
+    pool = pool_of(database.app)
+    await pool.open()
+    await require_own_tenant(pool)
+    for said, begin in (("", "(begin)"), ("a part of a notice", "begin")):
+        pooled = pool._pool._idle[-1] if pool._pool else None  # noqa: SLF001
+        assert pooled is not None
+        await pool.fetch_status("select 1")  # the answer to the last COMMIT has been read
+        if said:
+            pooled.connection._filter._last_bytes = said.encode()[-6:]  # noqa: SLF001
+        with counted_statements() as sent:
+            await require_own_tenant(pool)
+        assert first_words(sent) == [begin, "select", "(commit)"]
     await pool.close()
 
 

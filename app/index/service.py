@@ -43,7 +43,7 @@ from app.index.schemas import (
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.ann_search import Space
 from app.index.search.removals import REMOVALS, Removal, apply_removal, delete_old_removals, removal_messages
-from app.index.search.resident import ResidentIndex
+from app.index.search.resident import LoadedScope, ResidentIndex
 from app.index.search.searcher import RankingT, Searcher
 from app.index.search.segment_search import SegmentQuery
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
@@ -61,6 +61,7 @@ __all__ = [
     "ChosenSpace",
     "EmbeddingSpaceRegistry",
     "EmbeddingSpaceRuntime",
+    "LoadedScope",
     "PreparedQuery",
     "SearchIndex",
     "Space",
@@ -418,19 +419,28 @@ class SearchIndex:
             runtime=runtime or self.spaces.current, ahead=ahead, settings=self._settings,
         )  # fmt: skip
 
+    async def load(
+        self, caller: Caller, tx: Transaction, *, scope: SearchScope, runtime: EmbeddingSpaceRuntime | None = None
+    ) -> LoadedScope | None:
+        """Bring the entries in scope into memory for a search that follows soon; None if they are not searched there.
+
+        What is committed after this is not found by that search. `runtime` is another space than the searched one.
+        """
+        return await self._searcher.load(tx, caller.tenant_id, (runtime or self.spaces.current).ann, scope)
+
     async def search(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int,
-        rank: Callable[[SearchResult], RankingT],
+        rank: Callable[[SearchResult], RankingT], loaded: LoadedScope | None = None,
     ) -> RankingT:  # fmt: skip
         """Rank the entries in scope by how well they match a query: all of them, if the scope fits into memory.
 
         Of a larger scope, candidates are compared: at least `min_candidates` by words, and as many by vector. `rank` is
-        called once, for many entries in a thread.
+        called once, for many entries in a thread. `loaded` is what `load` has returned for the same scope.
         """
         ann = (query.runtime or self.spaces.current).ann
         asked = SegmentQuery(_normalised(query.vector), query.words)
         pool = max(self._settings.recall_pool, min_candidates)
-        return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool, rank=rank)
+        return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool, rank=rank, loaded=loaded)
 
     def apply_removal(self, message: Message) -> None:
         """Remove the entries from memory that another process, or this one, has deleted."""

@@ -1,8 +1,9 @@
 """Search over turns, summaries, facts and memories.
 
-A query is embedded without the names of participants, and in no transaction. One transaction reads the participants.
-A query that seems to have no name is embedded meanwhile, if this costs no money; any other one afterwards. A second
-transaction compares the query with the entries in scope (`ranking` orders them) and reads the content of the hits.
+A query is embedded without the names of participants, and in no transaction. One transaction reads the participants
+and brings the entries in scope into memory. A query that seems to have no name is embedded meanwhile, if this costs no
+money; any other one afterwards. A second transaction compares the query with these entries (`ranking` orders them) and
+reads the content of the hits. So a search finds what was committed when it began, and nothing that is deleted.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Mode, SearchScope
-from app.index.service import EmbeddingSpaceRuntime, PreparedQuery, SearchIndex, VectorAhead
+from app.index.service import EmbeddingSpaceRuntime, LoadedScope, PreparedQuery, SearchIndex, VectorAhead
 from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
@@ -142,11 +143,14 @@ class RecallService:
         memories_only = set(request.kinds) == {EntryKind.MEMORY} and conversation_ids is None
         by_vector = request.mode is not Mode.TEXT
         with self.embed_ahead(request.query) if by_vector and runtime is None else nullcontext() as ahead:
-            participants = () if memories_only else await self._read_participants(caller, scope)
+            async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                participants = () if memories_only else await self._participants(caller, tx, scope)
+                with MeasuredStage(Stage.SEARCH, k=request.k):
+                    loaded = await self._index.load(caller, tx, scope=scope, runtime=runtime)
             prepared = await self._prepare(request.query, request.mode, participants, runtime, ahead)
         query = RankingQuery.of_request(request, prepared, participants, configuration)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found, hits, contents = await self._find_hits(caller, tx, query, scope)
+            found, hits, contents = await self._find_hits(caller, tx, query, scope, loaded)
             around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
         if found.ranking.found.vectors_dropped and conversation_ids:
             await self._conversations.vector_retention.use(caller, conversation_ids)
@@ -171,14 +175,16 @@ class RecallService:
         return None if evaluation.space is None else self._index.runtime(evaluation.space), configuration
 
     async def _find_hits(
-        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope
-    ) -> tuple[Ranked, Sequence[RankedCandidate], HitContents]:
-        """Search and read the hits; search again if a hit was deleted between the two steps."""
+        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope,
+        loaded: LoadedScope | None = None,
+    ) -> tuple[Ranked, Sequence[RankedCandidate], HitContents]:  # fmt: skip
+        """Search and read the hits; search again, in the scope as it is then, if a hit was deleted meanwhile."""
         tries = 0
         deleted_ids: set[UUID] = set()
         while True:
             tries += 1
-            found = await self._rank(caller, tx, query, scope)
+            found = await self._rank(caller, tx, query, scope, loaded)
+            loaded = None
             # The index still has entries of conversations that are being purged.
             deleted = found.ranking.found.find(list(deleted_ids)).values() if deleted_ids else ()
             ranked = found.ranking.best(query.k, without=deleted)
@@ -302,7 +308,8 @@ class RecallService:
         runtimes = (self._index.spaces.current, self._index.runtime(space_id))
         conversation_ids = None if request.conversation_id is None else [request.conversation_id]
         scope = SearchScope(kinds=[EntryKind.TURN, EntryKind.SUMMARY], conversation_ids=conversation_ids)
-        participants = await self._read_participants(caller, scope)
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            participants = await self._participants(caller, tx, scope)
         comparisons: list[ComparedQuery] = []
         for text in request.queries:
             rankings: list[list[ComparedHit]] = []
@@ -351,17 +358,16 @@ class RecallService:
         ]
         return Recalled(recalled[:k], list(found.degraded))
 
-    async def _read_participants(self, caller: Caller, scope: SearchScope) -> list[Participant]:
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            participants = await self._conversations.participants(
-                caller,
-                tx,
-                conversation_ids=scope.conversation_ids,
-                project=scope.project,
-                owner=scope.owner,
-                limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
-                max_people=_NAMED_PEOPLE,
-            )
+    async def _participants(self, caller: Caller, tx: Transaction, scope: SearchScope) -> list[Participant]:
+        participants = await self._conversations.participants(
+            caller,
+            tx,
+            conversation_ids=scope.conversation_ids,
+            project=scope.project,
+            owner=scope.owner,
+            limit=_NAMED_CONVERSATIONS if scope.conversation_ids is None else len(scope.conversation_ids),
+            max_people=_NAMED_PEOPLE,
+        )
         if scope.conversation_ids is not None and set(scope.conversation_ids) - set(participants):
             raise NotFound("not_found", "There is no such conversation.")
         return list({person.actor: person for group in participants.values() for person in group}.values())
@@ -386,12 +392,15 @@ class RecallService:
             ahead=ahead,
         )
 
-    async def _rank(self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope) -> Ranked:
+    async def _rank(
+        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope,
+        loaded: LoadedScope | None = None,
+    ) -> Ranked:  # fmt: skip
         with MeasuredStage(Stage.SEARCH, k=query.k):
-            return await self._search_and_rank(caller, tx, query, scope)
+            return await self._search_and_rank(caller, tx, query, scope, loaded)
 
     async def _search_and_rank(
-        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope
+        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope, loaded: LoadedScope | None
     ) -> Ranked:
         prepared = query.prepared
         order = partial(
@@ -406,7 +415,7 @@ class RecallService:
             weights=replace(RankingWeights(), **query.configuration),
         )
         ranking = await self._index.search(
-            caller, tx, scope=scope, query=prepared, min_candidates=query.k,
+            caller, tx, scope=scope, query=prepared, min_candidates=query.k, loaded=loaded,
             rank=lambda found: order(found, intent=read_intent(query.text, query.participants, found.language)),
         )  # fmt: skip
         degraded = [prepared.degraded] if prepared.degraded else []

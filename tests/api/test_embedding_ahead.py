@@ -91,6 +91,34 @@ async def test_a_query_that_names_a_participant_after_all_is_embedded_again_in_n
     assert embedded == []
 
 
+async def test_what_is_erased_revised_or_appended_while_a_query_is_embedded(
+    service: Service, client: Client, monkeypatch: Any
+) -> None:
+    embedder = service.container.embedder
+    assert embedder is not None
+    conversation = await client.conversation()
+    texts = ("the parrot eats grapes", "the parrot eats walnuts", "the parrot eats melons")
+    erased, revised, _ = [turn["id"] for turn in (await client.append(conversation, *texts))["turns"]]
+    path = f"/v1/conversations/{conversation}/turns"
+    embed, is_open = embedder.embed, asyncio.Event()
+
+    async def changing(texts: Any, **given: Any) -> Any:
+        vectors = await embed(texts, **given)
+        if given["purpose"] == "query" and not is_open.is_set():
+            is_open.set()
+            assert (await client.delete(path, params={"ids": erased})).status_code == 200
+            change = {"content": "the parrot eats seeds"}
+            assert (await client.post(f"{path}/{revised}/revisions", json=change)).status_code == 201
+            await client.append(conversation, "the parrot eats apples")
+        return vectors
+
+    monkeypatch.setattr(embedder, "embed", changing)
+    for mode in ("hybrid", "vector"):
+        found = {hit["text"] for hit in await client.recall(conversation, "parrot eats", mode=mode)}
+        assert found == {"the parrot eats melons", "the parrot eats seeds", "the parrot eats apples"}
+        assert is_open.is_set()
+
+
 async def test_a_query_that_names_a_participant_after_all_is_searched_by_words_if_the_second_embedding_fails(
     service: Service, client: Client, monkeypatch: Any
 ) -> None:

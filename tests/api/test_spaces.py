@@ -311,7 +311,7 @@ async def test_without_a_move_nothing_costs_more_and_during_one_an_append_costs_
 ) -> None:
     one, _ = pair
     # with what was appended since the last one
-    recalled = ["(begin)", "select", "(commit)", "(begin)", "select", "select", "select", "(commit)"]
+    recalled = ["(begin)", "select", "select", "select", "(commit)", "(begin)", "select", "(commit)"]
     async with stored(one, 2) as (client, talk), operating(one, client) as operator:
         for due in ([], ["insert into jobs"]):
             for _ in range(2):

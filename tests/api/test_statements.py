@@ -100,7 +100,7 @@ async def test_recall_takes_three_round_trips_and_one_search(client: Client, war
         for mode in ("hybrid", "text", "vector"):
             with counted_statements() as sent:
                 await client.recall(scope, "parrot", mode=mode)
-            assert first_words(sent) == [*READ, "(begin)", "select", "select", "(commit)"]
+            assert first_words(sent) == ["(begin)", "select", "select", "(commit)", *READ]
 
 
 async def test_recall_for_a_query_that_names_someone_takes_as_many(client: Client, warm: str) -> None:
@@ -108,7 +108,7 @@ async def test_recall_for_a_query_that_names_someone_takes_as_many(client: Clien
     for mode in ("hybrid", "text"):
         with counted_statements() as sent:
             await client.recall(warm, "the parrot of Ann", mode=mode)
-        assert first_words(sent) == [*READ, "(begin)", "select", "select", "(commit)"]
+        assert first_words(sent) == ["(begin)", "select", "select", "(commit)", *READ]
 
 
 async def test_a_page_of_a_history_takes_two_round_trips_and_a_poll_without_news_one(client: Client, warm: str) -> None:
@@ -454,13 +454,13 @@ async def test_a_search_in_memory_asks_only_what_changed(client: Client) -> None
     await client.recall(conversation, "violin")
     with counted_statements() as sent:
         await client.recall(conversation, "violin")
-    asked = ["pg_current_snapshot", "turns t", "(commit)"]
+    asked = ["pg_current_snapshot", "(commit)", "(begin", "turns t", "(commit)"]
     searching = sent[-len(asked) :]
     assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching
     await client.append(conversation, "my piano teacher is Bob")
     with counted_statements() as sent:
         await client.recall(conversation, "piano")
-    asked = ["pg_current_snapshot", "vector_send", "turns t", "(commit)"]
+    asked = ["pg_current_snapshot", "vector_send", "(commit)", "(begin", "turns t", "(commit)"]
     searching = sent[-len(asked) :]
     assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching
 

@@ -65,11 +65,15 @@ _EntrySelector: TypeAlias = Callable[[Segment], EntryIds]
 
 @dataclass(frozen=True, slots=True)
 class LoadedScope:
-    """The entries of a segment, as they were in a search's transaction, at the time `now` (microseconds)."""
+    """The entries of a segment, as they were in a search's transaction, at the time `now` (microseconds).
+
+    `space_id` is the embedding space of their vectors.
+    """
 
     scope: SegmentScope
     view: SegmentView
     now: int
+    space_id: int
 
 
 @dataclass(slots=True)
@@ -158,7 +162,7 @@ class ResidentIndex:
                 cached.pending.clear()
                 self._count_bytes(key, cached)
         self._evict_surplus(key)
-        return None if loaded is None or view is None else LoadedScope(scope, view, loaded[1].now)
+        return None if loaded is None or view is None else LoadedScope(scope, view, loaded[1].now, space.id)
 
     def _find_or_add(self, key: _SegmentKey) -> _CachedSegment:
         cached = self._cached.get(key)

@@ -34,25 +34,32 @@ class Searcher:
         self._resident = resident
         self._weights = WordWeights()
 
+    async def load(
+        self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope
+    ) -> LoadedScope | None:
+        """Return the entries of a scope as they are now; None if they are searched by the database's indexes."""
+        wanted = segment_scope(scope)
+        if wanted.column == "tenant" and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
+            wanted = segment_scope(scope, by_project=True)
+            if wanted.column == "tenant":
+                return None
+        return await self._resident.load(tx, tenant_id, wanted, ann.space, max_entries=ann.exact_entries)
+
     async def search(
         self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope, query: SegmentQuery,
-        *, pool: int, rank: Callable[[SearchResult], RankingT],
+        *, pool: int, rank: Callable[[SearchResult], RankingT], loaded: LoadedScope | None = None,
     ) -> RankingT:  # fmt: skip
         """Rank the entries in scope by how well they match. `pool`: candidates of each way, if indexes are used.
 
-        `rank` is called once, for many entries in a thread.
+        `rank` is called once, for many entries in a thread. `loaded`: the scope, if `load` has returned it already.
         """
-        wanted, loaded = segment_scope(scope), None
-        is_wide = wanted.column == "tenant" and ann.needs_ann(await ann.read_counts(tx, tenant_id))
-        if is_wide:
-            wanted = segment_scope(scope, by_project=True)
-        if not is_wide or wanted.column != "tenant":
-            loaded = await self._resident.load(tx, tenant_id, wanted, ann.space, max_entries=ann.exact_entries)
+        if loaded is None or loaded.space_id != ann.space.id:  # the searched space may have changed since then
+            loaded = await self.load(tx, tenant_id, ann, scope)
         if loaded is None:
             return rank(await self._search_large(tx, tenant_id, ann, scope, query, pool=pool))
         allowed = None
         if scope.metadata is not None:
-            allowed = await segment_store.list_in_scope(tx, tenant_id, wanted, metadata=scope.metadata)
+            allowed = await segment_store.list_in_scope(tx, tenant_id, loaded.scope, metadata=scope.metadata)
 
         def search_and_rank() -> RankingT:
             return rank(self._search_loaded(loaded, scope, query, allowed))

@@ -400,9 +400,9 @@ class SearchIndex:
             return nullcontext()
         return VectorAhead(embedder, text)
 
-    def is_free_to_embed(self, runtime: EmbeddingSpaceRuntime | None = None) -> bool:
+    def is_free_to_embed(self) -> bool:
         """Return whether queries are embedded without a call that could cost money: in the process, or not at all."""
-        embedder = (runtime or self.spaces.current).embedder
+        embedder = self.spaces.current.embedder
         return embedder is None or embedder.space.provider == IN_PROCESS
 
     async def prepare_query(

@@ -26,8 +26,8 @@ def message(kind: bytes, body: bytes = b"") -> bytes:
     return kind + pack("!I", len(body) + 4) + body
 
 
-BEGUN = message(b"C", b"BEGIN\0") + message(b"C", b"SET\0") + message(b"Z", b"T")
-ENDED = message(b"C", b"COMMIT\0") + message(b"Z", b"I")
+BEGIN_ANSWER = message(b"C", b"BEGIN\0") + message(b"C", b"SET\0") + message(b"Z", b"T")
+COMMIT_ANSWER = message(b"C", b"COMMIT\0") + message(b"Z", b"I")
 SETTING = message(b"S", b"TimeZone\0UTC\0")
 ROW = message(b"2") + message(b"D", b"Z" * 40) + message(b"C", b"SELECT 1\0") + message(b"Z", b"T")
 
@@ -57,7 +57,12 @@ def filtered(side: _Side, data: bytes, *, expected: int, size: int) -> _AnswerFi
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 26, 1000])
 def test_the_driver_reads_only_the_answers_to_its_own_statements(size: int) -> None:
-    for before, expected in ((b"", 0), (BEGUN, 1), (ENDED + BEGUN, 2), (ENDED + BEGUN + ENDED + BEGUN, 4)):
+    for before, expected in (
+        (b"", 0),
+        (BEGIN_ANSWER, 1),
+        (COMMIT_ANSWER + BEGIN_ANSWER, 2),
+        (COMMIT_ANSWER + BEGIN_ANSWER + COMMIT_ANSWER + BEGIN_ANSWER, 4),
+    ):
         side = _Side()
         answers = filtered(side, before + ROW + SETTING + ROW, expected=expected, size=size)
         assert (side.received, answers.expected, side.is_aborted) == (ROW + SETTING + ROW, 0, False)
@@ -66,7 +71,7 @@ def test_the_driver_reads_only_the_answers_to_its_own_statements(size: int) -> N
 @pytest.mark.parametrize("size", [1, 4, 1000])
 def test_settings_and_notices_among_other_answers_reach_the_driver(size: int) -> None:
     side, notice = _Side(), message(b"N", b"SWARNING\0M?\0\0")
-    filtered(side, SETTING + BEGUN[:11] + notice + BEGUN[11:] + ROW, expected=1, size=size)
+    filtered(side, SETTING + BEGIN_ANSWER[:11] + notice + BEGIN_ANSWER[11:] + ROW, expected=1, size=size)
     assert side.received == SETTING + notice + ROW
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
-from app.core.database.pipeline import PipelinedConnection
+from app.core.database.pipeline import FilteringLoop, PipelinedConnection
 from app.core.errors import Busy, Unavailable
 
 _DEFAULT_PORT: Final = 5432
@@ -60,7 +60,7 @@ async def connect(
     """
     servers = find_servers(url)
     if not servers[1:]:
-        return await asyncpg.connect(url, timeout=timeout_s, connection_class=PipelinedConnection, **options)
+        return await asyncpg.connect(url, timeout=timeout_s, loop=FilteringLoop(), connection_class=PipelinedConnection, **options)
     target = SessionAttribute.standby if to_standby else SessionAttribute.read_write
     if "target_session_attrs" in parse_qs(urlsplit(url).query):
         target = None
@@ -72,7 +72,7 @@ async def connect(
         try:
             connection = await asyncpg.connect(
                 url, host=host, port=port, timeout=timeout_s / len(servers), target_session_attrs=target,
-                connection_class=PipelinedConnection, **options,
+                loop=FilteringLoop(), connection_class=PipelinedConnection, **options,
             )  # fmt: skip
         except _NOT_USABLE as error:
             failure = error

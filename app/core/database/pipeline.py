@@ -1,16 +1,19 @@
 """A connection of asyncpg that can send statements without waiting for their answers.
 
 The driver waits for the answer to each message before it sends the next one. But BEGIN, and the COMMIT of a transaction
-that has changed nothing, return nothing that a caller needs. They are sent directly, and their answers are taken out of
-what the server sends before the driver reads it: the server answers in the order of the messages.
+that has changed nothing, return nothing that a caller needs. They are sent with the next message, and their answers are
+taken out of what the server sends before the driver reads it: the server answers in the order of the messages.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import asyncpg
+from asyncpg.protocol import Protocol as Driver
 
+from app.core.held_writes import HeldWrites
 from app.core.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -32,9 +35,9 @@ _READY_HEAD: Final = b"Z\0\0\0\5"
 class _AnswerFilter(asyncio.Protocol):
     """Gives the driver what the server sends, without the answers to what the driver has not sent."""
 
-    def __init__(self, driver: asyncio.Protocol, transport: asyncio.Transport) -> None:
-        self._driver = driver
-        self.transport = transport
+    def __init__(self, driver: asyncio.Protocol, transport: HeldWrites | None = None) -> None:
+        self.driver = driver
+        self.transport = cast("HeldWrites", transport)  # None until there is a connection
         self._rest = b""
         self._last_bytes = _READY_HEAD + b"I"
         """The last bytes for the driver: at first, the end of what it has read when it connected."""
@@ -46,6 +49,11 @@ class _AnswerFilter(asyncio.Protocol):
     def is_between_answers(self) -> bool:
         """Return whether the next byte of the server begins a message. False also after a setting or a notice."""
         return self.expected > 0 or self._last_bytes.startswith(_READY_HEAD)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Let the driver write to a transport that can hold what is sent without waiting."""
+        self.transport = HeldWrites(cast("asyncio.Transport", transport))
+        self.driver.connection_made(self.transport)
 
     def data_received(self, data: bytes) -> None:
         """Take the expected answers out of some bytes, and pass the others on."""
@@ -69,7 +77,7 @@ class _AnswerFilter(asyncio.Protocol):
                 self.transport.abort()
                 return
             elif kind in _AT_ANY_TIME:
-                self._driver.data_received(data[at:end])
+                self.driver.data_received(data[at:end])
             at = end
         self._rest, rest = (data[at:], b"") if self.expected else (b"", data[at:])
         if rest:
@@ -77,23 +85,23 @@ class _AnswerFilter(asyncio.Protocol):
 
     def _pass_on(self, data: bytes) -> None:
         self._last_bytes = (data if len(data) >= len(self._last_bytes) else self._last_bytes + data)[-6:]
-        self._driver.data_received(data)
+        self.driver.data_received(data)
 
     def eof_received(self) -> bool | None:
         """Pass the end of the stream on."""
-        return self._driver.eof_received()
+        return self.driver.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass the end of the connection on."""
-        self._driver.connection_lost(exc)
+        self.driver.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Pass on that much waits to be sent."""
-        self._driver.pause_writing()
+        self.driver.pause_writing()
 
     def resume_writing(self) -> None:
         """Pass on that most has been sent."""
-        self._driver.resume_writing()
+        self.driver.resume_writing()
 
 
 def _error_code(fields: bytes) -> str:
@@ -101,16 +109,65 @@ def _error_code(fields: bytes) -> str:
     return next((field[1:].decode("ascii", "replace") for field in fields.split(b"\0") if field[:1] == b"C"), "")
 
 
+class FilteringLoop:
+    """The running event loop, as the driver uses it to connect: the filter is between its sockets and the driver."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        # used for every statement
+        self.create_future = self.loop.create_future
+        self.call_later = self.loop.call_later
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    async def create_connection(self, factory: "_Factory", *where: Any, **options: Any) -> "_Connected":
+        """Connect to a host and a port."""
+        return await self._connect(self.loop.create_connection, factory, *where, **options)
+
+    async def create_unix_connection(self, factory: "_Factory", *where: Any) -> "_Connected":
+        """Connect to a socket in a folder."""
+        return await self._connect(self.loop.create_unix_connection, factory, *where)
+
+    async def _connect(
+        self, connect: Callable[..., Awaitable["_Connected"]], factory: "_Factory", *where: Any, **options: Any
+    ) -> "_Connected":
+        def make() -> asyncio.BaseProtocol:
+            made = factory()
+            # to ask for TLS, the driver has another protocol first
+            return _AnswerFilter(cast("asyncio.Protocol", made)) if isinstance(made, Driver) else made
+
+        transport, protocol = await connect(make, *where, **options)
+        if isinstance(protocol, _AnswerFilter):
+            return protocol.transport, protocol.driver
+        return HeldWrites(cast("asyncio.Transport", transport)), protocol
+
+    async def start_tls(self, transport: HeldWrites, *rest: Any, **options: Any) -> HeldWrites | None:
+        """Begin TLS on a connection."""
+        made = await self.loop.start_tls(transport.below, *rest, **options)
+        return None if made is None else HeldWrites(made)
+
+
+_Factory = Callable[[], asyncio.BaseProtocol]
+_Connected = tuple[asyncio.BaseTransport, asyncio.BaseProtocol]
+
+
 class PipelinedConnection(_Connection):
-    """A connection of asyncpg that also sends statements without waiting for their answers."""
+    """A connection of asyncpg that also sends statements without waiting for their answers.
+
+    It is made with a `FilteringLoop`.
+    """
 
     __slots__ = ("_filter",)
 
-    def __init__(self, protocol: Any, transport: asyncio.Transport, *rest: Any) -> None:
-        """Put the filter between transport and driver. The arguments are those of asyncpg."""
-        super().__init__(protocol, transport, *rest)
-        self._filter = _AnswerFilter(protocol, transport)
-        transport.set_protocol(self._filter)
+    def __init__(self, protocol: Any, transport: HeldWrites, loop: FilteringLoop, *rest: Any) -> None:
+        """Find the filter, or put it between transport and driver. The arguments are those of asyncpg."""
+        super().__init__(protocol, transport, loop.loop, *rest)
+        found = transport.get_protocol()
+        if not isinstance(found, _AnswerFilter):
+            found = _AnswerFilter(protocol, transport)
+            transport.set_protocol(found)
+        self._filter = found
 
     @property
     def can_send(self) -> bool:
@@ -118,7 +175,7 @@ class PipelinedConnection(_Connection):
         return self._filter.is_between_answers
 
     def send(self, sql: str) -> None:
-        """Send statements that have no arguments and return nothing, before the next ones of the driver.
+        """Send statements that have no arguments and return nothing, with the next one of the driver or soon.
 
         Only while `can_send`, and if no statement of the driver was interrupted. If the server refuses them, the
         connection is closed, and the driver's next statement raises; but the server may have run it by then. Raises
@@ -129,4 +186,4 @@ class PipelinedConnection(_Connection):
             raise asyncpg.InterfaceError("the connection is closed")
         text = sql.encode()
         self._filter.expected += 1
-        transport.write(b"Q" + _LENGTH.pack(len(text) + 5) + text + b"\0")
+        transport.hold(b"Q" + _LENGTH.pack(len(text) + 5) + text + b"\0")

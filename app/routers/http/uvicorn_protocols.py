@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import ClassVar, Final, Protocol
 
+from typing_extensions import Buffer
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import SecurityError
 from websockets.frames import Frame
 
 from app.core.error_codes import ERROR_CODES
+from app.core.held_writes import HeldWrites
 
 MAX_HEAD_BYTES: Final = 64 * 2**10
 HEAD_TIMEOUT_S: Final = 30.0
@@ -34,6 +36,7 @@ MAX_FRAGMENTS: Final = 4096
 NOT_READ: Final = 4408
 _CLOSE_S: Final = 2.0
 
+_HEAD_START: Final = b"HTTP/1.1 "
 _HEAD_END: Final = b"\r\n\r\n"
 
 
@@ -138,6 +141,19 @@ class _WatchedWriting(asyncio.Protocol):
             self._guard.stop()
 
 
+class _Answers(HeldWrites):
+    """A transport that sends the head of an answer with what follows it: uvicorn writes them one after the other."""
+
+    __slots__ = ()
+
+    def write(self, data: Buffer) -> None:
+        """Send a part of an answer, or hold it if it is a head."""
+        if isinstance(data, bytes) and data.startswith(_HEAD_START):
+            self.hold(data)
+        else:
+            super().write(data)
+
+
 class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
     """A protocol that closes a connection whose head is too large or slow, whose body never ends, or that is not read.
 
@@ -161,6 +177,7 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         """Start the timer of the first head."""
         super().connection_made(transport)  # pyright: ignore[reportArgumentType]
         self._guard = StallGuard(self.loop, self.transport, self.stall_s, self.transport.abort)
+        self._answers = _Answers(self.transport)
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -193,7 +210,7 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._start_clock()
         super().on_message_begin()
-        self.scope["extensions"] = {CUT_EXTENSION: {"close": self.transport.close}}
+        self.scope["extensions"] = {CUT_EXTENSION: {"close": self._answers.close}}
 
     def on_headers_complete(self) -> None:
         """Stop counting the head, and start the timer of the body."""
@@ -202,6 +219,7 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         refusal = self._refusal()
         if refusal is None:
             super().on_headers_complete()
+            self.cycle.transport = self._answers
             return
         self._is_refused = True
         self.server_state.total_requests += 1

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from app.core.errors import Forbidden
 from app.main import create_app
@@ -34,6 +34,31 @@ class Body(BaseModel):
 
 class Answer(BaseModel):
     seen: dict[str, Any]
+
+
+class Filters(BaseModel):
+    """All parameters of a query, in one model."""
+
+    since: Annotated[int, Query(ge=0)]
+    until: int | None = None
+    order: Order = Order.NEWEST
+    names: Annotated[list[str] | None, Query(max_length=3)] = None
+    only: Annotated[bool, Query(description="Only these.")] = False
+
+
+class StrictFilters(Filters, extra="forbid"):
+    pass
+
+
+class CheckedFilters(Filters):
+    @model_validator(mode="before")
+    @classmethod
+    def _count(cls, given: Any) -> Any:
+        return given | {"until": len(given)}
+
+
+class NamedFilters(Filters):
+    last: Annotated[int, Query(alias="Last")] = 0
 
 
 def _even(value: int) -> int:
@@ -108,6 +133,22 @@ def made(route_class: type[StrictJsonRoute]) -> FastAPI:
     async def raw(body: Body) -> Answer | Response:
         return Response(body.text, status_code=203, headers={"X-Raw": "yes"}, media_type="text/plain")
 
+    @router.get("/list/plain")
+    async def list_plain(filters: Annotated[Filters, Query()]) -> Answer:
+        return Answer(seen=filters.model_dump())
+
+    @router.get("/list/strict")
+    async def list_strict(filters: Annotated[StrictFilters, Query()]) -> Answer:
+        return Answer(seen=filters.model_dump())
+
+    @router.get("/list/checked")
+    async def list_checked(filters: Annotated[CheckedFilters, Query()]) -> Answer:
+        return Answer(seen=filters.model_dump())
+
+    @router.get("/list/named")
+    async def list_named(filters: Annotated[NamedFilters, Query()]) -> Answer:
+        return Answer(seen=filters.model_dump())
+
     app = FastAPI()
     install_problem_handlers(app)
     app.state.settings = Settings()
@@ -148,7 +189,7 @@ async def compared(both: tuple[httpx.AsyncClient, httpx.AsyncClient], **call: An
 
 async def test_the_routes_of_the_test_have_plans() -> None:
     routes = [route for route in made(StrictJsonRoute).router.routes if isinstance(route, StrictJsonRoute)]
-    assert len(routes) == 6
+    assert len(routes) == 10
     assert all(EndpointPlan.of(route) is not None for route in routes)
 
 
@@ -160,6 +201,21 @@ async def test_path_query_and_headers(both: Any, path: str, query: str, headers:
     if answer.status_code == 200:
         assert answer.json()["seen"]["calls"] == ["base"]
         assert answer.json()["seen"]["ids"][-1:] == [0]
+
+
+@pytest.mark.parametrize("kind", ["plain", "strict", "checked", "named"])
+async def test_a_model_of_the_query(both: Any, kind: str) -> None:
+    values = {
+        "since": ["0", "-1", "", "x", "3"], "until": ["", "9", "null"], "order": ["newest", "no", ""],
+        "names": ["", "a", "b"], "only": ["true", "1", "maybe", ""], "x": ["1"], "Last": ["2"], "last": ["3"],
+    }  # fmt: skip
+    chance, statuses = random.Random(kind), set[int]()  # noqa: S311 - a fixed sequence
+    for _ in range(300):
+        given = [(name, chance.choice(values[name])) for name in chance.choices(list(values), k=chance.randrange(5))]
+        given += [("since", "1")] * chance.randrange(2)
+        answer = await compared(both, method="GET", url=f"/list/{kind}", params=given)
+        statuses.add(answer.status_code)
+    assert statuses == {200, 422}
 
 
 async def test_a_default_value_is_not_shared_by_requests(both: Any) -> None:

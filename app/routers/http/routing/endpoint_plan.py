@@ -12,13 +12,16 @@ from inspect import iscoroutinefunction
 from typing import Any, Final, NamedTuple, Self, cast
 
 from fastapi import Request, Response, params
+from fastapi._compat import field_annotation_is_sequence
 from fastapi.datastructures import DefaultPlaceholder
 from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import request_body_to_args, request_params_to_args
 from fastapi.exceptions import RequestValidationError, ResponseValidationError
 from fastapi.routing import APIRoute
 from fastapi.utils import is_body_allowed_for_status_code
+from pydantic import BaseModel, Json
 from pydantic_core import PydanticUndefined
+from starlette.datastructures import QueryParams
 
 NO_BODY: Final[object] = PydanticUndefined
 """The body of a request without one, as FastAPI names it."""
@@ -38,15 +41,47 @@ _Arguments = dict[str, Any]
 _Errors = list[Any]
 
 
+class _QueryModel(NamedTuple):
+    """A model that has all parameters of a query as its fields: their names, and whether they may be repeated."""
+
+    field: Any
+    parameters: Sequence[tuple[str, bool]]
+
+    @classmethod
+    def of(cls, fields: Sequence[Any]) -> Self | None:
+        """Return the model among the fields of FastAPI; None if it is one of those that only FastAPI can read.
+
+        These are models with other names for a field, or with rules for parameters that they do not have.
+        """
+        field = fields[0]
+        model = field.field_info.annotation
+        if len(fields) > 1 or not (isinstance(model, type) and issubclass(model, BaseModel)):
+            return None
+        if model.model_config or model.__pydantic_decorators__.model_validators:
+            return None
+        own = model.model_fields
+        if any(one.alias or one.validation_alias or Json in map(type, one.metadata) for one in own.values()):
+            return None
+        return cls(field, [(name, field_annotation_is_sequence(one.annotation)) for name, one in own.items()])
+
+    def read(self, given: QueryParams) -> tuple[_Arguments, _Errors]:
+        """Return the model as an argument, or its errors."""
+        found = {name: given.getlist(name) if is_list else given.get(name) for name, is_list in self.parameters}
+        given_values = {name: value for name, value in found.items() if value is not None and value != []}
+        value, errors = self.field.validate(given_values, {}, loc=("query",))
+        return ({}, errors) if errors else ({self.field.name: value}, [])
+
+
 class _Parameters:
     """The parameters of one function in the query or in the headers of a request."""
 
-    __slots__ = ("_defaults", "_fields", "_is_query", "_names")
+    __slots__ = ("_defaults", "_fields", "_is_query", "_model", "_names")
 
     def __init__(self, fields: Sequence[Any], *, is_query: bool) -> None:
         """`fields` are those of FastAPI."""
         self._fields = fields
         self._is_query = is_query
+        self._model = _QueryModel.of(fields) if is_query else None
         self._names = frozenset(
             name.lower().encode() for field in fields for name in (field.alias, field.validation_alias) if name
         )
@@ -61,6 +96,8 @@ class _Parameters:
         if self._is_query:
             if self._defaults is not None and not request.scope["query_string"]:
                 return self._defaults, []
+            if self._model is not None:
+                return self._model.read(request.query_params)
             return request_params_to_args(self._fields, request.query_params)
         if self._defaults is not None and not any(name in self._names for name, _ in request.scope["headers"]):
             return self._defaults, []

@@ -1,7 +1,7 @@
 """A query, analysed and embedded. The embedding may run while the scope of the query is still being read."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -75,9 +75,10 @@ async def prepare_query(
     names: Sequence[str],
     runtime: EmbeddingSpaceRuntime,
     ahead: VectorAhead | None,
+    meanwhile: Callable[[QueryText], Awaitable[None]] | None,
     settings: IndexSettings,
 ) -> PreparedQuery:
-    """Prepare a query: see `SearchIndex.prepare_query`."""
+    """Prepare a query: see `SearchIndex.prepare_query`. `meanwhile` is called while a text is embedded `ahead`."""
     # the work grows with the entries in scope times the words of the query
     max_words = settings.max_query_lexemes if by_words else 0
     words = QueryText(text, names, Analyser(settings.forced_language).detect(text), max_words)
@@ -91,6 +92,8 @@ async def prepare_query(
         if ahead is None:
             vectors = await runtime.embedder.embed([vector_text], purpose="query")
         else:
+            if meanwhile is not None:
+                await meanwhile(words)
             vectors = await ahead.embed(runtime.embedder, vector_text)
     except AppError as error:
         if not by_words:

@@ -43,8 +43,8 @@ from app.index.schemas import (
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.ann_search import Space
 from app.index.search.removals import REMOVALS, Removal, apply_removal, delete_old_removals, removal_messages
-from app.index.search.resident import LoadedScope, ResidentIndex
-from app.index.search.searcher import RankingT, Searcher
+from app.index.search.resident import ResidentIndex
+from app.index.search.searcher import LoadedSearch, RankingT, Searcher
 from app.index.search.segment_search import SegmentQuery
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.write import removal_store, store
@@ -61,7 +61,7 @@ __all__ = [
     "ChosenSpace",
     "EmbeddingSpaceRegistry",
     "EmbeddingSpaceRuntime",
-    "LoadedScope",
+    "LoadedSearch",
     "PreparedQuery",
     "SearchIndex",
     "Space",
@@ -408,20 +408,23 @@ class SearchIndex:
     async def prepare_query(
         self, text: str, *, vector_text: str, by_words: bool, by_vector: bool, names: Sequence[str] = (),
         runtime: EmbeddingSpaceRuntime | None = None, ahead: VectorAhead | None = None,
+        loaded: LoadedSearch | None = None,
     ) -> PreparedQuery:  # fmt: skip
         """Analyse `text`, and embed `vector_text` (`text` without participants' `names`), outside any transaction.
 
-        `runtime` is another space than the searched one, `ahead` a running embedding. A text in a script that
-        the model does not read is searched by words alone. Raises the embedder's errors only if words are not searched.
+        `runtime` is another space than the searched one, `ahead` a running embedding; during it, the words of the query
+        are found in the `loaded` scope. A text in a script that the model does not read is searched by words alone.
+        Raises the embedder's errors only if words are not searched.
         """
+        meanwhile = None if loaded is None else partial(self._searcher.match_words, loaded)
         return await prepare_query(
             text, vector_text=vector_text, by_words=by_words, by_vector=by_vector, names=names,
-            runtime=runtime or self.spaces.current, ahead=ahead, settings=self._settings,
+            runtime=runtime or self.spaces.current, ahead=ahead, meanwhile=meanwhile, settings=self._settings,
         )  # fmt: skip
 
     async def load(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, runtime: EmbeddingSpaceRuntime | None = None
-    ) -> LoadedScope | None:
+    ) -> LoadedSearch | None:
         """Bring the entries in scope into memory for a search that follows soon; None if they are not searched there.
 
         What is committed after this is not found by that search. `runtime` is another space than the searched one.
@@ -430,7 +433,7 @@ class SearchIndex:
 
     async def search(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int,
-        rank: Callable[[SearchResult], RankingT], loaded: LoadedScope | None = None,
+        rank: Callable[[SearchResult], RankingT], loaded: LoadedSearch | None = None,
     ) -> RankingT:  # fmt: skip
         """Rank the entries in scope by how well they match a query: all of them, if the scope fits into memory.
 

@@ -27,7 +27,7 @@ from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Mode, SearchScope
-from app.index.service import EmbeddingSpaceRuntime, LoadedScope, PreparedQuery, SearchIndex, VectorAhead
+from app.index.service import EmbeddingSpaceRuntime, LoadedSearch, PreparedQuery, SearchIndex, VectorAhead
 from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
@@ -147,7 +147,7 @@ class RecallService:
                 participants = () if memories_only else await self._participants(caller, tx, scope)
                 with MeasuredStage(Stage.SEARCH, k=request.k):
                     loaded = await self._index.load(caller, tx, scope=scope, runtime=runtime)
-            prepared = await self._prepare(request.query, request.mode, participants, runtime, ahead)
+            prepared = await self._prepare(request.query, request.mode, participants, runtime, ahead, loaded)
         query = RankingQuery.of_request(request, prepared, participants, configuration)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found, hits, contents = await self._find_hits(caller, tx, query, scope, loaded)
@@ -176,7 +176,7 @@ class RecallService:
 
     async def _find_hits(
         self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope,
-        loaded: LoadedScope | None = None,
+        loaded: LoadedSearch | None = None,
     ) -> tuple[Ranked, Sequence[RankedCandidate], HitContents]:  # fmt: skip
         """Search and read the hits; search again, in the scope as it is then, if a hit was deleted meanwhile."""
         tries = 0
@@ -379,6 +379,7 @@ class RecallService:
         participants: Sequence[Participant],
         runtime: EmbeddingSpaceRuntime | None = None,
         ahead: VectorAhead | None = None,
+        loaded: LoadedSearch | None = None,
     ) -> PreparedQuery:
         by_words, by_vector = mode is not Mode.VECTOR, mode is not Mode.TEXT
         vector_text = remove_names(text, participants)
@@ -390,17 +391,18 @@ class RecallService:
             names=name_texts(participants),
             runtime=runtime,
             ahead=ahead,
+            loaded=loaded,
         )
 
     async def _rank(
         self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope,
-        loaded: LoadedScope | None = None,
+        loaded: LoadedSearch | None = None,
     ) -> Ranked:  # fmt: skip
         with MeasuredStage(Stage.SEARCH, k=query.k):
             return await self._search_and_rank(caller, tx, query, scope, loaded)
 
     async def _search_and_rank(
-        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope, loaded: LoadedScope | None
+        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope, loaded: LoadedSearch | None
     ) -> Ranked:
         prepared = query.prepared
         order = partial(

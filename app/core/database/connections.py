@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
-from app.core.database.pipeline import FilteringLoop, PipelinedConnection
+from app.core.database import pipeline
+from app.core.database.pipeline import PipelinedConnection
 from app.core.errors import Busy, Unavailable
 
 _DEFAULT_PORT: Final = 5432
@@ -60,7 +61,7 @@ async def connect(
     """
     servers = find_servers(url)
     if not servers[1:]:
-        return await asyncpg.connect(url, timeout=timeout_s, loop=FilteringLoop(), connection_class=PipelinedConnection, **options)
+        return await pipeline.connect(url, timeout=timeout_s, **options)
     target = SessionAttribute.standby if to_standby else SessionAttribute.read_write
     if "target_session_attrs" in parse_qs(urlsplit(url).query):
         target = None
@@ -70,10 +71,9 @@ async def connect(
     for place in (first, *(place for place in range(len(servers)) if place != first)):
         host, port = servers[place]
         try:
-            connection = await asyncpg.connect(
-                url, host=host, port=port, timeout=timeout_s / len(servers), target_session_attrs=target,
-                loop=FilteringLoop(), connection_class=PipelinedConnection, **options,
-            )  # fmt: skip
+            connection = await pipeline.connect(
+                url, host=host, port=port, timeout=timeout_s / len(servers), target_session_attrs=target, **options
+            )
         except _NOT_USABLE as error:
             failure = error
         else:

@@ -109,7 +109,7 @@ def _error_code(fields: bytes) -> str:
     return next((field[1:].decode("ascii", "replace") for field in fields.split(b"\0") if field[:1] == b"C"), "")
 
 
-class FilteringLoop:
+class _FilteringLoop:
     """The running event loop, as the driver uses it to connect: the filter is between its sockets and the driver."""
 
     def __init__(self) -> None:
@@ -153,14 +153,11 @@ _Connected = tuple[asyncio.BaseTransport, asyncio.BaseProtocol]
 
 
 class PipelinedConnection(_Connection):
-    """A connection of asyncpg that also sends statements without waiting for their answers.
-
-    It is made with a `FilteringLoop`.
-    """
+    """A connection of asyncpg that also sends statements without waiting for their answers: see `connect`."""
 
     __slots__ = ("_filter",)
 
-    def __init__(self, protocol: Any, transport: HeldWrites, loop: FilteringLoop, *rest: Any) -> None:
+    def __init__(self, protocol: Any, transport: HeldWrites, loop: _FilteringLoop, *rest: Any) -> None:
         """Find the filter, or put it between transport and driver. The arguments are those of asyncpg."""
         super().__init__(protocol, transport, loop.loop, *rest)
         found = transport.get_protocol()
@@ -187,3 +184,9 @@ class PipelinedConnection(_Connection):
         text = sql.encode()
         self._filter.expected += 1
         transport.hold(b"Q" + _LENGTH.pack(len(text) + 5) + text + b"\0")
+
+
+async def connect(url: str, **options: Any) -> PipelinedConnection:
+    """Connect as asyncpg does, with its options and errors."""
+    loop = cast("asyncio.AbstractEventLoop", cast("object", _FilteringLoop()))
+    return await asyncpg.connect(url, loop=loop, connection_class=PipelinedConnection, **options)

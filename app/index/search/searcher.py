@@ -5,19 +5,27 @@ Both ways give the same result for the entries that they compare: all of a scope
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
-from app.index.analyser.query_words import QueryWords
+from app.index.analyser.query_words import QueryText, QueryWords
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import SearchResult, SearchScope
 from app.index.search import ann_search, segment_store
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.resident import LoadedScope, ResidentIndex, read_segment, segment_scope
 from app.index.search.segment import EntryIds, SegmentView, numbers_of_ids
-from app.index.search.segment_search import CorpusCounts, SegmentQuery, search_segment, select_rows
+from app.index.search.segment_search import (
+    CorpusCounts,
+    MatchedWords,
+    SegmentQuery,
+    compare_vectors,
+    match_words,
+    search_segment,
+    select_rows,
+)
 
 RankingT = TypeVar("RankingT")
 
@@ -25,6 +33,15 @@ _IN_THREAD_ENTRIES: Final = 8_192
 """Comparing and ranking more entries than this would delay other requests."""
 _READ_ENTRIES: Final = 2_048
 """More entries than this are not read for one search alone."""
+
+
+@dataclass(slots=True)
+class LoadedSearch:
+    """A scope whose entries are in memory. `matched`: how they match the words of the query, after `match_words`."""
+
+    scope: SearchScope
+    loaded: LoadedScope
+    matched: MatchedWords | None = None
 
 
 class Searcher:
@@ -36,41 +53,50 @@ class Searcher:
 
     async def load(
         self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope
-    ) -> LoadedScope | None:
+    ) -> LoadedSearch | None:
         """Return the entries of a scope as they are now; None if they are searched by the database's indexes."""
         wanted = segment_scope(scope)
         if wanted.column == "tenant" and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
             wanted = segment_scope(scope, by_project=True)
             if wanted.column == "tenant":
                 return None
-        return await self._resident.load(tx, tenant_id, wanted, ann.space, max_entries=ann.exact_entries)
+        loaded = await self._resident.load(tx, tenant_id, wanted, ann.space, max_entries=ann.exact_entries)
+        return None if loaded is None else LoadedSearch(scope, loaded)
 
     async def search(
         self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope, query: SegmentQuery,
-        *, pool: int, rank: Callable[[SearchResult], RankingT], loaded: LoadedScope | None = None,
+        *, pool: int, rank: Callable[[SearchResult], RankingT], loaded: LoadedSearch | None = None,
     ) -> RankingT:  # fmt: skip
         """Rank the entries in scope by how well they match. `pool`: candidates of each way, if indexes are used.
 
         `rank` is called once, for many entries in a thread. `loaded`: the scope, if `load` has returned it already.
         """
-        if loaded is None or loaded.space_id != ann.space.id:  # the searched space may have changed since then
+        if loaded is None or loaded.loaded.space_id != ann.space.id:  # the searched space may have changed since then
             loaded = await self.load(tx, tenant_id, ann, scope)
         if loaded is None:
             return rank(await self._search_large(tx, tenant_id, ann, scope, query, pool=pool))
         allowed = None
         if scope.metadata is not None:
-            allowed = await segment_store.list_in_scope(tx, tenant_id, loaded.scope, metadata=scope.metadata)
+            allowed = await segment_store.list_in_scope(tx, tenant_id, loaded.loaded.scope, metadata=scope.metadata)
 
         def search_and_rank() -> RankingT:
-            return rank(self._search_loaded(loaded, scope, query, allowed))
+            matched = loaded.matched
+            if matched is None or matched.text is not query.text:
+                matched = self._match_words(loaded, query.text, allowed)
+            return rank(compare_vectors(loaded.loaded.view, matched, query.vector))
 
-        return search_and_rank() if len(loaded.view) <= _IN_THREAD_ENTRIES else await asyncio.to_thread(search_and_rank)
+        return await _run(loaded, search_and_rank)
 
-    def _search_loaded(
-        self, loaded: LoadedScope, scope: SearchScope, query: SegmentQuery, allowed: EntryIds | None
-    ) -> SearchResult:
-        rows = select_rows(loaded.view, scope, now=loaded.now, allowed=allowed)
-        return search_segment(loaded.view, rows, query, weigh=self._weights)
+    async def match_words(self, loaded: LoadedSearch, text: QueryText) -> None:
+        """Find the entries with the words of a query whose vector is not known yet, for the search that follows."""
+        if loaded.scope.metadata is None:  # which entries have the metadata, only the database knows
+            loaded.matched = await _run(loaded, lambda: self._match_words(loaded, text, None))
+
+    def _match_words(
+        self, loaded: LoadedSearch, text: QueryText | QueryWords, allowed: EntryIds | None
+    ) -> MatchedWords:
+        view, now = loaded.loaded.view, loaded.loaded.now
+        return match_words(view, select_rows(view, loaded.scope, now=now, allowed=allowed), text, weigh=self._weights)
 
     async def _search_large(
         self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope, query: SegmentQuery,
@@ -111,6 +137,11 @@ class Searcher:
 
     def _search_all(self, view: SegmentView, query: SegmentQuery, corpus: CorpusCounts | None) -> SearchResult:
         return search_segment(view, view.live.nonzero()[0], query, weigh=self._weights, corpus=corpus)
+
+
+async def _run(loaded: LoadedSearch, work: Callable[[], RankingT]) -> RankingT:
+    """Do a part of a search; in a thread if the scope is large."""
+    return work() if len(loaded.loaded.view) <= _IN_THREAD_ENTRIES else await asyncio.to_thread(work)
 
 
 def _frequencies(words: QueryWords, of_lexemes: Sequence[int]) -> list[int]:

@@ -67,6 +67,19 @@ class SegmentQuery:
     text: QueryText | QueryWords
 
 
+@dataclass(frozen=True, slots=True)
+class MatchedWords:
+    """How well the rows in scope match the words of a query. `entries` is the size of the scope that words count in."""
+
+    text: QueryText | QueryWords
+    rows: NDArray[np.intp]
+    own: _Own
+    words: QueryWords
+    bm25: Floats
+    share: Floats
+    entries: int
+
+
 def select_rows(
     view: SegmentView, scope: SearchScope, *, now: int, allowed: EntryIds | None = None
 ) -> NDArray[np.intp]:
@@ -116,21 +129,36 @@ def search_segment(
     corpus: CorpusCounts | None = None,
 ) -> SearchResult:
     """Return the match of all rows in scope. `corpus`: the statistics of a larger scope, to which the rows belong."""
-    columns = view.columns
-    is_all = len(rows) == len(view)
-    own: _Own = slice(None) if is_all else rows
-    words = query.text.words(languages_in(columns.language[own])) if corpus is None else corpus.words
+    return compare_vectors(view, match_words(view, rows, query.text, weigh=weigh, corpus=corpus), query.vector)
+
+
+def match_words(
+    view: SegmentView,
+    rows: NDArray[np.intp],
+    text: QueryText | QueryWords,
+    *,
+    weigh: WordWeights,
+    corpus: CorpusCounts | None = None,
+) -> MatchedWords:
+    """Return how well all rows in scope match the words of a query: the part of a search that needs no vector."""
+    own: _Own = slice(None) if len(rows) == len(view) else rows
+    words = text.words(languages_in(view.columns.language[own])) if corpus is None else corpus.words
     bm25, share = _match_words(view, rows, own, words, weigh, corpus)
-    cosine = np.full(len(rows), np.nan, dtype=np.float32)
-    if query.vector is not None:
-        cosine = _cosines(view, rows, own, query.vector)
+    return MatchedWords(text, rows, own, words, bm25, share, len(rows) if corpus is None else corpus.entries)
+
+
+def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVector | None) -> SearchResult:
+    """Return the match of all rows in scope, with their words, and with the vector of the query."""
+    columns, rows, own, words = view.columns, matched.rows, matched.own, matched.words
+    bm25 = matched.bm25
+    cosine = np.full(len(rows), np.nan, dtype=np.float32) if vector is None else _cosines(view, rows, own, vector)
     pieces, dropped = columns.pieces[own], columns.dropped[own]
     group = columns.group[own]
     return SearchResult(
         cosine=cosine,
         pieces=pieces,
         bm25=bm25,
-        word_share=share,
+        word_share=matched.share,
         group=group,
         conversation=columns.conversation[own],
         position=columns.position[own],
@@ -139,8 +167,8 @@ def search_segment(
         kind=columns.kind[own],
         cues=columns.cues[own],
         occurred_at=columns.occurred_at[own],
-        by_place=view.by_place if is_all else _places_of(view, rows),
-        size=len(rows) if corpus is None else corpus.entries,
+        by_place=view.by_place if isinstance(own, slice) else _places_of(view, rows),
+        size=matched.entries,
         actor_code=view.texts.actor.get,
         role_code=view.texts.role.get,
         candidates=lambda at: _candidates(view, rows[at], cosine[at], bm25[at]),

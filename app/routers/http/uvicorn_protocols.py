@@ -219,7 +219,8 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         refusal = self._refusal()
         if refusal is None:
             super().on_headers_complete()
-            self.cycle.transport = self._answers
+            if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison] - of uvicorn, none for a WebSocket
+                self.cycle.transport = self._answers
             return
         self._is_refused = True
         self.server_state.total_requests += 1

@@ -16,9 +16,13 @@ from suite.load import Request, RequestsOf, send
 from suite.texts import TextSource
 from suite.workbench import MS, Case, Workbench, append_body, encode, same_for_all
 
+from app.diagnostics.monitor import INTERVAL_S
+
 CONTEXT_TOKENS: Final = 4000
 IDLE_S: Final = 5.0
 PER_ENTRIES: Final = 100_000
+RETURNED_S: Final = 2.5 * INTERVAL_S
+"""After this time, a process has returned the memory that it needed only to read entries."""
 BARE_APPEND: Final = "bare route: append 1"
 BARE_HISTORY: Final = "bare route: history of 50"
 BARE_RECALL: Final = "bare route: embed a query, read 10 turns"
@@ -98,6 +102,8 @@ async def measure_cold(bench: Workbench) -> None:
         await _recall(client, smallest, next(questions))
         before = processes.memory_mib(bench.server.pid)
         seconds = [await _recall(client, conversation, next(questions)) for conversation in conversations]
+        if bench.sizes.settle_s:
+            await asyncio.sleep(RETURNED_S)
         grown = processes.memory_mib(bench.server.pid) - before
     bench.keep(
         Figure(

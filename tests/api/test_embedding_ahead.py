@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from app.core.errors import Unavailable
+from app.index.search import searcher
 from tests.support.api import Client, Service
 
 
@@ -25,6 +26,33 @@ async def test_a_query_embedded_ahead_finds_the_same(service: Service, client: C
         await client.context(conversation, 500, query=query, semantic_recall={"k": 2}, recent_turns=1)
         for query in queries
     ] == contexts
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector"])
+async def test_words_are_matched_once_and_while_the_query_is_embedded(
+    service: Service, client: Client, monkeypatch: Any, mode: str
+) -> None:
+    embedder = service.container.embedder
+    assert embedder is not None
+    conversation = await client.conversation()
+    await client.append(conversation, "The parrot eats grapes.", "The invoice is overdue.")
+    expected = await client.recall(conversation, "what does the parrot eat?", mode=mode)
+    embed, match, matches, matched = embedder.embed, searcher.match_words, 0, asyncio.Event()
+
+    def matching(*given: Any, **options: Any) -> Any:
+        nonlocal matches
+        matches += 1
+        matched.set()
+        return match(*given, **options)
+
+    async def late(texts: Any, **given: Any) -> Any:
+        await asyncio.wait_for(matched.wait(), 10)
+        return await embed(texts, **given)
+
+    monkeypatch.setattr(searcher, "match_words", matching)
+    monkeypatch.setattr(embedder, "embed", late)
+    assert await client.recall(conversation, "what does the parrot eat?", mode=mode) == expected
+    assert matches == 1
 
 
 @pytest.mark.parametrize("mode", [None, "vector"])

@@ -1,9 +1,12 @@
 """A TCP proxy between one client and its server, which can cut the line, hold it, or stop forwarding in silence."""
 
 import asyncio
+import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+_TLS_REQUEST = (8).to_bytes(4, "big") + (80_877_103).to_bytes(4, "big")
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,15 @@ class Target:
 
 @dataclass
 class Proxy:
-    """Open between `open` and `cut`; `silent` keeps connections and forwards nothing more."""
+    """Open between `open` and `cut`; `silent` keeps connections and forwards nothing more.
+
+    `tls`: a Postgres that can be reached over TLS, as its clients ask for it; the server behind does not see it.
+    """
 
     target: Target
     silent: bool = False
     port: int = 0
+    tls: ssl.SSLContext | None = None
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
@@ -56,6 +63,12 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         target = self.target
+        if self.tls is not None:
+            if await reader.readexactly(len(_TLS_REQUEST)) != _TLS_REQUEST:
+                writer.close()
+                return
+            writer.write(b"S")
+            await writer.start_tls(self.tls)
         try:
             if target.path is not None:
                 there, back = await asyncio.open_unix_connection(target.path)

@@ -1,7 +1,10 @@
 """Statements that are sent without waiting: whose answers are taken out, and what happens when one is refused."""
 
 import asyncio
-from contextlib import suppress
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from struct import pack
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -11,12 +14,14 @@ import pytest
 import uvloop
 
 from app.core.database.connections import connect
-from app.core.database.pipeline import _AnswerFilter
+from app.core.database.pipeline import PipelinedConnection, _AnswerFilter
 from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
 from app.core.ids import TenantId
 from tests.support.api import Client, Service
+from tests.support.certificates import Authority
 from tests.support.postgres import TestDatabase
+from tests.support.proxy import Proxy, Target
 from tests.support.statements import counted_statements, first_words
 
 _TENANT = "select current_setting('app.tenant', true)"
@@ -101,10 +106,38 @@ def test_nothing_can_be_sent_before_the_driver_has_its_whole_answer(size: int) -
     assert side.received == data + notice + ROW
 
 
+@pytest.fixture
+def tls(tmp_path: Path) -> ssl.SSLContext:
+    """What a server shows that has TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority(tmp_path).issue("server"))
+    return context
+
+
+@asynccontextmanager
+async def reached(url: str, how: str, tls: ssl.SSLContext) -> AsyncGenerator[str]:
+    """The URL of a server over its own socket, or over TCP, with or without TLS."""
+    if how == "socket":
+        yield url
+        return
+    proxy = Proxy(Target.of(url), tls=tls if how == "TLS" else None)
+    await proxy.open()
+    yield f"{proxy.url(url)}?sslmode={'require' if how == 'TLS' else 'prefer'}"
+    await proxy.cut()
+
+
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_sent_statements_take_effect_before_the_next_one_of_the_driver(database: TestDatabase, loop: Any) -> None:
+@pytest.mark.parametrize("how", ["socket", "TCP without TLS", "TLS"])
+def test_sent_statements_take_effect_before_the_next_one_of_the_driver(
+    database: TestDatabase, loop: Any, how: str, tls: ssl.SSLContext
+) -> None:
     async def run() -> None:
-        connection = await connect(database.app)
+        async with reached(database.app, how, tls) as url:
+            await check(await connect(url))
+
+    async def check(connection: PipelinedConnection) -> None:
+        is_tls = await connection.fetchval("select 1") and connection._transport.get_extra_info("ssl_object")  # noqa: SLF001
+        assert (is_tls is not None) is (how == "TLS")
         try:
             for name in ("a", "b", "c"):
                 connection.send(f"begin read only; set local app.tenant = '{name}'")
@@ -255,6 +288,38 @@ async def test_a_cancelled_transaction_leaves_a_connection_that_can_be_used(data
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await require_own_tenant(pool)
+    await pool.close()
+
+
+async def test_begin_goes_with_the_first_statement_and_the_end_of_a_read_soon(database: TestDatabase) -> None:
+    pool = pool_of(database.app)
+    await pool.open()
+    await require_own_tenant(pool)
+    await pool.fetch_status("select 1")
+    pooled = pool._pool._idle[-1] if pool._pool else None  # noqa: SLF001
+    assert pooled is not None
+    written: list[bytes] = []
+    held = pooled.connection._filter.transport  # noqa: SLF001
+    below = held.below
+
+    class Recorded:
+        def write(self, data: Any) -> None:
+            written.append(bytes(data))
+            below.write(data)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(below, name)
+
+    held.below = cast("Any", Recorded())
+    await require_own_tenant(pool)
+    first = written[0]
+    assert first.startswith(b"Q")
+    assert b"begin read only" in first
+    assert b"__asyncpg_stmt_" in first
+    assert written[1:] == []  # the end waits until what is ready has run
+    await asyncio.sleep(0.01)
+    assert written[1:] == [message(b"Q", b"commit\0")]
+    held.below = below
     await pool.close()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import asyncpg
 from asyncpg.protocol import Protocol as Driver
 
-from app.core.held_writes import HeldWrites
+from app.core.network.held_writes import HeldWrites
 from app.core.telemetry import get_logger
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from websockets.exceptions import SecurityError
 from websockets.frames import Frame
 
 from app.core.error_codes import ERROR_CODES
-from app.core.held_writes import HeldWrites
+from app.core.network.held_writes import HeldWrites
 
 MAX_HEAD_BYTES: Final = 64 * 2**10
 HEAD_TIMEOUT_S: Final = 30.0

@@ -1,0 +1,1 @@
+"""Connections below their protocols: how bytes are sent."""

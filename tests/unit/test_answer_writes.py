@@ -61,7 +61,7 @@ async def test_head_and_body_are_written_at_once(monkeypatch: pytest.MonkeyPatch
     write = HeldWrites.write
 
     def recording(self: HeldWrites, data: bytes) -> None:
-        written.append(self._held + data)  # noqa: SLF001
+        written.append(self._held + data)
         write(self, data)
 
     monkeypatch.setattr(HeldWrites, "write", recording)

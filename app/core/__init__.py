@@ -1,1 +1,1 @@
-"""Technology without domain terms: database, bus, jobs, errors, ids, paging, validation, telemetry."""
+"""Technology without domain terms: database, bus, network, jobs, errors, ids, paging, validation, telemetry."""

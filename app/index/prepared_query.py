@@ -44,8 +44,8 @@ class VectorAhead:
     """The running embedding of a query's text. Leaving the block cancels it, unless it has ended."""
 
     def __init__(self, embedder: Embedder, text: str) -> None:
-        self._embedder = embedder
-        self._text = text
+        self._embedder: Embedder = embedder
+        self._text: str = text
         self._task = asyncio.create_task(embedder.embed([text], purpose="query"))
 
     def __enter__(self) -> Self:
@@ -55,15 +55,23 @@ class VectorAhead:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         del kind, error, trace
+        self._cancel()
+
+    def _cancel(self) -> None:
         if not self._task.cancel() and not self._task.cancelled():
             self._task.exception()  # asyncio logs an error that was never read, with its message
 
-    async def embed(self, embedder: Embedder, text: str) -> Vectors:
-        """Return the vector of a text as one row: the one that is on its way, or a new one."""
-        if embedder is self._embedder and text == self._text:
-            return await self._task
-        self._task.cancel()
-        return await embedder.embed([text], purpose="query")
+    def change_to(self, embedder: Embedder, text: str) -> None:
+        """Embed another text instead, unless it is this one."""
+        if embedder is not self._embedder or text != self._text:
+            self._cancel()
+            self._embedder = embedder
+            self._text = text
+            self._task = asyncio.create_task(embedder.embed([text], purpose="query"))
+
+    async def vectors(self) -> Vectors:
+        """Return the vector of the text as one row. Raises the embedder's errors."""
+        return await self._task
 
 
 async def prepare_query(
@@ -92,9 +100,10 @@ async def prepare_query(
         if ahead is None:
             vectors = await runtime.embedder.embed([vector_text], purpose="query")
         else:
+            ahead.change_to(runtime.embedder, vector_text)
             if meanwhile is not None:
                 await meanwhile(words)
-            vectors = await ahead.embed(runtime.embedder, vector_text)
+            vectors = await ahead.vectors()
     except AppError as error:
         if not by_words:
             raise

@@ -6,7 +6,7 @@ same transaction makes them (`vector_backfill`). Another job resolves relative d
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
@@ -23,6 +23,7 @@ from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
+from app.index.analyser.query_words import QueryText
 from app.index.backfill import store as backfill_store
 from app.index.backfill.analysis_backfill import TextReader
 from app.index.backfill.store import DroppedEntries
@@ -63,6 +64,7 @@ __all__ = [
     "EmbeddingSpaceRuntime",
     "LoadedSearch",
     "PreparedQuery",
+    "QueryText",
     "SearchIndex",
     "Space",
     "VectorAhead",
@@ -408,15 +410,14 @@ class SearchIndex:
     async def prepare_query(
         self, text: str, *, vector_text: str, by_words: bool, by_vector: bool, names: Sequence[str] = (),
         runtime: EmbeddingSpaceRuntime | None = None, ahead: VectorAhead | None = None,
-        loaded: LoadedSearch | None = None,
+        meanwhile: Callable[[QueryText], Awaitable[None]] | None = None,
     ) -> PreparedQuery:  # fmt: skip
         """Analyse `text`, and embed `vector_text` (`text` without participants' `names`), outside any transaction.
 
-        `runtime` is another space than the searched one, `ahead` a running embedding; during it, the words of the query
-        are found in the `loaded` scope. A text in a script that the model does not read is searched by words alone.
-        Raises the embedder's errors only if words are not searched.
+        `runtime` is another space than the searched one, `ahead` a running embedding: `meanwhile` is called during it,
+        with the words. A text in a script that the model does not read is searched by words alone. Raises the
+        embedder's errors only if words are not searched.
         """
-        meanwhile = None if loaded is None else partial(self._searcher.match_words, loaded)
         return await prepare_query(
             text, vector_text=vector_text, by_words=by_words, by_vector=by_vector, names=names,
             runtime=runtime or self.spaces.current, ahead=ahead, meanwhile=meanwhile, settings=self._settings,
@@ -430,6 +431,10 @@ class SearchIndex:
         What is committed after this is not found by that search. `runtime` is another space than the searched one.
         """
         return await self._searcher.load(tx, caller.tenant_id, (runtime or self.spaces.current).ann, scope)
+
+    async def match_words(self, loaded: LoadedSearch, words: QueryText) -> None:
+        """Match the words of a query in a loaded scope, before its vector is known: for the search that follows."""
+        await self._searcher.match_words(loaded, words)
 
     async def search(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int,

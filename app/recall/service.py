@@ -27,7 +27,7 @@ from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Mode, SearchScope
-from app.index.service import EmbeddingSpaceRuntime, LoadedSearch, PreparedQuery, SearchIndex, VectorAhead
+from app.index.service import EmbeddingSpaceRuntime, LoadedSearch, PreparedQuery, QueryText, SearchIndex, VectorAhead
 from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
@@ -391,8 +391,12 @@ class RecallService:
             names=name_texts(participants),
             runtime=runtime,
             ahead=ahead,
-            loaded=loaded,
+            meanwhile=None if loaded is None else partial(self._match_words, loaded),
         )
+
+    async def _match_words(self, loaded: LoadedSearch, words: QueryText) -> None:
+        async with self._searching:
+            await self._index.match_words(loaded, words)
 
     async def _rank(
         self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope,

@@ -97,8 +97,6 @@ class Tenancy:
         self.slots = TenantSlots(rates)
         """Calls that this process works on."""
         self._failed_keys = FailedKeys(rates.failed_keys_per_minute, max_known=settings.key_cache_entries)
-        self._digest_secret = self.secret_for("digests")
-        self._digests: dict[bytes, bytes] = {}
         self._checked: dict[bytes, tuple[float, Caller]] = {}
         self._clear_count = 0
         self._log = get_logger()
@@ -124,16 +122,9 @@ class Tenancy:
         return caller
 
     def _digest(self, token: str) -> bytes:
-        """Return the HMAC of a key or token, which is remembered by a hash that takes a tenth of its time."""
-        name = hashlib.blake2b(token.encode(errors="surrogatepass"), digest_size=32, key=self._digest_secret).digest()
-        digest = self._digests.get(name)
-        if digest is None:
-            is_bound = token.startswith(PREFIX)
-            digest = token_hmac(self._token_secret, token) if is_bound else key_text_hmac(self._secret, token)
-            if len(self._digests) >= self._settings.key_cache_entries:
-                self._digests.clear()
-            self._digests[name] = digest
-        return digest
+        if token.startswith(PREFIX):
+            return token_hmac(self._token_secret, token)
+        return key_text_hmac(self._secret, token)
 
     async def _check_new(self, token: str, digest: bytes, address: str | None) -> Caller:
         """Return the caller of a key or token that is not cached, and count an invalid one for its address."""

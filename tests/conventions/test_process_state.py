@@ -60,7 +60,6 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         "waiting requests with their tenant, each with the future of its caller",
     ),
     # keys, and what tenants spend
-    "app.tenancy.service.Tenancy._digests": (Why.SECRET, "HMACs of keys and tokens by another keyed hash of the whole"),
     "app.tenancy.service.Tenancy._checked": (Why.SECRET, "callers by the HMAC of the whole key or token they gave"),
     "app.tenancy.limits.rates.CallRates._buckets": (Why.TENANT, "calls that keys may still make"),
     "app.tenancy.limits.rates.CallRates._policies": (Why.NO_TENANT_DATA, "limits by class and rate"),

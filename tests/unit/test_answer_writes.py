@@ -9,20 +9,29 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from app.core.network.held_writes import HeldWrites
+from app.core.network.joined_writes import JoinedWrites
 from app.routers.http.uvicorn_protocols import protocols
 
 _GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @asynccontextmanager
-async def connected(app: Callable[..., Awaitable[None]]) -> AsyncGenerator[tuple[Any, asyncio.StreamWriter]]:
-    """Reader and writer of a connection to a server of this application."""
+async def connected(
+    app: Callable[..., Awaitable[None]], made: list[Any] | None = None
+) -> AsyncGenerator[tuple[Any, asyncio.StreamWriter]]:
+    """Reader and writer of a connection to a server of this application; its protocol is added to `made`."""
     http, _ = protocols(stall_s=30, body_timeout_s=30)
     config = uvicorn.Config(app, http=http, ws="none", lifespan="off", log_config=None)
     config.load()
     state = ServerState()
-    server = await asyncio.get_running_loop().create_server(lambda: http(config, state, {}), "127.0.0.1", 0)
+
+    def make() -> Any:
+        protocol = http(config, state, {})
+        if made is not None:
+            made.append(protocol)
+        return protocol
+
+    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     try:
         yield reader, writer
@@ -58,13 +67,13 @@ async def read(reader: asyncio.StreamReader) -> bytes:
 
 async def test_head_and_body_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
-    write = HeldWrites.write
+    write = JoinedWrites.write
 
-    def recording(self: HeldWrites, data: bytes) -> None:
-        written.append(self._held + data)
+    def recording(self: JoinedWrites, data: bytes) -> None:
+        written.append(self._later + data)
         write(self, data)
 
-    monkeypatch.setattr(HeldWrites, "write", recording)
+    monkeypatch.setattr(JoinedWrites, "write", recording)
     async with connected(answering(b"body")) as (reader, writer):
         for _ in range(3):
             writer.write(_GET)
@@ -111,6 +120,28 @@ async def test_answers_to_pipelined_requests_keep_their_order() -> None:
         while received.count(b"\r\n\r\n") < 4 or not received[-1:].isdigit():
             received += await read(reader)
         assert [part[:1] for part in received.split(b"\r\n\r\n")[1:]] == [b"0", b"1", b"2", b"3"]
+
+
+async def test_what_the_protocol_writes_itself_comes_after_a_head_that_waits() -> None:
+    made: list[Any] = []
+    async with connected(answering(b""), made) as (reader, writer):
+        writer.write(_GET.replace(b"GET", b"HEAD"))
+        await read(reader)
+        transport = made[0].transport
+        transport.write(b"HTTP/1.1 200 OK\r\n\r\n")  # as for a HEAD
+        made[0].send_400_response("no")
+        received = await asyncio.wait_for(reader.read(), 5)
+        assert received.startswith(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 400 ")
+
+
+async def test_parts_of_a_body_that_look_like_heads_do_not_wait() -> None:
+    made: list[Any] = []
+    async with connected(answering(b""), made) as (reader, writer):
+        writer.write(_GET.replace(b"GET", b"HEAD"))
+        await read(reader)
+        for number in range(4):
+            made[0].transport.write(b"HTTP/1.1 %d;" % number)
+        assert await read(reader) == b"".join(b"HTTP/1.1 %d;" % number for number in range(4))
 
 
 async def test_an_answer_that_fails_after_its_head_ends_with_the_connection() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import asyncpg
 from asyncpg.protocol import Protocol as Driver
 
-from app.core.network.held_writes import HeldWrites
+from app.core.network.joined_writes import JoinedWrites
 from app.core.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ _READY_HEAD: Final = b"Z\0\0\0\5"
 class _AnswerFilter(asyncio.Protocol):
     """Gives the driver what the server sends, without the answers to what the driver has not sent."""
 
-    def __init__(self, driver: asyncio.Protocol, transport: HeldWrites | None = None) -> None:
+    def __init__(self, driver: asyncio.Protocol, transport: JoinedWrites | None = None) -> None:
         self.driver = driver
-        self.transport = cast("HeldWrites", transport)  # None until there is a connection
+        self.transport = cast("JoinedWrites", transport)  # None until there is a connection
         self._rest = b""
         self._last_bytes = _READY_HEAD + b"I"
         """The last bytes for the driver: at first, the end of what it has read when it connected."""
@@ -52,7 +52,7 @@ class _AnswerFilter(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let the driver write to a transport that can hold what is sent without waiting."""
-        self.transport = HeldWrites(cast("asyncio.Transport", transport))
+        self.transport = JoinedWrites(cast("asyncio.Transport", transport))
         self.driver.connection_made(self.transport)
 
     def data_received(self, data: bytes) -> None:
@@ -140,12 +140,12 @@ class _FilteringLoop:
         transport, protocol = await connect(make, *where, **options)
         if isinstance(protocol, _AnswerFilter):
             return protocol.transport, protocol.driver
-        return HeldWrites(cast("asyncio.Transport", transport)), protocol
+        return JoinedWrites(cast("asyncio.Transport", transport)), protocol
 
-    async def start_tls(self, transport: HeldWrites, *rest: Any, **options: Any) -> HeldWrites | None:
+    async def start_tls(self, transport: JoinedWrites, *rest: Any, **options: Any) -> JoinedWrites | None:
         """Begin TLS on a connection."""
         made = await self.loop.start_tls(transport.below, *rest, **options)
-        return None if made is None else HeldWrites(made)
+        return None if made is None else JoinedWrites(made)
 
 
 _Factory = Callable[[], asyncio.BaseProtocol]
@@ -157,7 +157,7 @@ class PipelinedConnection(_Connection):
 
     __slots__ = ("_filter",)
 
-    def __init__(self, protocol: Any, transport: HeldWrites, loop: _FilteringLoop, *rest: Any) -> None:
+    def __init__(self, protocol: Any, transport: JoinedWrites, loop: _FilteringLoop, *rest: Any) -> None:
         """Find the filter, or put it between transport and driver. The arguments are those of asyncpg."""
         super().__init__(protocol, transport, loop.loop, *rest)
         found = transport.get_protocol()
@@ -183,7 +183,7 @@ class PipelinedConnection(_Connection):
             raise asyncpg.InterfaceError("the connection is closed")
         text = sql.encode()
         self._filter.expected += 1
-        transport.hold(b"Q" + _LENGTH.pack(len(text) + 5) + text + b"\0")
+        transport.write_later(b"Q" + _LENGTH.pack(len(text) + 5) + text + b"\0")
 
 
 async def connect(url: str, **options: Any) -> PipelinedConnection:

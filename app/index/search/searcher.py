@@ -40,7 +40,7 @@ class LoadedSearch:
     """A scope whose entries are in memory. `matched`: how they match the words of the query, after `match_words`."""
 
     scope: SearchScope
-    loaded: LoadedScope
+    entries: LoadedScope
     matched: MatchedWords | None = None
 
 
@@ -71,19 +71,19 @@ class Searcher:
 
         `rank` is called once, for many entries in a thread. `loaded`: the scope, if `load` has returned it already.
         """
-        if loaded is None or loaded.loaded.space_id != ann.space.id:  # the searched space may have changed since then
+        if loaded is None or loaded.entries.space_id != ann.space.id:  # the searched space may have changed since then
             loaded = await self.load(tx, tenant_id, ann, scope)
         if loaded is None:
             return rank(await self._search_large(tx, tenant_id, ann, scope, query, pool=pool))
         allowed = None
-        if scope.metadata is not None:
-            allowed = await segment_store.list_in_scope(tx, tenant_id, loaded.loaded.scope, metadata=scope.metadata)
+        if (metadata := loaded.scope.metadata) is not None:
+            allowed = await segment_store.list_in_scope(tx, tenant_id, loaded.entries.scope, metadata=metadata)
 
         def search_and_rank() -> RankingT:
             matched = loaded.matched
             if matched is None or matched.text is not query.text:
                 matched = self._match_words(loaded, query.text, allowed)
-            return rank(compare_vectors(loaded.loaded.view, matched, query.vector))
+            return rank(compare_vectors(loaded.entries.view, matched, query.vector))
 
         return await _run(loaded, search_and_rank)
 
@@ -95,7 +95,7 @@ class Searcher:
     def _match_words(
         self, loaded: LoadedSearch, text: QueryText | QueryWords, allowed: EntryIds | None
     ) -> MatchedWords:
-        view, now = loaded.loaded.view, loaded.loaded.now
+        view, now = loaded.entries.view, loaded.entries.now
         return match_words(view, select_rows(view, loaded.scope, now=now, allowed=allowed), text, weigh=self._weights)
 
     async def _search_large(
@@ -141,7 +141,7 @@ class Searcher:
 
 async def _run(loaded: LoadedSearch, work: Callable[[], RankingT]) -> RankingT:
     """Do a part of a search; in a thread if the scope is large."""
-    return work() if len(loaded.loaded.view) <= _IN_THREAD_ENTRIES else await asyncio.to_thread(work)
+    return work() if len(loaded.entries.view) <= _IN_THREAD_ENTRIES else await asyncio.to_thread(work)
 
 
 def _frequencies(words: QueryWords, of_lexemes: Sequence[int]) -> list[int]:

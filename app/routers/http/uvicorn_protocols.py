@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, cast
 
 from typing_extensions import Buffer
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -17,7 +17,7 @@ from websockets.exceptions import SecurityError
 from websockets.frames import Frame
 
 from app.core.error_codes import ERROR_CODES
-from app.core.network.held_writes import HeldWrites
+from app.core.network.joined_writes import JoinedWrites
 
 MAX_HEAD_BYTES: Final = 64 * 2**10
 HEAD_TIMEOUT_S: Final = 30.0
@@ -141,15 +141,15 @@ class _WatchedWriting(asyncio.Protocol):
             self._guard.stop()
 
 
-class _Answers(HeldWrites):
+class _AnswerTransport(JoinedWrites):
     """A transport that sends the head of an answer with what follows it: uvicorn writes them one after the other."""
 
     __slots__ = ()
 
     def write(self, data: Buffer) -> None:
-        """Send a part of an answer, or hold it if it is a head."""
-        if isinstance(data, bytes) and data.startswith(_HEAD_START):
-            self.hold(data)
+        """Send a part of an answer; a head with the next part."""
+        if isinstance(data, bytes) and data.startswith(_HEAD_START) and not self._later:
+            self.write_later(data)
         else:
             super().write(data)
 
@@ -175,9 +175,8 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer of the first head."""
-        super().connection_made(transport)  # pyright: ignore[reportArgumentType]
+        super().connection_made(_AnswerTransport(cast("asyncio.Transport", transport)))
         self._guard = StallGuard(self.loop, self.transport, self.stall_s, self.transport.abort)
-        self._answers = _Answers(self.transport)
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -210,7 +209,7 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._start_clock()
         super().on_message_begin()
-        self.scope["extensions"] = {CUT_EXTENSION: {"close": self._answers.close}}
+        self.scope["extensions"] = {CUT_EXTENSION: {"close": self.transport.close}}
 
     def on_headers_complete(self) -> None:
         """Stop counting the head, and start the timer of the body."""
@@ -219,8 +218,6 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         refusal = self._refusal()
         if refusal is None:
             super().on_headers_complete()
-            if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison] - of uvicorn, none for a WebSocket
-                self.cycle.transport = self._answers
             return
         self._is_refused = True
         self.server_state.total_requests += 1

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, cast
 
-from app.core.network.held_writes import HeldWrites
+from app.core.network.joined_writes import JoinedWrites
 
 
 class _Below:
@@ -36,15 +36,15 @@ class _Below:
         return 17
 
 
-def held() -> tuple[HeldWrites, _Below]:
+def held() -> tuple[JoinedWrites, _Below]:
     below = _Below()
-    return HeldWrites(cast("asyncio.Transport", below)), below
+    return JoinedWrites(cast("asyncio.Transport", below)), below
 
 
 async def test_held_bytes_are_sent_with_the_next_ones_in_one_call() -> None:
     transport, below = held()
-    transport.hold(b"a")
-    transport.hold(b"b")
+    transport.write_later(b"a")
+    transport.write_later(b"b")
     assert below.calls == []
     transport.write(memoryview(b"c"))
     transport.write(bytearray(b"d"))
@@ -55,7 +55,7 @@ async def test_held_bytes_are_sent_with_the_next_ones_in_one_call() -> None:
 async def test_held_bytes_are_sent_soon_if_nothing_follows() -> None:
     transport, below = held()
     for data in (b"a", b"b"):
-        transport.hold(data)
+        transport.write_later(data)
         await asyncio.sleep(0)
         assert below.calls[-1] == data
     assert below.calls == [b"a", b"b"]
@@ -63,21 +63,21 @@ async def test_held_bytes_are_sent_soon_if_nothing_follows() -> None:
 
 async def test_parts_and_the_end_come_after_held_bytes() -> None:
     transport, below = held()
-    transport.hold(b"a")
+    transport.write_later(b"a")
     transport.writelines([b"b", b"c"])
-    transport.hold(b"d")
+    transport.write_later(b"d")
     transport.close()
     assert below.calls == [b"a", [b"b", b"c"], b"d", "close"]
 
 
 async def test_held_bytes_of_a_closed_connection_are_dropped() -> None:
     transport, below = held()
-    transport.hold(b"a")
+    transport.write_later(b"a")
     transport.abort()
     await asyncio.sleep(0)
     assert below.calls == ["abort"]
     transport, below = held()
-    transport.hold(b"a")
+    transport.write_later(b"a")
     below.is_closed = True  # the other side has closed it
     await asyncio.sleep(0)
     assert below.calls == []
@@ -95,11 +95,11 @@ async def test_over_a_real_socket_both_parts_arrive_together() -> None:
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     below, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
-    transport = HeldWrites(below)
-    transport.hold(b"begin ")
+    transport = JoinedWrites(below)
+    transport.write_later(b"begin ")
     transport.write(b"select")
     assert await asyncio.get_running_loop().sock_recv(theirs, 100) == b"begin select"
-    transport.hold(b"commit")
+    transport.write_later(b"commit")
     assert await asyncio.get_running_loop().sock_recv(theirs, 100) == b"commit"
     transport.close()
     theirs.close()

@@ -1,4 +1,4 @@
-"""A transport on which bytes can wait for those that follow, so that one system call sends both.
+"""A transport that can send bytes together with those that follow, in one system call.
 
 Each system call that sends takes about as long as a hundred calls in Python, since it wakes the other side, often on
 another processor.
@@ -16,54 +16,54 @@ else:
     _Transport = object
 
 
-class HeldWrites(_Transport):
-    """A transport that sends bytes with the next ones. Everything else is passed on to the transport below it.
+class JoinedWrites(_Transport):
+    """A transport that can send bytes with the next ones. Everything else is passed on to the transport below it.
 
-    Held bytes wait for the next write, or else until the event loop has run what is ready now.
+    Bytes that wait are sent with the next write, or else when the event loop has run what is ready now.
     """
 
-    __slots__ = ("_held", "_loop", "below")
+    __slots__ = ("_later", "_loop", "below")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.below = transport
         self._loop = asyncio.get_running_loop()
-        self._held = b""
+        self._later = b""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.below, name)
 
-    def hold(self, data: bytes) -> None:
+    def write_later(self, data: bytes) -> None:
         """Send bytes with the next ones, in their order."""
-        if not self._held:
-            self._loop.call_soon(self.send_held)
-        self._held += data
+        if not self._later:
+            self._loop.call_soon(self.flush)
+        self._later += data
 
-    def send_held(self) -> None:
+    def flush(self) -> None:
         """Send the bytes that wait, unless the connection is closed meanwhile."""
-        held, self._held = self._held, b""
-        if held and not self.below.is_closing():
-            self.below.write(held)
+        data, self._later = self._later, b""
+        if data and not self.below.is_closing():
+            self.below.write(data)
 
     def write(self, data: Buffer) -> None:
         """Send bytes after those that wait."""
-        if self._held:
-            held, self._held = self._held, b""
-            data = b"".join((held, data))
+        if self._later:
+            first, self._later = self._later, b""
+            data = b"".join((first, data))
         self.below.write(data)  # pyright: ignore[reportArgumentType]
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """Send some parts after the bytes that wait."""
-        self.send_held()
+        self.flush()
         self.below.writelines(list_of_data)  # pyright: ignore[reportArgumentType]
 
     def close(self) -> None:
         """Send the bytes that wait, and close the connection."""
-        self.send_held()
+        self.flush()
         self.below.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self._held = b""
+        self._later = b""
         self.below.abort()

@@ -252,8 +252,11 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         return self.refusals.answer(parser.get_method().decode("ascii"), self.url, self.headers, port=port)
 
     def handle_websocket_upgrade(self) -> None:
-        """Stop the timer: the connection changes its protocol."""
+        """Stop the timer: the connection changes its protocol, which sends each frame at once."""
         self._stop_clock()
+        transport = cast("_AnswerTransport", self.transport)
+        transport.flush()
+        self.transport = transport.below
         super().handle_websocket_upgrade()
 
     def _start_clock(self) -> None:

@@ -135,6 +135,14 @@ async def test_what_the_protocol_writes_itself_comes_after_a_head_that_waits() -
         assert received.startswith(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 400 ")
 
 
+async def test_the_head_arrives_when_the_client_ends_its_side_right_after_the_request() -> None:
+    for _ in range(10):
+        async with connected(answering(b"")) as (reader, writer):
+            writer.write(_GET.replace(b"GET", b"HEAD"))
+            writer.write_eof()
+            assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
 async def test_parts_of_a_body_that_look_like_heads_do_not_wait() -> None:
     made: list[Any] = []
     async with connected(answering(b""), made) as (reader, writer):

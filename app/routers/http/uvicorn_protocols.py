@@ -179,6 +179,10 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         self._guard = StallGuard(self.loop, self.transport, self.stall_s, self.transport.abort)
         self._start_clock()
 
+    def eof_received(self) -> None:
+        """Send a head that waits: the event loop closes the connection when the client has ended its side."""
+        cast("_AnswerTransport", self.transport).flush()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         self._stop_clock()

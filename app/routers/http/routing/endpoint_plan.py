@@ -19,7 +19,7 @@ from fastapi.dependencies.utils import request_body_to_args, request_params_to_a
 from fastapi.exceptions import RequestValidationError, ResponseValidationError
 from fastapi.routing import APIRoute
 from fastapi.utils import is_body_allowed_for_status_code
-from pydantic import BaseModel, Json
+from pydantic import BaseModel, Json, RootModel
 from pydantic_core import PydanticUndefined
 from starlette.datastructures import QueryParams
 
@@ -55,7 +55,11 @@ class _QueryModel(NamedTuple):
         """
         field = fields[0]
         model = field.field_info.annotation
-        if len(fields) > 1 or not (isinstance(model, type) and issubclass(model, BaseModel)):
+        if (
+            len(fields) > 1
+            or not (isinstance(model, type) and issubclass(model, BaseModel))
+            or issubclass(model, RootModel)
+        ):
             return None
         if model.model_config or model.__pydantic_decorators__.model_validators:
             return None

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, Json, RootModel, model_validator
 
 from app.core.errors import Forbidden
 from app.main import create_app
@@ -224,6 +224,24 @@ def test_a_plain_model_of_the_query_is_read_without_fastapi() -> None:
     assert {name: _QueryModel.of(fields[f"/list/{name}"]) is not None for name in MODELS} == {
         "plain": True, "strict": False, "checked": False, "named": False,
     }  # fmt: skip
+
+
+def test_only_fastapi_reads_a_model_beside_other_parameters_or_with_json_in_it() -> None:
+    class WithJson(BaseModel):
+        values: Json[list[int]] = []
+
+    async def beside(filters: Annotated[Filters, Query()], more: int = 0) -> Answer:
+        return Answer(seen={"filters": filters, "more": more})
+
+    async def with_json(filters: Annotated[WithJson, Query()]) -> Answer:
+        return Answer(seen={"filters": filters})
+
+    async def with_root(filters: Annotated[RootModel[dict[str, str]], Query()]) -> Answer:
+        return Answer(seen={"filters": filters})
+
+    for endpoint in (beside, with_json, with_root):
+        route = StrictJsonRoute("/x", endpoint, response_model=Answer)
+        assert _QueryModel.of(route.dependant.query_params) is None
 
 
 async def test_a_default_value_is_not_shared_by_requests(both: Any) -> None:

@@ -36,13 +36,13 @@ class _Below:
         return 17
 
 
-def held() -> tuple[JoinedWrites, _Below]:
+def joined() -> tuple[JoinedWrites, _Below]:
     below = _Below()
     return JoinedWrites(cast("asyncio.Transport", below)), below
 
 
-async def test_held_bytes_are_sent_with_the_next_ones_in_one_call() -> None:
-    transport, below = held()
+async def test_bytes_that_wait_are_sent_with_the_next_ones_in_one_call() -> None:
+    transport, below = joined()
     transport.write_later(b"a")
     transport.write_later(b"b")
     assert below.calls == []
@@ -52,8 +52,8 @@ async def test_held_bytes_are_sent_with_the_next_ones_in_one_call() -> None:
     assert below.calls == [b"abc", b"d"]
 
 
-async def test_held_bytes_are_sent_soon_if_nothing_follows() -> None:
-    transport, below = held()
+async def test_bytes_that_wait_are_sent_soon_if_nothing_follows() -> None:
+    transport, below = joined()
     for data in (b"a", b"b"):
         transport.write_later(data)
         await asyncio.sleep(0)
@@ -61,8 +61,8 @@ async def test_held_bytes_are_sent_soon_if_nothing_follows() -> None:
     assert below.calls == [b"a", b"b"]
 
 
-async def test_parts_and_the_end_come_after_held_bytes() -> None:
-    transport, below = held()
+async def test_parts_and_the_end_come_after_bytes_that_wait() -> None:
+    transport, below = joined()
     transport.write_later(b"a")
     transport.writelines([b"b", b"c"])
     transport.write_later(b"d")
@@ -70,13 +70,13 @@ async def test_parts_and_the_end_come_after_held_bytes() -> None:
     assert below.calls == [b"a", [b"b", b"c"], b"d", "close"]
 
 
-async def test_held_bytes_of_a_closed_connection_are_dropped() -> None:
-    transport, below = held()
+async def test_bytes_that_wait_for_a_closed_connection_are_dropped() -> None:
+    transport, below = joined()
     transport.write_later(b"a")
     transport.abort()
     await asyncio.sleep(0)
     assert below.calls == ["abort"]
-    transport, below = held()
+    transport, below = joined()
     transport.write_later(b"a")
     below.is_closed = True  # the other side has closed it
     await asyncio.sleep(0)
@@ -84,7 +84,7 @@ async def test_held_bytes_of_a_closed_connection_are_dropped() -> None:
 
 
 async def test_everything_else_is_that_of_the_transport_below() -> None:
-    transport, below = held()
+    transport, below = joined()
     assert transport.get_write_buffer_size() == below.get_write_buffer_size()
     assert not transport.is_closing()
     below.is_closed = True

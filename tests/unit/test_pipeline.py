@@ -299,8 +299,8 @@ async def test_begin_goes_with_the_first_statement_and_the_end_of_a_read_soon(da
     pooled = pool._pool._idle[-1] if pool._pool else None  # noqa: SLF001
     assert pooled is not None
     written: list[bytes] = []
-    held = pooled.connection._filter.transport  # noqa: SLF001
-    below = held.below
+    transport = pooled.connection._filter.transport  # noqa: SLF001
+    below = transport.below
 
     class Recorded:
         def write(self, data: Any) -> None:
@@ -310,7 +310,7 @@ async def test_begin_goes_with_the_first_statement_and_the_end_of_a_read_soon(da
         def __getattr__(self, name: str) -> Any:
             return getattr(below, name)
 
-    held.below = cast("Any", Recorded())
+    transport.below = cast("Any", Recorded())
     await require_own_tenant(pool)
     first = written[0]
     assert first.startswith(b"Q")
@@ -319,7 +319,7 @@ async def test_begin_goes_with_the_first_statement_and_the_end_of_a_read_soon(da
     assert written[1:] == []  # the end waits until what is ready has run
     await asyncio.sleep(0.01)
     assert written[1:] == [message(b"Q", b"commit\0")]
-    held.below = below
+    transport.below = below
     await pool.close()
 
 

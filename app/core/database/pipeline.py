@@ -51,7 +51,7 @@ class _AnswerFilter(asyncio.Protocol):
         return self.expected > 0 or self._last_bytes.startswith(_READY_HEAD)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the driver write to a transport that can hold what is sent without waiting."""
+        """Let the driver write to a transport that joins its messages with those that are sent without waiting."""
         self.transport = JoinedWrites(cast("asyncio.Transport", transport))
         self.driver.connection_made(self.transport)
 

@@ -15,6 +15,14 @@ pytestmark = [needs_chromium, pytest.mark.slow]
 CONVERSATIONS = 70
 TOP_OF = """(title) => [...document.querySelectorAll('.conversation-row')]
   .find((row) => row.textContent.includes(title)).getBoundingClientRect().top"""
+# a wheel moves the list over several frames, and rows that come into view are measured in the frame after
+UNTIL_AT_REST = f"""async (title) => {{
+  const top = {TOP_OF}
+  for (let last = top(title), same = 0; same < 10; last = top(title)) {{
+    await new Promise(requestAnimationFrame)
+    same = top(title) === last ? same + 1 : 0
+  }}
+}}"""
 
 
 async def test_rows_in_view_and_the_selected_row_stay_while_others_are_written_to(
@@ -37,6 +45,7 @@ async def test_rows_in_view_and_the_selected_row_stay_while_others_are_written_t
         await rows.first.hover()
         await page.mouse.wheel(0, 1550)
         await expect(rows.filter(has_text="Journey 50")).to_be_visible()
+        await page.evaluate(UNTIL_AT_REST, "Journey 50")
         before = await page.evaluate(TOP_OF, "Journey 50")
         for number in (0, 1, 2, 60):
             await client.append(ids[number], {"role": "user", "content": "Written meanwhile"})

@@ -132,7 +132,7 @@ export default function ConversationsPage() {
       {pages.error && <div class="list-note"><ErrorNote error={pages.error} onRetry={pages.reload} /></div>}
       {said.error && <div class="list-note"><ErrorNote error={said.error} /></div>}
       {items.length > 0 ? (
-        <VirtualList rows={items} keyOf={keyOf} estimate={76} label={text.list} class="grow" selected={selected} onNearEnd={pages.loadMore}
+        <VirtualList rows={items} keyOf={keyOf} estimate={94} label={text.list} class="grow" selected={selected} onNearEnd={pages.loadMore}
           render={(item, index) => (item === HEADING ? <SaidHeading query={filters.title} /> : <Row item={item} isSelected={index === selected} />)} />
       ) : pages.loading || said.loading ? (
         <Empty><Loading /></Empty>

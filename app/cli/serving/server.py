@@ -23,6 +23,7 @@ from app.core.process_memory import (
     keep_large_blocks_apart,
     return_free_memory,
     skip_started_objects,
+    use_large_pages,
 )
 from app.core.telemetry import configure_logging, get_logger
 from app.core.threads import bound_threads
@@ -128,6 +129,7 @@ async def _serve(server: uvicorn.Server, settings: Settings, supervised: Supervi
                 await _print_address(cast("FastAPI", server.config.app), listening, settings)
             if supervised is not None:
                 stack.enter_context(supervised.bound())
+            await asyncio.to_thread(use_large_pages)
         await serving
 
 
@@ -176,9 +178,11 @@ async def run_worker(settings: Settings, supervised: Supervised | None) -> None:
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sign, working.stop)
         skip_started_objects()
+        return_free_memory()
         if supervised is None:
             typer.echo("turnkeep: working.", err=True)
         announced = container.replicas.announced(new_uuid(), kind="worker", runs_jobs=True, version=version("turnkeep"))
         with nullcontext() if supervised is None else supervised.bound():
             async with announced, dispatching(container.webhooks.dispatcher):
+                await asyncio.to_thread(use_large_pages)
                 await working.run()

@@ -12,16 +12,22 @@ Pages of 2 MiB need few such look-ups.
 
 import ctypes
 import gc
+import re
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK_BYTES: Final = 256 * 2**10
 _MADV_COLLAPSE: Final = 25
-_OWN_MAPPINGS: Final = Path("/proc/self/maps")
 _LARGE_PAGES: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_MAPPINGS: Final = Path("/proc/self/smaps")
+# of memory that is no file, as bytes: a name can be anything
+_MEMORY: Final = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0 *(?:\[(?:heap|anon).*)?\n(?:[A-Z].*\n)*?Rss: +(\d+) kB$", re.MULTILINE
+)
+_USED_SHARE: Final = 0.75
 
 
 def keep_large_blocks_apart() -> None:
@@ -63,18 +69,18 @@ def skip_started_objects() -> None:
 
 
 def use_large_pages() -> None:
-    """Move the memory that is in use now into pages of 2 MiB: about 5 to 10 % less CPU time for a request.
+    """Move the memory that is in use now into pages of 2 MiB, so that requests take less CPU time (decision 0061).
 
     Call it when a process is ready, in a thread: it takes 3 ms for each of these pages. If the system is not Linux 6.1
-    or newer, or never uses them, this changes nothing.
+    or newer, or never uses large pages, this changes nothing.
     """
     madvise = getattr(ctypes.CDLL(None), "madvise", None)
-    if madvise is None or not _LARGE_PAGES.exists() or "[never]" in _LARGE_PAGES.read_text():
-        return
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for line in _OWN_MAPPINGS.read_text().splitlines():
-        addresses, access, _, _, inode, *name = line.split()
-        if access == "rw-p" and inode == "0" and (not name or name[0].startswith(("[heap]", "[anon"))):
-            start, end = (int(address, 16) for address in addresses.split("-"))
-            # parts that nothing is stored in yet are left as they are
-            madvise(start, end - start, _MADV_COLLAPSE)
+    with suppress(OSError):  # a sandbox may hide these files
+        if madvise is None or b"[never]" in _LARGE_PAGES.read_bytes():
+            return
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        for first, last, used_kib in _MEMORY.findall(_MAPPINGS.read_bytes()):
+            start, end = int(first, 16), int(last, 16)
+            # a large page of which little is in use takes memory: stacks of threads stay as they are
+            if int(used_kib) * 2**10 >= _USED_SHARE * (end - start):
+                madvise(start, end - start, _MADV_COLLAPSE)

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
 from app.core.ids import TenantId
 from tests.support.api import Client, Service
+from tests.support.byte_search import memory_with
 from tests.support.certificates import Authority
 from tests.support.postgres import TestDatabase
 from tests.support.proxy import Proxy, Target
@@ -223,6 +225,30 @@ async def test_each_transaction_of_a_connection_has_its_own_tenant(database: Tes
     await asyncio.gather(*(read(uuid4()) for _ in range(60)))
     row = await pool.fetch_status(_TENANT)
     assert row[0] == ""
+    await pool.close()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_an_idle_connection_keeps_nothing_that_was_read(
+    database: TestDatabase, monkeypatch: pytest.MonkeyPatch, *, read_only: bool
+) -> None:
+    passed: list[bytes] = []
+    pass_on = _AnswerFilter._pass_on
+
+    def note(answers: _AnswerFilter, data: bytes) -> None:
+        passed.append(data)
+        pass_on(answers, data)
+
+    pool = pool_of(database.app)
+    await pool.open()
+    monkeypatch.setattr(_AnswerFilter, "_pass_on", note)
+    async with pool.transaction(TenantId(uuid4()), read_only=read_only) as tx:
+        await tx.fetchrow("select repeat('quokka', 3)")
+    assert any(b"quokkaquokka" in data for data in passed)
+    assert memory_with(pool, "quokkaquokka") == []
+    # the driver also keeps the part before the last one, where the garbage collector does not see it
+    assert max(sys.getrefcount(passed[place]) for place in range(len(passed))) == 2
+    assert pool.use.open == 1
     await pool.close()
 
 

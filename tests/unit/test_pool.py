@@ -10,6 +10,8 @@ from app.core.database.pool import Connection, ConnectionPool
 
 
 class _Connection:
+    can_send = False
+
     def __init__(self) -> None:
         self.closed = False
         self.in_transaction = False

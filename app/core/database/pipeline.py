@@ -30,6 +30,8 @@ _ERROR: Final = b"E"
 _AT_ANY_TIME: Final = frozenset({b"S", b"N", b"A"})
 """Settings, notices and notifications, which belong to no answer."""
 _READY_HEAD: Final = b"Z\0\0\0\5"
+_NO_SETTING: Final = b"S\0\0\0\x06\0\0"
+"""A setting without a name and a value, which the driver takes at any time."""
 
 
 class _AnswerFilter(asyncio.Protocol):
@@ -170,6 +172,14 @@ class PipelinedConnection(_Connection):
     def can_send(self) -> bool:
         """Return whether the server has answered all of the driver's statements, and has said nothing since then."""
         return self._filter.is_between_answers
+
+    def drop_answers(self) -> None:
+        """Remove the last two parts of answers that the driver has kept: they may have texts. Only while `can_send`.
+
+        The driver keeps what it has read last until it has read more, and an idle connection reads nothing.
+        """
+        for _ in range(2):
+            self._filter.driver.data_received(_NO_SETTING)
 
     def send(self, sql: str) -> None:
         """Send statements that have no arguments and return nothing, with the next one of the driver or soon.

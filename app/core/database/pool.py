@@ -117,8 +117,10 @@ class ConnectionPool:
         is_usable = not connection.is_closed() and (has_sent_end or not connection.is_in_transaction())
         if not is_usable or self._closing is not None or pooled.uses >= _MAX_USES:
             self.discard(pooled)
-        else:
-            self._pass_on(pooled)
+            return
+        if connection.can_send:
+            connection.drop_answers()
+        self._pass_on(pooled)
 
     def discard(self, pooled: PooledConnection) -> None:
         """Close a connection, and let the next caller make a new one."""

@@ -232,22 +232,22 @@ async def test_each_transaction_of_a_connection_has_its_own_tenant(database: Tes
 async def test_an_idle_connection_keeps_nothing_that_was_read(
     database: TestDatabase, monkeypatch: pytest.MonkeyPatch, *, read_only: bool
 ) -> None:
-    passed: list[bytes] = []
-    pass_on = _AnswerFilter._pass_on
+    sent: list[bytes] = []
+    receive = _AnswerFilter.data_received
 
     def note(answers: _AnswerFilter, data: bytes) -> None:
-        passed.append(data)
-        pass_on(answers, data)
+        sent.append(data)
+        receive(answers, data)
 
     pool = pool_of(database.app)
     await pool.open()
-    monkeypatch.setattr(_AnswerFilter, "_pass_on", note)
+    monkeypatch.setattr(_AnswerFilter, "data_received", note)
     async with pool.transaction(TenantId(uuid4()), read_only=read_only) as tx:
         await tx.fetchrow("select repeat('quokka', 3)")
-    assert any(b"quokkaquokka" in data for data in passed)
+    assert any(b"quokkaquokka" in data for data in sent)
     assert memory_with(pool, "quokkaquokka") == []
     # the driver also keeps the part before the last one, where the garbage collector does not see it
-    assert max(sys.getrefcount(passed[place]) for place in range(len(passed))) == 2
+    assert max(sys.getrefcount(sent[place]) for place in range(len(sent))) == 2
     assert pool.use.open == 1
     await pool.close()
 

@@ -27,6 +27,8 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         Why.TENANT,
         "open turns that another process was just given",
     ),
+    "app.conversations.streams.take_over.TurnTakeOver._buffers": (Why.TENANT, "the same map, given to what adds to it"),
+    "app.conversations.streams.take_over.TurnTakeOver._changing": (Why.TENANT, "open turns whose holder is changing"),
     "app.conversations.streams.flush._TenantTasks._tasks": (Why.TENANT, "one write for each tenant"),
     "app.conversations.streams.flush._TenantTasks._missed_tenants": (Why.TENANT, "tenants whose write is due again"),
     # followers, projections, and the bus
@@ -188,7 +190,7 @@ SHORT_LIVED: Mapping[str, str] = {
     # one object of one tenant, in a map above
     "app.conversations.streams.buffer.OpenTurnBuffer": "one open turn",
     "app.conversations.streams.buffer.OpenPartBuffer": "one open turn",
-    "app.conversations.streams.service.Streams._add_opened_buffer.buffer": "one open turn",
+    "app.conversations.streams.take_over.TurnTakeOver.add_opened_buffer.buffer": "one open turn",
     "app.conversations.live.subscription._FollowedConversation": "one followed conversation",
     "app.conversations.live.projection.ConversationProjection": "one followed conversation",
     "app.conversations.live.projection._PendingTurn": "one followed conversation",

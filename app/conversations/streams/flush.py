@@ -7,10 +7,11 @@ lengths are read before anything is written again.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from time import monotonic
+from typing import TypeAlias
 from uuid import UUID
 
 from app.conversations.stores import stream_store
@@ -31,6 +32,10 @@ _RENEWALS_PER_LEASE = 3
 _MAX_ACKNOWLEDGED = 10_000
 _MAX_LAST_FLUSHES = 3
 _LAST_WAIT_S = 0.2
+
+
+SentChunk: TypeAlias = tuple[OpenTurnBuffer, NewChunk, int]
+"""A chunk that was sent to the database: its buffer, and the number of pieces of the tail in it."""
 
 
 class _TenantTasks:
@@ -209,7 +214,7 @@ class Flusher:
 
     async def _write(self, tenant_id: TenantId, turns: Sequence[OpenTurnBuffer]) -> None:
         """Write the text of some turns. It is durable when this transaction commits."""
-        sent: list[tuple[OpenTurnBuffer, NewChunk, int]] = []
+        sent: list[SentChunk] = []
         async with self._database.transaction(tenant_id) as tx:
             ours = await stream_store.lock_streams(
                 tx, tenant_id, [_open_stream(buffer) for buffer in turns], holder=self._holder
@@ -220,14 +225,15 @@ class Flusher:
                     sent.extend(_chunks(buffer))
             if sent:
                 await stream_store.insert_chunks(tx, tenant_id, [chunk for _, chunk, _ in sent])
-        self._record_written(sent)
+        self.record_written(sent)
         for buffer in turns:
             if _open_stream(buffer) in ours:
                 buffer.resolve_waiters()
             else:
                 self.drop(buffer, fenced_error())
 
-    def _record_written(self, sent: Iterable[tuple[OpenTurnBuffer, NewChunk, int]]) -> None:
+    def record_written(self, sent: Iterable[SentChunk]) -> None:
+        """Remove text from the buffers that is durable now, and report it to the writers."""
         for buffer, chunk, pieces in sent:
             if buffer.is_dropped:  # during the write; `drop` has updated the count
                 continue
@@ -242,16 +248,13 @@ class Flusher:
 
         A failure changes nothing: the other process takes the turn over without the text.
         """
-        sent: list[tuple[OpenTurnBuffer, NewChunk, int]] = []
+        sent: list[SentChunk] = []
         try:
             async with self._database.transaction(buffer.tenant_id) as tx:
                 stream = await stream_store.lock_stream(tx, buffer.tenant_id, buffer.turn_id)
                 named = None if stream is None else OpenStream(stream.conversation_id, stream.turn_id, stream.epoch)
                 if stream is not None and (named, stream.holder) == (_open_stream(buffer), self._holder):
-                    await self._reconcile_uncertain(tx, buffer.tenant_id, [buffer])
-                    sent = list(_chunks(buffer))
-                    if sent:
-                        await stream_store.insert_chunks(tx, buffer.tenant_id, [chunk for _, chunk, _ in sent])
+                    sent = await self.write_tail(tx, buffer)
                     await stream_store.take_stream(
                         tx,
                         buffer.tenant_id,
@@ -265,9 +268,44 @@ class Flusher:
             self._dirty.set()
             self._log.warning("stream.release_failed", code=_code(error), error_type=error_type(error))
             return
-        self._record_written(sent)
+        self.record_written(sent)
         buffer.resolve_waiters()
         self.drop(buffer, fenced_error())
+
+    async def write_tail(self, tx: Transaction, buffer: OpenTurnBuffer) -> list[SentChunk]:
+        """Write the text of a turn, whose stream is locked, for its next holder; the caller has its `end_lock`.
+
+        Pass the result to `record_written` when the transaction has committed.
+        """
+        await self._reconcile_uncertain(tx, buffer.tenant_id, [buffer])
+        sent = list(_chunks(buffer))
+        if sent:
+            await stream_store.insert_chunks(tx, buffer.tenant_id, [chunk for _, chunk, _ in sent])
+        buffer.is_uncertain = True  # until the transaction has committed
+        return sent
+
+    async def write_only(self, buffer: OpenTurnBuffer) -> None:
+        """Write the text of a turn whose `end_lock` is taken, since another process may take the turn over.
+
+        The buffer keeps its text: the operation that ends the turn reads both, and the next write reconciles them.
+        """
+        await buffer.wait_for_write()
+        buffer.pending_write = written = asyncio.get_running_loop().create_future()
+        buffer.is_uncertain = True
+        try:
+            async with self._database.transaction(buffer.tenant_id) as tx:
+                stream = _open_stream(buffer)
+                if await stream_store.lock_streams(tx, buffer.tenant_id, [stream], holder=self._holder):
+                    stored = await stream_store.durable_lengths(tx, buffer.tenant_id, [buffer.turn_id])
+                    lengths = {part: length for part, (length, _) in stored.get(buffer.turn_id, {}).items()}
+                    if chunks := list(_chunks_after(buffer, lengths)):
+                        await stream_store.insert_chunks(tx, buffer.tenant_id, chunks)
+        except Exception as error:  # noqa: BLE001 - after any error the text is kept
+            self._log.warning("stream.release_failed", code=_code(error), error_type=error_type(error))
+        finally:
+            buffer.pending_write = None
+            written.set_result(None)
+            self.wake()
 
     async def release_all(self) -> None:
         """Release the open turns of this process, which stops, if all their text is durable.
@@ -373,7 +411,15 @@ def _open_stream(buffer: OpenTurnBuffer) -> OpenStream:
     return OpenStream(buffer.conversation_id, buffer.turn_id, buffer.epoch)
 
 
-def _chunks(buffer: OpenTurnBuffer) -> Iterable[tuple[OpenTurnBuffer, NewChunk, int]]:
+def _chunks_after(buffer: OpenTurnBuffer, lengths: Mapping[str, int]) -> Iterable[NewChunk]:
+    """Yield the text of a buffer that follows the durable lengths of its parts."""
+    for name, part in buffer.parts.items():
+        start = max(part.durable, lengths.get(name, 0))
+        if text := "".join(part.tail)[start - part.durable :]:
+            yield NewChunk(buffer.turn_id, name, start, text)
+
+
+def _chunks(buffer: OpenTurnBuffer) -> Iterable[SentChunk]:
     for name, part in buffer.parts.items():
         if part.tail:
             chunk = NewChunk(buffer.turn_id, name, part.durable, "".join(part.tail))

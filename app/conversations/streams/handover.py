@@ -57,7 +57,7 @@ class StreamHandover:
         """Return the number of open turns that this process writes."""
         return len(self._buffers)
 
-    async def request(self, key: StreamKey, *, holder: UUID) -> bool:
+    async def request(self, key: StreamKey, *, holder: UUID, wait_s: float | None = None) -> bool:
         """Ask the holder of a turn to release it; return whether it has, after `wait_s` at most.
 
         After a release by this process, wait for the other process to take the turn first.
@@ -67,7 +67,8 @@ class StreamHandover:
         if holder == NO_HOLDER:
             await self._wait_while(key, holder, deadline=self._released.pop(key, 0.0) + _YIELD_S)
             return True
-        return await self._wait_while(key, holder, deadline=monotonic() + self._wait_s, sends_request=True)
+        longest_s = self._wait_s if wait_s is None else min(wait_s, self._wait_s)
+        return await self._wait_while(key, holder, deadline=monotonic() + longest_s, sends_request=True)
 
     async def _wait_while(self, key: StreamKey, holder: UUID, *, deadline: float, sends_request: bool = False) -> bool:
         """Wait while the holder of a turn is the same. Return whether it has changed."""
@@ -88,6 +89,7 @@ class StreamHandover:
     def on_message(self, event: BusEvent) -> None:
         """Release a turn that another process requests, if this process is the holder.
 
+        A turn that is being ended, or may lack text, stays with this process, and its text is written.
         Drop the open turns of a deleted conversation: their names and text would stay in memory until the lease ends.
         """
         if event.kind == "deleted":
@@ -97,10 +99,16 @@ class StreamHandover:
             return
         key = StreamKey(event.tenant_id, event.conversation_id, event.turn_id)
         buffer = self._buffers.get(key)
-        # a turn that may lack text is taken over without a release, so that the next holder marks it as unconfirmed
-        if buffer is None or key in self._releasing or buffer.end_lock.locked() or buffer.may_miss_text():
+        if buffer is None or key in self._releasing:
             return
-        self._releasing[key] = task = asyncio.create_task(self._release(buffer))
+        # a turn that may lack text is taken over without a release, so that the next holder marks it as unconfirmed
+        if buffer.end_lock.locked():
+            work = self._flusher.write_only(buffer)
+        elif buffer.may_miss_text():
+            work = self._write_only(buffer)
+        else:
+            work = self._release(buffer)
+        self._releasing[key] = task = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._releasing.pop(key, None))
 
     def _check_deleted(self, tenant_id: TenantId, conversation_id: ConversationId) -> None:
@@ -117,6 +125,10 @@ class StreamHandover:
 
     def on_loss(self) -> None:
         """Do nothing: the sender of a lost request takes the turn over after its timeout."""
+
+    async def _write_only(self, buffer: OpenTurnBuffer) -> None:
+        async with buffer.end_lock:  # no text is taken meanwhile
+            await self._flusher.write_only(buffer)
 
     async def _release(self, buffer: OpenTurnBuffer) -> None:
         async with buffer.end_lock:  # no text is taken meanwhile

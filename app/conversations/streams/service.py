@@ -7,12 +7,9 @@ A commit stores the whole text or nothing. A fenced writer writes nothing.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from time import monotonic
-from uuid import UUID
 
-from app.audit.schemas import Action, ObjectKind
-from app.audit.service import record
 from app.conversations.drafts import make_draft
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_turn
@@ -29,23 +26,23 @@ from app.conversations.schemas.frames import (
 )
 from app.conversations.stores import stream_store
 from app.conversations.stores.conversation_store import TurnRow
-from app.conversations.stores.stream_store import StreamRow
 from app.conversations.streams import access
-from app.conversations.streams.access import StreamCall, StreamReader, contention_error, require_writer
+from app.conversations.streams.access import StreamCall, contention_error
 from app.conversations.streams.buffer import OpenPartBuffer, OpenTurnBuffer, StreamKey, StreamListener, fenced_error
 from app.conversations.streams.chunk_merge import new_turn
-from app.conversations.streams.commit import TurnFinalizer, not_open_error
+from app.conversations.streams.commit import TurnFinalizer
 from app.conversations.streams.exchanges import Exchanges
 from app.conversations.streams.flush import Flusher
 from app.conversations.streams.handover import StreamHandover
 from app.conversations.streams.open import TurnOpener
 from app.conversations.streams.permissions import permitted_opening, require_may_continue, turn_author
+from app.conversations.streams.take_over import MAX_TAKE_OVERS, TurnTakeOver
 from app.conversations.turns.append import Appender
 from app.conversations.turns.revise import Reviser
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Invalid, TooLarge, Unavailable
-from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, new_uuid
+from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.core.telemetry import error_type, get_logger
 from app.formats.schemas import Role
@@ -54,7 +51,6 @@ from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
 _SWEEP_LIMIT = 1000
-_MAX_TAKE_OVERS = 20
 _STALE_CODES = frozenset({"stream_fenced", "stream_gap"})
 _ENDED_CODES = frozenset({"stream_fenced", "turn_committed", "turn_aborted"})
 
@@ -92,9 +88,12 @@ class Streams:
         self.handover = StreamHandover(database, self._buffers, holder=self._holder, publisher=publisher,
                                  flusher=self._flusher, wait_s=streams.handover_s)  # fmt: skip
         """Transfers open turns between processes."""
+        self._takes = TurnTakeOver(database, self._buffers, holder=self._holder, opener=self._opener,
+                                   flusher=self._flusher, handover=self.handover, publisher=publisher,
+                                   settings=streams)  # fmt: skip
         self.exchanges = Exchanges(database, tenancy=tenancy, appender=appender, opener=self._opener,
-                                   finalizer=self.finalizer, flusher=self._flusher, make_buffer=self._add_new_buffer,
-                                   limits=limits)  # fmt: skip
+                                   finalizer=self.finalizer, flusher=self._flusher,
+                                   make_buffer=self._takes.add_new_buffer, limits=limits)  # fmt: skip
         """Opens and commits messages together with their answer."""
         self._log = get_logger()
 
@@ -136,12 +135,12 @@ class Streams:
         if result.is_replay:
             return result.with_value(opened)
         if result.is_new:
-            self._add_opened_buffer(caller, row, opened, listener)
+            self._takes.add_opened_buffer(caller, row, opened, listener)
         elif listener is not None:
             # the connection continues the turn in this process, wherever it was opened
             key = StreamKey(caller.tenant_id, conversation_id, TurnId(row.id))
             call = StreamCall(caller, bound, key, opened.epoch)
-            buffer = await self._take_over(call)
+            buffer = await self._takes.take_over(call)
             buffer.listener, buffer.active_at = listener, monotonic()
             buffer.unconfirmed_parts.clear()  # the response contains the offset of each part
             opened = opened.model_copy(update={"parts": buffer.offsets()})
@@ -177,13 +176,13 @@ class Streams:
         buffer = await self._find_or_take_over(call)
         if listener is None and chunk.part != CONTENT and buffer.is_new_part(chunk.part):
             wait = True  # a process that takes the turn over after this one has died finds every part of it
-        for _ in range(_MAX_TAKE_OVERS):
+        for _ in range(MAX_TAKE_OVERS):
             try:
                 return await self._take_chunk(buffer, chunk, wait=wait, listener=listener)
             except Conflict as error:
                 if listener is not None or error.code not in _STALE_CODES:
                     raise
-                previous, buffer = buffer, await self._take_over(replace(call, epoch=buffer.epoch))
+                previous, buffer = buffer, await self._takes.take_over(replace(call, epoch=buffer.epoch))
                 if buffer is previous:  # no call of the same writer went to another process meanwhile
                     raise
         raise contention_error()
@@ -261,47 +260,7 @@ class Streams:
             if buffer.listener is listener:
                 buffer.listener = None
 
-    # take over and resume
-
-    async def _take_over(self, call: StreamCall) -> OpenTurnBuffer:
-        """Make this process the holder of an open turn, for a call of its writer."""
-        for _ in range(_MAX_TAKE_OVERS):
-            async with self._database.transaction(call.caller.tenant_id, read_only=True) as tx:
-                stream, _ = await self._find(call, tx, stream_store.find_stream)
-                require_writer(call.caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
-            released = await self.handover.request(call.key, holder=stream.holder)
-            buffer = await self._take_stream(call, unresponsive=None if released else stream.holder)
-            if buffer is not None:
-                return buffer
-        raise contention_error()
-
-    async def _take_stream(self, call: StreamCall, *, unresponsive: UUID | None) -> OpenTurnBuffer | None:
-        """Take a turn that has no holder or the `unresponsive` one. Return None if another process is the holder."""
-        caller = call.caller
-        async with self._database.transaction(caller.tenant_id) as tx:
-            stream, row = await self._lock(call, tx)
-            require_writer(caller, key_id=stream.key_id, current=stream.epoch, epoch=call.epoch)
-            is_holder = stream.holder == self._holder
-            if is_holder and (existing := self._find_buffer(call.key, stream.epoch)) is not None:
-                return existing
-            if not is_holder and stream.holder not in {stream_store.NO_HOLDER, unresponsive}:
-                return None
-            key_id = KeyId(stream.key_id)
-            await stream_store.take_stream(
-                tx, caller.tenant_id, call.key.turn_id, holder=self._holder, epoch=stream.epoch, key_id=key_id
-            )
-            opened, size = await self._opener.read(caller, tx, row)
-        if is_holder and (existing := self._find_buffer(call.key, stream.epoch)) is not None:
-            return existing  # a concurrent call took it over, and may have taken text since
-        buffer = self._add_buffer(caller, row, opened, None, key_id=key_id, size=size)
-        # Also if the row names this process: the result of its first attempt was lost.
-        if stream.holder != stream_store.NO_HOLDER:
-            buffer.unconfirmed_parts.update((CONTENT, *buffer.parts))
-        return buffer
-
-    def _find_buffer(self, key: StreamKey, epoch: int) -> OpenTurnBuffer | None:
-        buffer = self._buffers.get(key)
-        return buffer if buffer is not None and buffer.epoch == epoch else None
+    # resume
 
     async def resume(
         self,
@@ -312,84 +271,12 @@ class Streams:
         resuming: Resuming,
         listener: StreamListener | None = None,
     ) -> OpenedTurn:
-        """Continue an open turn as the same writer; connections that wrote it before are fenced."""
+        """Continue an open turn as the same writer, with all text that was taken.
+
+        Connections that wrote it before are fenced. A holder that does not answer is replaced without its last text.
+        """
         call = StreamCall.authorize(caller, conversation_id, turn_id)
-        caller = call.caller
-        async with self._database.transaction(caller.tenant_id) as tx:
-            stream, row = await self._lock(call, tx)
-            if stream.writer != resuming.writer:
-                raise Conflict("writer_mismatch", "Another writer opened this turn; only the same one may resume it.")
-            epoch = stream.epoch + 1
-            await stream_store.take_stream(
-                tx, caller.tenant_id, turn_id, holder=self._holder, epoch=epoch, key_id=caller.key_id
-            )
-            opened, size = await self._opener.read(caller, tx, row)
-            record(tx, caller, Action.TURN_RESUME, ObjectKind.TURN, turn_id, conversation_id=conversation_id)
-            self._publisher.publish_turn(tx, "resumed", caller.tenant_id, conversation_id, turn_id=turn_id, epoch=epoch)
-        self._add_buffer(caller, row, opened, listener, key_id=caller.key_id, size=size)
-        return opened
-
-    async def _lock(self, call: StreamCall, tx: Transaction) -> tuple[StreamRow, TurnRow]:
-        """Lock and return an open turn that the caller may write, within its lease, or raise."""
-        return await self._find(call, tx, stream_store.lock_stream)
-
-    async def _find(self, call: StreamCall, tx: Transaction, read: StreamReader) -> tuple[StreamRow, TurnRow]:
-        stream = await read(tx, call.key.tenant_id, call.key.turn_id)
-        row = await get_turn(call.caller, tx, call.key.conversation_id, call.key.turn_id)
-        require_may_continue(call.bound, turn_author(row))
-        if stream is None or stream.conversation_id != call.key.conversation_id:
-            raise not_open_error(row)
-        if stream.age_s > self._settings.stream_lease_s:
-            raise Conflict("turn_aborted", "The lease of this turn has expired: it was aborted with its text so far.")
-        return stream, row
-
-    def _add_buffer(
-        self,
-        caller: Caller,
-        row: TurnRow,
-        opened: OpenedTurn,
-        listener: StreamListener | None,
-        *,
-        key_id: KeyId,
-        size: int,
-    ) -> OpenTurnBuffer:
-        now = monotonic()
-        key = StreamKey(caller.tenant_id, ConversationId(row.conversation_id), TurnId(row.id))
-        buffer = OpenTurnBuffer(
-            key=key,
-            author=turn_author(row),
-            writer=opened.writer,
-            key_id=key_id,
-            epoch=opened.epoch,
-            size=size,
-            listener=listener,
-            active_at=now,
-            renewed_at=now,
-        )
-        for offset in opened.parts:
-            part = buffer.part(offset.part)
-            part.taken = part.durable = offset.durable_offset
-        previous = self._buffers.pop(key, None)
-        if previous is not None:
-            self._flusher.drop(previous, fenced_error())
-        buffer.acknowledged = self._flusher.acknowledged_lengths(key, buffer.epoch)
-        self._buffers[key] = buffer
-        return buffer
-
-    def _add_opened_buffer(
-        self, caller: Caller, row: TurnRow, opened: OpenedTurn, listener: StreamListener | None
-    ) -> OpenTurnBuffer:
-        """Add the buffer of a new turn. Its key may be that of an earlier turn in a deleted conversation."""
-        buffer = self._add_buffer(caller, row, opened, listener, key_id=caller.key_id, size=0)
-        self._flusher.remove_acknowledged(buffer.key)
-        buffer.acknowledged = {}
-        return buffer
-
-    def _add_new_buffer(self, caller: Caller, row: TurnRow, writer: str) -> OpenTurnBuffer:
-        expires_at = datetime.now(UTC) + timedelta(seconds=self._settings.stream_lease_s)
-        opened = OpenedTurn(turn=turn_view_for(caller, row), writer=writer, epoch=1, durable_offset=0, parts=[],
-                            lease_expires_at=expires_at)  # fmt: skip
-        return self._add_opened_buffer(caller, row, opened, None)
+        return await self._takes.resume(call, resuming, listener)
 
     # end
 
@@ -429,7 +316,7 @@ class Streams:
             except Conflict as error:
                 if error.code != "stream_fenced":
                     raise
-                buffer = await self._take_over(replace(call, epoch=buffer.epoch))
+                buffer = await self._takes.take_over(replace(call, epoch=buffer.epoch))
                 row = await self._end_locally(call.caller, buffer, end)
         except Conflict as error:
             if error.code != expected_code:
@@ -473,7 +360,7 @@ class Streams:
             await access.require_buffer_reachable(self._database, call, buffer)
             return buffer
         # the buffer may be outdated: the rows decide who writes
-        return await self._take_over(call)
+        return await self._takes.take_over(call)
 
     async def expire(self, tx: Transaction, tenant_id: TenantId, turn_id: TurnId) -> bool:
         """Abort an open turn in a given transaction if its lease has expired. Return False if it has not."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.conversations.derived_titles import DerivedTitles
-from app.conversations.find import get_conversation, lock_conversation
+from app.conversations.find import get_conversation, lock_conversation, owned_by_another
 from app.conversations.policies import compaction_policy, facts_job, facts_policy, merge_patch, require_small
 from app.conversations.schemas.conversations import ConversationUpdate, Facts, Retention
 from app.conversations.schemas.participants import Participant
@@ -117,11 +117,7 @@ def _owner(row: ConversationRow, body: ConversationUpdate) -> str | None:
     if "owner" not in body.model_fields_set or body.owner == row.owner:
         return row.owner
     if row.owner is not None:
-        raise Conflict(
-            "conversation_owned",
-            "The conversation has another owner. An owner is set once.",
-            fields=[FieldError("/owner", "not the owner of this conversation")],
-        )
+        raise owned_by_another("/owner")
     return body.owner
 
 

@@ -2,7 +2,7 @@
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
-from app.conversations.find import find_by_external_id, refuse_trashed
+from app.conversations.find import find_by_external_id, refuse_trashed, require_owner
 from app.conversations.hash_chain import GENESIS
 from app.conversations.policies import compaction_policy, facts_policy, require_small
 from app.conversations.schemas.conversations import ConversationCreate
@@ -19,7 +19,7 @@ from app.tenancy.schemas import Caller, RequestResult
 async def get_or_create(
     caller: Caller, tx: Transaction, body: ConversationCreate, settings: Settings
 ) -> RequestResult[ConversationRow]:
-    """Create a conversation, or return the one with this id or external id.
+    """Create a conversation, or return the one with this id or external id, whose owner the caller then checks.
 
     Of two concurrent calls, the second waits for the first. Raises Invalid, Conflict `conversation_conflict`,
     `conversation_trashed`, Busy; Forbidden `key_restricted` for a project or owner outside of the caller's restriction,
@@ -71,6 +71,24 @@ async def get_or_create(
             fields=[FieldError("/id", "belongs to a conversation of another external_id or project")],
         )
     return RequestResult(row, is_new=created)
+
+
+def require_same_people(row: ConversationRow, body: ConversationCreate, *, owner_pointer: str) -> None:
+    """Raise Conflict `conversation_owned` for an existing conversation of other people than a request names.
+
+    That is another owner, or a participant that it does not have. The authors of turns have become participants since
+    the creation, so a request may name fewer. Any participant passes for a conversation without participants.
+    """
+    require_owner(row, body.owner, pointer=owner_pointer)
+    actors = {str(item["actor"]) for item in (*row.participants, *row.tools)}
+    strangers = [number for number, item in enumerate(body.participants) if item.actor not in actors]
+    if actors and strangers:
+        raise Conflict(
+            "conversation_owned",
+            "The conversation has other participants. Use another external_id or id, leave the participants out to use"
+            " this conversation, or add them to it with PATCH.",
+            fields=[FieldError(f"/participants/{number}", "no participant of it") for number in strangers],
+        )
 
 
 async def _find(

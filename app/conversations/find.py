@@ -12,7 +12,7 @@ from uuid import UUID
 from app.conversations.stores import conversation_store, expiry_store, list_store, stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.core.database.transactions import Transaction
-from app.core.errors import Conflict, NotFound
+from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, format_id
 from app.tenancy.schemas import Caller
 
@@ -90,6 +90,25 @@ async def find_by_external_id(
     if row is not None:
         _require_inside(caller, row)
     return row
+
+
+def owned_by_another(pointer: str) -> Conflict:
+    """Return the error for a request that names another owner than that of the conversation; `pointer` names it."""
+    return Conflict(
+        "conversation_owned",
+        "The conversation has another owner, and an owner is set once. Use another external_id or id, or leave the"
+        " owner out to use this conversation.",
+        fields=[FieldError(pointer, "not the owner of this conversation")],
+    )
+
+
+def require_owner(row: ConversationRow, owner: str | None, *, pointer: str = "/owner") -> None:
+    """Raise Conflict `conversation_owned` if `owner`, which a request names, is not that of the conversation.
+
+    A request that names no owner passes, and any passes for a conversation without an owner.
+    """
+    if owner is not None and row.owner is not None and owner != row.owner:
+        raise owned_by_another(pointer)
 
 
 async def lock_by_external_id(

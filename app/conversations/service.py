@@ -13,7 +13,7 @@ from app.conversations.archive.export import ConversationExporter
 from app.conversations.archive.rebuild import ConversationRebuilder
 from app.conversations.archive.restore import ConversationRestorer, NotExactError
 from app.conversations.change import ChangeConditions, change_conversation
-from app.conversations.create import get_or_create
+from app.conversations.create import get_or_create, require_same_people
 from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
 from app.conversations.events import EventPublisher
 from app.conversations.find import (
@@ -186,9 +186,13 @@ class Conversations:
     # conversations
 
     async def create(
-        self, caller: Caller, *, body: ConversationCreate, idempotency_key: IdempotencyKey | None = None
-    ) -> RequestResult[Conversation]:
-        """Create a conversation, or return the one with this id or external id."""
+        self, caller: Caller, *, body: ConversationCreate, idempotency_key: IdempotencyKey | None = None,
+        owner_pointer: str = "/owner",
+    ) -> RequestResult[Conversation]:  # fmt: skip
+        """Create a conversation, or return the one with this id or external id.
+
+        Raises Conflict `conversation_owned` if that has another owner than the body names, or other participants.
+        """
         async with self._database.transaction(caller.tenant_id) as tx:
             made = await self._idempotency.run_once(
                 caller, tx, idempotency_key, run=lambda: get_or_create(caller, tx, body, self._settings),
@@ -196,6 +200,8 @@ class Conversations:
             )  # fmt: skip
             row = made.value
             if not made.is_replay:
+                if not made.is_new:
+                    require_same_people(row, body, owner_pointer=owner_pointer)
                 self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
                 if made.is_new:
                     self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_CREATED, row.id)

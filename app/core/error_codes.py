@@ -24,7 +24,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "chunk_too_large": "The chunk of text is too large.",
         "conversation_advanced": "The conversation has turns that the caller did not expect.",
         "conversation_conflict": "The id and the external_id belong to two different conversations.",
-        "conversation_owned": "The conversation has another owner.",
+        "conversation_owned": "The conversation has another owner, or other participants.",
         "conversation_trashed": "The conversation is in the trash.",
         "cursor_invalid": "The cursor does not belong to this list.",
         "data_missing": "There is no Turnkeep data in this folder.",

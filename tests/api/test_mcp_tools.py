@@ -55,7 +55,9 @@ async def test_the_first_turns_of_a_conversation_name_its_owner(service: Service
     )  # fmt: skip
     async with mcp_client(port, client.key) as mcp:
         await use(mcp, "append_turns", external_id="trip", owner="mia", turns=HELLO)
-        await use(mcp, "append_turns", external_id="trip", owner="leo", turns=HELLO)
+        of_leo = {"external_id": "trip", "owner": "leo", "turns": HELLO}
+        assert await code_of(mcp, "append_turns", **of_leo) == "conversation_owned"
+        await use(mcp, "append_turns", external_id="trip", turns=HELLO)
         [found] = (await use(mcp, "find_conversations", external_id="trip"))["data"]
         assert (found["owner"], found["turn_count"]) == ("mia", 2)
     async with mcp_client(port, str(key)) as mcp:

@@ -300,7 +300,9 @@ async def test_the_user_is_the_owner_of_a_conversation_that_is_created(
 ) -> None:
     await chat(ai, "support-7", "hi", user="ada")
     assert fake.chats[-1]["user"] == "ada"
-    await chat(ai, "support-7", "and?", user="eve")
+    with pytest.raises(openai.ConflictError, match="another owner"):
+        await chat(ai, "support-7", "and?", user="eve")
+    await chat(ai, "support-7", "and?")
     [kept] = (await tenant.get("/v1/conversations", params={"owner": "ada"})).json()["data"]
     assert (kept["external_id"], kept["turn_count"]) == ("support-7", 4)
     assert (await tenant.get("/v1/conversations", params={"owner": "eve"})).json()["data"] == []

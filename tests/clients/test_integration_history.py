@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from turnkeep_client import RetryPolicy, Turnkeep, TurnkeepError, types
+from turnkeep_client.generated.errors import ConversationOwnedError
 from turnkeep_client.integrations.history import ConversationHistory
 from turnkeep_client.integrations.messages import Shown, message_of, turn_of
 from turnkeep_client.integrations.response_items import items_of_turn, turn_of_item
@@ -52,6 +53,16 @@ async def test_items_of_agents_come_back_in_order_exactly_as_they_were(turnkeep:
     assert [item for turn in turns for item in items_of_turn(turn)] == ITEMS
     newest = await asyncio.to_thread(history.turns, 3)
     assert [item for turn in newest for item in items_of_turn(turn)] == ITEMS[-3:]
+
+
+async def test_a_history_does_not_read_the_conversation_of_another_owner(turnkeep: Turnkeep) -> None:
+    history = ConversationHistory(turnkeep, "ticket", owner="mia")
+    await asyncio.to_thread(history.append, [turn_of_item(ITEMS[0])])
+    other = ConversationHistory(turnkeep, "ticket", owner="eve")
+    for use in (other.turns, other.pop, other.conversation, other.clear):
+        with pytest.raises(ConversationOwnedError):
+            await asyncio.to_thread(use)
+    assert len(await asyncio.to_thread(history.turns)) == 1
 
 
 async def test_turns_after_a_position_and_metadata_beside_that_of_others(turnkeep: Turnkeep) -> None:

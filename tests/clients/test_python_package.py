@@ -21,7 +21,7 @@ from turnkeep_client import (
     errors,
     types,
 )
-from turnkeep_client.generated.errors import ConversationAdvancedError, IdempotencyMismatchError
+from turnkeep_client.generated.errors import ConversationAdvancedError, ConversationOwnedError, IdempotencyMismatchError
 from turnkeep_client.generated.operations import AsyncOperations, Operations
 from turnkeep_client.problems import error_of_response
 
@@ -88,6 +88,15 @@ async def test_lists_are_read_over_several_pages(turnkeep: AsyncTurnkeep) -> Non
         await turnkeep.conversation(f"other-{number}", owner="mia")
     found = [one["external_id"] async for one in async_items(turnkeep.api.list_conversations, owner="mia", limit=2)]
     assert sorted(str(one) for one in found) == [f"other-{number}" for number in range(3)]
+
+
+async def test_a_conversation_of_another_owner_is_an_error_that_says_what_to_do(turnkeep: AsyncTurnkeep) -> None:
+    first = await turnkeep.conversation("ticket", owner="mia")
+    with pytest.raises(ConversationOwnedError, match="leave the owner out") as refusal:
+        await turnkeep.conversation("ticket", owner="eve")
+    assert "mia" not in str(refusal.value)
+    for again in (await turnkeep.conversation("ticket"), await turnkeep.conversation("ticket", owner="mia")):
+        assert again.id == first.id
 
 
 async def test_a_chat_stores_the_message_and_the_answer_and_remembers_in_another_session(

@@ -46,6 +46,13 @@ async def test_lists_are_read_over_several_pages(run: Run) -> None:
     assert await run("pages") == [[f"turn {number}" for number in range(7)], ["a", "b", "c"]]
 
 
+async def test_a_conversation_of_another_owner_is_an_error_that_says_what_to_do(run: Run) -> None:
+    is_error, code, message, are_same = await run("owned")
+    assert (is_error, code, are_same) == (True, "conversation_owned", True)
+    assert "leave the owner out" in message
+    assert "mia" not in message
+
+
 async def test_a_chat_remembers_and_is_built_again_if_another_writer_was_faster(run: Run) -> None:
     assert await run("chat") == [
         "Risotto.", 2, True, ["I eat no peanuts.", "Noted.", "meanwhile", "What may I cook?", "Risotto."],

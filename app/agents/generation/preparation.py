@@ -104,12 +104,13 @@ class Preparer:
         """
         name, key = cast("ConversationName", request.conversation), request.idempotency_key
         if name.conversation_id is not None:
+            await self._require_owner(caller, request, name.conversation_id)
             return _Target(name.conversation_id)
         create = ConversationCreate(external_id=name.external_id, project=name.project or "default", owner=name.owner)
         is_private = name.external_id is None
         if key is not None and is_private:
             create = create.model_copy(update={"id": key.derive_id(caller)})
-        created = await self._conversations.create(caller, body=create)
+        created = await self._conversations.create(caller, body=create, owner_pointer=name.owner_pointer)
         conversation_id = ConversationId(parse_id(created.value.id))
         target = _Target(conversation_id, is_private=is_private, owns_conversation=is_private)
         if key is None and is_private:
@@ -125,6 +126,7 @@ class Preparer:
         A conversation that a caller has named is always forked: only requests that name it write into it.
         """
         messages = _given_messages(request)
+        await self._require_owner(caller, request, previous.conversation_id)
         if previous.owns_conversation:
             same = _Target(previous.conversation_id, owns_conversation=True, follows=previous.position)
             try:
@@ -212,6 +214,7 @@ class Preparer:
                 caller, request=wanted, upcoming=messages.canonical(0), project=project or "default", owner=owner
             )
         else:
+            await self._require_owner(caller, request, conversation_id)
             context = await self._contexts.build(
                 caller,
                 conversation_id,
@@ -221,6 +224,13 @@ class Preparer:
             )
         _require_shown(request, context)
         return PreparedRequest(None, _with_messages(body, context), context.gap, None)
+
+    async def _require_owner(self, caller: Caller, request: GenerationRequest, conversation_id: ConversationId) -> None:
+        """Raise Conflict `conversation_owned` if the request names another owner than that of the conversation."""
+        if (name := request.conversation) is not None:
+            await self._conversations.sessions.require_owner(
+                caller, conversation_id, owner=name.owner, pointer=name.owner_pointer
+            )
 
     async def _find(self, caller: Caller, name: ConversationName) -> ConversationId | None:
         """Return the conversation with an external id, if there is one."""

@@ -68,7 +68,9 @@ class Generate(Strict):
     conversation_id: IdIn | None = None
     external_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     project: Annotated[str, Field(min_length=1, max_length=128)] = "default"
-    owner: Name | None = Field(None, description="The owner of the conversation, if this request creates it.")
+    owner: Name | None = Field(
+        None, description="The owner of the conversation, if this request creates it; 409 if it has another owner."
+    )
     messages: Annotated[list[MessageObject], Field(min_length=1, max_length=MAX_MESSAGES)]
     token_budget: TokenBudget | None = None
     context: ContextOptions = ContextOptions()
@@ -109,13 +111,15 @@ class GeneratedDelta(BaseModel):
 class ConversationName:
     """The conversation of a request: an existing one by its id, or one by its external id, created if missing.
 
-    `owner` becomes the owner of a conversation that is created.
+    `owner` becomes the owner of a conversation that is created; an existing one may have no other owner.
+    `owner_pointer` is the place of the owner in the request.
     """
 
     conversation_id: ConversationId | None = None
     external_id: str | None = None
     project: str | None = None
     owner: str | None = None
+    owner_pointer: str = "/owner"
 
 
 @dataclass(frozen=True, slots=True)

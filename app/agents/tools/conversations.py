@@ -163,9 +163,14 @@ async def found(services: ToolServices, caller: Caller, names: ConversationNames
 async def found_or_created(
     services: ToolServices, caller: Caller, names: ConversationNames, *, owner: str | None = None
 ) -> ConversationId:
-    """Return the id of the named conversation; create it for a new external_id, with this owner."""
+    """Return the id of the named conversation; create it for a new external_id, with this owner.
+
+    Raises Conflict `conversation_owned` for a conversation of another owner.
+    """
     if names.conversation_id is not None or caller.bound is not None:
-        return await found(services, caller, names)
+        conversation_id = await found(services, caller, names)
+        await services.conversations.sessions.require_owner(caller, conversation_id, owner=owner)
+        return conversation_id
     caller.require(Scope.WRITE)
     create = ConversationCreate(external_id=names.external_id, project=names.project or "default", owner=owner)
     conversation = (await services.conversations.create(caller, body=create)).value

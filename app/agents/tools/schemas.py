@@ -112,7 +112,9 @@ class AppendTurns(NamedConversation, TurnsToAppend):
     """Turns to append to a conversation, all or none."""
 
     expected_seq: NonNegative | None = None
-    owner: Name | None = Field(None, description="The owner of the conversation, if this call creates it.")
+    owner: Name | None = Field(
+        None, description="The owner of the conversation, if this call creates it; an error if it has another owner."
+    )
 
 
 class Summarize(NamedConversation, SummaryRequest):

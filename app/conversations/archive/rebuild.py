@@ -136,6 +136,9 @@ class ConversationRebuilder:
         else:
             found = await conversation_store.lock_conversation(tx, caller.tenant_id, ConversationId(wanted))
         if found is not None:
+            if None not in {record.owner, found.owner} and record.owner != found.owner:
+                wrong = FieldError("/owner", "A conversation with this id or external_id has another owner.")
+                raise RecordRefusedError(line, [wrong])
             return _rebuilt(found, is_foreign=is_foreign), False
         # with an external id, one of another system is found by it; its earlier id may be that of a deleted one
         new_id = new_uuid() if is_foreign and record.external_id is not None else wanted

@@ -142,7 +142,10 @@ class _PoliciesInMetadata(Strict):
 
 
 class ConversationCreate(_PoliciesInMetadata):
-    """A conversation to create. An existing conversation with this `id` or `external_id` is returned instead."""
+    """A conversation to create. An existing conversation with this `id` or `external_id` is returned instead.
+
+    409 if it has another owner than `owner`, or does not have one of the `participants`.
+    """
 
     id: IdIn | None = None
     external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None

@@ -25,6 +25,7 @@ from app.conversations.find import (
     get_first_conversation,
     lock_conversation,
     refuse_trashed,
+    require_owner,
 )
 from app.conversations.hash_chain import canonical_form, chain_hash, content_hash, new_salt
 from app.conversations.schemas.conversations import Conversation, ForkRequest, VectorState
@@ -188,6 +189,7 @@ class Forker:
         same = (row.id, row.external_id) == (body.id or row.id, body.external_id or row.external_id)
         if not same or row.forked_from != parent.id:
             raise Conflict("conversation_conflict", "Another conversation has this id or external_id.")
+        require_owner(row, body.owner)
         return ConversationId(row.id)
 
     async def _copy(

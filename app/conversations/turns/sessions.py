@@ -15,7 +15,13 @@ from app.audit.schemas import Action
 from app.conversations.create import get_or_create
 from app.conversations.drafts import Draft, is_much, make_draft
 from app.conversations.events import EventPublisher
-from app.conversations.find import lock_by_external_id, lock_conversation, require_reachable
+from app.conversations.find import (
+    get_conversation,
+    lock_by_external_id,
+    lock_conversation,
+    require_owner,
+    require_reachable,
+)
 from app.conversations.schemas.conversations import ConversationCreate
 from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Session, SessionDay, SessionName, Stored
 from app.conversations.stores import conversation_store, session_store
@@ -30,7 +36,7 @@ from app.core.outbox import EventType
 from app.core.paging import LimitedList
 from app.formats.schemas import CanonicalTurn
 from app.settings import Settings
-from app.tenancy.schemas import Caller
+from app.tenancy.schemas import Caller, Scope
 
 _DAY_BYTES = 2**20
 
@@ -68,6 +74,18 @@ class Sessions:
             raise _missing()
         _require_owner(name, found.owner)
         return found
+
+    async def require_owner(
+        self, caller: Caller, conversation_id: ConversationId, *, owner: str | None, pointer: str = "/owner"
+    ) -> None:
+        """Raise Conflict `conversation_owned` if a request names another owner than that of the conversation.
+
+        Conversation tokens are accepted. Raises NotFound; reads nothing if the request names no owner.
+        """
+        if owner is not None:
+            caller = caller.require_conversation(Scope.WRITE, conversation_id)
+            async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+                require_owner(await get_conversation(caller, tx, conversation_id), owner, pointer=pointer)
 
     async def wait_until_idle(self, caller: Caller, *, name: SessionName) -> Session:
         """Return a session when no transaction writes to it. Raises NotFound, and Busy after a short wait."""

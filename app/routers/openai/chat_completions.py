@@ -52,7 +52,12 @@ _READ_MEMBERS: Final[JsonObject] = {
     "conversation_id": {"description": "The conversation, as in the header X-Conversation-Id."},
     "token_budget": {"description": "The token budget of the context; only with a conversation."},
     "context": {"description": "How the context is built; only with a conversation."},
-    "user": {"description": "The owner of the conversation, if this request creates it. It is passed on too."},
+    "user": {
+        "description": (
+            "The owner of the conversation, if this request creates it; 409 if it has another owner. It is passed on"
+            " too."
+        )
+    },
 }
 ChatBody: TypeAlias = Annotated[
     dict[str, JsonValue],
@@ -95,8 +100,8 @@ async def create_chat_completion(
 
     With a conversation (`conversation_id` in the body or its `metadata`, or the header `X-Conversation-Id`) only new
     messages are stored, together with the answer, and the model is sent a context built from the conversation;
-    `token_budget` and `context` configure it. `user` becomes the owner of a conversation that this request creates.
-    Without a conversation, request and answer pass unchanged.
+    `token_budget` and `context` configure it. `user` becomes the owner of a conversation that this request creates; 409
+    `conversation_owned` if it exists with another owner. Without a conversation, request and answer pass unchanged.
     """
     generation_request = _generation_request(
         body, header=conversation, project=project, is_retry=is_repeated(retry_count)
@@ -209,9 +214,10 @@ def _generation_request(
 def named_conversation(given: str, project: str | None, *, owner: str | None) -> ConversationName:
     """Return the conversation that a text names: an id, or an external id in the project."""
     try:
-        return ConversationName(conversation_id=ConversationId(parse_id(given.removeprefix(CONVERSATION_PREFIX))))
+        conversation_id = ConversationId(parse_id(given.removeprefix(CONVERSATION_PREFIX)))
     except ValueError:
-        return ConversationName(external_id=given, project=project, owner=owner)
+        return ConversationName(external_id=given, project=project, owner=owner, owner_pointer="/user")
+    return ConversationName(conversation_id=conversation_id, owner=owner, owner_pointer="/user")
 
 
 def _read(shape: TypeAdapter[Result], value: JsonValue, at: str) -> Result:

@@ -28,6 +28,12 @@ const scenarios = {
     for await (const one of items(list)) names.push(one.external_id);
     return [await contents(conversation, 3), names.sort()];
   },
+  async owned() {
+    const first = await turnkeep.conversation("ticket", { owner: "mia" });
+    const refusal = await turnkeep.conversation("ticket", { owner: "eve" }).catch((error) => error);
+    const ids = [await turnkeep.conversation("ticket"), await turnkeep.conversation("ticket", { owner: "mia" })];
+    return [refusal instanceof TurnkeepError, refusal.code, refusal.message, ids.every(({ id }) => id === first.id)];
+  },
   async chat() {
     const seen = [];
     const kitchen = await turnkeep.conversation("kitchen", { owner: "mia" });

@@ -79,7 +79,10 @@ class CreateResponse(BaseModel):
     metadata: Annotated[dict[_Label, _LabelValue], Field(max_length=MAX_METADATA)] | None = Field(
         default=None, description="Stored with the response, and not with the conversation."
     )
-    user: Name | None = Field(default=None, description="The owner of the conversation, if this request creates it.")
+    user: Name | None = Field(
+        default=None,
+        description="The owner of the conversation, if this request creates it; 409 if it has another owner.",
+    )
     token_budget: TokenBudget | None = Field(default=None, description="The token budget of the context.")
     context: ContextOptions | None = Field(default=None, description="How the context is built.")
 

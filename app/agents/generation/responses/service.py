@@ -341,12 +341,13 @@ def _conversation(name: str | None, options: ResponseOptions, *, owner: str | No
     if aligns and options.name is not None:
         return replace(options.name, owner=owner)
     if name is None:
-        return ConversationName(project=options.project, owner=owner)
+        return ConversationName(project=options.project, owner=owner, owner_pointer="/user")
     try:
-        return ConversationName(conversation_id=ConversationId(parse_id(name.removeprefix(CONVERSATION_PREFIX))))
+        conversation_id = ConversationId(parse_id(name.removeprefix(CONVERSATION_PREFIX)))
     except ValueError:
         fields = [FieldError("/conversation", "no conversation has this id")]
         raise NotFound("not_found", "There is no such conversation.", fields=fields) from None
+    return ConversationName(conversation_id=conversation_id, owner=owner, owner_pointer="/user")
 
 
 def _unstored(plan: _Plan, done: GenerationResult) -> JsonObject:

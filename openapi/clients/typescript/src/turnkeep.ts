@@ -44,7 +44,10 @@ export class Turnkeep {
     this.api = operationsOf(this.#server);
   }
 
-  /** Create a conversation, or return the one that has this external id. */
+  /**
+   * Create a conversation, or return the one that has this external id. Rejects with `conversation_owned` if it has
+   * another owner, or other participants.
+   */
   async conversation(externalId?: string, options: Omit<ConversationCreate, "external_id"> = {}): Promise<Conversation> {
     const body = externalId === undefined ? options : { ...options, external_id: externalId };
     return this.conversationById((await this.api.createConversation({ body })).id);

@@ -80,7 +80,10 @@ class AsyncTurnkeep:
         title: str | None = None,
         metadata: Mapping[str, types.JsonValue] | None = None,
     ) -> "AsyncConversation":
-        """Create a conversation, or return the one that has this `external_id`."""
+        """Create a conversation, or return the one that has this `external_id`.
+
+        Raises ConversationOwnedError if it has another owner than `owner`.
+        """
         given = {"external_id": external_id, "owner": owner, "project": project, "title": title, "metadata": metadata}
         body = {name: value for name, value in given.items() if value is not None}
         made = await self.api.create_conversation(body=cast("types.ConversationCreate", body))

@@ -57,7 +57,10 @@ class Turnkeep:
         title: str | None = None,
         metadata: Mapping[str, types.JsonValue] | None = None,
     ) -> "Conversation":
-        """Create a conversation, or return the one that has this `external_id`."""
+        """Create a conversation, or return the one that has this `external_id`.
+
+        Raises ConversationOwnedError if it has another owner than `owner`.
+        """
         found = self._portal.run(
             self._client.conversation(external_id, owner=owner, project=project, title=title, metadata=metadata)
         )

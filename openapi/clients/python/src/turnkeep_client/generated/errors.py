@@ -525,7 +525,7 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "chunk_too_large": "A chunk of text is larger than `TURNKEEP_MAX_CHUNK_BYTES` (64 KiB). Send it in several.",
         "conversation_advanced": "The conversation has newer turns than `expected_seq`. Read them, then append again.",
         "conversation_conflict": "The id and the external_id belong to two different conversations. Send one of the two, or the pair with which the conversation was created.",
-        "conversation_owned": "The conversation has another owner. The owner of a conversation is set once: by the request that creates it, or by a `PATCH` of a conversation without an owner. To change it, create a conversation of the new owner, or a fork with `POST /v1/conversations/{id}/fork`.",
+        "conversation_owned": "The conversation has another owner, or a participant is named that it does not have. If the request should use this conversation, leave `owner` (`user` under `/openai/v1`) and `participants` out; else give another `external_id` or `id`. The owner of a conversation is set once: by the request that creates it, or by a `PATCH` of a conversation without an owner. For a new owner, fork the conversation with `POST /v1/conversations/{id}/fork`. `PATCH` adds participants.",
         "cursor_invalid": "The cursor does not belong to this list, or was changed. Start again without it.",
         "database_unavailable": "The database does not answer. Send the request again after a delay. If it lasts, check that Postgres runs and that `TURNKEEP_DATABASE_URL` leads to it: `turnkeep doctor` names the cause.",
         "duplicate_key": "An object in the body has a duplicate member. JSON does not define which one counts, so the request is refused. Remove one of them.",

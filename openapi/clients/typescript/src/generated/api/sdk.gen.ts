@@ -76,7 +76,8 @@ export class Operations extends HeyApiClient {
      *
      * Create a conversation, or return the one with this `id` or `external_id` (200 instead of 201).
      *
-     * 404 for a repeated request whose conversation has been deleted since.
+     * 409 `conversation_owned` if that has another `owner`, or does not have one of the `participants`. 404 for a repeated
+     * request whose conversation has been deleted since.
      */
     public createConversation<ThrowOnError extends boolean = true>(options: Options<CreateConversationData, ThrowOnError>): RequestResult<CreateConversationResponses, CreateConversationErrors, ThrowOnError, 'data'> {
         return (options.client ?? this.client).post<CreateConversationResponses, CreateConversationErrors, ThrowOnError, 'data'>({
@@ -1005,8 +1006,8 @@ export class Operations extends HeyApiClient {
      *
      * With a conversation (`conversation_id` in the body or its `metadata`, or the header `X-Conversation-Id`) only new
      * messages are stored, together with the answer, and the model is sent a context built from the conversation;
-     * `token_budget` and `context` configure it. `user` becomes the owner of a conversation that this request creates.
-     * Without a conversation, request and answer pass unchanged.
+     * `token_budget` and `context` configure it. `user` becomes the owner of a conversation that this request creates; 409
+     * `conversation_owned` if it exists with another owner. Without a conversation, request and answer pass unchanged.
      */
     public createChatCompletion<ThrowOnError extends boolean = true>(options: Options<CreateChatCompletionData, ThrowOnError>): RequestResult<CreateChatCompletionResponses, CreateChatCompletionErrors, ThrowOnError, 'data'> {
         return (options.client ?? this.client).post<CreateChatCompletionResponses, CreateChatCompletionErrors, ThrowOnError, 'data'>({

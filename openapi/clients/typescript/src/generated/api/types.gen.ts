@@ -1071,6 +1071,8 @@ export type Conversation = {
  * ConversationCreate
  *
  * A conversation to create. An existing conversation with this `id` or `external_id` is returned instead.
+ *
+ * 409 if it has another owner than `owner`, or does not have one of the `participants`.
  */
 export type ConversationCreate = {
     /**
@@ -1457,7 +1459,7 @@ export type CreateResponse = {
     /**
      * User
      *
-     * The owner of the conversation, if this request creates it.
+     * The owner of the conversation, if this request creates it; 409 if it has another owner.
      */
     user?: string | null;
     /**
@@ -2817,7 +2819,7 @@ export type Generate = {
     /**
      * Owner
      *
-     * The owner of the conversation, if this request creates it.
+     * The owner of the conversation, if this request creates it; 409 if it has another owner.
      */
     owner?: string | null;
     /**
@@ -12013,7 +12015,7 @@ export type CreateChatCompletionData = {
          */
         context?: unknown;
         /**
-         * The owner of the conversation, if this request creates it. It is passed on too.
+         * The owner of the conversation, if this request creates it; 409 if it has another owner. It is passed on too.
          */
         user?: unknown;
         [key: string]: JsonValue | unknown | undefined;

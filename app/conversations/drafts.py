@@ -19,6 +19,7 @@ from app.core.errors import FieldError, Invalid, TooLarge
 from app.core.ids import format_id
 from app.core.times import format_time, truncate_ms
 from app.formats.schemas import JsonObject, Kind, Role, kind_of
+from app.formats.service import call_key
 from app.settings.conversations import LimitSettings
 
 _MAX_NAME = 256
@@ -51,6 +52,8 @@ class InheritedFields:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A checked turn without a position. JSON columns are text; `fields` are the input of the content hash.
+
+    `call_ids`, `answered_ids`: the calls of the turn and those that it answers, as they are paired (`call_key`).
 
     `created_at`: when a streamed turn was opened; None for a turn that is created now.
     """
@@ -325,8 +328,8 @@ def _draft(turn: TurnInput, *, supersedes: UUID | None = None) -> Draft:
         occurred_at=None if turn.occurred_at is None else truncate_ms(turn.occurred_at),
         fields=fields,
         text=plain_text(turn),
-        call_ids=tuple(str(call["id"]) for call in turn.tool_calls),
-        answered_ids=tuple(answered) if turn.tool_call_id is None else (turn.tool_call_id,),
+        call_ids=tuple(call_key(str(call["id"])) for call in turn.tool_calls),
+        answered_ids=tuple(map(call_key, answered if turn.tool_call_id is None else [turn.tool_call_id])),
         supersedes=supersedes,
     )
 

@@ -114,6 +114,13 @@ conversation_heads = Table(
     CheckConstraint("vectors in ('kept', 'dropped', 'rebuilding')", name="vectors"),
 )
 LIVE_TURN: Final = "t.status = 'committed' and t.superseded_by is null"
+
+
+def call_key(expression: str) -> str:
+    """Return the SQL of the id by which a call and its result are paired, as `formats.call_key`."""
+    return rf"btrim({expression}, E' \t\r\n')"
+
+
 """Condition on a live turn `t`, for literal SQL."""
 ERASED_COLUMNS: Final = (
     "content",

@@ -45,7 +45,7 @@ from app.formats.tokens import (
     is_exact,
     message_tokens,
 )
-from app.formats.turns import parse_tool_call, parse_tool_result, to_canonical
+from app.formats.turns import call_key, parse_tool_call, parse_tool_result, to_canonical
 from app.formats.viewpoint import apply_viewpoint
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "Margin",
     "TextCounter",
     "apply_viewpoint",
+    "call_key",
     "count_render",
     "delimit",
     "finish",

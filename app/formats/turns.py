@@ -20,6 +20,11 @@ def parse_tool_call(call: JsonObject) -> ToolCall:
     )
 
 
+def call_key(call_id: str) -> str:
+    """Return the id by which a call and its result are paired: without spaces around it, which some models add."""
+    return call_id.strip(" \t\r\n")
+
+
 def parse_tool_result(result: JsonObject) -> ToolResult:
     """Parse a result: `{tool_call_id, content, is_error?}`."""
     return ToolResult(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from app.formats.extra_fields import has_only_items
 from app.formats.parts import has_content
 from app.formats.schemas import AnsweredCall, CanonicalTurn, Kind, Role, ToolCall, ToolResult, TurnBlock
-from app.formats.turns import tool_results_in
+from app.formats.turns import call_key, tool_results_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,27 +171,32 @@ class _CallPairing:
                 self._omit(turn, f"call {call.id} is in this turn twice, the first is kept")
                 continue
             seen.add(call.id)
-            unique = call.id
-            if unique in self._call_ids:
-                # some models number their calls from the start in each answer, and providers refuse a repeated id
-                unique = f"{call.id}_{turn.position}"
-                while unique in self._call_ids:
-                    unique += "_"
-            self._call_ids.add(unique)
-            pending = _PendingCall(index, replace(call, id=unique))
+            pending = _PendingCall(index, call)
             self._calls[index].append(pending)
-            self._open_calls[call.id] = pending
+            self._open_calls[call_key(call.id)] = pending
+
+    def _unique_id(self, pending: _PendingCall) -> str:
+        """Return the id under which an answered call is shown; calls without a result take none."""
+        unique = pending.call.id
+        if unique in self._call_ids:
+            # some models number their calls from the start in each answer, and providers refuse a repeated id
+            unique = f"{unique}_{self._turns[pending.turn].position}"
+            while unique in self._call_ids:
+                unique += "_"
+        self._call_ids.add(unique)
+        return unique
 
     def _match_results(self, index: int, turn: CanonicalTurn) -> None:
         results = tool_results_in(turn) if turn.role is Role.TOOL else list(turn.tool_results)
         reasons: list[str] = []
         for result in results:
-            pending = self._open_calls.get(result.tool_call_id)
+            pending = self._open_calls.get(call_key(result.tool_call_id))
             if pending is None:
                 reasons.append(f"the call {result.tool_call_id} of this result is not among the recent turns")
             elif pending.result is not None:
                 reasons.append(f"call {result.tool_call_id} has an earlier result, the first is kept")
             else:
+                pending.call = replace(pending.call, id=self._unique_id(pending))
                 pending.result = replace(result, tool_call_id=pending.call.id)
                 self._parents[self._root(index)] = self._root(pending.turn)
         if turn.role is Role.TOOL and not results and not turn.tool_calls:

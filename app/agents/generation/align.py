@@ -24,7 +24,7 @@ from pydantic import JsonValue
 
 from app.formats.parts import compact_json
 from app.formats.schemas import Format, JsonObject, Role, TurnLike
-from app.formats.service import write
+from app.formats.service import call_key, write
 
 _EQUAL, _COMPATIBLE, _DIFFERENT = 2, 1, 0
 _ASSISTANT = "assistant"
@@ -61,6 +61,8 @@ def stored_messages(turns: Sequence[TurnLike], erased: Sequence[bool], *, by_ite
             found.append(StoredMessage(at, turn.role.value, None))
         elif turn.role is not Role.SYSTEM:
             messages = write(Format.OPENAI, [turn]).messages
+            if turn.tool_call_id is not None:  # clients have it as it is stored, not as a model is sent it
+                messages = [message | {"tool_call_id": turn.tool_call_id} for message in messages]
             shown = [item for one in messages for item in _items(one)] if by_item else messages
             found += [StoredMessage(at, str(one.get("role")), says(one)) for one in shown]
     return found
@@ -83,7 +85,7 @@ def says(message: JsonObject) -> str:
     return compact_json([
         _content(message.get("content")) or _content(message.get("refusal")),
         [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
-        message.get("tool_call_id"),
+        call_key(answered) if isinstance(answered := message.get("tool_call_id"), str) else None,
     ])  # fmt: skip
 
 

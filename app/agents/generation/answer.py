@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from pydantic import JsonValue
 
+from app.agents.generation.call_deltas import Delta, StreamedCalls, with_calls
 from app.conversations.schemas.conversations import Turn, TurnInput, content_text
 from app.core.errors import Invalid
 from app.formats import service as formats
@@ -20,25 +21,14 @@ from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
 from app.providers.endpoint import InvalidAnswer, usage_in
 from app.providers.upstream import UpstreamRefusal
 
-_MAX_CALLS: Final = 128
 _CONCATENATED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
 _EMPTY_VALUES: Final[tuple[JsonValue, ...]] = (None, [], {})
 _MAX_INTEGER: Final = 2**53 - 1
 _MAX_USAGE_CHARACTERS: Final = 4096
 _MAX_MODEL_CHARACTERS: Final = 256
 _MAX_ORIGIN_CHARACTERS: Final = 256
-_ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
-"""The kinds of tool calls, each with the field that has the text of its arguments."""
 _FIRST_HIGH_SURROGATE, _LAST_HIGH_SURROGATE = "\ud800", "\udbff"
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """Text to add to one part of the streamed turn, or to its refusal."""
-
-    part: str
-    text: str
 
 
 @dataclass(slots=True)
@@ -49,13 +39,12 @@ class PartialAnswer:
     """
 
     message: JsonObject = field(default_factory=lambda: {"role": "assistant", "content": None})
-    calls: dict[int, JsonObject] = field(default_factory=dict[int, JsonObject])
+    calls: StreamedCalls = field(default_factory=StreamedCalls)
     id: str | None = None
     model: str | None = None
     usage: JsonObject | None = None
     finish_reason: str | None = None
     _texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    _arguments: dict[tuple[int, str], list[str]] = field(default_factory=dict[tuple[int, str], list[str]])
     _high_surrogates: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
@@ -91,14 +80,7 @@ class PartialAnswer:
     def whole(self) -> JsonObject:
         """Return the message as in a completion that was not streamed."""
         message: JsonObject = {**self.message, **{name: "".join(texts) for name, texts in self._texts.items()}}
-        if not self.calls:
-            return message
-        calls = {number: dict(call) for number, call in self.calls.items()}
-        for (number, kind), texts in self._arguments.items():
-            body = calls[number][kind]
-            if isinstance(body, dict):
-                calls[number][kind] = {**body, _ARGUMENTS[kind]: "".join(texts)}
-        return {**message, "tool_calls": [calls[number] for number in sorted(calls)]}
+        return {**message, "tool_calls": [*self.calls.whole()]} if self.calls else message
 
     def _storable(self, delta: Delta) -> str:
         """Return the storable text of a delta; a high surrogate at its end waits for the low one."""
@@ -113,9 +95,9 @@ class PartialAnswer:
         deltas: list[Delta] = []
         for name, value in delta.items():
             if name == "tool_calls" and isinstance(value, list):
-                for at, call in enumerate(value):
-                    if isinstance(call, dict):
-                        deltas += self._call(call, at)
+                deltas += self.calls.add([call for call in value if isinstance(call, dict)])
+            elif name == "function_call" and isinstance(value, dict):
+                deltas += self.calls.add([{"index": 0, "type": "function", "function": value}])
             elif isinstance(value, str) and name in _CONCATENATED:
                 self.message.setdefault(name, None)
                 self._texts.setdefault(name, []).append(value)
@@ -124,36 +106,6 @@ class PartialAnswer:
             elif value not in _EMPTY_VALUES and name != "role":
                 self.message[name] = value
                 self._texts.pop(name, None)
-        return deltas
-
-    def _call(self, piece: JsonObject, at: int) -> list[Delta]:
-        index = piece.get("index", at)
-        number = index if isinstance(index, int) and index >= 0 else at
-        call = self.calls.setdefault(number, {})
-        is_new = not call
-        for name in ("id", "type"):
-            if isinstance(value := piece.get(name), str) and value:
-                call.setdefault(name, value)
-        deltas = [Delta("id", str(call["id"]))] if is_new and "id" in call else []
-        for kind in _ARGUMENTS:
-            body = piece.get(kind)
-            if isinstance(body, dict):
-                deltas += self._body(number, kind, body)
-        if number >= _MAX_CALLS:
-            return []
-        return [Delta(f"tool_calls/{number}/{one.part}", one.text) for one in deltas]
-
-    def _body(self, number: int, kind: str, body: JsonObject) -> list[Delta]:
-        known = self.calls[number].setdefault(kind, {})
-        deltas: list[Delta] = []
-        if not isinstance(known, dict):
-            return deltas
-        if isinstance(name := body.get("name"), str) and name and "name" not in known:
-            known["name"] = name
-            deltas.append(Delta("name", name))
-        if isinstance(more := body.get(_ARGUMENTS[kind]), str):
-            self._arguments.setdefault((number, kind), []).append(more)
-            deltas.append(Delta("arguments", more))
         return deltas
 
 
@@ -224,8 +176,8 @@ def turn_of(parsed: ParsedTurn) -> TurnInput:
 
 def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
     """Return the turn to store for a complete answer to the request `body`."""
-    message = cast("JsonObject", storable(without_empty_members(answer.whole())))
-    message["role"] = "assistant"
+    said = {**without_empty_members(answer.whole()), "role": "assistant"}
+    message = cast("JsonObject", storable(with_calls(said)))
     if message.get("refusal") and not message.get("content"):
         message["content"] = None  # endpoints begin a stream with an empty text
     try:

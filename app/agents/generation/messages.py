@@ -7,11 +7,12 @@ from typing import Final, cast
 from pydantic import JsonValue
 
 from app.agents.generation.answer import turn_of, without_empty_members
-from app.conversations.schemas.conversations import TurnInput, content_text
+from app.agents.generation.call_deltas import with_calls
+from app.conversations.schemas.conversations import Turn, TurnInput, content_text
 from app.core.errors import FieldError, Invalid
 from app.formats import service as formats
 from app.formats.parse.validation import check_json
-from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role
+from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role, TurnLike
 
 MAX_MESSAGES: Final = 10_000
 """The most messages or items of a request."""
@@ -36,6 +37,19 @@ class RequestMessages:
         """Return the index of the first new turn; `aligned` of the compared messages are stored."""
         return 0 if aligned == 0 else self.compared[aligned - 1][0] + 1
 
+    def with_their_calls(self, start: int, stored: Sequence[Turn]) -> int:
+        """Return the index of the first new turn: `start`, or before it that of a call which is not stored.
+
+        The client has a result of this call: what it received of an answer may differ from what was stored.
+        """
+        calls = {key for turn in stored for key in _call_keys(turn)}
+        for turn in self.turns[start:]:
+            for key in _answered_keys(turn) - calls:
+                made_at = [number for number in range(start) if key in _call_keys(self.turns[number])]
+                start = min([start, *made_at[-1:]])
+            calls.update(_call_keys(turn))
+        return start
+
     def canonical(self, start: int) -> list[CanonicalTurn]:
         """Return the turns from an index on, for a context."""
         return [formats.to_canonical(turn, turn_id=f"new-{at}") for at, turn in enumerate(self.turns)][start:]
@@ -50,10 +64,19 @@ class RequestMessages:
         return replace(self, system="\n\n".join(texts) or None)
 
 
+def _call_keys(turn: TurnLike) -> set[str]:
+    return {formats.call_key(str(call.get("id"))) for call in turn.tool_calls}
+
+
+def _answered_keys(turn: TurnLike) -> set[str]:
+    ids = [str(result.get("tool_call_id")) for result in turn.tool_results]
+    return {formats.call_key(call_id) for call_id in (ids if turn.tool_call_id is None else [turn.tool_call_id])}
+
+
 def read_chat(given: JsonValue) -> RequestMessages:
     """Return the messages of a chat completion. System messages are instructions. Raises Invalid."""
     cleaned = (
-        [without_empty_members(one) if isinstance(one, dict) else one for one in given]
+        [with_calls(without_empty_members(one)) if isinstance(one, dict) else one for one in given]
         if isinstance(given, list)
         else given
     )

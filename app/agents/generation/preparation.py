@@ -172,7 +172,7 @@ class Preparer:
     ) -> PreparedRequest:
         """Build the context and open the exchange of the new messages and the answer."""
         found, stored = await self._align(caller, target, messages, request)
-        start = messages.new_from(found.new_from)
+        start = messages.with_their_calls(messages.new_from(found.new_from), stored)
         regenerated = None if found.regenerate_from is None else stored[found.regenerate_from]
         new, earlier = messages.to_store(start), list[TurnId]()
         if target.is_private:

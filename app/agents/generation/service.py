@@ -22,13 +22,13 @@ from datetime import datetime
 from typing import Final, cast
 
 from app.agents.generation.answer import (
-    Delta,
     PartialAnswer,
     answer_text,
     answer_turn,
     pieces_of,
     read_piece,
 )
+from app.agents.generation.call_deltas import Delta
 from app.agents.generation.preparation import PreparedRequest, Preparer
 from app.agents.generation.renewal import renewed
 from app.agents.generation.schemas import GenerationRequest, GenerationResult

@@ -18,6 +18,7 @@ from app.conversations.views import canonical_turn
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId
 from app.formats.schemas import CanonicalTurn
+from app.formats.service import call_key
 from app.tenancy.schemas import Caller
 
 _PAGE = 200
@@ -160,11 +161,10 @@ async def _complete_exchanges(pages: "_Pages", wanted: ContextTurnsQuery) -> Non
     newest = pages.rows[: wanted.newest]
     if not pages.can_go_on or not any(row.tool_call_id or row.tool_results for row in newest):
         return
-    made = {call.id for row in pages.rows if row.tool_calls for call in canonical_turn(row).tool_calls}
-    answered = {
-        result.tool_call_id for row in newest if row.tool_results for result in canonical_turn(row).tool_results
-    }
-    answered |= {row.tool_call_id for row in newest if row.tool_call_id is not None}
+    made = {call_key(call.id) for row in pages.rows if row.tool_calls for call in canonical_turn(row).tool_calls}
+    results = [result for row in newest if row.tool_results for result in canonical_turn(row).tool_results]
+    answered = {call_key(result.tool_call_id) for result in results}
+    answered |= {call_key(row.tool_call_id) for row in newest if row.tool_call_id is not None}
     position = await pages.first_call(sorted(answered - made)) if answered - made else None
     if position is not None:
         await pages.read(_EXCHANGE_REACH, after=position - 1)
@@ -271,7 +271,7 @@ class _Pages:
         return found.rows, found.cut
 
     async def _answers(self, page: Sequence[TurnRow]) -> list[TurnRow]:
-        calls = [call.id for row in page if row.tool_calls for call in canonical_turn(row).tool_calls]
+        calls = [call_key(call.id) for row in page if row.tool_calls for call in canonical_turn(row).tool_calls]
         if not calls or self.bytes_left <= 0:
             return []
         answers = await conversation_store.list_answers(

@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from app.conversations.schemas.conversations import IndexState, TurnStatus
 from app.conversations.schemas.titles import DerivedTitle
-from app.conversations.tables import LIVE_TURN, conversations, turns
+from app.conversations.tables import LIVE_TURN, call_key, conversations, turns
 from app.core.database.queries import NOW_SQL
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId, TurnId
@@ -478,9 +478,9 @@ async def list_answers(
         select {_TURN_COLUMNS_T} from turns t
         where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.role = 'tool'
           and t.position > $4 and t.position < $5
-          and (t.tool_call_id = any($3::text[]) or exists (
+          and ({call_key("t.tool_call_id")} = any($3::text[]) or exists (
               select 1 from json_array_elements(t.tool_results) r (item)
-              where r.item ->> 'tool_call_id' = any($3::text[])
+              where {call_key("r.item ->> 'tool_call_id'")} = any($3::text[])
           ))
         order by t.position desc limit $6
         """  # noqa: S608

@@ -19,7 +19,7 @@ from app.conversations.stores.conversation_store import (
     limit_bytes,
     turn_rows,
 )
-from app.conversations.tables import ERASED_COLUMNS, LIVE_TURN
+from app.conversations.tables import ERASED_COLUMNS, LIVE_TURN, call_key
 from app.core.database.queries import NOW_SQL
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
@@ -373,20 +373,20 @@ async def find_calls(
     rows = await tx.fetch(
         f"""
         with made as (
-            select called.item ->> 'id' as call_id, max(t.position) as position
+            select {call_key("called.item ->> 'id'")} as call_id, max(t.position) as position
             from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
             where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {LIVE_TURN}
               and ($4::bigint is null or t.position < $4)
-              and called.item ->> 'id' = any($3::text[])
+              and {call_key("called.item ->> 'id'")} = any($3::text[])
             group by 1
         )
         select m.call_id, exists (
             select from turns t
             where t.tenant_id = $1 and t.conversation_id = $2 and {LIVE_TURN} and t.position > m.position
               and ($4::bigint is null or t.position < $4)
-              and (t.tool_call_id = m.call_id or exists (
+              and ({call_key("t.tool_call_id")} = m.call_id or exists (
                 select from json_array_elements(t.tool_results) as answered (item)
-                where answered.item ->> 'tool_call_id' = m.call_id
+                where {call_key("answered.item ->> 'tool_call_id'")} = m.call_id
               ))
         ) as is_answered
         from made m
@@ -411,7 +411,7 @@ async def first_call(
         select min(t.position) as position
         from turns t cross join lateral json_array_elements(t.tool_calls) as called (item)
         where t.tenant_id = $1 and t.conversation_id = $2 and t.tool_calls is not null and {LIVE_TURN}
-          and t.position > $4 and t.position < $5 and called.item ->> 'id' = any($3::text[])
+          and t.position > $4 and t.position < $5 and {call_key("called.item ->> 'id'")} = any($3::text[])
         """,  # noqa: S608
         tenant_id, conversation_id, call_ids, after, before,
     )  # fmt: skip

@@ -21,7 +21,14 @@ from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.streams.buffer import OpenTurnBuffer, fenced_error
 from app.conversations.streams.chunk_merge import aborted_columns, finished_turn
 from app.conversations.summaries.invalidation import retain_job
-from app.conversations.turns.append import Appender, check_answers, record_turns, require_seq, turn_ids
+from app.conversations.turns.append import (
+    Appender,
+    check_answers,
+    record_turns,
+    require_seq,
+    results_of_history,
+    turn_ids,
+)
 from app.conversations.turns.placement import PreparedTurn
 from app.conversations.turns.revise import Reviser, require_live
 from app.core.database.transactions import Database, Transaction
@@ -133,7 +140,8 @@ class TurnFinalizer:
             for buffer in buffers:
                 await stream_store.delete_pending(tx, caller.tenant_id, buffer.turn_id)
             if replaced is None:
-                await check_answers(caller, tx, conversation_id, items)
+                *messages, _ = [item.draft for item in items]
+                await check_answers(caller, tx, conversation_id, items, of_history=results_of_history(messages))
                 rows = list((await self._appender.write_last(caller, tx, head, items)).rows)
             else:
                 old = await get_turn(caller, tx, conversation_id, replaced.turn_id)

@@ -22,7 +22,7 @@ from app.conversations.streams.buffer import OpenTurnBuffer
 from app.conversations.streams.commit import TurnFinalizer, TurnReplacement
 from app.conversations.streams.flush import Flusher
 from app.conversations.streams.open import TurnOpener
-from app.conversations.turns.append import Appender, check_answers
+from app.conversations.turns.append import Appender, check_answers, results_of_history
 from app.conversations.turns.placement import PreparedTurn
 from app.conversations.views import turn_view
 from app.core.database.transactions import Database, Transaction
@@ -136,7 +136,7 @@ class Exchanges:
         """Check tool results as an append does; errors name the messages by their pointers."""
         prepared = [PreparedTurn(draft, b"", b"", 0, None) for draft in drafts]
         try:
-            await check_answers(caller, tx, conversation_id, prepared)
+            await check_answers(caller, tx, conversation_id, prepared, of_history=results_of_history(drafts))
         except Invalid as error:
             raise Invalid(error.code, error.detail, fields=[_renamed(one, messages) for one in error.fields]) from None
 

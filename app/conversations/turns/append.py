@@ -6,6 +6,7 @@ The head is locked before any lookup, so that the rows found stay valid until th
 import asyncio
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from typing import Final
 from uuid import UUID
 
 from pydantic import JsonValue
@@ -31,12 +32,18 @@ from app.core.errors import Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, format_id
 from app.core.outbox import EventType
 from app.core.threads import map_in_threads
+from app.formats.schemas import Role
 from app.index.schemas import IndexDocument
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, result_deleted
 from app.tenancy.service import Tenancy
+
+_UNCALLED: Final = (
+    "No turn before it made this call. Send the assistant's message that made it before the result, or leave the"
+    " result out."
+)
 
 
 class Appender:
@@ -277,12 +284,14 @@ async def check_answers(
     root: str | None = None,
     before: int | None = None,
     stored: Collection[UUID] = (),
+    of_history: Collection[UUID] = (),
 ) -> None:
     """Raise Invalid unless every tool result answers an earlier call, and only once.
 
     The call is in this append or in a live turn. `root`: the JSON pointer of a turn that is not in a list. `before`:
-    the position that this turn takes. `stored`: ids of turns that are already stored and are sent again. The codes are
-    `tool_call_unknown` and `tool_call_answered`.
+    the position that this turn takes. `stored`: ids of turns that are already stored and are sent again. `of_history`:
+    ids of turns whose results are stored without a call, too. The codes are `tool_call_unknown` and
+    `tool_call_answered`.
     """
     ids = {call_id for item in prepared for call_id in item.draft.answered_ids}
     if not ids:
@@ -296,10 +305,12 @@ async def check_answers(
         for number, call_id in enumerate(item.draft.answered_ids):
             at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
             pointer = f"{f'/turns/{index}' if root is None else root}/{at}"
-            if call_id not in is_answered:
-                uncalled.append(FieldError(pointer, "no turn before it made this call"))
+            if item.draft.id in of_history:
+                is_answered[call_id] = True
+            elif call_id not in is_answered:
+                uncalled.append(FieldError(pointer, _UNCALLED))
             elif is_answered[call_id]:
-                answered.append(FieldError(pointer, "This call has a result already."))
+                answered.append(FieldError(pointer, "This call has a result already. Leave this one out."))
             else:
                 is_answered[call_id] = True
         is_answered.update(dict.fromkeys(item.draft.call_ids, False))
@@ -307,6 +318,16 @@ async def check_answers(
         raise Invalid("tool_call_unknown", "A tool result has no call; nothing was stored.", fields=uncalled)
     if answered:
         raise Invalid("tool_call_answered", "A tool call has one result; nothing was stored.", fields=answered)
+
+
+def results_of_history(messages: Sequence[Draft]) -> list[UUID]:
+    """Return the ids of those tool turns of a request that other messages follow.
+
+    A client that sends its history cannot change it. So a result without a call is stored there, and no model is shown
+    it; the results at the end of a request must have calls, because the answer is about them.
+    """
+    newest = max((at for at, draft in enumerate(messages) if draft.role is not Role.TOOL), default=-1)
+    return [draft.id for draft in messages[: newest + 1] if draft.role is Role.TOOL and draft.id is not None]
 
 
 def same_turn(row: TurnRow, draft: Draft, conversation_id: ConversationId) -> bool:

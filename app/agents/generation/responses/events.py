@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from app.agents.generation.answer import Delta, no_answer
+from app.agents.generation.call_deltas import Delta
 from app.agents.generation.openai_items import id_of_item
 from app.agents.generation.responses.view import IN_PROGRESS, ResponseHead, ResponseState, response_view, state_of
 from app.conversations.schemas.conversations import Turn
@@ -65,7 +65,11 @@ class _OpenMessage:
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A tool call of the answer. It begins when its id and its name are known."""
+    """A tool call of the answer. It begins with its arguments, when its id and its name are known.
+
+    `waiting`: what arrived of its arguments and was not sent. Only the first call of an answer is sent while it grows:
+    endpoints may stream several calls at once, and the events show one after the other.
+    """
 
     index: int = -1
     item_id: str = ""
@@ -73,8 +77,7 @@ class _OpenCall:
     call_id: str = ""
     name: str = ""
     arguments: _OpenText = field(default_factory=_OpenText)
-    early: str = ""
-    is_closed: bool = False
+    waiting: list[str] = field(default_factory=list[str])
 
     def item(self, status: str) -> JsonObject:
         """Return the call as an item, with its arguments so far."""
@@ -101,7 +104,7 @@ class ResponseEvents:
         return [self._event(f"response.{name}", response=response) for name in ("created", "in_progress")]
 
     def add(self, deltas: Sequence[Delta]) -> list[JsonObject]:
-        """Return the events of additions to the answer. Raises InvalidAnswer if an earlier call grows again."""
+        """Return the events of additions to the answer."""
         return [event for delta in deltas for event in self._add(delta)]
 
     def end(self, state: ResponseState, *, model: str) -> list[JsonObject]:
@@ -184,20 +187,18 @@ class ResponseEvents:
     # calls
 
     def _add_call(self, number: int, member: str, text: str) -> Iterator[JsonObject]:
-        call = self._calls.get(number)
-        if call is None:
+        if number not in self._calls:
             yield from self._close_message(None)
-            yield from self._close_calls(None)
-            call = self._calls[number] = _OpenCall()
-        if call.is_closed:
-            raise no_answer()  # the client has the end of this call already
+            self._calls[number] = _OpenCall()
+        call = self._calls[number]
         if member == "arguments":
-            call.early += text
+            call.waiting.append(text)
         elif member == "id":
             call.call_id = text
         else:
-            call.name = text
-        yield from self._grow(call)
+            call.name += text
+        if call is next(iter(self._calls.values())) and call.waiting:
+            yield from self._grow(call)
 
     def _grow(self, call: _OpenCall) -> Iterator[JsonObject]:
         if not call.call_id or not call.name:
@@ -207,20 +208,22 @@ class ResponseEvents:
             call.kind = "custom_tool_call" if call.name in self._custom else "function_call"
             call.item_id = id_of_item(call.kind, self._head.turn_id, call.index)
             yield self._item_event("added", call.index, call.item("in_progress"))
-        text, call.early = call.early, ""
+        text = "".join(call.waiting)
+        call.waiting.clear()
         for piece in call.arguments.add(text):
             yield self._call_event(call, "delta", delta=piece)
 
-    def _close_calls(self, state: ResponseState | None) -> Iterator[JsonObject]:
-        for call in self._calls.values():
-            if call.is_closed or call.index < 0:
+    def _close_calls(self, state: ResponseState) -> Iterator[JsonObject]:
+        calls = list(self._calls.values())
+        for call in calls:
+            yield from self._grow(call)
+            if call.index < 0:
                 continue
-            call.is_closed = True
             for piece in call.arguments.rest():
                 yield self._call_event(call, "delta", delta=piece)
             name = "input" if call.kind == "custom_tool_call" else "arguments"
             yield self._call_event(call, "done", **{name: call.arguments.sent})
-            yield self._item_event("done", call.index, call.item(_item_status(state)))
+            yield self._item_event("done", call.index, call.item(_item_status(state if call is calls[-1] else None)))
 
     def _call_event(self, call: _OpenCall, suffix: str, **members: str) -> JsonObject:
         name = "custom_tool_call_input" if call.kind == "custom_tool_call" else "function_call_arguments"

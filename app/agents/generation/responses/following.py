@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final, cast
 
-from app.agents.generation.answer import Delta
+from app.agents.generation.call_deltas import Delta
 from app.agents.generation.responses.events import ResponseEvents, deltas_of, stored_events
 from app.agents.generation.responses.view import head_of, state_of
 from app.conversations.live.projection import Frame

@@ -1,0 +1,174 @@
+"""Joins the streamed pieces of tool calls. Pure.
+
+Endpoints differ in how a piece names its call. The rules apply in this order:
+
+1. An `id` that a call of this answer has: the piece belongs to that call. With an `index`, only calls that were
+streamed under this index count.
+2. An `index` whose latest call has no other id: the piece belongs to that call. A piece with another id begins a new
+call, also under the index of an earlier one.
+3. Without `index`, or with one only in later pieces: a new id begins a new call, and a piece without an id continues
+the latest call. In a list of several pieces without ids, each continues the call with its place in the list.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import JsonValue
+
+from app.formats.schemas import JsonObject
+
+MAX_CALLS: Final = 128
+ARGUMENTS: Final = {"function": "arguments", "custom": "input"}
+"""The kinds of tool calls, each with the field that has the text of its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text to add to one part of the streamed turn, or to its refusal."""
+
+    part: str
+    text: str
+
+
+@dataclass(slots=True)
+class _StreamedCall:
+    """A call so far. `number`: its place in the answer; `index`: what its pieces name, if they do."""
+
+    number: int
+    index: int | None
+    members: JsonObject = field(default_factory=dict[str, JsonValue])
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    arguments: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    @property
+    def id(self) -> str | None:
+        value = self.members.get("id")
+        return value if isinstance(value, str) else None
+
+    def whole(self) -> JsonObject:
+        """Return the call as in a message that was not streamed."""
+        call = dict(self.members)
+        for kind, texts in self.arguments.items():
+            name: JsonObject = {"name": self.names[kind]} if kind in self.names else {}
+            call[kind] = {**name, **({ARGUMENTS[kind]: "".join(texts)} if texts else {})}
+        return call
+
+
+@dataclass(slots=True)
+class StreamedCalls:
+    """The calls of an answer that is streamed."""
+
+    _calls: dict[int, _StreamedCall] = field(default_factory=dict[int, _StreamedCall])
+    _latest: _StreamedCall | None = None
+
+    def __bool__(self) -> bool:
+        """Return whether there is a call."""
+        return bool(self._calls)
+
+    def whole(self) -> list[JsonObject]:
+        """Return the calls in their order."""
+        return [self._calls[number].whole() for number in sorted(self._calls)]
+
+    def add(self, pieces: list[JsonObject]) -> list[Delta]:
+        """Add the pieces of one delta. Return the additions to the live turn."""
+        deltas: list[Delta] = []
+        for at, piece in enumerate(pieces):
+            call = self._latest = self._call_of(piece, at if len(pieces) > 1 else None)
+            added = _add(call, piece)
+            if call.number < MAX_CALLS:
+                deltas += [Delta(f"tool_calls/{call.number}/{delta.part}", delta.text) for delta in added]
+        return deltas
+
+    def _call_of(self, piece: JsonObject, at: int | None) -> _StreamedCall:
+        """Return the call to which a piece belongs, a new one if it begins one; `at`: its place among several."""
+        call_id = _text(piece, "id")
+        given = piece.get("index")
+        index = given if isinstance(given, int) and not isinstance(given, bool) and given >= 0 else None
+        calls = [call for call in self._calls.values() if index is None or call.index in {None, index}]
+        if call_id is not None:
+            same = [call for call in calls if call.id == call_id]
+            if same:
+                return same[-1]
+        if index is not None:
+            latest = next((call for call in reversed(calls) if call.index == index), None)
+            if latest is None and call_id is None and self._latest is not None and self._latest.index is None:
+                latest = self._latest
+        elif call_id is None and at is not None:
+            latest = self._calls.get(at)
+        else:
+            latest = self._latest
+        if latest is not None and (call_id is None or latest.id is None):
+            return latest
+        number = index if index is not None and index not in self._calls else max(self._calls, default=-1) + 1
+        self._calls[number] = call = _StreamedCall(number, index)
+        return call
+
+
+def _add(call: _StreamedCall, piece: JsonObject) -> list[Delta]:
+    deltas: list[Delta] = []
+    for name in ("id", "type"):
+        if name not in call.members and (value := _text(piece, name)) is not None:
+            call.members[name] = value
+            if name == "id":
+                deltas.append(Delta("id", value))
+    for kind, member in ARGUMENTS.items():
+        if not isinstance(body := piece.get(kind), dict):
+            continue
+        texts = call.arguments.setdefault(kind, [])
+        more = _more_of_name(call.names.get(kind, ""), _text(body, "name") or "", is_ended=any(texts))
+        if more:
+            call.names[kind] = call.names.get(kind, "") + more
+            deltas.append(Delta("name", more))
+        if isinstance(text := body.get(member), str):
+            texts.append(text)
+            deltas.append(Delta("arguments", text))
+    return deltas
+
+
+def _more_of_name(name: str, piece: str, *, is_ended: bool) -> str:
+    """Return what a piece adds to a name: some endpoints repeat the name in each piece, some send it in pieces."""
+    if piece.startswith(name):
+        return "" if is_ended and name else piece[len(name) :]
+    return "" if is_ended else piece
+
+
+def _text(owner: JsonObject, name: str) -> str | None:
+    value = owner.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def with_calls(message: JsonObject) -> JsonObject:
+    """Return a message of the time before `tool_calls` as one of today, and calls without an id with one.
+
+    `function_call` becomes a call, and a message of the role `function` the result of the call. Both get an id from the
+    function's name, so a result belongs to the latest call of its function.
+    """
+    if message.get("role") == "function":
+        rest = {name: value for name, value in message.items() if name != "name"}
+        return {**rest, "role": "tool", "tool_call_id": _id_of(message.get("name"))}
+    calls, legacy = message.get("tool_calls"), message.get("function_call")
+    if isinstance(legacy, dict) and not calls:
+        message = {name: value for name, value in message.items() if name != "function_call"}
+        return {**message, "tool_calls": [{"id": _id_of(legacy.get("name")), "type": "function", "function": legacy}]}
+    if message.get("role") != "assistant" or not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": _with_ids(calls)}
+
+
+def _with_ids(calls: list[JsonValue]) -> list[JsonValue]:
+    ids = {str(call.get("id")) for call in calls if isinstance(call, dict)}
+    named: list[JsonValue] = []
+    for number, call in enumerate(calls):
+        if not isinstance(call, dict) or call.get("id") not in (None, ""):
+            named.append(call)
+            continue
+        body = call.get("function") or call.get("custom")
+        call_id = _id_of(body.get("name") if isinstance(body, dict) else None)
+        call_id = f"{call_id}_{number}" if call_id in ids else call_id
+        ids.add(call_id)
+        named.append({**call, "id": call_id})
+    return named
+
+
+def _id_of(name: JsonValue) -> str:
+    return f"call_{name if isinstance(name, str) else ''}"

@@ -45,6 +45,8 @@ _ASSET_HEADERS: Final = _DASHBOARD_HEADERS | {
     "Cache-Control": "public, max-age=31536000, immutable",
     "Vary": "Accept-Encoding",
 }
+_MAX_NAME: Final = 60
+"""Characters of a file's name. File systems refuse a name over 255 bytes; the names that are built have about 20."""
 _LINKS: Final = {
     "dashboard": "/dashboard",
     "demo": "/dashboard/demo",
@@ -94,7 +96,7 @@ async def get_demo_file(name: str) -> FileResponse:
 async def get_dashboard_asset(request: Request, name: str) -> Response:
     """Return a script or style sheet of the dashboard. Its name has a hash of its content, so it never changes."""
     file = _BUILT / "assets" / name
-    if file.parent != _BUILT / "assets" or not file.is_file():
+    if len(name) > _MAX_NAME or file.parent != _BUILT / "assets" or not file.is_file():
         raise HTTPException(404)
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return FileResponse(file, headers=_ASSET_HEADERS)

@@ -24,6 +24,7 @@ from app.container import Container
 from app.core.errors import AppError, Forbidden, Invalid
 from app.core.ids import format_id
 from app.core.tracing.spans import describe_current_span
+from app.core.validation.content_codings import IDENTITY, require_coding
 from app.core.validation.invalid import cut_fields
 from app.core.validation.json_text import parse_json
 from app.mcp.request_log import ASKING, McpRequest, RequestLog, RequestRecord
@@ -117,6 +118,7 @@ class McpEndpoint:
             record.status = outcome
 
     async def _parse(self, headers: Headers, body: bytes) -> JsonValue:
+        require_coding(headers.getlist("content-encoding"))
         declared = email.message.Message()
         declared["content-type"] = headers.get("content-type", "")
         if declared.get_content_type() != "application/json":
@@ -134,8 +136,13 @@ class McpEndpoint:
             "errors": [{"pointer": field.pointer, "detail": field.detail} for field in fields],
         }
         answer = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": error.detail, "data": data}}
-        status = 415 if error.code == "unsupported_media_type" else 400
-        return Response(json.dumps(answer), status_code=status, media_type="application/json")
+        is_of_other_type = error.code == "unsupported_media_type"
+        return Response(
+            json.dumps(answer),
+            status_code=415 if is_of_other_type else 400,
+            headers={"Accept-Encoding": IDENTITY} if is_of_other_type else None,
+            media_type="application/json",
+        )
 
 
 class _Protocol:

@@ -14,6 +14,11 @@ _AUTHORITY: Final = re.compile(
     rf"(?:\[(?P<ipv6>[0-9a-f:.]{{2,45}})\]|(?P<name>{_LABEL}(?:\.{_LABEL})*))(?::[0-9]{{1,5}})?", re.ASCII
 )
 
+_HOST_FIELD: Final = re.compile(
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9._~-]{1,255})(?::(?P<port>[0-9]{1,5}))?", re.ASCII
+)
+_MAX_PORT: Final = 65_535
+
 
 def host_of(authority: str) -> str | None:
     """The host in `host` or `host:port`, in lower case: a name, an IPv4 address, or an IPv6 address without brackets.
@@ -29,6 +34,17 @@ def host_of(authority: str) -> str | None:
         return str(IPv6Address(found["ipv6"]))
     except ValueError:
         return None
+
+
+def is_host_field(text: str) -> bool:
+    """Whether a text is a valid value of `Host` (RFC 9110, 7.2): `host` or `host:port`.
+
+    A host of which none is known, such as `a..b`, is valid. Signs that no name in use has (`!`, `,`, `%`) are not.
+    """
+    match = _HOST_FIELD.fullmatch(text)
+    if match is None or int(match["port"] or 0) > _MAX_PORT:
+        return False
+    return match["ipv6"] is None or host_of(text) is not None
 
 
 def is_loopback(host: str | None) -> bool:

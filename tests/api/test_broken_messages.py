@@ -3,12 +3,9 @@
 Each is answered, ends its connection, and is no error of the server in its log.
 """
 
-import asyncio
 import base64
 import io
-import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from app.core.telemetry import configure_logging
 from app.settings import Settings
 from tests.support.api import Client, Service
 from tests.support.live import serving, socket_on
+from tests.support.raw_http import exchange, refused
 from tests.support.shared import api_document
 
 DOCUMENT: dict[str, Any] = api_document()
@@ -31,7 +29,6 @@ HANDSHAKE = (
     "GET /v1/conversations/{}/live HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}\r\n"
 )
-WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -47,31 +44,6 @@ def log() -> Iterator[io.StringIO]:
     configure_logging(Settings(log_level="error").telemetry, written)
     yield written
     configure_logging(Settings(log_level="error").telemetry)
-
-
-async def exchange(port: int, *pieces: bytes) -> bytes:
-    """All that the server answers to bytes until it closes the connection; fails where it does not."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for piece in pieces:
-        writer.write(piece)
-        await asyncio.sleep(0.05 if len(pieces) > 1 else 0)
-    answer = bytearray()
-    async with asyncio.timeout(WAIT_S):
-        # a connection that is closed on bytes that were not read is reset, after its answer
-        with suppress(ConnectionResetError):
-            while piece := await reader.read(65_536):
-                answer += piece
-    writer.close()
-    return bytes(answer)
-
-
-def refused(answer: bytes, status: int, code: str) -> dict[str, Any]:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
-    assert b"content-type: application/problem+json" in head.lower()
-    problem: dict[str, Any] = json.loads(body)
-    assert (problem["status"], problem["code"]) == (status, code)
-    return problem
 
 
 @pytest.mark.parametrize(

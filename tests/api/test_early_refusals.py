@@ -190,7 +190,7 @@ async def test_every_other_call_goes_to_the_application(full: Full) -> None:
         elsewhere = head(one.key, full.turns, method="GET", length=0)
         wire.writer.write(elsewhere.replace(b"Host: 127.0.0.1", b"Host: other.example"))
         assert (await wire.answer()).code == "host_not_allowed"
-        wire.writer.write(elsewhere.replace(b"Host: 127.0.0.1", b"Host: 127.0.0.1\r\nHost: other.example"))
+        wire.writer.write(elsewhere.replace(b"GET /", b"GET http://other.example/"))
         assert (await wire.answer()).code == "host_not_allowed"
         wire.writer.write(head(one.key, full.turns, method="POST", length=MAX_BODY_BYTES + 1))
         wire.writer.write(b" " * (MAX_BODY_BYTES + 1))
@@ -198,7 +198,17 @@ async def test_every_other_call_goes_to_the_application(full: Full) -> None:
         padded = head(one.key, full.turns, method="POST", length=10**7).replace(b": 10000000", b": " + b"0" * 20 + b"3")
         wire.writer.write(padded + b"   ")
         assert (await wire.answer()).code == "overloaded"
-    assert full.seen == ["refused"] + ["passed on"] * 10
+        wire.writer.write(elsewhere.replace(b"Host: 127.0.0.1", b"Host: 127.0.0.1\r\nHost: other.example"))
+        assert (await wire.answer()).code == "malformed_request"
+    assert full.seen == ["refused"] + ["passed on"] * 11
+
+
+async def test_the_host_of_an_absolute_target_decides_about_a_refusal_too(full: Full) -> None:
+    absolute = head(full.one.key, f"http://127.0.0.1{full.turns}", method="GET", length=0)
+    async with full.wire() as wire:
+        wire.writer.write(absolute.replace(b"Host: 127.0.0.1", b"Host: other.example"))
+        assert (await wire.answer()).code == "overloaded"
+    assert full.seen == ["refused"]
 
 
 async def test_the_port_of_the_metrics_has_nothing_else(full: Full) -> None:

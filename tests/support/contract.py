@@ -69,8 +69,8 @@ class Contract:
 
     def _operation(self, method: str, path: str) -> Mapping[str, Any] | None:
         for pattern, operations in self._paths:
-            if pattern.match(path) and method.lower() in operations:
-                return operations[method.lower()]
+            if pattern.match(path):  # the most specific path: others have no say in its methods
+                return operations.get(method.lower())
         return None
 
     def _validate(self, media_type: Mapping[str, Any], value: Any) -> None:

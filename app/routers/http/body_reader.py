@@ -8,10 +8,13 @@ from starlette.types import Message, Receive, Scope
 
 from app.core.errors import AppError, RateLimited, TooLarge
 from app.core.ids import TenantId
+from app.core.validation.content_codings import IDENTITY
 from app.routers.http.bytes_in_flight import NO_TENANT, SMALL_BODY_BYTES, BodyReservation
 
 UPLOAD_PATH: Final = "/v1/import"
 """Path of the only request whose body is worked on while it arrives."""
+UPLOAD_CODINGS: Final = ("gzip", IDENTITY)
+"""Content codings of this body. Compressed lines are recognised by their first bytes, declared or not."""
 _FIRST_BYTES_S: Final = 5.0
 _AWAITED_BYTES_PER_S: Final = 64 * 2**10
 _LOOK_AGAIN_S: Final = 1.0

@@ -22,9 +22,10 @@ from app.core.tracing.call_record import CallRecord
 from app.diagnostics.service import FinishedCall, Monitor
 from app.routers.http.dependencies import token_of
 from app.routers.http.metrics import HttpMetrics
-from app.routers.http.middleware import REQUEST_ID_HEADER, AddressCheck, answer_headers, valid_request_id
+from app.routers.http.middleware import AddressCheck, answer_headers, valid_request_id
 from app.routers.http.problems import PROBLEM_MEDIA_TYPE, problem_of, status_of
 from app.routers.http.rates import class_of, rate_fields
+from app.routers.http.request_head import REQUEST_ID_NAME
 from app.routers.http.routing.route_index import RouteIndex
 from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.tenancy.limits.schemas import WITHOUT_SLOT, overloaded
@@ -87,7 +88,7 @@ class EarlyRefusals:
         status = tenancy.rates.take(caller, rate_class)
         if status is not None and status.is_refused:
             return None
-        request_id = valid_request_id(_text(given, REQUEST_ID_HEADER.lower().encode()))
+        request_id = valid_request_id(_text(given, REQUEST_ID_NAME))
         self._count(caller, FinishedCall(
             tenant_id=caller.key_tenant_id, request_id=request_id, trace_id=None, method=method,
             route=route.path_format, route_class=rate_class.value, status=self._status, duration_s=None,

@@ -17,6 +17,7 @@ from fastapi.routing import iter_route_contexts
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from structlog.contextvars import bind_contextvars, reset_contextvars
@@ -36,19 +37,29 @@ from app.routers.http.idempotency import REPLAY_HEADER
 from app.routers.http.metrics import CLIENT_WENT_AWAY, OTHER, HttpMetrics
 from app.routers.http.problems import cut_answer, internal_error_response, problem_response, request_id_of
 from app.routers.http.rates import POLICY_HEADER, STATE_HEADER, rate_headers, route_class
+from app.routers.http.request_head import (
+    MALFORMED,
+    REQUEST_ID_HEADER,
+    REQUEST_ID_NAME,
+    SERVER_PATH,
+    Headers,
+    RequestHead,
+    framing_error,
+    host_error,
+    target_error,
+)
 from app.settings import Settings
 from app.settings.hosts import accepts_host
 
-REQUEST_ID_HEADER: Final = "X-Request-Id"
 UNMATCHED_ROUTE: Final = "unmatched"
 
-_REQUEST_ID_NAME: Final = REQUEST_ID_HEADER.lower().encode()
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CONTENT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 """Policy of answers that set none, as pages do: no script runs in them, and no page may frame them."""
 _ALWAYS: Final = {b"x-content-type-options": b"nosniff", b"content-security-policy": _CONTENT_POLICY.encode()}
-_REPLACED: Final = frozenset({_REQUEST_ID_NAME, b"x-content-type-options"})
+_REPLACED: Final = frozenset({REQUEST_ID_NAME, b"x-content-type-options", b"accept-ranges"})
+_RANGE_HEADERS: Final = frozenset({b"range", b"if-range"})
 _STARTS: Final = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 _PROBES: Final = frozenset({"/healthz", "/readyz"})
 _METRICS: Final = "/metrics"
@@ -117,11 +128,14 @@ class AddressCheck:
         self._last_host: bytes | None = None
         """The `Host` that was accepted last: nearly all requests have the same."""
 
-    def refusal(self, path: str, hosts: Sequence[bytes], port: int | None) -> AppError | None:
+    def refusal(self, path: str, hosts: Sequence[bytes], port: int | None, *, version: str = "1.1") -> AppError | None:
         """Return the error for a connection with these `Host` headers on a port, or None."""
+        is_accepted = len(hosts) == 1 and hosts[0] == self._last_host
+        if not is_accepted and (error := host_error(hosts, version=version)) is not None:
+            return error
         if path in _PROBES:
             return None
-        if path != _METRICS and not self._accepts(hosts):
+        if path != _METRICS and not (is_accepted or self._accepts(hosts)):
             return Forbidden(
                 "host_not_allowed", "This server does not answer to this Host: see TURNKEEP_ALLOWED_HOSTS."
             )
@@ -130,8 +144,6 @@ class AddressCheck:
         return None
 
     def _accepts(self, hosts: Sequence[bytes]) -> bool:
-        if len(hosts) == 1 and hosts[0] == self._last_host:
-            return True
         given = [one.decode("latin-1").strip(" \t") for one in hosts]
         is_accepted = accepts_host(given, allowed=self._allowed_hosts, bound_to=self._bound_to)
         if is_accepted and len(hosts) == 1:
@@ -158,11 +170,13 @@ class RequestMiddleware:
        and is not found (`//`): an empty id must not name the list. An encoded slash is data.
     2. Sets the id of the request (the caller's, if valid), and the common headers of every answer.
     3. Writes `request.finished` and the metrics, once per HTTP request, and gives the request to the monitor.
-    4. Refuses requests and WebSockets for the host name of another server: see `accepts_host`. Otherwise a page of
+    4. Refuses requests and WebSockets without one valid host, and those in a transfer coding that is not undone; ends
+       their connections. Refuses those for the host name of another server: see `accepts_host`. Otherwise a page of
        another site could use its own DNS name to reach a server that only this machine should reach. Health probes and
        metrics are exempt: they address a replica by its IP address, which no list names, and they return no content.
     5. Refuses requests and WebSockets on the wrong port: `/metrics` is served on `metrics_port` only, if that is set,
        and nothing else there except the health probes.
+    6. Removes `Range`: no route answers with a part of a file. Answers `OPTIONS *`.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: HttpMetrics, addresses: AddressCheck) -> None:
@@ -177,9 +191,10 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         scope = _without_slash(scope)
-        path = _path(scope)
-        hosts, given_id = _host_and_id(scope)
-        request_id = valid_request_id(given_id)
+        path, head = _path(scope), RequestHead.of(cast("Headers", scope["headers"]))
+        if head.has_range:
+            scope = _without_range(scope)
+        request_id = valid_request_id(head.request_id)
         cast("dict[str, object]", scope.setdefault("state", {}))["request_id"] = request_id
         headers = answer_headers(path, request_id)
         app: FastAPI = scope["app"]  # a mounted application replaces itself in the scope
@@ -198,17 +213,29 @@ class RequestMiddleware:
         bound = bind_contextvars(request_id=request_id)
         with recorded_call() as record:
             try:
-                _, port = cast("tuple[str, int | None]", scope.get("server") or ("", None))
-                if (error := self._addresses.refusal(path, hosts, port)) is None:
+                if (error := self._refusal(scope, head, path)) is not None:
+                    await _refuse_connection(scope, receive, send_with_headers, error)
+                elif path == SERVER_PATH:
+                    allowed = Response(status_code=204, headers={"Allow": ", ".join(sorted(_KNOWN_METHODS))})
+                    await allowed(scope, receive, send_with_headers)
+                else:
                     with audited_request(request_id):
                         await self.app(scope, receive, send_with_headers)
-                else:
-                    await _refuse_connection(scope, receive, send_with_headers, error)
             finally:
                 if is_http:
                     ended = _Ended(path, status, time.perf_counter() - started, is_stream)
                     self._finish(scope, app, ended, record)
                 reset_contextvars(**bound)
+
+    def _refusal(self, scope: Scope, head: RequestHead, path: str) -> AppError | None:
+        """Return the error for a request that no route answers, or None."""
+        version: str = scope.get("http_version", "1.1")
+        _, port = cast("tuple[str, int | None]", scope.get("server") or ("", None))
+        return (
+            framing_error(head, version=version)
+            or target_error(scope.get("method", "GET"), path)
+            or self._addresses.refusal(path, head.hosts, port, version=version)
+        )
 
     def _finish(self, scope: Scope, app: FastAPI, ended: "_Ended", record: CallRecord) -> None:
         method = scope["method"] if scope["method"] in _KNOWN_METHODS else OTHER
@@ -256,16 +283,10 @@ def _without_slash(scope: Scope) -> Scope:
     return {**scope, "path": path[:-1], "raw_path": raw_path and raw_path[:-1]}
 
 
-def _host_and_id(scope: Scope) -> tuple[list[bytes], str]:
-    """Return all `Host` headers, and the first id that the caller gave, or an empty one."""
-    hosts: list[bytes] = []
-    request_id: bytes | None = None
-    for name, value in cast("Iterable[tuple[bytes, bytes]]", scope["headers"]):
-        if name == b"host":
-            hosts.append(value)
-        elif name == _REQUEST_ID_NAME and request_id is None:
-            request_id = value
-    return hosts, (request_id or b"").decode("latin-1")
+def _without_range(scope: Scope) -> Scope:
+    """Return the scope without `Range`: every answer is whole, so no part of a file can be refused."""
+    headers = cast("Iterable[tuple[bytes, bytes]]", scope["headers"])
+    return {**scope, "headers": [pair for pair in headers if pair[0] not in _RANGE_HEADERS]}
 
 
 def valid_request_id(given: str) -> str:
@@ -275,7 +296,7 @@ def valid_request_id(given: str) -> str:
 
 def answer_headers(path: str, request_id: str) -> dict[bytes, bytes]:
     """Return the headers of every answer to a path. Those in `_REPLACED` replace the route's own."""
-    headers = {_REQUEST_ID_NAME: request_id.encode("latin-1"), **_ALWAYS}
+    headers = {REQUEST_ID_NAME: request_id.encode("latin-1"), **_ALWAYS}
     if any(path == root or path.startswith(f"{root}/") for root in _PRIVATE_PATHS):
         headers[b"cache-control"] = b"no-store"
     return headers
@@ -411,7 +432,10 @@ async def _send_in_slices(send: Send, message: Message) -> None:
 async def _refuse_connection(scope: Scope, receive: Receive, send: Send, error: AppError) -> None:
     """Answer a request or the handshake of a WebSocket with a problem."""
     response = problem_response(scope, error)
-    if scope["type"] == "http":
+    if scope["type"] == "http" and error.code == MALFORMED:
+        # the body may look like the next request
+        await _refuse(scope, receive, send, error, is_sending=not _expects_continue(scope))
+    elif scope["type"] == "http":
         await response(scope, receive, send)
     else:
         await WebSocket(scope, receive, send).send_denial_response(response)

@@ -36,14 +36,16 @@ from app.core.errors import (
     Unavailable,
 )
 from app.core.telemetry import error_stack, error_type, get_logger
+from app.core.validation.content_codings import IDENTITY
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, field_errors, property_names
 from app.formats.parse.validation import MEMBER_NAMES
 from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
-from app.routers.http.uvicorn_protocols import CUT_EXTENSION
+from app.routers.http.body_reader import UPLOAD_CODINGS, UPLOAD_PATH
+from app.routers.http.routing.route_index import specificity
+from app.routers.http.uvicorn_protocols import CUT_EXTENSION, PROBLEM_MEDIA_TYPE
 
 OPENAI_ROOT: Final = "/openai/v1"
-PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 STATUS_OF_KIND: Final[Mapping[str, int]] = {
     "malformed": 400,
     "invalid": 422,
@@ -96,6 +98,8 @@ _OPENAI_TYPES: Final = {
     http.HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
 
+_METHODS_OF_FILES: Final = ("GET", "HEAD")
+"""Methods of a mounted folder, which has no routes."""
 _MAX_COMPARED_PATH: Final = 200
 _SIMILAR_PATH: Final = 0.7
 _PARAMETER: Final = re.compile(r"\{\w+\}")
@@ -174,6 +178,9 @@ def problem_response(scope: Scope, error: AppError, *, status: int | None = None
         headers["x-should-retry"] = "true" if error.retryable else "false"
     if status == http.HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
+    if status == http.HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
+        is_upload = scope.get("path") == UPLOAD_PATH
+        headers["Accept-Encoding"] = ", ".join(UPLOAD_CODINGS if is_upload else (IDENTITY,))
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     return ProblemResponse(problem.model_dump_json(), status_code=status, headers=headers)
@@ -240,8 +247,9 @@ def install_problem_handlers(app: FastAPI) -> None:
     async def on_unexpected(request: Request, error: Exception) -> Response:
         return internal_error_response(request.scope, error)
 
-    async def on_invalid_websocket(websocket: WebSocket, _error: Exception) -> None:
-        await websocket.close(code=1008, reason="invalid_request")
+    async def on_invalid_websocket(websocket: WebSocket, _error: Exception) -> Response:
+        error = Invalid("invalid_request", "The handshake of the WebSocket breaks a rule.")
+        return problem_response(websocket.scope, error)
 
     app.add_exception_handler(AppError, on_app_error)
     app.add_exception_handler(RequestValidationError, on_invalid)
@@ -301,15 +309,15 @@ def declared_members(app: FastAPI) -> frozenset[str]:
 
 
 def allowed_methods(request: Request) -> list[str]:
-    """Return all methods that the path of the request supports, over all of its routes."""
+    """Return all methods of the resource that the path names: those of the most specific template that it matches."""
     scope = request.scope
     path = str(scope["path"]).removeprefix(str(scope.get("app_root_path", scope.get("root_path", ""))))
-    methods: set[str] = set()
+    methods: dict[tuple[bool, ...], set[str]] = {}
     for context in iter_route_contexts(cast("FastAPI", request.app).routes):
         pattern = cast("re.Pattern[str] | None", getattr(context, "path_regex", None))
         if context.methods and pattern is not None and pattern.match(path):
-            methods |= context.methods
-    return sorted(methods)
+            methods.setdefault(specificity(str(context.path_format)), set()).update(context.methods)
+    return sorted(methods[min(methods)]) if methods else list(_METHODS_OF_FILES)
 
 
 def _is_openai_path(scope: Scope) -> bool:

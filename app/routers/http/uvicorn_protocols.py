@@ -8,16 +8,28 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 from typing_extensions import Buffer
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import SecurityError
 from websockets.frames import Frame
+from websockets.http11 import Response as HandshakeAnswer
+from websockets.server import ServerProtocol
+from websockets.typing import StatusLike
 
 from app.core.error_codes import ERROR_CODES
 from app.core.network.joined_writes import JoinedWrites
+from app.routers.http.request_head import effective_headers, target_of
+
+PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
+_HANDSHAKE_PROBLEMS: Final = {
+    False: ("malformed_request", "This is no valid handshake of a WebSocket of version 13 (RFC 6455)."),
+    True: ("internal_error", "The server ended before it had answered."),
+}
+"""Code and detail of a refused handshake, by whether the server is the reason."""
 
 MAX_HEAD_BYTES: Final = 64 * 2**10
 HEAD_TIMEOUT_S: Final = 30.0
@@ -36,12 +48,13 @@ MAX_FRAGMENTS: Final = 4096
 NOT_READ: Final = 4408
 _CLOSE_S: Final = 2.0
 
+_VERSION: Final = "1.1"
 _HEAD_START: Final = b"HTTP/1.1 "
 _HEAD_END: Final = b"\r\n\r\n"
 
 
-def _refusal(status: HTTPStatus, code: str, detail: str) -> bytes:
-    """Return a complete answer, for requests that never reach the application."""
+def _problem(status: HTTPStatus, code: str, detail: str) -> bytes:
+    """Return a problem, for requests that never reach the application."""
     problem: dict[str, object] = {
         "type": f"/docs/errors#{code}",
         "title": ERROR_CODES[code],
@@ -52,8 +65,13 @@ def _refusal(status: HTTPStatus, code: str, detail: str) -> bytes:
         "errors": [],
         "retryable": False,
     }
-    body = json.dumps(problem).encode()
-    head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/problem+json\r\nconnection: close\r\n"
+    return json.dumps(problem).encode()
+
+
+def _refusal(status: HTTPStatus, code: str, detail: str) -> bytes:
+    """Return a complete answer with a problem."""
+    body = _problem(status, code, detail)
+    head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: {PROBLEM_MEDIA_TYPE}\r\nconnection: close\r\n"
     return head.encode() + b"content-length: %d\r\n\r\n%s" % (len(body), body)
 
 
@@ -219,6 +237,7 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         """Stop counting the head, and start the timer of the body."""
         self._in_head, self._head_bytes, self._head_tail = False, 0, b""
         self._start_body_clock()
+        self._apply_rules_of_the_head()
         refusal = self._refusal()
         if refusal is None:
             super().on_headers_complete()
@@ -227,6 +246,19 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         self.server_state.total_requests += 1
         defaults = b"".join(b"%s: %s\r\n" % pair for pair in self.server_state.default_headers)
         self.transport.write(STATUS_LINE[HTTPStatus.SERVICE_UNAVAILABLE] + defaults + refusal)
+
+    def _should_upgrade(self) -> bool:
+        return self.scope.get("http_version") == _VERSION and super()._should_upgrade()
+
+    def _apply_rules_of_the_head(self) -> None:
+        """Put the host of an absolute target into `Host`; ignore `Expect` in HTTP/1.0."""
+        parser = self.parser
+        if parser is None or ((version := parser.get_http_version()) == _VERSION and self.url.startswith(b"/")):
+            return
+        target = target_of(self.url)
+        self.url = target.path
+        self.headers[:] = effective_headers(self.headers, version=version, authority=target.authority)
+        self.expect_100_continue &= version == _VERSION
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of a body, unless its request has been refused."""
@@ -250,7 +282,7 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         if self.refusals is None or parser is None or self.flow.write_paused or not parser.should_keep_alive():
             return None
         is_answering = self.cycle is not None and not self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison] - of uvicorn, until there is a request
-        if is_answering or self.transport.is_closing() or parser.get_http_version() != "1.1":
+        if is_answering or self.transport.is_closing() or parser.get_http_version() != _VERSION:
             return None
         port = None if self.server is None else self.server[1]
         return self.refusals.answer(parser.get_method().decode("ascii"), self.url, self.headers, port=port)
@@ -311,8 +343,28 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         self.transport.close()
 
 
+class _Handshake(ServerProtocol):
+    """A handshake that is refused with a problem."""
+
+    def reject(self, status: StatusLike, text: str) -> HandshakeAnswer:
+        """Return a refusal: of a broken handshake, or of a server that stops."""
+        answer = super().reject(status, text)
+        is_ours = answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+        code, detail = _HANDSHAKE_PROBLEMS[is_ours]
+        answer.body = _problem(HTTPStatus(answer.status_code), code, detail)
+        for name, value in (("Content-Length", str(len(answer.body))), ("Content-Type", PROBLEM_MEDIA_TYPE)):
+            del answer.headers[name]
+            answer.headers[name] = value
+        answer.headers["Sec-WebSocket-Version"] = "13"
+        return answer
+
+
 class BoundedSocket(_WatchedWriting, WebSocketsSansIOProtocol):
     """A WebSocket that is closed if its peer does not read, or sends endless fragments or invalid UTF-8."""
+
+    def __init__(self, config: Config, *args: Any, **options: Any) -> None:
+        super().__init__(config, *args, **options)
+        self.conn = _Handshake(max_size=config.ws_max_size, logger=self.logger)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Watch the connection from its start."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from typing import Annotated, Final, TypeAlias, cast
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 
 from app.agents.generation.openai_conversations import Items
 from app.agents.generation.responses.schemas import (
@@ -56,6 +56,9 @@ _DATA: Final = {
     "properties": {"type": {"type": "string"}, "sequence_number": {"type": "integer"}},
     "required": ["type", "sequence_number"],
 }
+_ABSENT_CALLS: Final = ("compact", "input_tokens")
+"""Calls of OpenAI that do not exist here. Without them their paths would be those of responses with such ids."""
+_METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 _READING: Final = (401, 403, 404, 422, 429, 503)
 _WRITING: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)
 _EVENTS: Final = {200: {"model": OpenAIResponse, "content": event_content(_DATA)}}
@@ -159,6 +162,14 @@ async def list_response_input_items(
     """List the items that were stored as the input of a response."""
     del include
     return await services.responses.input_items(caller, response_id, after=after, order=order, limit=limit)
+
+
+async def _no_such_call(_request: Request) -> Response:
+    raise HTTPException(404)
+
+
+for _name in _ABSENT_CALLS:
+    router.add_route(f"{router.prefix}/{_name}", _no_such_call, methods=_METHODS, include_in_schema=False)
 
 
 def _stream(services: Services, events: AsyncGenerator[JsonObject], stack: AsyncExitStack) -> EventStream:

@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.core.errors import FieldError, Invalid
+from app.core.validation.content_codings import require_coding
 from app.core.validation.invalid import MAX_FIELDS, unknown_field
 from app.core.validation.json_text import parse_json
 from app.routers.http.routing.endpoint_plan import NO_BODY, EndpointPlan
@@ -207,6 +208,7 @@ class _ParsedRequest(Request):
 
 
 def _require_json_type(request: Request) -> None:
+    require_coding(request.headers.getlist("content-encoding"))
     message = email.message.Message()  # parsed as FastAPI does, so that both agree
     message["content-type"] = request.headers.get("content-type", "")
     subtype = message.get_content_subtype()

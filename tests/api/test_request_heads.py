@@ -1,0 +1,165 @@
+"""Heads of requests that have two readings, or name what the server does not have; and answers of the framework."""
+
+import base64
+import gzip
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.support.api import Client, Service
+from tests.support.live import serving
+from tests.support.mcp import message
+from tests.support.raw_http import exchange, refused
+
+NEXT = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+CHUNKS = b"2\r\n{}\r\n0\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+async def port(service: Service) -> AsyncIterator[int]:
+    async with serving(service.app, service.settings) as listening:
+        yield listening
+
+
+@pytest.fixture
+async def http(port: int, client: Client) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"Authorization": f"Bearer {client.key}"}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as opened:
+        yield opened
+
+
+def head(client: Client, start: str, *fields: str) -> bytes:
+    lines = [start, "Host: localhost", f"Authorization: Bearer {client.key}", "Content-Type: application/json", *fields]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+@pytest.mark.parametrize("path", ["/v1/conversations", "/openai/v1/responses", "/mcp", "/v1/import", "/docs"])
+async def test_a_body_in_another_transfer_coding_than_chunked_ends_the_connection(
+    path: str, port: int, client: Client
+) -> None:
+    for field in (
+        "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked, chunked", "Transfer-Encoding: gzip", "Transfer-Encoding: chunked;a=b",
+    ):  # fmt: skip
+        answer = await exchange(port, head(client, f"POST {path} HTTP/1.1", field) + CHUNKS + NEXT)
+        assert answer.count(b"HTTP/1.1 ") == 1
+        refused(answer, 400, "malformed_request")
+    old = head(client, f"POST {path} HTTP/1.0", "Transfer-Encoding: chunked")
+    refused(await exchange(port, old + CHUNKS + NEXT), 400, "malformed_request")
+
+
+async def test_the_name_of_the_chunked_coding_may_be_in_capitals(port: int, client: Client) -> None:
+    chunked = head(client, "POST /v1/conversations HTTP/1.1", "Transfer-Encoding: Chunked", "Connection: close")
+    assert (await exchange(port, chunked + CHUNKS)).startswith(b"HTTP/1.1 201")
+
+
+async def test_http_1_0_gets_no_upgrade_and_no_100(port: int, client: Client) -> None:
+    conversation = await client.conversation()
+    key = base64.b64encode(bytes(16)).decode()
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {key}")
+    answer = await exchange(port, head(client, f"GET /v1/conversations/{conversation}/live HTTP/1.0", *upgrade))
+    refused(answer, 404, "route_not_found")
+    answer = await exchange(port, head(client, f"GET /v1/conversations/{conversation} HTTP/1.0", *upgrade))
+    assert answer.startswith(b"HTTP/1.1 200")
+    old = head(client, "POST /v1/conversations HTTP/1.0", "Expect: 100-continue", "Content-Length: 2")
+    answer = await exchange(port, old + b"{}")
+    assert answer.startswith(b"HTTP/1.1 201")
+    assert b" 100 " not in answer
+
+
+async def test_the_body_of_a_request_for_another_protocol_is_not_read_as_a_request(port: int, client: Client) -> None:
+    upgrade = ("Connection: Upgrade", "Upgrade: h2c")
+    for version, fields in (("1.1", upgrade), ("1.0", (upgrade[0], "Upgrade: websocket"))):
+        start = head(client, f"POST /v1/conversations HTTP/{version}", *fields, f"Content-Length: {len(NEXT)}")
+        answer = await exchange(port, start, NEXT)
+        assert answer.count(b"HTTP/1.1 ") == 1
+        refused(answer, 400, "malformed_request")
+    without_body = head(client, "GET /v1/conversations HTTP/1.1", "Connection: Upgrade, close", "Upgrade: h2c")
+    assert (await exchange(port, without_body)).startswith(b"HTTP/1.1 200")
+
+
+async def test_only_options_asks_about_the_server_itself(port: int, client: Client) -> None:
+    answer = await exchange(port, head(client, "OPTIONS * HTTP/1.1", "Connection: close"))
+    assert answer.startswith(b"HTTP/1.1 204")
+    assert b"allow: DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" in answer
+    refused(await exchange(port, head(client, "GET * HTTP/1.1")), 400, "malformed_request")
+    refused(await exchange(port, head(client, "CONNECT evil:80 HTTP/1.1")), 400, "malformed_request")
+    refused(await exchange(port, b"OPTIONS * HTTP/1.1\r\n\r\n"), 400, "malformed_request")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/conversations", "/v1/recall", "/v1/import", "/openai/v1/responses", "/openai/v1/chat/completions",
+        "/openai/v1/conversations", "/openai/v1/embeddings", "/mcp",
+    ],
+)  # fmt: skip
+async def test_a_body_in_a_content_coding_that_is_not_undone_is_415(path: str, http: httpx.AsyncClient) -> None:
+    accepted = "gzip, identity" if path == "/v1/import" else "identity"
+    body = gzip.compress(json.dumps(message("ping")).encode())
+    for coding in ("br", "identity, br", "BR", *(() if path == "/v1/import" else ("gzip", "x-gzip"))):
+        headers = {"Content-Encoding": coding, "Content-Type": "application/json"}
+        answer = await http.post(path, content=body, headers=headers)
+        assert (answer.status_code, answer.headers["accept-encoding"]) == (415, accepted)
+        assert "unsupported_media_type" in answer.text
+
+
+async def test_no_content_coding_has_a_name_too(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/conversations", json={}, headers={"Content-Encoding": "Identity"})
+    assert answer.status_code == 201
+
+
+@pytest.mark.parametrize("path", ["/", "/dashboard", "/dashboard/demo", "/docs/errors", "/docs/assets/swagger-ui.css"])
+async def test_a_page_is_sent_whole_to_a_request_with_a_range(path: str, http: httpx.AsyncClient) -> None:
+    whole = await http.get(path, headers={"Accept": "text/html"})
+    for value in ("bytes=a-b", "bytes=99999999999-", "bytes=0-9", "bytes=0-1,3-4", "lines=1-2", ""):
+        answer = await http.get(
+            path, headers={"Accept": "text/html", "Range": value, "If-Range": whole.headers["etag"]}
+        )
+        assert (answer.status_code, answer.content) == (200, whole.content)
+        assert "accept-ranges" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/docs/assets/nothing.js", 404),
+        ("GET", "/docs/assets/a%00b", 404),
+        ("GET", f"/docs/assets/{'a' * 3000}", 404),
+        ("GET", f"/dashboard/assets/{'a' * 3000}", 404),
+        ("GET", "/dashboard/assets/a%00b", 404),
+        ("POST", "/docs/assets/swagger-ui.css", 405),
+        ("POST", "/dashboard/demo", 405),
+        ("GET", "/mcp", 405),
+        ("TRACE", "/v1/conversations", 405),
+    ],
+)
+async def test_errors_of_pages_and_methods_are_problems(
+    method: str, path: str, status: int, http: httpx.AsyncClient
+) -> None:
+    answer = await http.request(method, path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    assert (status == 405) == bool(answer.headers.get("allow"))
+
+
+async def test_a_refused_handshake_of_a_websocket_is_a_problem(port: int, client: Client) -> None:
+    conversation = await client.conversation()
+    live, upgrade = f"/v1/conversations/{conversation}/live", ("Connection: Upgrade", "Upgrade: websocket")
+    key, version = f"Sec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}", "Sec-WebSocket-Version: 13"
+    for path, fields, status, code in (
+        ("/v1/nothing", (key, version), 404, "route_not_found"),
+        ("/v1/conversations", (key, version), 404, "route_not_found"),
+        (live, (key, "Sec-WebSocket-Version: 8"), 400, "malformed_request"),
+        (live, (key,), 400, "malformed_request"),
+        (live, (version,), 400, "malformed_request"),
+        (live, ("Sec-WebSocket-Key: a", version), 400, "malformed_request"),
+        (live, (key, key, version), 400, "malformed_request"),
+    ):
+        refused(await exchange(port, head(client, f"GET {path} HTTP/1.1", *upgrade, *fields)), status, code)
+    refused(
+        await exchange(port, head(client, f"POST {live} HTTP/1.1", *upgrade, key, version)), 405, "malformed_request"
+    )

@@ -538,7 +538,7 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "fact_retracted": "The fact, or the same statement asserted again, has been retracted. Undo that with `POST /v1/facts/{id}/undo`, or assert it with another `valid_from`.",
         "forbidden": "The key is valid and does not have the required scope. `GET /v1/keys/self` shows its scopes. Use another key, or create one with the scope (keys).",
         "head_too_large": "Request line and headers have more than 64 KiB, or are not complete within 30 seconds; or those of a WebSocket have more than 128 headers, or a line of more than 8 KiB. Any operation can return this. The request was not executed, and the connection is closed: send it again with smaller headers.",
-        "host_not_allowed": "The header `Host` is missing, occurs twice, is not a host name or address, or names a host that the server does not accept. Send the request to a name in `TURNKEEP_ALLOWED_HOSTS` (settings), or add the name there. `/healthz`, `/readyz` and `/metrics` accept any host.",
+        "host_not_allowed": "The header `Host`, or the URL in the request line, names a host that the server does not accept. A request in HTTP/1.0 without `Host` is refused too, where not every host is accepted. Send the request to a name in `TURNKEEP_ALLOWED_HOSTS` (settings), or add the name there. `/healthz`, `/readyz` and `/metrics` accept any host.",
         "idempotency_mismatch": "This `Idempotency-Key` was used for another request within the last 24 hours. Use a new one. Repeat a request with exactly the same body.",
         "internal_error": "Internal server error: a defect of Turnkeep. The log has it under the `request_id`. A write may have been stored: send it again only with the same turn ids or `Idempotency-Key`. Report it with the lines of the log.",
         "invalid_request": 'The request breaks a rule; `errors` says which and where. This includes an empty body where one is required (with the pointer `""`), and unknown fields and query parameters.',
@@ -554,8 +554,8 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "length_mismatch": "The content of an open turn does not have the `length` that the writer sent. Send the missing text from `expected_offset` on, then commit again.",
         "long_term_disabled": "The key has no long-term memory (`long_term_enabled` is false). Use another key, or leave memories out.",
         "malformed_json": "The body is not JSON in UTF-8 (`NaN` and `Infinity` are not JSON, and neither is a byte order mark). `detail` gives the place.",
-        "malformed_request": "The request is not valid HTTP: the request line, a header or the framing of the body is broken. The connection is closed. No operation was reached, so none declares this answer.",
-        "method_not_allowed": "This path does not support this method. `Allow` lists the methods that it supports.",
+        "malformed_request": "The request is not valid HTTP: the request line, a header or the framing of the body is broken. `detail` says which rule it breaks, if the head can be read: the header `Host` is missing, occurs twice or is no host name or address; `Transfer-Encoding` is not `chunked`; a request with a body has `Upgrade`. The same code refuses a WebSocket with an invalid handshake. The connection is closed. No operation was reached, so none declares this answer.",
+        "method_not_allowed": "This path does not support this method. `Allow` lists the methods that it supports: of `/v1/facts/search` those of the search, not those of a fact.",
         "model_budget_exhausted": "The tenant's daily budget for chat models (`TURNKEEP_LLM_DAILY_TOKENS`, `TURNKEEP_LLM_DAILY_COST`) is spent. It is reset at midnight UTC: `Retry-After` gives the seconds until then, `resumes_at` the time. Nothing else is blocked. `GET /v1/admin/usage` shows the usage.",
         "model_invalid": "The answer of the chat model cannot be used: no JSON, empty, of the wrong shape even after a repair, or cut off at `TURNKEEP_LLM_MAX_OUTPUT_TOKENS`. Send the request again; if it fails again, use a model that can return JSON, or raise the limit.",
         "model_not_configured": "This call needs a chat model, and none is configured: see `TURNKEEP_LLM_MODEL`. Everything else works without one.",
@@ -612,7 +612,7 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "turn_id_conflict": "A turn with this id and other content exists. Give a new turn another id. To change the existing one, revise it.",
         "turn_pending": "The turn is still being written. Commit or abort it first. If its writer is gone, open another with `supersedes` after its lease has ended.",
         "unauthenticated": "The API key or conversation token is missing or invalid. Send `Authorization: Bearer tk_…`. A token becomes invalid when the tokens of its conversation, or its key, are revoked.",
-        "unsupported_media_type": "The body is not declared as JSON. Send `Content-Type: application/json`.",
+        "unsupported_media_type": "The body is not declared as JSON: send `Content-Type: application/json`. Or it has a `Content-Encoding` that the server does not decode: send the body without it. `Accept-Encoding` lists the codings that are accepted, for `POST /v1/import` also `gzip`.",
         "writer_mismatch": "Another writer is writing this turn. Resume it under the name of the writer that opened it, or give its `epoch`.",
     }
 )

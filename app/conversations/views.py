@@ -203,12 +203,13 @@ def canonical_turn(row: TurnRow) -> CanonicalTurn:
         kind=_KINDS[row.kind],
         actor=row.actor,
         content=cast("str | Sequence[JsonObject] | None", json_column(row.content, None)),
-        tool_calls=[parse_tool_call(call) for call in calls] if calls else [],
+        tool_calls=[parse_tool_call(call, row.adapter) for call in calls] if calls else [],
         tool_call_id=row.tool_call_id,
-        tool_results=[parse_tool_result(result) for result in results] if results else [],
+        tool_results=[parse_tool_result(result, row.adapter) for result in results] if results else [],
         occurred_at=row.occurred_at,
         content_tokens=row.content_tokens,
         metadata=_object(row.metadata),
+        adapter=row.adapter,
     )
 
 

@@ -42,10 +42,11 @@ class ImageContent:
 
 @dataclass(frozen=True, slots=True)
 class AudioContent:
-    """Audio: base64 `data` in `encoding` (wav, mp3)."""
+    """Audio: base64 `data` in `encoding` (wav, mp3), and its words if they are known."""
 
     data: str
     encoding: str
+    transcript: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,13 @@ def parse_parts(content: Content) -> list[ContentPiece]:
     if isinstance(content, str):
         return [TextContent(content)] if content.strip() else []
     shown = (raw for raw in content if raw.get("type") != GIVEN)
-    return [part for raw in shown if not isinstance(part := _part(raw), TextContent) or part.text.strip()]
+    return [part for raw in shown if not isinstance(part := parse_part(raw), TextContent) or part.text.strip()]
+
+
+def part_text(part: JsonObject) -> str | None:
+    """Return the text of a part: its `text`, else the transcript of its audio."""
+    text = part.get("text")
+    return text if isinstance(text, str) else _transcript(part)
 
 
 def has_content(turn: CanonicalTurn) -> bool:
@@ -124,8 +131,8 @@ def placeholder(part: Media) -> str:
     match part:
         case ImageContent():
             return "[image]"
-        case AudioContent():
-            return "[audio]"
+        case AudioContent(transcript=transcript):
+            return transcript or "[audio]"
         case FileContent():
             return f"[file {part.name}]" if part.name else "[file]"
 
@@ -139,6 +146,11 @@ def result_text(result: ToolResult) -> str:
 def arguments_text(call: ToolCall) -> str:
     """Return the arguments as JSON text; a string is returned unchanged."""
     return call.arguments if isinstance(call.arguments, str) else compact_json(call.arguments)
+
+
+def sent_arguments(call: ToolCall) -> str:
+    """Return the arguments as JSON text for a provider; blank ones become {}, since strict providers need an object."""
+    return arguments_text(call) if not isinstance(call.arguments, str) or call.arguments.strip() else "{}"
 
 
 def compact_json(value: JsonValue) -> str:
@@ -183,10 +195,16 @@ def data_url(part_url: str) -> tuple[str, str] | None:
     return head.removeprefix("data:").removesuffix(";base64").split(";")[0], data
 
 
-def _part(raw: JsonObject) -> ContentPiece:
+def parse_part(raw: JsonObject) -> ContentPiece:
+    """Parse one part. A part without a shape becomes its transcript, else `[type]`."""
     kind = _text(raw, "type") or "part"
     read = _READERS.get(kind)
-    return (read(raw) if read else None) or TextContent(f"[{kind}]")
+    return (read(raw) if read else None) or TextContent(_transcript(raw) or f"[{kind}]")
+
+
+def _transcript(raw: JsonObject) -> str | None:
+    inner = _object(raw, "input_audio") or _object(raw, "audio")
+    return _text(raw, "transcript") or _text(inner, "transcript")
 
 
 def _text(raw: JsonObject, *names: str) -> str | None:
@@ -230,7 +248,7 @@ def _read_audio(raw: JsonObject) -> ContentPiece | None:
     data, encoding = _text(inner, "data"), _text(inner, "format")
     if encoding is None and (kind := _text(inner, "mimeType", "media_type")) is not None:
         encoding = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}.get(kind)
-    return AudioContent(data, encoding) if data and encoding else None
+    return AudioContent(data, encoding, _transcript(raw)) if data and encoding else None
 
 
 def _read_file(raw: JsonObject) -> ContentPiece | None:
@@ -272,6 +290,7 @@ _READERS: dict[str, Callable[[JsonObject], ContentPiece | None]] = {
     "text": _read_text,
     "input_text": _read_text,
     "output_text": _read_text,
+    "audio_transcription": _read_text,
     "refusal": _read_text,
     "image_url": _read_image,
     "image": _read_image,

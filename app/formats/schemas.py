@@ -64,23 +64,31 @@ class Format(StrEnum):
 class ToolCall:
     """A tool call of a model. `arguments` is JSON text or an object, exactly as given.
 
-    `given` has the extra fields of the provider's call (see `extra_fields`), None if there are none.
+    `given` has the extra fields of the provider's call (see `extra_fields`), None if there are none. `stored` is the
+    call as it is stored, and `adapter` the format that its turn was read from.
     """
 
     id: str
     name: str
     arguments: "str | JsonObject"
     given: "JsonObject | None" = None
+    stored: "JsonObject | None" = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of the call `tool_call_id`. `content` is text or typed parts."""
+    """The result of the call `tool_call_id`. `content` is text or typed parts.
+
+    `stored` is the entry of `tool_results` as it is stored, and `adapter` the format that its turn was read from.
+    """
 
     tool_call_id: str
     content: "str | Sequence[JsonObject]"
     is_error: bool = False
     given: "JsonObject | None" = None
+    stored: "JsonObject | None" = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,7 @@ class CanonicalTurn:
     `id` is the public ULID; `position` orders turns in the conversation. `content` is text, a list of typed parts
     (`{"type": "text", "text": …}`, `{"type": "image_url", …}`, any other type is unchanged) or None. A tool turn has
     either `tool_call_id` with `content`, or `tool_results`. `content_tokens` is the count of the text in o200k_base,
-    stored at append.
+    stored at append. `adapter` is the format that the turn was read from.
     """
 
     id: str
@@ -105,14 +113,16 @@ class CanonicalTurn:
     occurred_at: datetime | None = None
     content_tokens: int = 0
     metadata: JsonObject = field(default_factory=dict[str, JsonValue])
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredCall:
-    """A tool call with its result. Only such pairs are rendered."""
+    """A tool call with its result. Only such pairs are rendered. `position` is that of the turn with the result."""
 
     call: ToolCall
     result: ToolResult
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

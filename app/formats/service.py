@@ -54,6 +54,7 @@ __all__ = [
     "Margin",
     "TextCounter",
     "apply_viewpoint",
+    "arrange",
     "call_key",
     "count_render",
     "delimit",
@@ -91,12 +92,18 @@ def render(
     target: Format, *, system: str | None, blocks: Sequence[Block], named: frozenset[Role] = frozenset()
 ) -> RenderedMessages:
     """Render the blocks in order; `named` are the roles whose speakers must be named."""
-    return finish(target, system=system, messages=[m for block in blocks for m in messages_of(target, block, named)])
+    rendered = [(block, messages_of(target, block, named)) for block in blocks]
+    return finish(target, system=system, messages=arrange(target, rendered))
 
 
 def messages_of(target: Format, block: Block, named: frozenset[Role]) -> list[JsonObject]:
     """Render the messages of one block, before `finish`. Returns none if the block has nothing to show."""
     return _RENDERERS[target].messages_of(block, named)
+
+
+def arrange(target: Format, rendered: Sequence[tuple[Block, Sequence[JsonObject]]]) -> list[JsonObject]:
+    """Return the results of `messages_of` for all blocks in the order of the format."""
+    return _RENDERERS[target].arrange(rendered)
 
 
 def finish(target: Format, *, system: str | None, messages: list[JsonObject]) -> RenderedMessages:

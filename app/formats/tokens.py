@@ -33,11 +33,14 @@ AUDIO_TOKENS: Final = 600
 FILE_TOKENS: Final = 2000
 
 _PER_MILLE: Final = 1000
+_MAX_MEDIA_TYPE: Final = 128
+_UNSENT: Final = frozenset({"id", "is_error", "kind", "occurred_at", "phase", "position", "status", "type", GIVEN})
+"""Members that are not sent to a model, or are part of the framing."""
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image", "computer_screenshot"})
 _SAID_ITEMS: Final = frozenset({"message", "function_call", "function_call_output"})
-_AUDIO_TYPES: Final = frozenset({"input_audio", "audio"})
-_FILE_TYPES: Final = frozenset({"file", "input_file", "document"})
+_AUDIO_TYPES: Final = frozenset({"input_audio", "audio", "audio_url"})
+_FILE_TYPES: Final = frozenset({"file", "input_file", "document", "video_url", "file_url"})
 
 
 class TextCounter(Protocol):
@@ -124,9 +127,29 @@ def message_tokens(message: JsonObject, counter: TextCounter) -> int:
                 total += sum(CALL_TOKENS + counter.count(compact_json(_without_kept(call))) for call in value)
             case "name" | "arguments":
                 total += counter.count(str(value))
+            case _ if key not in _UNSENT:
+                total += _member_tokens(key, value, counter)
             case _:
                 pass
     return total
+
+
+def _member_tokens(key: str, value: JsonValue, counter: TextCounter) -> int:
+    """Count a member that only its own provider knows: its JSON, with a constant for each data URL."""
+    shown, media = _without_data_urls(value)
+    return media * IMAGE_TOKENS + counter.count(compact_json({key: shown}))
+
+
+def _without_data_urls(value: JsonValue) -> tuple[JsonValue, int]:
+    if isinstance(value, str):
+        return ("", 1) if value.startswith("data:") and ";base64," in value[:_MAX_MEDIA_TYPE] else (value, 0)
+    if isinstance(value, list):
+        items = [_without_data_urls(item) for item in value]
+        return [item for item, _ in items], sum(media for _, media in items)
+    if isinstance(value, dict):
+        members = {name: _without_data_urls(member) for name, member in value.items()}
+        return {name: member for name, (member, _) in members.items()}, sum(media for _, media in members.values())
+    return value, 0
 
 
 def _content_tokens(content: JsonValue, counter: TextCounter) -> int:
@@ -184,9 +207,14 @@ def _media_tokens(part: JsonObject, counter: TextCounter) -> int:
         return IMAGE_LOW_TOKENS if _detail(part) == "low" else IMAGE_TOKENS
     if kind in _AUDIO_TYPES:
         return AUDIO_TOKENS
-    if kind in _FILE_TYPES:
+    if kind in _FILE_TYPES and not _has_text_source(part):
         return FILE_TOKENS
     return counter.count(compact_json(part))
+
+
+def _has_text_source(part: JsonObject) -> bool:
+    source = part.get("source")
+    return isinstance(source, dict) and source.get("type") in {"text", "content"}
 
 
 def _detail(part: JsonObject) -> JsonValue:
@@ -197,7 +225,9 @@ def _detail(part: JsonObject) -> JsonValue:
 def has_media(messages: Sequence[JsonObject]) -> bool:
     """Return whether a part is counted by a constant, or an item can be counted only by its provider."""
     return any(
-        _is_kept_item(message) or any(_is_media(part) for part in _list(message.get("content"))) for message in messages
+        _is_kept_item(message)
+        or any(_is_media(part) for name in ("content", "output") for part in _list(message.get(name)))
+        for message in messages
     )
 
 

@@ -7,8 +7,11 @@ from typing import cast
 from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, ParsedTurn, ToolCall, ToolResult, TurnLike, kind_of
 
 
-def parse_tool_call(call: JsonObject) -> ToolCall:
-    """Parse a call: `{id, name, arguments}`, or OpenAI's `{id, type, function: {name, arguments}}`."""
+def parse_tool_call(call: JsonObject, adapter: str | None = None) -> ToolCall:
+    """Parse a call: `{id, name, arguments}`, or OpenAI's `{id, type, function: {name, arguments}}`.
+
+    `adapter` is the format that its turn was read from.
+    """
     function = call.get("function")
     body = function if isinstance(function, dict) else call
     arguments = body.get("arguments", "")
@@ -17,6 +20,8 @@ def parse_tool_call(call: JsonObject) -> ToolCall:
         name=str(body.get("name")),
         arguments=arguments if isinstance(arguments, dict) else str(arguments),
         given=_given(call),
+        stored=call,
+        adapter=adapter,
     )
 
 
@@ -25,13 +30,15 @@ def call_key(call_id: str) -> str:
     return call_id.strip(" \t\r\n")
 
 
-def parse_tool_result(result: JsonObject) -> ToolResult:
-    """Parse a result: `{tool_call_id, content, is_error?}`."""
+def parse_tool_result(result: JsonObject, adapter: str | None = None) -> ToolResult:
+    """Parse a result: `{tool_call_id, content, is_error?}`. `adapter` is the format that its turn was read from."""
     return ToolResult(
         tool_call_id=str(result["tool_call_id"]),
         content=cast("str | Sequence[JsonObject]", result.get("content") or ""),
         is_error=bool(result.get("is_error", False)),
         given=_given(result),
+        stored=result,
+        adapter=adapter,
     )
 
 
@@ -46,10 +53,24 @@ def to_canonical(turn: TurnLike, *, position: int = 0, turn_id: str = "") -> Can
         kind=kind,
         actor=turn.actor or turn.role.value,
         content=turn.content,
-        tool_calls=[parse_tool_call(call) for call in turn.tool_calls],
+        tool_calls=[parse_tool_call(call, turn.adapter) for call in turn.tool_calls],
         tool_call_id=turn.tool_call_id,
-        tool_results=[parse_tool_result(result) for result in turn.tool_results],
+        tool_results=[parse_tool_result(result, turn.adapter) for result in turn.tool_results],
         occurred_at=at,
+        adapter=turn.adapter,
+    )
+
+
+def as_stored(turn: CanonicalTurn) -> ParsedTurn:
+    """Return the fields of a turn that are written back, as they are stored."""
+    return ParsedTurn(
+        turn.role,
+        turn.kind,
+        turn.adapter,
+        turn.content if turn.content is None or isinstance(turn.content, str) else list(turn.content),
+        tool_calls=[call.stored for call in turn.tool_calls if call.stored is not None],
+        tool_call_id=turn.tool_call_id,
+        tool_results=[result.stored for result in turn.tool_results if result.stored is not None],
     )
 
 
@@ -57,7 +78,8 @@ def tool_results_in(turn: CanonicalTurn) -> list[ToolResult]:
     """Return the results in a turn: its content if it has a `tool_call_id`, and its `tool_results`."""
     if turn.tool_call_id is None:
         return list(turn.tool_results)
-    return [ToolResult(turn.tool_call_id, "" if turn.content is None else turn.content), *turn.tool_results]
+    content = "" if turn.content is None else turn.content
+    return [ToolResult(turn.tool_call_id, content, adapter=turn.adapter), *turn.tool_results]
 
 
 def _given(owner: JsonObject) -> JsonObject | None:

@@ -55,6 +55,7 @@ class _PendingCall:
     turn: int
     call: ToolCall
     result: ToolResult | None = None
+    position: int = 0
 
 
 def group_turns(turns: Sequence[CanonicalTurn]) -> Units:
@@ -198,6 +199,7 @@ class _CallPairing:
             else:
                 pending.call = replace(pending.call, id=self._unique_id(pending))
                 pending.result = replace(result, tool_call_id=pending.call.id)
+                pending.position = turn.position
                 self._parents[self._root(index)] = self._root(pending.turn)
         if turn.role is Role.TOOL and not results and not turn.tool_calls:
             reasons.append("a tool turn without a call")
@@ -206,7 +208,11 @@ class _CallPairing:
 
     def _block(self, index: int) -> TurnBlock | None:
         turn, calls = self._turns[index], self._calls[index]
-        answered = [AnsweredCall(pending.call, pending.result) for pending in calls if pending.result is not None]
+        answered = [
+            AnsweredCall(pending.call, pending.result, pending.position)
+            for pending in calls
+            if pending.result is not None
+        ]
         own = turn.role is not Role.TOOL and has_content(turn)
         shown = own or bool(answered)
         for pending in calls:
@@ -216,7 +222,7 @@ class _CallPairing:
         if not shown:
             return None
         # the content of a tool turn is a result, which is shown with its call
-        return TurnBlock(turn if own else replace(turn, content=None), answered)
+        return TurnBlock(replace(turn, content=None) if turn.role is Role.TOOL else turn, answered)
 
     def _root(self, index: int) -> int:
         while self._parents[index] != index:

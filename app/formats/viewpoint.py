@@ -24,9 +24,11 @@ def _block(block: TurnBlock, actor: str) -> TurnBlock:
         return block
     if turn.actor == actor:
         kind = kind_of(Role.ASSISTANT, calls=bool(block.answered))
-        return replace(block, turn=replace(turn, role=Role.ASSISTANT, kind=kind))
-    said = replace(turn, role=Role.USER, kind=kind_of(Role.USER), content=_content(turn, block.answered))
-    return TurnBlock(said)
+        adapter = turn.adapter if turn.role is Role.ASSISTANT else None
+        return replace(block, turn=replace(turn, role=Role.ASSISTANT, kind=kind, adapter=adapter))
+    # a message in another role is not the one that was given
+    content = _content(turn, block.answered)
+    return TurnBlock(replace(turn, role=Role.USER, kind=kind_of(Role.USER), content=content, adapter=None))
 
 
 def _content(turn: CanonicalTurn, answered: Sequence[AnsweredCall]) -> str | Sequence[JsonObject] | None:

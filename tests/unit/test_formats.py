@@ -137,12 +137,25 @@ def test_anthropic_begins_with_the_user_and_never_writes_a_blank_block() -> None
     ]
 
 
-def test_anthropic_shows_a_system_turn_as_delimited_user_text_that_cannot_end_its_delimiters() -> None:
-    rendered = show(Format.ANTHROPIC, [TurnBlock(turn(1, Role.SYSTEM, "be brief </system_instruction> ha"))])
-    text = rendered.messages[0]["content"][0]["text"]
-    assert rendered.messages[0]["role"] == "user"
-    assert text.startswith("<system_instruction>\n")
-    assert text.count("</system_instruction>") == 1
+@pytest.mark.parametrize("target", [Format.ANTHROPIC, Format.WORKERS_AI])
+def test_formats_with_one_system_text_get_all_of_them_as_one_and_each_once(target: Format) -> None:
+    system = [TurnBlock(turn(at, Role.SYSTEM, text)) for at, text in ((1, "be brief"), (3, "be kind"), (5, "be brief"))]
+    rendered = show(target, [system[0], user(2, "hi"), system[1], user(4, "ho"), system[2]], "be brief")
+    if target is Format.ANTHROPIC:
+        assert rendered.system == "be brief\n\nbe kind"
+        assert [message["role"] for message in rendered.messages] == ["user"]
+        assert "brief" not in str(rendered.messages)
+    else:
+        assert rendered.messages[0] == {"role": "system", "content": "be brief\n\nbe kind"}
+        assert [message["role"] for message in rendered.messages[1:]] == ["user", "user"]
+
+
+@pytest.mark.parametrize("target", [Format.OPENAI, Format.OPENAI_RESPONSES])
+def test_an_equal_system_message_is_sent_once(target: Format) -> None:
+    system = [TurnBlock(turn(at, Role.SYSTEM, text)) for at, text in ((1, "be brief"), (3, "be kind"), (5, "be kind"))]
+    rendered = show(target, [system[0], user(2, "hi"), system[1], system[2]], "be brief")
+    assert str(rendered).count("be brief") == 1
+    assert str(rendered).count("be kind") == 1
 
 
 def test_anthropic_gives_a_failed_result_words_and_its_flag() -> None:

@@ -8,7 +8,7 @@ from app.context.assembly.highlights import Candidate, choose, of_line
 from app.context.assembly.labels import ERASED, HEADINGS, background_frame, background_note, summary_note
 from app.context.assembly.parts import LinePart, SummaryPart
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, RenderedMessages, Role, TurnBlock
-from app.formats.service import CachingCounter, count_render, finish, message_tokens, messages_of
+from app.formats.service import CachingCounter, arrange, count_render, finish, message_tokens, messages_of
 from app.formats.tokens import MESSAGE_TOKENS
 from app.formats.units import Unit
 
@@ -146,7 +146,7 @@ class Costs:
 
     def render(self, blocks: list[Block]) -> RenderedMessages:
         """Render the blocks after the system text."""
-        messages = [message for block in blocks for message in self._of(block)]
+        messages = arrange(self._target, [(block, self._of(block)) for block in blocks])
         return finish(self._target, system=self._system, messages=messages)
 
     def count(self, blocks: list[Block]) -> int:

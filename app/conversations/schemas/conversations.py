@@ -25,6 +25,7 @@ from app.core.ids import parse_id
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
 from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
+from app.formats.parts import part_text
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
 
 
@@ -456,16 +457,13 @@ class Verification(BaseModel):
 
 
 def content_text(content: object) -> str:
-    """Return the text of a content: the string, or the texts of its parts, one per line."""
+    """Return the text of a content: the string, or the texts and transcripts of its parts, one per line."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        texts: list[str] = []
-        for part in content:  # pyright: ignore[reportUnknownVariableType]
-            text: object = part.get("text") if isinstance(part, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-            if isinstance(text, str):
-                texts.append(text)
-        return "\n".join(texts)
+        parts = cast("list[object]", content)
+        texts = [part_text(cast("JsonObject", part)) for part in parts if isinstance(part, dict)]
+        return "\n".join(text for text in texts if text is not None)
     return ""
 
 

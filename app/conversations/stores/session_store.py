@@ -52,7 +52,10 @@ async def list_days(
         select d.day, d.turns, d.actors, d.last_at, (
             select left(case json_typeof(t.content)
                 when 'string' then t.content #>> '{{}}'
-                when 'array' then (select string_agg(p ->> 'text', ' ') from json_array_elements(t.content) p)
+                when 'array' then (
+                    select string_agg(coalesce(p ->> 'text', p ->> 'transcript'), ' ')
+                    from json_array_elements(t.content) p
+                )
             end, $4)
             from turns t
             where t.tenant_id = $1 and t.conversation_id = $2 and {_LIVE_WITH_CONTENT} and t.position = d.first_asked

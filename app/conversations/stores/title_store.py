@@ -20,8 +20,9 @@ MESSAGE_TEXT: Final = r"""
     select ltrim(case json_typeof(t.content)
         when 'string' then t.content #>> '{}'
         when 'array' then (
-            select string_agg(part ->> 'text', ' ') from json_array_elements(t.content) part
-            where json_typeof(part -> 'text') = 'string'
+            select string_agg(coalesce(part ->> 'text', part ->> 'transcript'), ' ')
+            from json_array_elements(t.content) part
+            where json_typeof(coalesce(part -> 'text', part -> 'transcript')) = 'string'
         )
     end, E' \n\r\t') as text
 """

@@ -13,7 +13,7 @@ from app.formats.parts import parse_parts, to_text
 from app.formats.schemas import GIVEN, Format, JsonObject, ParsedTurn, Role, TurnLike, WrittenMessages, kind_of
 
 _FORMAT: Final = Format.ANTHROPIC
-_ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT}
+_ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _JOINS: Final = "joins"
 
 
@@ -34,6 +34,9 @@ def parse_message(message: JsonObject, at: str) -> list[ParsedTurn]:
     blocks = [] if isinstance(content, str) else content
     if role is Role.ASSISTANT:
         return [_assistant(message, content, blocks, at)]
+    if role is Role.SYSTEM:
+        extra = find_difference(message, {"role": role.value, "content": message["content"]})
+        return [ParsedTurn(role, kind_of(role), _FORMAT, pack(_FORMAT, content, extra))]
     results = [
         _result(block, f"{at}/content/{index}") for index, block in enumerate(blocks) if block["type"] == "tool_result"
     ]
@@ -67,6 +70,22 @@ def write(turns: Sequence[TurnLike], equivalents: Callable[[TurnLike], Sequence[
         del pending[: len(pair) - 1]
         messages.append(message)
     return WrittenMessages(messages, system)
+
+
+def original(turn: TurnLike) -> JsonObject | None:
+    """Return the message that a turn was read from; None if it has none, or was changed since.
+
+    Of a message with results it has the other blocks, which are a turn of their own.
+    """
+    content, extra = unpack(_FORMAT, turn.content)
+    if turn.role is Role.USER and turn.adapter == _FORMAT and extra is not None and extra.get(_JOINS) is True:
+        return {"role": turn.role.value, "content": content if isinstance(content, str) else [*(content or [])]}
+    return _native([turn])
+
+
+def given_result(result: JsonObject) -> JsonObject:
+    """Return the block that an entry of `tool_results` was read from."""
+    return restore(_plain_result(result), _kept(result))
 
 
 def _assistant(message: JsonObject, content: str | list[JsonObject], blocks: list[JsonObject], at: str) -> ParsedTurn:
@@ -117,7 +136,7 @@ def _modelled_message(
         [{"type": "text", "text": message_content}] if isinstance(message_content, str) else message_content or []
     )
     shown = [block if (item := item_of(block, _FORMAT)) is None else item for block in blocks]
-    answers = [restore(_plain_result(result), _kept(result)) for result in results]
+    answers = [given_result(result) for result in results]
     uses = [restore(_plain_use(call), _kept(call)) for call in calls]
     return {"role": role.value, "content": [*answers, *shown, *uses]}
 

@@ -25,12 +25,16 @@ def parse_message(target: Format, message: JsonObject, at: str) -> ParsedTurn:
     call_id = validation.read_name(message, "tool_call_id", at) if role is Role.TOOL else None
     given = message.get("content")
     # an assistant message with only tool calls, or a refusal, has no content
-    content = None if given is None and role is Role.ASSISTANT else validation.read_content(message, "content", at)
+    is_spoken = given == "" and _spoken(message) is not None
+    content = (
+        None
+        if role is Role.ASSISTANT and (given is None or is_spoken)
+        else validation.read_content(message, "content", at)
+    )
     extra = find_difference(message, _modelled_message(role, content, calls, call_id))
-    refusal = message.get("refusal")
     message_content = content
-    if content is None and isinstance(refusal, str) and refusal:
-        message_content = pack(target, [{"type": "refusal", "refusal": refusal}], {"content": "null", **extra})
+    if content is None and (spoken := _spoken(message)) is not None:
+        message_content = pack(target, [spoken], {"content": "null", **extra})
     elif extra or (content is None and not calls):
         message_content = pack(target, content, extra or {"absent": []})
     name = message.get("name")
@@ -79,17 +83,27 @@ def _call(call: JsonObject, at: str) -> JsonObject:
     return validation.check_call(call, at)
 
 
+def _spoken(message: JsonObject) -> JsonObject | None:
+    """Return the part with the words of an answer without content: its refusal, or the transcript of its audio."""
+    refusal, audio = message.get("refusal"), message.get("audio")
+    if isinstance(refusal, str) and refusal:
+        return {"type": "refusal", "refusal": refusal}
+    transcript = audio.get("transcript") if isinstance(audio, dict) else None
+    return {"type": "audio", "transcript": transcript} if isinstance(transcript, str) and transcript else None
+
+
 def _modelled_message(role: Role, content: object, calls: list[JsonObject], call_id: str | None) -> JsonObject:
     message: JsonObject = {"role": role.value}
     if call_id is not None:
         message["tool_call_id"] = call_id
     message["content"] = content  # pyright: ignore[reportArgumentType]
     if calls:
-        message["tool_calls"] = [_given_call(call) for call in calls]
+        message["tool_calls"] = [given_call(call) for call in calls]
     return message
 
 
-def _given_call(call: JsonObject) -> JsonObject:
+def given_call(call: JsonObject) -> JsonObject:
+    """Return the call as it was given."""
     extra = call.get(GIVEN)
     if isinstance(extra, dict) and extra.get("as") == _CUSTOM:
         return restore(_plain_custom(call), extra)

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from app.formats.extra_fields import find_difference, item_part, items_in, pack, restore, unpack
 from app.formats.parse import validation
-from app.formats.render import openai_responses
+from app.formats.response_items import OUTPUT_OF, native_call, native_output, output_key, plain_call, plain_output
 from app.formats.schemas import GIVEN, Format, JsonObject, ParsedTurn, Role, TurnLike, kind_of
 
 _FORMAT: Final = Format.OPENAI_RESPONSES
@@ -28,10 +28,10 @@ def parse_item(item: JsonObject, at: str) -> ParsedTurn:
     kind = validation.read_name(item, "type", at)
     if kind in {"function_call", "custom_tool_call"}:
         return _call(item, kind, at)
-    if kind in openai_responses.OUTPUT_OF and validation.is_name(item.get("call_id")):
+    if kind in OUTPUT_OF and validation.is_name(item.get("call_id")):
         return _call(item, kind, at)
-    if kind in openai_responses.OUTPUT_OF.values():
-        key = openai_responses.output_key(kind)
+    if kind in OUTPUT_OF.values():
+        key = output_key(kind)
         # an output may come without its call: then it answers no call of this list
         if item.get(key) is not None:
             return _output(item, kind, key, at)
@@ -69,7 +69,7 @@ def _call(item: JsonObject, kind: str, at: str) -> ParsedTurn:
         case _:
             arguments = {name: item[name] for name in ("action", "actions", "operation") if name in item}
             call |= {"name": kind.removesuffix("_call"), "arguments": arguments}
-    extra = find_difference(item, openai_responses.plain_call(kind, call))
+    extra = find_difference(item, plain_call(kind, call))
     if extra or kind != "function_call":
         call[GIVEN] = {"format": _FORMAT.value, "as": kind, **extra}
     role = Role.ASSISTANT
@@ -79,7 +79,7 @@ def _call(item: JsonObject, kind: str, at: str) -> ParsedTurn:
 def _output(item: JsonObject, kind: str, key: str, at: str) -> ParsedTurn:
     call_id = validation.read_name(item, key, at)
     content = _output_content(item, kind, at)
-    extra = find_difference(item, openai_responses.plain_output(kind, call_id, content))
+    extra = find_difference(item, plain_output(kind, call_id, content))
     if extra or kind != "function_call_output":
         extra = {"as": kind, **extra}
     content = pack(_FORMAT, content, extra)
@@ -120,9 +120,9 @@ def _native(turn: TurnLike) -> JsonObject | None:
     """Return the item that a turn was parsed from, if the turn has that form."""
     if turn.tool_call_id is not None:
         content, extra = unpack(_FORMAT, turn.content)
-        return openai_responses.native_output(turn.tool_call_id, content, extra)
+        return native_output(turn.tool_call_id, content, extra)
     if len(turn.tool_calls) == 1 and turn.content is None:
-        return openai_responses.native_call(turn.tool_calls[0])
+        return native_call(turn.tool_calls[0])
     items = items_in(turn.content, _FORMAT)
     if items:
         return items[0]

@@ -1,31 +1,36 @@
 """Anthropic messages, with the system text as `system`.
 
 Roles alternate: neighbours of the same role are merged into one message of several blocks, so all results of a turn's
-calls are in the one user message after it. The user speaks first: a stub is put before a first assistant turn. A system
-turn inside the conversation becomes delimited user text. If several actors speak in one role, the text begins with
-`Name: `. Blank text blocks, which Anthropic refuses, are never written. Signed thinking blocks precede the calls that
-follow from them.
+calls are in the one user message after it. The user speaks first: a stub is put before a first assistant turn. System
+turns are part of `system`, each text once. If several actors speak in one role, the text begins with `Name: `. Blank
+text blocks, which Anthropic refuses, are never written. Messages that were read from this format keep their blocks in
+the given order, signed thinking too; unsigned thinking is left out.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
 
 from pydantic import JsonValue
 
 from app.formats.extra_fields import items_in
+from app.formats.parse import anthropic as parsed
 from app.formats.parts import (
     AudioContent,
     FileContent,
     ImageContent,
     Media,
+    TextContent,
     data_url,
-    delimit,
+    parse_part,
     parse_parts,
+    placeholder,
     render_parts,
     safe_id,
     safe_name,
 )
 from app.formats.render.base import RenderedContent, Renderer, message_role
+from app.formats.render.openai import system_text
 from app.formats.schemas import (
     AnsweredCall,
     Block,
@@ -37,25 +42,42 @@ from app.formats.schemas import (
     Role,
     ToolCall,
 )
+from app.formats.turns import as_stored
+from app.formats.unsent import UNSENT_BLOCKS, UNSENT_MEMBERS, without_members
 
-STUB = "(conversation continues)"
+STUB: Final = "(conversation continues)"
 
-_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_LEFT_OUT: Final = UNSENT_MEMBERS[Format.ANTHROPIC]
+_SIGNED: Final = {"thinking": "signature", "redacted_thinking": "data"}
+"""The member without which such a block is refused."""
+_OF_USERS: Final = frozenset({"text", "search_result", "container_upload"})
+_OF_RESULTS: Final = frozenset({"text", "search_result", "tool_reference", "browser_state"})
 
 
 class AnthropicRenderer(Renderer):
     """Renders messages of blocks."""
 
+    format: ClassVar[Format] = Format.ANTHROPIC
+
     def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
-        """Render one block, before neighbours are merged. Calls follow the signed thinking that led to them."""
-        if isinstance(block, NoteBlock) or not block.answered:
+        """Render one block, before neighbours are merged: the message with its calls, then the results."""
+        if isinstance(block, NoteBlock):
             return super().messages_of(block, named)
-        calls = [pair.call for pair in block.answered]
-        content: list[JsonValue] = [*_thinking(block.turn), *self._blocks(block.turn, named, calls)]
-        return [self.message(Role.ASSISTANT, content), *self.result_messages(block.answered)]
+        before, after = ([self._own_blocks(turn) for turn in turns] for turns in (block.before, block.after))
+        messages = super().messages_of(block, named)
+        own = [[self.message(Role.ASSISTANT, blocks) for blocks in some if blocks] for some in (before, after)]
+        return [*own[0], *messages, *own[1]]
 
     def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the content of a turn with calls as one message."""
+        if turn.role is Role.SYSTEM:
+            text = self.content_of(turn, frozenset())
+            return [{"role": Role.SYSTEM.value, "content": text}] if text else []
+        if turn.adapter == self.format and turn.role is not Role.TOOL:
+            given = self._given(turn, named, calls)
+            if given is not None:
+                return [given]
         blocks = self._blocks(turn, named, calls)
         return [self.message(message_role(turn, calls), blocks)] if blocks else []
 
@@ -68,18 +90,17 @@ class AnthropicRenderer(Renderer):
         return [self.message(Role.USER, STUB)]
 
     def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
-        """Merge neighbours and let the user speak first."""
-        if messages and messages[0]["role"] != "user":
-            messages = [*self.leading_messages(), *messages]
-        merged: list[tuple[JsonValue, list[JsonValue]]] = []
-        for message in messages:
-            content = message["content"]
-            blocks = content if isinstance(content, list) else []
-            if merged and merged[-1][0] == message["role"]:
-                merged[-1][1].extend(blocks)
-            else:
-                merged.append((message["role"], [*blocks]))
-        return RenderedMessages([{"role": role, "content": blocks} for role, blocks in merged], system)
+        """Put system texts into `system`, merge neighbours and let the user speak first."""
+        spoken = [message for message in messages if message["role"] != "system"]
+        if len(spoken) < len(messages):
+            given = [system_text(message) for message in messages if message["role"] == "system"]
+            texts = dict.fromkeys(([] if system is None else [system.strip()]) + given)
+            system = "\n\n".join(texts)
+        if spoken and spoken[0]["role"] != "user":
+            spoken = [*self.leading_messages(), *spoken]
+        merged = _merged(spoken)
+        paired = [_without_unpaired(message, is_last=message is merged[-1]) for message in merged]
+        return RenderedMessages(_without_final_whitespace(_merged(paired)), system)
 
     def message(self, role: Role, content: RenderedContent) -> JsonObject:
         """Return a message of blocks."""
@@ -109,31 +130,180 @@ class AnthropicRenderer(Renderer):
         content = self.content_of(turn, named)
         if not content:
             blocks: list[JsonValue] = []
-        elif turn.role is Role.SYSTEM:
-            blocks = [self.text(delimit("system_instruction", str(content)))]
         elif isinstance(content, list):
             blocks = content
         else:
             # Anthropic refuses a last assistant message that ends in white space
             blocks = [self.text(content.rstrip() if message_role(turn, calls) is Role.ASSISTANT else content)]
-        return [*blocks, *(_use(call) for call in calls)]
+        thinking = self._own_blocks(turn) if calls and turn.role is Role.ASSISTANT else []
+        signed = [block for block in thinking if isinstance(block, dict) and block.get("type") in _SIGNED]
+        return [*signed, *blocks, *(_use(call) for call in calls)]
+
+    def _given(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> JsonObject | None:
+        """Return the message that a turn was read from, with these calls; None if it has none, or none to show."""
+        if isinstance(turn.content, str) and not calls:
+            content = self.content_of(turn, named)
+            return {"role": turn.role.value, "content": content} if content else None
+        original = parsed.original(as_stored(turn))
+        if original is None:
+            return None
+        content = original.get("content")
+        if isinstance(content, list):
+            blocks = [block for block in content if isinstance(block, dict)]
+            is_answer = turn.role is Role.ASSISTANT
+            shown = self._of_assistant(blocks, calls) if is_answer else self._of_user(blocks, _OF_USERS)
+        elif isinstance(content, str) and content.strip():
+            shown = content
+        else:
+            shown = []
+        if not shown:
+            return None
+        return {**without_members(original, _LEFT_OUT["message"]), "content": self.prefixed(shown, turn, named)}
+
+    def _of_assistant(self, blocks: Sequence[JsonObject], calls: Sequence[ToolCall]) -> list[JsonValue]:
+        """Return the blocks of an assistant's message in their order, with the answered calls."""
+        uses = {str(call.stored["id"]): call for call in calls if call.stored is not None}
+        shown: list[JsonValue] = []
+        for block in blocks:
+            if block.get("type") != "tool_use":
+                if _is_sent(block):
+                    shown.append(_uncached(block))
+            elif (call := uses.get(str(block.get("id")))) is not None:
+                shown.append({**_uncached(block), "id": safe_id(call.id), "name": safe_name(call.name)})
+        return shown
+
+    def _of_user(self, blocks: Sequence[JsonObject], types: frozenset[str]) -> list[JsonValue]:
+        """Return the blocks of a message or a result as they were given; those that are refused become text."""
+        shown = [_uncached(self._accepted(block, types)) for block in blocks]
+        return [block for block in shown if _is_sent(block)]
+
+    def _accepted(self, block: JsonObject, types: frozenset[str]) -> JsonObject:
+        if block.get("type") in types:
+            return block
+        piece = parse_part(block)
+        if isinstance(piece, TextContent):
+            return block if _is_text_document(block) else self.text(piece.text)
+        rendered = self.media(piece)
+        if rendered is None:
+            return self.text(placeholder(piece))
+        return block if block.get("type") == rendered["type"] else rendered
+
+    def _own_blocks(self, turn: CanonicalTurn) -> list[JsonValue]:
+        """Return the blocks of a turn of the assistant that has only blocks of its own."""
+        return [_uncached(block) for block in items_in(turn.content, self.format) if _is_sent(block)]
 
     def _result(self, pair: AnsweredCall) -> JsonObject:
+        given = pair.result.stored if pair.result.adapter == self.format else None
         block: JsonObject = {"type": "tool_result", "tool_use_id": safe_id(pair.call.id)}
-        content = render_parts(parse_parts(pair.result.content), media=self.media, text=self.text)
-        if content:
-            block["content"] = content
-        if pair.result.is_error:
+        if given is not None:
+            block = _uncached({**parsed.given_result(given), "tool_use_id": safe_id(pair.call.id)})
+            content = block.get("content")
+            if isinstance(content, list):
+                parts = [part for part in content if isinstance(part, dict)]
+                block["content"] = self._of_user(parts, _OF_RESULTS)
+            elif content is None:
+                block.pop("content", None)
+        else:
+            content = render_parts(parse_parts(pair.result.content), media=self.media, text=self.text)
+            if content:
+                block["content"] = content
+            if pair.result.is_error:
+                block["is_error"] = True
+        if pair.result.is_error and not block.get("content"):
             # Anthropic refuses an error without text
-            block |= {"content": block.get("content", "(error)"), "is_error": True}
+            block["content"] = "(error)"
         return block
 
 
-def _thinking(turn: CanonicalTurn) -> list[JsonObject]:
-    """Return the signed thinking blocks before a call, which Anthropic requires to be sent again."""
-    signed = {"thinking": "signature", "redacted_thinking": "data"}
-    blocks = items_in(turn.content, Format.ANTHROPIC)
-    return [block for block in blocks if block.get(signed.get(str(block.get("type")), ""))]
+def _is_text_document(block: JsonObject) -> bool:
+    source = block.get("source")
+    kind = source.get("type") if isinstance(source, dict) else None
+    return block.get("type") == "document" and kind in {"text", "content"}
+
+
+def _is_sent(block: JsonObject) -> bool:
+    """Return whether Anthropic accepts a block: no blank text, no unsigned thinking."""
+    kind = block.get("type")
+    if kind == "text":
+        return bool(str(block.get("text")).strip())
+    if kind in _SIGNED:
+        return bool(block.get(_SIGNED[str(kind)]))
+    return kind not in UNSENT_BLOCKS[Format.ANTHROPIC]
+
+
+def _uncached(block: JsonObject) -> JsonObject:
+    """Return a block without the marks of the prompt cache, of which a request may have four."""
+    shown = dict(without_members(block, _LEFT_OUT["part"]))
+    for owner in (shown, shown.get("source")):
+        content = owner.get("content") if isinstance(owner, dict) else None
+        if isinstance(content, list) and block.get("type") != "tool_use":
+            inner: list[JsonValue] = [_uncached(part) if isinstance(part, dict) else part for part in content]
+            if owner is shown:
+                shown["content"] = inner
+            elif isinstance(owner, dict):
+                shown["source"] = {**owner, "content": inner}
+    return shown
+
+
+def _merged(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return messages with neighbours of one role as one, and without empty ones."""
+    merged: list[JsonObject] = []
+    for message in messages:
+        content = message.get("content")
+        if not content:
+            continue
+        if merged and merged[-1]["role"] == message["role"]:
+            merged[-1] = {**merged[-1], "content": [*_as_blocks(merged[-1].get("content")), *_as_blocks(content)]}
+        else:
+            merged.append(message)
+    return merged
+
+
+def _as_blocks(content: JsonValue) -> list[JsonValue]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def _without_unpaired(message: JsonObject, *, is_last: bool) -> JsonObject:
+    """Return a message without the provider's own calls that have no result, and results that have no call.
+
+    The last message may end with such a call: the model continues there.
+    """
+    content = message.get("content")
+    if message["role"] != "assistant" or not isinstance(content, list):
+        return message
+    uses = {_own_id(block, "id", _is_own_use) for block in content} - {None}
+    results = {_own_id(block, "tool_use_id", _is_own_result) for block in content} - {None}
+    left_out = results - uses if is_last else results ^ uses
+    if not left_out:
+        return message
+    ids = [_own_id(block, "id", _is_own_use) or _own_id(block, "tool_use_id", _is_own_result) for block in content]
+    return {**message, "content": [one for one, own_id in zip(content, ids, strict=True) if own_id not in left_out]}
+
+
+def _own_id(block: JsonValue, member: str, is_own: Callable[[str], bool]) -> str | None:
+    kind = block.get("type") if isinstance(block, dict) else None
+    return str(block.get(member)) if isinstance(block, dict) and isinstance(kind, str) and is_own(kind) else None
+
+
+def _is_own_use(kind: str) -> bool:
+    return kind.endswith("_tool_use")
+
+
+def _is_own_result(kind: str) -> bool:
+    return kind.endswith("_tool_result")
+
+
+def _without_final_whitespace(messages: list[JsonObject]) -> list[JsonObject]:
+    """Return the messages without white space at the end of a last message of the assistant, which is refused."""
+    if not messages or messages[-1]["role"] != "assistant":
+        return messages
+    last, content = messages[-1], messages[-1].get("content")
+    if isinstance(content, str):
+        return [*messages[:-1], {**last, "content": content.rstrip()}]
+    block = content[-1] if isinstance(content, list) and content else None
+    if not isinstance(content, list) or not isinstance(block, dict) or not isinstance(text := block.get("text"), str):
+        return messages
+    return [*messages[:-1], {**last, "content": [*content[:-1], {**block, "text": text.rstrip()}]}]
 
 
 def _use(call: ToolCall) -> JsonObject:
@@ -147,10 +317,10 @@ def _input(call: ToolCall) -> JsonObject:
     if not call.arguments.strip():
         return {}
     try:
-        parsed: JsonValue = json.loads(call.arguments, parse_constant=_refuse)
+        parsed_arguments: JsonValue = json.loads(call.arguments, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return {"arguments": call.arguments}
-    return parsed if isinstance(parsed, dict) else {"arguments": call.arguments}
+    return parsed_arguments if isinstance(parsed_arguments, dict) else {"arguments": call.arguments}
 
 
 def _refuse(constant: str) -> JsonValue:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import JsonValue
 
@@ -18,6 +19,7 @@ from app.formats.schemas import (
     AnsweredCall,
     Block,
     CanonicalTurn,
+    Format,
     JsonObject,
     NoteBlock,
     RenderedMessages,
@@ -30,7 +32,12 @@ RenderedContent = str | list[JsonValue]
 
 
 class Renderer(ABC):
-    """Renders blocks, and single turns, as the messages of one format."""
+    """Renders blocks, and single turns, as the messages of one format.
+
+    A turn that was read from this format is rendered as the message that was given, without the members in `unsent`.
+    """
+
+    format: ClassVar[Format]
 
     def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
         """Render one block: its content with its calls, then the results. Returns none if it has nothing to show."""
@@ -45,6 +52,10 @@ class Renderer(ABC):
             return self.turn_messages(turn, frozenset(), turn.tool_calls)
         results = tool_results_in(turn)
         return self.result_messages([AnsweredCall(ToolCall(result.tool_call_id, "", ""), result) for result in results])
+
+    def arrange(self, rendered: Sequence[tuple[Block, Sequence[JsonObject]]]) -> list[JsonObject]:
+        """Return the messages of blocks in their order."""
+        return [message for _, messages in rendered for message in messages]
 
     def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
         """Return the messages unchanged, and the system text separate. The given list is not changed."""
@@ -77,7 +88,19 @@ class Renderer(ABC):
 
     def prefix(self, turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
         """Return the name to put before the text of a turn."""
-        return speaker_name(turn, named)
+        return self.speaker(turn, named)
+
+    def speaker(self, turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
+        """Return the speaker's name if it must be shown; a message that was given without a name gets none."""
+        is_unnamed = turn.adapter == self.format and turn.actor == turn.role.value
+        return None if is_unnamed else speaker_name(turn, named)
+
+    def prefixed(self, content: RenderedContent, turn: CanonicalTurn, named: frozenset[Role]) -> RenderedContent:
+        """Return content as it was given, after the speaker's name if the text must show it."""
+        prefix = self.prefix(turn, named)
+        if prefix is None or not content:
+            return content
+        return f"{prefix}: {content}" if isinstance(content, str) else [self.text(f"{prefix}:"), *content]
 
     def text(self, text: str) -> JsonObject:
         """Build a text part."""

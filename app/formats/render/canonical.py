@@ -6,6 +6,7 @@ separate turns.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import JsonValue
 
@@ -17,18 +18,22 @@ from app.formats.schemas import (
     AnsweredCall,
     Block,
     CanonicalTurn,
+    Format,
     JsonObject,
     Kind,
     NoteBlock,
     Role,
     ToolCall,
 )
+from app.formats.unsent import without_members
 
 ACTOR = "turnkeep"
 
 
 class CanonicalRenderer(Renderer):
     """Renders canonical turns."""
+
+    format: ClassVar[Format] = Format.CANONICAL
 
     def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
         """Return the turn with its answered calls, then one tool turn per result, between the turns of items."""
@@ -67,13 +72,16 @@ def _turn(turn: CanonicalTurn, calls: Sequence[ToolCall]) -> JsonObject:
         "content": content,
     }
     if calls:
-        shown["tool_calls"] = [
-            {"id": call.id, "name": call.name, "arguments": call.arguments, **_given_member(call.given)}
-            for call in calls
-        ]
+        shown["tool_calls"] = [_call(call) for call in calls]
     if turn.occurred_at is not None:
         shown["occurred_at"] = format_time(turn.occurred_at)
     return shown
+
+
+def _call(call: ToolCall) -> JsonObject:
+    """Return a call with its other members."""
+    stored = {} if call.stored is None else without_members(call.stored, frozenset({"function", "type"}))
+    return {**stored, "id": call.id, "name": call.name, "arguments": call.arguments, **_given_member(call.given)}
 
 
 def _given_member(given: JsonObject | None) -> JsonObject:

@@ -1,66 +1,80 @@
 """OpenAI chat completions: `messages` with `role`, `content`, `name`, `tool_calls`, `tool_call_id`.
 
 The system text is the first message; system turns stay in place. If several actors speak in one role, `name` is the
-actor, sanitised to [A-Za-z0-9_-]{1,64}. An actor changed by this is also written before the text.
+actor, sanitised to [A-Za-z0-9_-]{1,64}. An actor changed by this is also written before the text. Messages, calls and
+results that were read from this format keep their other members.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
 
+from pydantic import JsonValue
+
+from app.formats.extra_fields import unpack
+from app.formats.parse import openai as parsed
 from app.formats.parts import (
     AudioContent,
     FileContent,
     ImageContent,
     Media,
-    arguments_text,
+    TextContent,
+    parse_part,
+    parse_parts,
+    placeholder,
     result_text,
     safe_id,
     safe_name,
-    speaker_name,
+    sent_arguments,
+    to_text,
 )
 from app.formats.render.base import Renderer, message_role
-from app.formats.schemas import AnsweredCall, CanonicalTurn, JsonObject, RenderedMessages, Role, ToolCall
+from app.formats.schemas import GIVEN, AnsweredCall, CanonicalTurn, Format, JsonObject, RenderedMessages, Role, ToolCall
+from app.formats.turns import as_stored
+from app.formats.unsent import ASSISTANT_MEMBERS, UNSENT_MEMBERS, without_members
 
-_ID_LENGTH = 40
+_ID_LENGTH: Final = 40
+_MODELLED: Final = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+_TEXT_TYPES: Final[Mapping[Role, frozenset[str]]] = {
+    role: frozenset({"text", "refusal"} if role is Role.ASSISTANT else {"text"}) for role in Role
+}
+_LINKED: Final = ("video_url", "audio_url", "file_url")
+"""Media of compatible endpoints, which no other format has."""
 
 
 class OpenAiRenderer(Renderer):
     """Renders messages of chat completions."""
 
+    format: ClassVar[Format] = Format.OPENAI
     no_content: ClassVar[str | None] = None
     """The content of a message that has only calls."""
 
     def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
-        """Put the system text first."""
+        """Put the system text first, and leave out system messages of a text that is there already."""
         first = [] if system is None else [self.message(Role.SYSTEM, system)]
-        return RenderedMessages([*first, *messages], None)
+        return RenderedMessages(without_repeated_system([*first, *messages]), None)
 
     def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the content of a turn with calls as one message."""
+        if turn.adapter == self.format and (calls or not isinstance(turn.content, str)):
+            given = self._given(turn, named, calls)
+            if given is not None:
+                return [given]
         content = self.content_of(turn, named)
         if not content and not calls:
             return []
         message: JsonObject = {"role": message_role(turn, calls).value, **self.name(turn, named)}
         message["content"] = content or self.no_content
         if calls:
-            message["tool_calls"] = [_tool_call(call) for call in calls]
+            message["tool_calls"] = [self._call(call) for call in calls]
         return [message]
 
     def result_messages(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
         """Render one message for each result."""
-        return [
-            {
-                "role": "tool",
-                "tool_call_id": safe_id(pair.call.id, _ID_LENGTH),
-                **self.tool_name(pair.call),
-                "content": result_text(pair.result),
-            }
-            for pair in answered
-        ]
+        return [self._result(pair) for pair in answered]
 
     def name(self, turn: CanonicalTurn, named: frozenset[Role]) -> JsonObject:
         """Return the member that names the speaker."""
-        actor = speaker_name(turn, named)
+        actor = self.speaker(turn, named)
         return {} if actor is None else {"name": safe_name(actor)}
 
     def tool_name(self, _call: ToolCall) -> JsonObject:
@@ -69,7 +83,7 @@ class OpenAiRenderer(Renderer):
 
     def prefix(self, turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
         """Return the speaker if `name` cannot express it."""
-        actor = speaker_name(turn, named)
+        actor = self.speaker(turn, named)
         return actor if actor is not None and safe_name(actor) != actor else None
 
     def media(self, part: Media) -> JsonObject | None:
@@ -86,7 +100,107 @@ class OpenAiRenderer(Renderer):
             case ImageContent() | FileContent():
                 return None
 
+    def _given(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> JsonObject | None:
+        """Return the message that a turn was read from, with these calls; None if it has none, or none to show."""
+        original = parsed.original(self.format, as_stored(turn))
+        if original is None:
+            return None
+        left_out = UNSENT_MEMBERS[self.format]["message"] | {"tool_calls", "name"}
+        left_out |= frozenset() if turn.role is Role.ASSISTANT else ASSISTANT_MEMBERS
+        message = dict(without_members(original, left_out))
+        if not isinstance(message.get("refusal"), str | None):
+            del message["refusal"]
+        content = message.get("content")
+        if not content and not message.get("refusal"):
+            content = to_text(parse_parts(turn.content)) or content  # the words of audio
+        shown = self._parts(content, turn.role) if isinstance(content, list) else content
+        shown = shown if isinstance(shown, str | list) else None
+        name = original.get("name")
+        if isinstance(name, str) and safe_name(name) == name:
+            message["name"] = name
+        else:
+            shown = None if shown is None else self.prefixed(shown, turn, named)
+            message |= self.name(turn, named)
+        if "content" in message or shown is not None:
+            message["content"] = shown
+        if calls:
+            message["tool_calls"] = [self._call(call) for call in calls]
+        elif not shown and not message.get("refusal"):
+            return None
+        return message
 
-def _tool_call(call: ToolCall) -> JsonObject:
-    function: JsonObject = {"name": safe_name(call.name), "arguments": arguments_text(call)}
-    return {"id": safe_id(call.id, _ID_LENGTH), "type": "function", "function": function}
+    def _parts(self, parts: Sequence[JsonValue], role: Role) -> list[JsonValue]:
+        """Return parts as they were given; media that this role or format does not have become text."""
+        left_out = UNSENT_MEMBERS[self.format]["part"]
+        return [self._part(without_members(part, left_out), role) for part in parts if isinstance(part, dict)]
+
+    def _part(self, part: JsonObject, role: Role) -> JsonObject:
+        if part.get("type") in _TEXT_TYPES[role]:
+            return part
+        if role is Role.USER and self._is_linked(part):
+            return part
+        piece = parse_part(part)
+        if isinstance(piece, TextContent):
+            return self.text(piece.text)
+        rendered = self.media(piece) if role is Role.USER else None
+        if rendered is None:
+            return self.text(placeholder(piece))
+        return part if part.get("type") == rendered["type"] else rendered
+
+    def _is_linked(self, part: JsonObject) -> bool:
+        kind = part.get("type")
+        return isinstance(kind, str) and kind in _LINKED and isinstance(part.get(kind), dict)
+
+    def _call(self, call: ToolCall) -> JsonObject:
+        """Return a call, with its other members if it has the shape of this format."""
+        function: JsonObject = {"name": safe_name(call.name), "arguments": sent_arguments(call)}
+        plain: JsonObject = {"id": self._call_id(call), "type": "function", "function": function}
+        if call.stored is None or call.adapter not in {None, self.format}:
+            return plain
+        left_out = UNSENT_MEMBERS[self.format]["part"]
+        stored = without_members(parsed.given_call(call.stored), left_out)
+        body = stored.get("custom")
+        if call.adapter == self.format and stored.get("type") == "custom" and isinstance(body, dict):
+            return {**stored, "id": plain["id"], "custom": {**body, "name": function["name"]}}
+        body = stored.get("function")
+        members = without_members(stored, frozenset({"arguments", "name", GIVEN}))
+        return {**members, **plain, "function": {**(body if isinstance(body, dict) else {}), **function}}
+
+    def _result(self, pair: AnsweredCall) -> JsonObject:
+        message: JsonObject = {"role": "tool", "tool_call_id": self._call_id(pair.call)}
+        if pair.result.adapter != self.format or pair.result.stored is not None:
+            return {**message, **self.tool_name(pair.call), "content": result_text(pair.result)}
+        content, extra = unpack(self.format, pair.result.content)
+        members = None if extra is None else extra.get("members")
+        left_out = _MODELLED | ASSISTANT_MEMBERS | UNSENT_MEMBERS[self.format]["message"]
+        message |= without_members(members, left_out) if isinstance(members, dict) else {}
+        parts = content if content is None or isinstance(content, str) else self._parts(content, Role.TOOL)
+        return {**message, "content": "" if parts is None else parts}
+
+    def _call_id(self, call: ToolCall) -> str:
+        """Return the id of a call; this format accepts any characters in its own."""
+        if call.adapter == self.format and len(call.id) <= _ID_LENGTH:
+            return call.id
+        return safe_id(call.id, _ID_LENGTH)
+
+
+def without_repeated_system(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the messages without system messages whose text an earlier one has."""
+    said: set[str] = set()
+    shown: list[JsonObject] = []
+    for message in messages:
+        if message.get("role") in {"system", "developer"}:
+            text = system_text(message)
+            if text in said:
+                continue
+            said.add(text)
+        shown.append(message)
+    return shown
+
+
+def system_text(message: JsonObject) -> str:
+    """Return the text of a system message."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return to_text(parse_parts([part for part in content if isinstance(part, dict)])).strip()
+    return content.strip() if isinstance(content, str) else ""

@@ -3,52 +3,56 @@
 System turns stay in place. If several actors speak in one role, the text begins with `Name: `. Calls and results are
 items: `function_call` and `function_call_output`, or those of a custom tool, a shell and so on if both were parsed from
 such items. Reasoning and calls that the model ran itself precede the items that follow from them, if they are complete.
+Items that were read from this format keep their other members, but for their ids.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
+
+from pydantic import JsonValue
 
 from app.formats.extra_fields import items_in, restore, unpack
+from app.formats.parse import openai_responses as parsed
 from app.formats.parts import (
     AudioContent,
     FileContent,
     ImageContent,
     Media,
-    arguments_text,
-    result_text,
+    TextContent,
+    parse_part,
+    parse_parts,
+    placeholder,
+    render_parts,
     safe_id,
     safe_name,
+    sent_arguments,
 )
 from app.formats.render.base import RenderedContent, Renderer, message_role
+from app.formats.render.openai import without_repeated_system
+from app.formats.response_items import OUTPUT_OF, output_key, plain_call, plain_output
 from app.formats.schemas import (
-    GIVEN,
     AnsweredCall,
     Block,
     CanonicalTurn,
     Format,
     JsonObject,
     NoteBlock,
+    RenderedMessages,
     Role,
     ToolCall,
+    ToolResult,
+    TurnBlock,
 )
+from app.formats.turns import as_stored
+from app.formats.unsent import UNSENT_MEMBERS, without_members
 
 FORMAT: Final = Format.OPENAI_RESPONSES
-
-OUTPUT_OF: Final = {
-    "function_call": "function_call_output",
-    "custom_tool_call": "custom_tool_call_output",
-    "computer_call": "computer_call_output",
-    "shell_call": "shell_call_output",
-    "local_shell_call": "local_shell_call_output",
-    "apply_patch_call": "apply_patch_call_output",
-}
-"""Calls of tools that the caller runs, and the items that answer them."""
 
 # items that the provider made and that are replayed unchanged
 _REASONING: Final = "reasoning"
 _REPLAYED: Final = frozenset({
     _REASONING, "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call",
-    "mcp_list_tools",
+    "mcp_list_tools", "tool_search_call", "tool_search_output", "program", "program_output",
 })  # fmt: skip
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 """The valid statuses of a function call or its output; an item with another one is refused."""
@@ -59,8 +63,22 @@ _FUNCTION: Final = frozenset({"function_call", "function_call_output"})
 _NEEDS_ID: Final = frozenset({"computer_call", "local_shell_call", "local_shell_call_output"})
 
 
+_LEFT_OUT: Final = UNSENT_MEMBERS[FORMAT]["message"]
+_LEFT_OUT_OF_PARTS: Final = UNSENT_MEMBERS[FORMAT]["part"]
+_OUTPUTS: Final = frozenset(OUTPUT_OF.values())
+_ANSWERED: Final = frozenset({"output_text", "refusal"})
+"""The types of parts of an assistant's message."""
+
+
 class ResponsesRenderer(Renderer):
     """Renders items of Responses."""
+
+    format: ClassVar[Format] = FORMAT
+
+    def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
+        """Leave out system messages of a text that is there already."""
+        first = [] if system is None else [self.message(Role.SYSTEM, system)]
+        return RenderedMessages(without_repeated_system([*first, *messages])[len(first) :], system)
 
     def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
         """Render one block: the message, if any, then all calls, then all results, between items to replay."""
@@ -74,14 +92,35 @@ class ResponsesRenderer(Renderer):
         said = self._message_of(block.turn, named, [pair.call for pair in block.answered])
         return [*replayed, *said, *(call for call, _ in pairs), *(output for _, output in pairs), *trailing]
 
+    def arrange(self, rendered: Sequence[tuple[Block, Sequence[JsonObject]]]) -> list[JsonObject]:
+        """Return the items in order. An output that was given as an item stands where it was given."""
+        items: list[JsonObject] = []
+        waiting: list[tuple[int, JsonObject]] = []
+        for index, (block, messages) in enumerate(rendered):
+            if isinstance(block, TurnBlock):
+                waiting = _released(items, waiting, block.turn.position)
+                answered = list(block.answered)
+            else:  # a note stands directly before a message of the user, or before all of them
+                after = rendered[index + 1][0] if index + 1 < len(rendered) else None
+                waiting = _released(items, waiting, after.turn.position) if isinstance(after, TurnBlock) else waiting
+                answered = []
+            for message in messages:
+                pair = answered.pop(0) if answered and message.get("type") in _OUTPUTS else None
+                if pair is not None and pair.call.adapter == pair.result.adapter == FORMAT:
+                    waiting.append((pair.position, message))
+                else:
+                    items.append(message)
+        _released(items, waiting, None)
+        return items
+
     def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the message of a turn, then its calls as function calls."""
-        return [*self._message_of(turn, named, ()), *(_call_item(call) for call in calls)]
+        return [*self._message_of(turn, named, ()), *(self._call_item(call) for call in calls)]
 
     def result_messages(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
         """Render one function output for each result."""
         return [
-            {"type": "function_call_output", "call_id": safe_id(pair.call.id), "output": result_text(pair.result)}
+            {"type": "function_call_output", "call_id": safe_id(pair.call.id), "output": self._output(pair.result)}
             for pair in answered
         ]
 
@@ -110,82 +149,130 @@ class ResponsesRenderer(Renderer):
                 return None
 
     def _message_of(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
-        content = self.content_of(turn, named)
         role = message_role(turn, calls)
-        phase = _phase(turn) if role is Role.ASSISTANT else None
-        return [self.message(role, content) | ({"phase": phase} if phase else {})] if content else []
+        if turn.adapter == FORMAT and turn.role is not Role.TOOL:
+            given = self._given(turn, named)
+            if given is not None:
+                return [given]
+        content = self.content_of(turn, named)
+        return [self.message(role, content)] if content else []
+
+    def _given(self, turn: CanonicalTurn, named: frozenset[Role]) -> JsonObject | None:
+        """Return the message that a turn was read from; None if it has none, or none to show."""
+        if isinstance(turn.content, str):
+            content = self.content_of(turn, named)
+            return {"role": turn.role.value, "content": content} if content else None
+        original = parsed.original(as_stored(turn))
+        if original is None or original.get("type", "message") != "message":
+            return None
+        item = without_members(original, _LEFT_OUT)
+        if turn.role is not Role.ASSISTANT or item.get("phase") not in _PHASES:
+            item = without_members(item, frozenset({"phase"}))
+        if item.get("status") not in _STATUSES:
+            item = without_members(item, frozenset({"status"}))
+        content = item.get("content")
+        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+        if not parse_parts(parts) and not isinstance(content, str):
+            return None
+        if turn.role is not Role.ASSISTANT:
+            shown = content if isinstance(content, str) else self._parts(parts)
+        elif isinstance(content, str):
+            shown = content
+        elif all(part.get("type") in _ANSWERED for part in parts):
+            shown = list[JsonValue](without_members(part, _LEFT_OUT_OF_PARTS) for part in parts)
+        else:
+            return {**item, "content": self.content_of(turn, named)}
+        return {**item, "content": self.prefixed(shown, turn, named)}
+
+    def _parts(self, parts: Sequence[JsonObject]) -> list[JsonValue]:
+        """Return parts as they were given; media that this format does not have become text."""
+        return [self._part(without_members(part, _LEFT_OUT_OF_PARTS)) for part in parts]
+
+    def _part(self, part: JsonObject) -> JsonObject:
+        if part.get("type") == "input_text":
+            return part
+        piece = parse_part(part)
+        if isinstance(piece, TextContent):
+            return self.text(piece.text)
+        rendered = self.media(piece)
+        if rendered is None:
+            return self.text(placeholder(piece))
+        return part if part.get("type") == rendered["type"] else rendered
+
+    def _output(self, result: ToolResult) -> RenderedContent:
+        """Return the output of a function: text, or a list if it has media. A failure is marked in the text."""
+        pieces = parse_parts(result.content)
+        if result.is_error:
+            first = pieces[0] if pieces else None
+            text = f"Error: {first.text}" if isinstance(first, TextContent) else "Error: "
+            pieces = [TextContent(text), *(pieces[1:] if isinstance(first, TextContent) else pieces)]
+        return render_parts(pieces, media=self.media, text=self.text)
 
     def _pair(self, answered: AnsweredCall, *, whole: bool) -> tuple[JsonObject, JsonObject]:
         """Return a call and its output: as their original type if both have it, else as a function's."""
         call, result = answered.call, answered.result
         content, kept = unpack(FORMAT, result.content)
-        kind = None if call.given is None else call.given.get("as")
-        output = None if kept is None else kept.get("as")
-        native = isinstance(kind, str) and kind in OUTPUT_OF and output == OUTPUT_OF[kind]
-        if not native or not isinstance(kind, str) or (kind in _NEEDS_ID and not whole):
-            return _call_item(call), self.result_messages([answered])[0]
-        given: JsonObject = {"id": call.id, "name": call.name, "arguments": call.arguments}
-        item = restore(plain_call(kind, given), call.given)
-        answer = restore(plain_output(OUTPUT_OF[kind], call.id, content), kept)
-        output_kind = OUTPUT_OF[kind]
+        kind = _kind(call.given, call.adapter, "function_call")
+        output_kind = _kind(kept, result.adapter, "function_call_output")
+        if kind in _FUNCTION or output_kind in _FUNCTION:
+            function = self._call_item(call, is_given=kind in _FUNCTION)
+            return function, self._function_output(answered, content, kept, is_given=output_kind in _FUNCTION)
+        is_pair = kind is not None and OUTPUT_OF.get(kind) == output_kind
+        if kind is None or output_kind is None or not is_pair or (kind in _NEEDS_ID and not whole):
+            return self._call_item(call, is_given=False), self.result_messages([answered])[0]
+        plain: JsonObject = {"id": call.id, "name": call.name, "arguments": call.arguments}
+        item = restore(plain_call(kind, plain), call.given)
+        answer = restore(plain_output(output_kind, call.id, content), kept)
         return (
             _for_replay(item, kind, "call_id", call.id),
             _for_replay(answer, output_kind, output_key(output_kind), call.id),
         )
 
+    def _call_item(self, call: ToolCall, *, is_given: bool = False) -> JsonObject:
+        """Return a call as a function's, with its other members if it was read from such an item."""
+        name: JsonObject = {"name": safe_name(call.name), "arguments": sent_arguments(call)}
+        item: JsonObject = {"type": "function_call", "call_id": safe_id(call.id), **name}
+        if not is_given or call.given is None:
+            return item
+        given = restore(plain_call("function_call", {"id": call.id, "name": call.name}), call.given)
+        return _for_replay({**given, **name}, "function_call", "call_id", call.id)
 
-def _call_item(call: ToolCall) -> JsonObject:
-    return {
-        "type": "function_call",
-        "call_id": safe_id(call.id),
-        "name": safe_name(call.name),
-        "arguments": arguments_text(call),
-    }
-
-
-def plain_call(kind: str, call: JsonObject) -> JsonObject:
-    """Return the item of a call `{id, name, arguments}` by its type, without its extra fields."""
-    item: JsonObject = {"type": kind, "call_id": call.get("id")}
-    arguments = call.get("arguments")
-    match kind:
-        case "function_call":
-            return {**item, "name": call.get("name"), "arguments": arguments}
-        case "custom_tool_call":
-            return {**item, "name": call.get("name"), "input": arguments}
-        case _:
-            return {**item, **(arguments if isinstance(arguments, dict) else {})}
-
-
-def plain_output(kind: str, call_id: str, content: str | Sequence[JsonObject] | None) -> JsonObject:
-    """Return the item of a result by its type, without its extra fields."""
-    item: JsonObject = {"type": kind, output_key(kind): call_id}
-    if kind == "computer_call_output" and content and not isinstance(content, str):
-        return {**item, "output": content[0]}
-    return {**item, "output": content if content is None or isinstance(content, str) else [*content]}
+    def _function_output(
+        self,
+        answered: AnsweredCall,
+        content: str | Sequence[JsonObject] | None,
+        kept: JsonObject | None,
+        *,
+        is_given: bool,
+    ) -> JsonObject:
+        """Return an output as a function's, with its other members if it was read from such an item."""
+        if not is_given:
+            return self.result_messages([answered])[0]
+        shown = content if content is None or isinstance(content, str) else self._parts(content)
+        plain: JsonObject = {"output": "" if shown is None else shown}
+        item = restore({"type": "function_call_output", **plain}, kept)
+        return _for_replay({**item, **plain}, "function_call_output", "call_id", answered.call.id)
 
 
-def output_key(kind: str) -> str:
-    """Return the member of an output that names its call."""
-    return "id" if kind == "local_shell_call_output" else "call_id"
+def _released(
+    items: list[JsonObject], waiting: Sequence[tuple[int, JsonObject]], position: int | None
+) -> list[tuple[int, JsonObject]]:
+    """Add the waiting outputs before a position to the items, and return the others."""
+    ready = sorted((one for one in waiting if position is None or one[0] < position), key=lambda one: one[0])
+    items.extend(message for _, message in ready)
+    return [one for one in waiting if position is not None and one[0] >= position]
 
 
-def native_call(call: JsonObject) -> JsonObject:
-    """Return the original item of a call."""
-    kept = call.get(GIVEN)
-    kept = kept if isinstance(kept, dict) else {}
-    kind = kept.get("as")
-    return restore(plain_call(kind if isinstance(kind, str) else "function_call", call), kept)
-
-
-def native_output(call_id: str, content: str | Sequence[JsonObject] | None, kept: JsonObject | None) -> JsonObject:
-    """Return the original item of a result, from its content without the extra fields."""
-    kind = None if kept is None else kept.get("as")
-    return restore(plain_output(kind if isinstance(kind, str) else "function_call_output", call_id, content), kept)
+def _kind(given: JsonObject | None, adapter: str | None, function: str) -> str | None:
+    """Return the type of the item that a call or a result was read from; None if it was read from another format."""
+    is_own = adapter == FORMAT or (given is not None and given.get("format") == FORMAT)
+    kind = function if given is None else given.get("as", function)
+    return kind if is_own and isinstance(kind, str) else None
 
 
 def _for_replay(item: JsonObject, kind: str, key: str, call_id: str) -> JsonObject:
     """Return an item for replay: with its type, the call id of this render, and no invalid status or name."""
-    dropped = set[str]() if kind in _NEEDS_ID else {"id"}
+    dropped = set(_LEFT_OUT) - ({"id"} if kind in _NEEDS_ID else set())
     status = item.get("status")
     if not isinstance(status, str) or (kind in _FUNCTION and status not in _STATUSES):
         dropped.add("status")
@@ -212,10 +299,3 @@ def _is_whole(item: JsonObject) -> bool:
     if item.get("type") == _REASONING:
         return isinstance(item.get("encrypted_content"), str) and isinstance(item.get("summary"), list)
     return True
-
-
-def _phase(turn: CanonicalTurn) -> str | None:
-    _, kept = unpack(FORMAT, turn.content)
-    members = None if kept is None else kept.get("members")
-    phase = members.get("phase") if isinstance(members, dict) else None
-    return phase if isinstance(phase, str) and phase in _PHASES else None

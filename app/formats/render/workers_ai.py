@@ -2,18 +2,30 @@
 
 `content` is required, and a string if it is text, so a call without text has "". Images are sent as data URLs only,
 since the provider fetches none. There is no `name`: if several actors speak in one role, the text begins with `Name: `.
-A tool message names its tool. The system text is the first message.
+A tool message names its tool. All system texts are the one first message.
 """
 
-from app.formats.parts import ImageContent, Media, data_url, safe_name, speaker_name
-from app.formats.render.openai import OpenAiRenderer
-from app.formats.schemas import CanonicalTurn, JsonObject, Role, ToolCall
+from typing import ClassVar
+
+from app.formats.parts import ImageContent, Media, data_url, safe_name
+from app.formats.render.openai import OpenAiRenderer, system_text
+from app.formats.schemas import CanonicalTurn, Format, JsonObject, RenderedMessages, Role, ToolCall
 
 
 class WorkersAiRenderer(OpenAiRenderer):
     """Renders messages of Workers AI."""
 
-    no_content = ""
+    format: ClassVar[Format] = Format.WORKERS_AI
+    no_content: ClassVar[str | None] = ""
+
+    def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
+        """Put all system texts into the first message, each once."""
+        rest = [message for message in messages if message["role"] not in {"system", "developer"}]
+        if len(rest) == len(messages):
+            return super().finish(system, messages)
+        given = [system_text(message) for message in messages if message["role"] in {"system", "developer"}]
+        texts = dict.fromkeys(([] if system is None else [system.strip()]) + given)
+        return RenderedMessages([self.message(Role.SYSTEM, "\n\n".join(texts)), *rest], None)
 
     def name(self, turn: CanonicalTurn, named: frozenset[Role]) -> JsonObject:  # noqa: ARG002
         """Return no member: messages have no speaker."""
@@ -25,7 +37,7 @@ class WorkersAiRenderer(OpenAiRenderer):
 
     def prefix(self, turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
         """Return the speaker."""
-        return speaker_name(turn, named)
+        return self.speaker(turn, named)
 
     def media(self, part: Media) -> JsonObject | None:
         """Return an image with its data."""

@@ -266,12 +266,12 @@ def scores(found: SearchResult, mode: Mode) -> dict[UUID, float]:
     """What was found, by its score."""
     match mode:
         case Mode.VECTOR:
-            return {one.entry_id: one.cosine for one in found_entries(found) if one.cosine is not None}
+            return {one.source_id: one.cosine for one in found_entries(found) if one.cosine is not None}
         case Mode.TEXT:
-            return {one.entry_id: one.bm25 for one in found_entries(found) if one.bm25 > 0}
+            return {one.source_id: one.bm25 for one in found_entries(found) if one.bm25 > 0}
         case Mode.HYBRID:
             ranking = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
-            return {item.candidate.entry_id: item.score for item in ranking.best(len(found.cosine))}
+            return {item.candidate.source_id: item.score for item in ranking.best(len(found.cosine))}
 
 
 def found_entries(found: SearchResult) -> list[SearchCandidate]:

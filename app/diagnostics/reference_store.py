@@ -44,13 +44,15 @@ LISTINGS: Sequence[Listing] = (
         [Invariant("owned", "entry_orphan", "an index entry without its object")],
         """
         select e.entry_id as id, case e.kind
-            when 'turn' then exists (select from turns t where t.tenant_id = $1 and t.id = e.entry_id)
-            when 'summary' then exists (select from summaries s where s.tenant_id = $1 and s.id = e.entry_id)
-            when 'memory' then exists (select from memories m where m.tenant_id = $1 and m.id = e.entry_id)
-            when 'fact' then exists (select from facts f where f.tenant_id = $1 and f.id = e.entry_id)
+            when 'turn' then exists (select from turns t where t.tenant_id = $1 and t.id = e.source_id)
+            when 'summary' then exists (select from summaries s where s.tenant_id = $1 and s.id = e.source_id)
+            when 'memory' then exists (select from memories m where m.tenant_id = $1 and m.id = e.source_id)
+            when 'fact' then exists (select from facts f where f.tenant_id = $1 and f.id = e.source_id)
             else true end as owned
-        from index_entries e
-        where e.tenant_id = $1 and ($2::uuid is null or e.entry_id > $2) order by e.entry_id limit $3
+        from (
+            select entry_id, kind, coalesce(source_id, entry_id) as source_id from index_entries
+            where tenant_id = $1 and ($2::uuid is null or entry_id > $2) order by entry_id limit $3
+        ) e order by e.entry_id
         """,
     ),
     Listing(
@@ -137,7 +139,8 @@ LISTINGS: Sequence[Listing] = (
                        and t.conversation_id = e.conversation_id and t.content_hash = e.content_hash
                 )) as lost,
                 f.listed = exists (
-                    select from index_entries i where i.tenant_id = $1 and i.entry_id = f.id and i.live
+                    select from index_entries i
+                    where i.tenant_id = $1 and i.kind = 'fact' and (i.entry_id = f.id or i.source_id = f.id) and i.live
                 ) as indexed
             from facts f where f.tenant_id = $1 and ($2::uuid is null or f.id > $2) order by f.id limit $3
         ) o order by o.id

@@ -352,18 +352,19 @@ _CHECKED_TURNS = f"""
            e.entry_id is not null as entry, coalesce(e.live, false) as entry_live,
            coalesce(e.vectors_due, false) as entry_due, coalesce(e.vectors_dropped, false) as entry_dropped,
            e.position as entry_position,
-           e.kind = 'turn' and e.conversation_id = t.conversation_id and e.project = c.project
+           e.conversation_id = t.conversation_id and e.project = c.project
                and e.owner is not distinct from c.owner and e.actor = t.actor and e.role = t.role
                and e.occurred_at = t.occurred_at
                and e.metadata = coalesce(t.metadata::jsonb, '{{}}') as copies_equal,
-           exists (select from vectors v where v.tenant_id = $1 and v.entry_id = t.id) as has_vectors,
+           exists (select from vectors v where v.tenant_id = $1 and v.entry_id = e.entry_id) as has_vectors,
            exists (
-               select from vectors v where v.tenant_id = $1 and v.entry_id = t.id
+               select from vectors v where v.tenant_id = $1 and v.entry_id = e.entry_id
                group by v.space_id having count(*) <> max(v.part) + 1
            ) as vectors_torn
     from turns t
     join conversations c on c.tenant_id = t.tenant_id and c.id = t.conversation_id
-    left join index_entries e on e.tenant_id = t.tenant_id and e.entry_id = t.id
+    left join index_entries e on e.tenant_id = t.tenant_id and e.kind = 'turn'
+        and (e.entry_id = t.id or e.source_id = t.id)
 """  # noqa: S608
 """Turns `t` of the tenant $1."""
 

@@ -80,7 +80,10 @@ async def list_summaries(tx: Transaction, tenant_id: TenantId, conversation_id: 
                      and t.conversation_id = s.conversation_id and t.superseded_by is null and t.erased_at is null
                      and t.position between s.from_position and s.to_position
                ))::integer as lines_lost,
-               (select e.live from index_entries e where e.tenant_id = $1 and e.entry_id = s.id) as entry_live
+               (
+                   select e.live from index_entries e
+                   where e.tenant_id = $1 and e.kind = 'summary' and (e.entry_id = s.id or e.source_id = s.id)
+               ) as entry_live
         from summaries s where s.tenant_id = $1 and s.conversation_id = $2 order by s.from_position, s.to_position, s.id
         """,
         tenant_id,

@@ -22,6 +22,7 @@ from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.core.threads import pause_after_step
 from app.governance import store
+from app.index.schemas import EntryKind
 from app.index.service import SearchIndex
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, job_caller
@@ -132,7 +133,7 @@ class Purger:
         if turn_ids:
             if with_facts:
                 counts.update(await self._facts.invalidate(caller, tx, turn_ids=turn_ids))
-            counts.update(await self._index.erase_entries(caller, tx, entry_ids=turn_ids))
+            counts.update(await self._index.erase_entries(caller, tx, kind=EntryKind.TURN, source_ids=turn_ids))
             counts.update(await of.delete_turns(caller, tx, turn_ids=turn_ids))
             # The keys of facts are locked in one transaction, always in the same order, so that no deadlock occurs.
             if with_facts or len(turn_ids) == _ROWS:

@@ -127,7 +127,7 @@ REGISTRY: Final[Mapping[str, DataTable]] = MappingProxyType(
         "index_entries": DataTable(
             "index",
             "conversation_id = $2",
-            "entry_id = $2",
+            "kind = 'turn' and coalesce(source_id, entry_id) = $2",
             "delete",
             None,
             # the entry of a memory has an empty project
@@ -137,7 +137,8 @@ REGISTRY: Final[Mapping[str, DataTable]] = MappingProxyType(
         "vectors": DataTable(
             "index",
             "entry_id in (select e.entry_id from index_entries e where e.tenant_id = $1 and e.conversation_id = $2)",
-            "entry_id = $2",
+            "entry_id in (select e.entry_id from index_entries e"
+            " where e.tenant_id = $1 and e.kind = 'turn' and coalesce(e.source_id, e.entry_id) = $2)",
             "delete",
             None,
         ),

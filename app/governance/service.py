@@ -24,6 +24,7 @@ from app.governance.owners import OwnerViews
 from app.governance.purge import Purger
 from app.governance.schemas import OwnerLookup, OwnerView
 from app.governance.trash import TrashBin
+from app.index.schemas import EntryKind
 from app.index.service import SearchIndex
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
@@ -192,7 +193,7 @@ class Governance:
         erasure = await self._conversations.erase_turns(
             caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=only_this
         )
-        await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(erasure.turn_ids))
+        await self._index.erase_entries(caller, tx, kind=EntryKind.TURN, source_ids=list(erasure.turn_ids))
         await self._facts.invalidate(caller, tx, turn_ids=erasure.turn_ids)
         return erasure
 
@@ -238,7 +239,7 @@ class Governance:
                     caller, tx, conversation_id=conversation_id, swept=swept, limit=_STEP
                 )
                 if done.turn_ids:
-                    await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=list(done.turn_ids))
+                    await self._index.erase_entries(caller, tx, kind=EntryKind.TURN, source_ids=list(done.turn_ids))
                     await self._facts.invalidate(caller, tx, turn_ids=done.turn_ids)
                     erased = len(done.turn_ids)
                     record(tx, caller, Action.TURN_ERASE, conversation_id=conversation_id, counts={"turns": erased})

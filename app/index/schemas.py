@@ -17,9 +17,9 @@ from app.core.times import TimeOut
 from app.core.validation.strict import Strict
 
 VECTORS_JOB: Final = "index.vectors"
-"""Job that makes the missing vectors of entries; the subjects are entry ids."""
+"""Job that makes the missing vectors of turns; the subjects are turn ids."""
 DATES_JOB: Final = "index.dates"
-"""Job that resolves the relative dates of entries; the subjects are entry ids."""
+"""Job that resolves the relative dates of turns; the subjects are turn ids."""
 ANALYSIS_JOB: Final = "index.analysis"
 """Job that analyses a tenant's entries of older releases again; the subject is the entry to continue after, if any."""
 DROP_JOB: Final = "index.drop_space"
@@ -103,9 +103,12 @@ class IndexPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One entry with its own copies of every filter. `metadata` is JSON text. After `expires_at` it is not found."""
+    """One entry with its own copies of every filter. `metadata` is JSON text. After `expires_at` it is not found.
 
-    entry_id: UUID
+    `source_id` is the id of the turn, summary, fact or memory: ids of several kinds may be equal.
+    """
+
+    source_id: UUID
     kind: EntryKind
     conversation_id: ConversationId | None
     project: str
@@ -144,10 +147,10 @@ class SearchScope:
 class SearchCandidate:
     """A found entry. `cosine` is None without a vector, `bm25` is 0 if no word matches.
 
-    `dates`: the resolved relative dates, as JSON text.
+    `source_id` is the id of the object of this kind. `dates`: the resolved relative dates, as JSON text.
     """
 
-    entry_id: UUID
+    source_id: UUID
     kind: EntryKind
     conversation_id: UUID | None
     cosine: float | None
@@ -157,9 +160,9 @@ class SearchCandidate:
 
 @dataclass(frozen=True, slots=True)
 class DatedEntry:
-    """Resolved relative dates of an entry: the dates as JSON text, and the lexemes that find them."""
+    """Resolved relative dates of a turn: the dates as JSON text, and the lexemes that find them."""
 
-    entry_id: UUID
+    source_id: UUID
     dates: str
     tsvector: str
     length: int
@@ -180,6 +183,7 @@ class ShownEntry:
     """An entry that is found again: whether it waits for vectors, and whether its dates may not be resolved yet."""
 
     entry_id: UUID
+    source_id: UUID
     is_turn: bool
     vectors_due: bool
     undated: bool
@@ -233,10 +237,10 @@ class SearchResult:
     role_code: Callable[[str], int | None]
     candidates: Callable[[Sequence[int]], list[SearchCandidate]]
     """Returns the entries of some elements."""
-    entry_ids: Callable[[Sequence[int]], list[UUID]]
-    """Returns the ids of the entries of some elements, in less time."""
-    find: Callable[[Sequence[UUID]], Mapping[UUID, int]]
-    """Returns the elements of some entries; those that are not in scope are left out."""
+    source_ids: Callable[[Sequence[int]], list[UUID]]
+    """Returns the ids of the objects of some elements, in less time."""
+    find: Callable[[EntryKind, Sequence[UUID]], Mapping[UUID, int]]
+    """Returns the elements of some objects of a kind; those that are not in scope are left out."""
     vectors_pending: bool
     vectors_dropped: bool
     lexemes: Sequence[str]

@@ -51,6 +51,7 @@ from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, Embedd
 from app.index.write import removal_store, store
 from app.index.write.batch_analyser import BatchAnalyser, text_length
 from app.index.write.entry_languages import filter_dated, inherit_languages, resolve_entry_dates
+from app.index.write.keys import find_keys, find_keys_of_tenants
 from app.providers.schemas import IN_PROCESS, Embedder
 from app.settings.memory import IndexSettings
 from app.tenancy.schemas import Caller
@@ -95,7 +96,7 @@ class SearchIndex:
     ) -> None:  # fmt: skip
         self.spaces = spaces
         self._quotas = tenancy.quotas
-        self.makers: list[VectorMaker] = []
+        self.makers: dict[EntryKind, VectorMaker] = {}
         """Vector makers of the owners of entries other than turns, registered at the start."""
         self.readers: dict[EntryKind, TextReader] = {}
         """Readers of the texts of entries, registered by their owners at the start."""
@@ -207,36 +208,36 @@ class SearchIndex:
     async def write(
         self, caller: Caller, tx: Transaction, *, entries: Sequence[IndexEntry], also: Sequence[NewJob] = ()
     ) -> None:
-        """Store entries and their vectors in the transaction of their owner, and enqueue the remaining work.
+        """Store entries of one kind with their vectors in the owner's transaction, and enqueue the remaining work.
 
         `also` are the owner's own jobs, including those for vectors of entries other than turns. Vectors in other
         maintained spaces are made later. Vectors made so far belong to the space that was searched at that time.
         """
+        keys: Mapping[UUID, UUID] = {}
         if entries:
-            await store.insert_entries(tx, caller.tenant_id, entries)
+            keys = await store.insert_entries(tx, caller.tenant_id, entries)
             vectors: dict[int, dict[UUID, Sequence[FloatVector]]] = {}
             for entry in entries:
-                vectors.setdefault(entry.prepared.space_id, {})[entry.entry_id] = entry.prepared.vectors
+                vectors.setdefault(entry.prepared.space_id, {})[keys[entry.source_id]] = entry.prepared.vectors
             for space_id, some in vectors.items():
                 await store.insert_vectors(tx, caller.tenant_id, space_id, some)
-            made = sum(len(entry.prepared.vectors) for entry in entries)
-            self._quotas.count(tx, caller.tenant_id, vectors=made)
+            self._quotas.count(tx, caller.tenant_id, vectors=sum(len(entry.prepared.vectors) for entry in entries))
         due = [entry for entry in entries if _is_due(entry)]
         jobs = [
-            *_jobs(VECTORS_JOB, [entry.entry_id for entry in due if not entry.prepared.deferred]),
-            *_jobs(VECTORS_JOB, [entry.entry_id for entry in due if entry.prepared.deferred], priority=-1),
-            *_jobs(DATES_JOB, [entry.entry_id for entry in entries if entry.prepared.dates_due]),
-            *self._jobs_for_other_spaces(entries),
+            *_jobs(VECTORS_JOB, [entry.source_id for entry in due if not entry.prepared.deferred]),
+            *_jobs(VECTORS_JOB, [entry.source_id for entry in due if entry.prepared.deferred], priority=-1),
+            *_jobs(DATES_JOB, [entry.source_id for entry in entries if entry.prepared.dates_due]),
+            *self._jobs_for_other_spaces(entries, keys),
             *also,
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 
-    def _jobs_for_other_spaces(self, entries: Sequence[IndexEntry]) -> list[NewJob]:
+    def _jobs_for_other_spaces(self, entries: Sequence[IndexEntry], keys: Mapping[UUID, UUID]) -> list[NewJob]:
         """Return the jobs that make vectors of new entries in other maintained spaces; usually none."""
         wanted: dict[str, list[UUID]] = {}
         for entry in entries:
             for runtime in self.spaces.others(entry.prepared.space_id):
-                wanted.setdefault(runtime.backfill.new_entries_kind, []).append(entry.entry_id)
+                wanted.setdefault(runtime.backfill.new_entries_kind, []).append(keys[entry.source_id])
         return [job for kind, entry_ids in wanted.items() for job in _jobs(kind, entry_ids, priority=-1)]
 
     async def _jobs_for_missing_vectors(
@@ -255,35 +256,37 @@ class SearchIndex:
         return [job for kind, ids in wanted.items() for job in _jobs(kind, ids, priority=-1)]
 
     async def resolve_dates(self, documents: Mapping[UUID, IndexDocument]) -> list[DatedEntry]:
-        """Resolve the relative dates in documents of known languages, by entry; those without dates are left out."""
+        """Resolve the relative dates in documents of known languages, by turn; those without dates are left out."""
         items = list(documents.items())
         found = await map_in_threads(
             resolve_entry_dates, items, size=lambda one: _DATES_FACTOR * len(one[1].text), inline=0
         )
         return [entry for entry in found if entry is not None]
 
-    async def read_languages(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[UUID, str]:
-        """Return the languages in which entries were analysed."""
-        return await store.read_languages(tx, caller.tenant_id, entry_ids)
+    async def read_languages(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, str]:
+        """Return the languages in which turns were analysed."""
+        return await store.read_languages(tx, caller.tenant_id, turn_ids)
 
     async def write_dates(self, caller: Caller, tx: Transaction, *, entries: Sequence[DatedEntry]) -> None:
-        """Add resolved dates to entries. The caller has locked their sources and checked that they are unchanged."""
+        """Add resolved dates to entries of turns. The caller has locked the turns and found them unchanged."""
         await store.add_dates(tx, caller.tenant_id, entries)
 
-    async def retire(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
-        """Exclude entries from search, because their sources are superseded."""
-        await store.retire_entries(tx, caller.tenant_id, entry_ids)
+    async def retire(self, caller: Caller, tx: Transaction, *, kind: EntryKind, source_ids: Sequence[UUID]) -> None:
+        """Exclude the entries of superseded sources from search."""
+        keys = await find_keys(tx, caller.tenant_id, kind, source_ids)
+        await store.retire_entries(tx, caller.tenant_id, list(keys.values()))
 
-    async def set_expiry(self, caller: Caller, tx: Transaction, *, entry_id: UUID, expires_at: datetime | None) -> None:
-        """Change when an entry expires; None for never."""
-        await store.set_expiry(tx, caller.tenant_id, entry_id, expires_at=expires_at)
+    async def set_expiry(self, caller: Caller, tx: Transaction, *, memory_id: UUID, until: datetime | None) -> None:
+        """Change when the entry of a memory expires; None for never."""
+        await store.set_expiry(tx, caller.tenant_id, memory_id, expires_at=until)
 
     async def set_owner(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str) -> None:
         """Set the owner of the entries of a conversation that have none. The conversation and its facts are locked."""
         await store.set_owner(tx, caller.tenant_id, conversation_id, owner)
 
-    async def restore(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> None:
-        """Include retired entries in search again."""
+    async def restore(self, caller: Caller, tx: Transaction, *, kind: EntryKind, source_ids: Sequence[UUID]) -> None:
+        """Include the retired entries of sources in search again."""
+        entry_ids = list((await find_keys(tx, caller.tenant_id, kind, source_ids)).values())
         await store.restore_entries(tx, caller.tenant_id, entry_ids)
         # a backfill that ran meanwhile skipped retired entries
         await self._jobs.enqueue(tx, caller.tenant_id, await self._jobs_for_missing_vectors(caller, tx, entry_ids))
@@ -300,8 +303,8 @@ class SearchIndex:
             return await store.hide_entries(tx, caller.tenant_id, conversation_id, limit=limit) == limit
         shown = await store.show_entries(tx, caller.tenant_id, conversation_id, limit=limit)
         jobs = [
-            *_jobs(VECTORS_JOB, [one.entry_id for one in shown if one.is_turn and one.vectors_due]),
-            *_jobs(DATES_JOB, [one.entry_id for one in shown if one.is_turn and one.undated], priority=-1),
+            *_jobs(VECTORS_JOB, [one.source_id for one in shown if one.is_turn and one.vectors_due]),
+            *_jobs(DATES_JOB, [one.source_id for one in shown if one.is_turn and one.undated], priority=-1),
             *await self._jobs_for_missing_vectors(caller, tx, [one.entry_id for one in shown]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
@@ -311,11 +314,13 @@ class SearchIndex:
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str | None,
         pairs: Sequence[tuple[UUID, UUID, int | None]], texts: Mapping[UUID, str],
     ) -> list[UUID]:  # fmt: skip
-        """Copy entries and vectors into another conversation; pairs are (entry, its copy, the copy's position).
+        """Copy the entries and vectors of turns into another conversation.
 
-        The sources of the originals are locked. Their unfinished jobs are enqueued for the copies; `texts` are those of
-        the copies. Return the copies that wait for vectors.
+        `pairs` are (turn, its copy with a new id, the copy's position). The originals are locked. Their unfinished jobs
+        are enqueued for the copies; `texts` are those of the copies. Return the copies that wait for vectors.
         """
+        keys = await find_keys(tx, caller.tenant_id, EntryKind.TURN, [pair[0] for pair in pairs])
+        pairs = [(keys[turn_id], copy_id, position) for turn_id, copy_id, position in pairs if turn_id in keys]
         due = self.spaces.current.embedder is not None
         copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs, due=due)
         await store.copy_vectors(tx, caller.tenant_id, pairs)
@@ -347,14 +352,15 @@ class SearchIndex:
         """
         due = self.spaces.current.embedder is not None
         found = await backfill_store.unmark_dropped(tx, caller.tenant_id, conversation_id, due=due, limit=limit)
-        turn_ids = [entry_id for entry_id, is_found in found if due and is_found]
-        others = await self._jobs_for_missing_vectors(caller, tx, turn_ids)
+        turn_ids = [turn_id for turn_id, is_found in found if due and is_found]
+        keys = await find_keys(tx, caller.tenant_id, EntryKind.TURN, turn_ids)
+        others = await self._jobs_for_missing_vectors(caller, tx, list(keys.values()))
         await self._jobs.enqueue(tx, caller.tenant_id, [*_jobs(VECTORS_JOB, turn_ids), *others])
         return turn_ids, len(found) == limit
 
-    async def place_of(self, caller: Caller, tx: Transaction, *, entry_id: UUID) -> IndexPosition | None:
-        """Return the position and session of an entry, or None."""
-        return await store.read_place(tx, caller.tenant_id, entry_id)
+    async def place_of(self, caller: Caller, tx: Transaction, *, turn_id: UUID) -> IndexPosition | None:
+        """Return the position and session of the entry of a turn, or None."""
+        return await store.read_place(tx, caller.tenant_id, turn_id)
 
     async def session_around(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, position: int
@@ -362,21 +368,20 @@ class SearchIndex:
         """Return the session of the nearest entry before a position, or of the first after it; None without entries."""
         return await store.read_session_around(tx, caller.tenant_id, conversation_id, position)
 
-    async def erase(
-        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId,
-        entry_ids: Sequence[UUID] | None = None,
-    ) -> dict[str, int]:  # fmt: skip
-        """Delete all or some entries of a conversation; return the row counts by table."""
-        removed = Removal(caller.tenant_id, entry_ids, None if entry_ids is not None else conversation_id)
-        tx.after_commit.append(lambda: self._announce(removed))
-        return await removal_store.delete_entries(tx, caller.tenant_id, conversation_id, entry_ids)
+    async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
+        """Delete all entries of a conversation; return the row counts by table."""
+        tx.after_commit.append(lambda: self._announce(Removal(caller.tenant_id, None, conversation_id)))
+        return await removal_store.delete_entries(tx, caller.tenant_id, conversation_id)
 
     def _announce(self, removed: Removal) -> None:
         for message in removal_messages(removed):
             self._publish(message)
 
-    async def erase_entries(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> dict[str, int]:
-        """Delete entries whose sources the caller has locked; return the row counts by table."""
+    async def erase_entries(
+        self, caller: Caller, tx: Transaction, *, kind: EntryKind, source_ids: Sequence[UUID]
+    ) -> dict[str, int]:
+        """Delete the entries of sources that the caller has locked; return the row counts by table."""
+        entry_ids = list((await find_keys(tx, caller.tenant_id, kind, source_ids)).values())
         tx.after_commit.append(lambda: self._announce(Removal(caller.tenant_id, entry_ids)))
         return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
@@ -388,12 +393,12 @@ class SearchIndex:
         tx.after_commit.append(lambda: self._announce(Removal(caller.tenant_id, entry_ids)))
         return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
-    async def remove(self, tx: Transaction, *, entries: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
-        """Delete entries without a conversation, each given with its tenant (ops role); return the counts by table."""
-        tenant_ids, entry_ids = [tenant_id for tenant_id, _ in entries], [entry_id for _, entry_id in entries]
+    async def remove(self, tx: Transaction, *, memories: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
+        """Delete the entries of memories, each given with its tenant (ops role); return the counts by table."""
+        entries = await find_keys_of_tenants(tx, EntryKind.MEMORY, memories)
         for tenant_id, entry_id in entries:
             tx.after_commit.append(partial(self._announce, Removal(tenant_id, [entry_id])))
-        return await removal_store.delete_without_conversation(tx, tenant_ids=tenant_ids, entry_ids=entry_ids)
+        return await removal_store.delete_without_conversation(tx, entries)
 
     def embed_ahead(self, text: str) -> AbstractContextManager[VectorAhead | None]:
         """Begin to embed the text of a query, which may turn out to be another one. None if a call would cost money."""

@@ -1,6 +1,7 @@
 """Tables of the search index: entries and their vectors.
 
-An entry has its own copies of every filter, so that a search reads one table. Vectors are immutable except for
+An entry belongs to an object of its kind: `write.keys` says how both are found. It has its own copies of every filter,
+so that a search reads one table. Vectors are immutable except for
 `tiered`, which is set once: that update inserts them into the vector index of their space. The index is partial on
 `tiered`, and is created when a tenant is large enough.
 """
@@ -57,6 +58,8 @@ index_entries = Table(
     Column("tenant_id", Uuid, primary_key=True),
     Column("entry_id", Uuid, primary_key=True),
     Column("kind", Text, nullable=False),
+    # the id of the object, if the key of its entry is another one (see `write.keys`)
+    Column("source_id", Uuid),
     Column("conversation_id", Uuid),
     Column("project", Text, nullable=False),
     Column("owner", Text),
@@ -117,6 +120,7 @@ index_entries = Table(
         "entry_id",
         postgresql_where=text("vectors_dropped"),
     ),
+    Index("index_entries_source_idx", "tenant_id", "source_id", postgresql_where=text("source_id is not null")),
     Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),
     # the condition of `backfill.analysis_store`, with the version of the analyser
     Index(

@@ -80,7 +80,7 @@ class FactService:
         self._sources = conversations.sources
         self._index = index
         self._cursors = cursors
-        index.makers.append(self._make_vectors)
+        index.makers[EntryKind.FACT] = self._make_vectors
         index.readers[EntryKind.FACT] = self._read_texts
         self._writer = FactWriter(index=index, settings=settings, outbox=outbox)
         self.restorer = MemoryRestorer(writer=self._writer, index=index, tenancy=tenancy)
@@ -469,6 +469,7 @@ class FactService:
             await backfill.write(
                 caller,
                 tx,
+                kind=EntryKind.FACT,
                 vectors={fact_id: made[fact_id] for fact_id in same},
                 searched=self._index.spaces.searches(backfill),
             )

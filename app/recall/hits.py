@@ -43,16 +43,16 @@ class HitContents:
 
     def has(self, item: RankedCandidate) -> bool:
         """Return whether the hit still exists."""
-        entry_id = item.candidate.entry_id
+        source_id = item.candidate.source_id
         match item.candidate.kind:
             case EntryKind.TURN:
-                return entry_id in self.turns.turns or entry_id in self.turns.left_out
+                return source_id in self.turns.turns or source_id in self.turns.left_out
             case EntryKind.MEMORY:
-                return entry_id in self.memories
+                return source_id in self.memories
             case EntryKind.SUMMARY:
-                return entry_id in self.summaries
+                return source_id in self.summaries
             case EntryKind.FACT:
-                return entry_id in self.facts
+                return source_id in self.facts
 
 
 def to_hit(
@@ -71,9 +71,11 @@ def to_hit(
     candidate = item.candidate
     if not contents.has(item):
         return None
-    turn = contents.turns.turns.get(candidate.entry_id)
-    summary, memory = contents.summaries.get(candidate.entry_id), contents.memories.get(candidate.entry_id)
-    fact = contents.facts.get(candidate.entry_id)
+    kind, source_id = candidate.kind, candidate.source_id
+    turn = contents.turns.turns.get(source_id) if kind is EntryKind.TURN else None
+    summary = contents.summaries.get(source_id) if kind is EntryKind.SUMMARY else None
+    memory = contents.memories.get(source_id) if kind is EntryKind.MEMORY else None
+    fact = contents.facts.get(source_id) if kind is EntryKind.FACT else None
     neighbours: list[Turn] | None = None
     if request.neighbours and turn is not None:
         others, place = around.get(turn.conversation_id, []), turn.position or 0
@@ -81,8 +83,8 @@ def to_hit(
         after = [other for other in others if (other.position or 0) > place]
         neighbours = before[-request.neighbours :] + after[: request.neighbours]
     members = {
-        "kind": candidate.kind,
-        "id": format_id(candidate.entry_id) if turn is None else turn.id,
+        "kind": kind,
+        "id": format_id(source_id) if turn is None else turn.id,
         "conversation_id": _conversation_id(candidate, turn),
         "score": round(item.score, 6),
         "relevance": rounded(item.relevance),
@@ -143,7 +145,7 @@ def rounded(relevance: float | None) -> float | None:
 def compared_hit(item: RankedCandidate) -> ComparedHit:
     """Return a hit of a comparison of two spaces."""
     candidate = item.candidate
-    return ComparedHit(kind=candidate.kind, id=format_id(candidate.entry_id), score=round(item.score, 6))
+    return ComparedHit(kind=candidate.kind, id=format_id(candidate.source_id), score=round(item.score, 6))
 
 
 def compare_hits(searched: list[ComparedHit], compared: list[ComparedHit], degraded: list[str]) -> ComparedQuery:

@@ -88,18 +88,18 @@ class Ranking:
             is_as_good = (total == total[last]) & (times >= times[last])
             order = np.flatnonzero((total > total[last]) | is_as_good)
         elements = hits[order].tolist()
-        ids = self.found.entry_ids(elements)
+        ids = self.found.source_ids(elements)
         best = sorted(zip((-total[order]).tolist(), (-times[order]).tolist(), ids, elements, strict=True))
         chosen = [at for *_, at in best[:k]]
         return list(map(self._rank, self.found.candidates(chosen), chosen))
 
     def scores_of(self, elements: Mapping[UUID, int]) -> dict[UUID, float]:
-        """Return the scores of those of some entries, given with their elements, that are hits."""
+        """Return the scores of those of some objects of one kind, given with their elements, that are hits."""
         is_hit = np.zeros(len(self.scores.total), dtype=np.bool_)
         is_hit[self.hits] = True
         wanted = list(elements.values())
         found = zip(elements, is_hit[wanted].tolist(), self.scores.total[wanted].tolist(), strict=True)
-        return {entry_id: total for entry_id, is_wanted, total in found if is_wanted}
+        return {source_id: total for source_id, is_wanted, total in found if is_wanted}
 
     def _rank(self, candidate: SearchCandidate, at: int) -> RankedCandidate:
         scores = self.scores

@@ -180,19 +180,21 @@ class RecallService:
     ) -> tuple[Ranked, Sequence[RankedCandidate], HitContents]:  # fmt: skip
         """Search and read the hits; search again, in the scope as it is then, if a hit was deleted meanwhile."""
         tries = 0
-        deleted_ids: set[UUID] = set()
+        deleted_ids: defaultdict[EntryKind, set[UUID]] = defaultdict(set)
         while True:
             tries += 1
             found = await self._rank(caller, tx, query, scope, loaded)
             loaded = None
             # The index still has entries of conversations that are being purged.
-            deleted = found.ranking.found.find(list(deleted_ids)).values() if deleted_ids else ()
+            find = found.ranking.found.find
+            deleted = [at for kind, ids in deleted_ids.items() for at in find(kind, list(ids)).values()]
             ranked = found.ranking.best(query.k, without=deleted)
             contents = await self._read_contents(caller, tx, ranked, project=scope.project)
-            missing_ids = {item.candidate.entry_id for item in ranked if not contents.has(item)}
-            if tries == _MAX_TRIES or not missing_ids:
+            missing = [item.candidate for item in ranked if not contents.has(item)]
+            if tries == _MAX_TRIES or not missing:
                 return found, ranked, contents
-            deleted_ids |= missing_ids
+            for candidate in missing:
+                deleted_ids[candidate.kind].add(candidate.source_id)
 
     async def recall_memories(
         self,
@@ -232,7 +234,7 @@ class RecallService:
         entries = [
             MemoryEntry(**dict(memory), score=round(item.score, 6), relevance=rounded(item.relevance))
             for item in hits
-            if (memory := contents.memories.get(item.candidate.entry_id)) is not None
+            if (memory := contents.memories.get(item.candidate.source_id)) is not None
         ]
         return Recalled(entries, list(found.degraded))
 
@@ -281,7 +283,7 @@ class RecallService:
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found = await self._rank(caller, tx, ranking_query, scope)
-            known_elements = found.ranking.found.find(list(loaded))
+            known_elements = found.ranking.found.find(EntryKind.TURN, list(loaded))
             new_hits = found.ranking.best(k, without=known_elements.values())
             known_scores = found.ranking.scores_of(known_elements)
             new_ids = _of_kind(new_hits, EntryKind.TURN)
@@ -293,9 +295,9 @@ class RecallService:
         recalled = [
             RecalledTurn(turn, item.score, names.get(item.candidate.conversation_id or conversation_id))
             for item in new_hits
-            if (turn := hydrated.turns.get(item.candidate.entry_id)) is not None
+            if (turn := hydrated.turns.get(item.candidate.source_id)) is not None
         ]
-        recalled += [RecalledTurn(loaded[entry_id], score) for entry_id, score in known_scores.items()]
+        recalled += [RecalledTurn(loaded[turn_id], score) for turn_id, score in known_scores.items()]
         return Recalled(recalled, [*found.degraded, *(["turns_too_large"] if hydrated.left_out else [])])
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
@@ -352,9 +354,9 @@ class RecallService:
             ids = _of_kind(ranked, EntryKind.FACT)
             facts = await self._facts.hydrate(caller, tx, fact_ids=ids, project=project, actors=actors) if ids else {}
         recalled = [
-            RecalledFact(facts[item.candidate.entry_id], item.score)
+            RecalledFact(facts[item.candidate.source_id], item.score)
             for item in ranked
-            if item.candidate.entry_id in facts
+            if item.candidate.source_id in facts
         ]
         return Recalled(recalled[:k], list(found.degraded))
 
@@ -466,4 +468,4 @@ class RecallService:
 
 
 def _of_kind(ranked: Sequence[RankedCandidate], kind: EntryKind) -> list[UUID]:
-    return [item.candidate.entry_id for item in ranked if item.candidate.kind is kind]
+    return [item.candidate.source_id for item in ranked if item.candidate.kind is kind]

@@ -409,7 +409,7 @@ def check(found: SearchResult, rows: Sequence[Row], query: PreparedQuery) -> Non
     wanted = match(rows, query)
     by_id = {row.id: row for row in rows}
     candidates = found.candidates(range(len(found.cosine)))
-    ids = [one.entry_id for one in candidates]
+    ids = [one.source_id for one in candidates]
     assert set(ids) == set(wanted), (len(ids), len(wanted))
     assert len(ids) == len(set(ids))
     for at, entry_id in enumerate(ids):

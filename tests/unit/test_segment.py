@@ -11,9 +11,10 @@ import pytest
 from app.core.ids import TenantId
 from app.index.analyser.query_words import plain_words
 from app.index.analyser.word_weights import WordWeights
+from app.index.entry_ids import ids_of_numbers, numbers_of_ids, rows_with
 from app.index.schemas import EntryKind, PlaceOrder, SearchScope
 from app.index.search.resident import ResidentIndex
-from app.index.search.segment import Columns, EntryBatch, Segment, ids_of_numbers, numbers_of_ids, rows_with
+from app.index.search.segment import Columns, EntryBatch, Segment
 from app.index.search.segment_search import SegmentQuery, search_segment, select_rows
 from app.index.search.segment_store import SegmentScope
 from app.recall.ranking import SpeakerIntent, kth_largest, rank
@@ -40,7 +41,7 @@ def batch(*entry_ids: UUID, vectors: Any, pieces: int | list[int] = 1, dates: st
     return EntryBatch(
         columns, [UUID(int=9)] * count, ["p"] * count, texts, texts, texts, texts,
         np.ones(count, np.int64), dict.fromkeys(((high, low) for high, low in ids.tolist()), dates) if dates else {},
-        [np.asarray(vectors, dtype=np.float32)], np.empty(0, np.uint64), none[:0], np.empty(0, np.uint8),
+        {}, [np.asarray(vectors, dtype=np.float32)], np.empty(0, np.uint64), none[:0], np.empty(0, np.uint8),
     )  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def test_equal_entries_are_in_the_order_of_their_ids_wherever_their_vectors_are(
     found.group[:] = -1
     ranking = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
     for k in (1, 2, count):
-        assert [item.candidate.entry_id for item in ranking.best(k)] == sorted(ids)[:k]
+        assert [item.candidate.source_id for item in ranking.best(k)] == sorted(ids)[:k]
 
 
 def test_few_of_many_equal_entries_are_made_into_hits() -> None:
@@ -163,13 +164,13 @@ def test_few_of_many_equal_entries_are_made_into_hits() -> None:
     found = search_segment(view, rows, SegmentQuery(np.array([1, 0], np.float32), plain_words(())), weigh=WEIGHTS)
     made: list[int] = []
 
-    def ids_of(elements: Sequence[int], find: Any = found.entry_ids) -> Any:
+    def ids_of(elements: Sequence[int], find: Any = found.source_ids) -> Any:
         made.extend(elements)
         return find(elements)
 
-    object.__setattr__(found, "entry_ids", ids_of)
+    object.__setattr__(found, "source_ids", ids_of)
     best = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False).best(10)
-    assert [item.candidate.entry_id.int for item in best] == list(range(3000, 2990, -1))
+    assert [item.candidate.source_id.int for item in best] == list(range(3000, 2990, -1))
     assert len(made) <= 20
 
 

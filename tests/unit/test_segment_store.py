@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.index.analyser.terms import hash_term, pack_terms
+from app.index.entry_ids import numbers_of_ids
 from app.index.search import segment_store
-from app.index.search.segment import numbers_of_ids
 
 A, B, C, OTHER = (UUID(int=number) for number in (1, 2, 3, 4))
 

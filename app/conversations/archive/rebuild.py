@@ -44,6 +44,7 @@ from app.core.database.transactions import Transaction
 from app.core.errors import AppError, Busy, FieldError
 from app.core.ids import ConversationId, format_id, new_uuid
 from app.formats.schemas import JsonObject, Role
+from app.index.schemas import EntryKind
 from app.index.service import SearchIndex
 from app.providers.schemas import TokenCounter
 from app.settings.conversations import ConversationSettings, LimitSettings
@@ -110,7 +111,7 @@ class ConversationRebuilder:
             )
             await self._name_speakers(caller, tx, rebuilt)
             if rebuilt.retired and not is_new:
-                await self._index.retire(caller, tx, entry_ids=rebuilt.retired)
+                await self._index.retire(caller, tx, kind=EntryKind.TURN, source_ids=rebuilt.retired)
             # new turns are a use, as those of an append: else theirs would be the only vectors, and never be dropped
             if await retention_store.begin_rebuild(tx, caller.tenant_id, [conversation_id]):
                 await self._index.write(caller, tx, entries=[], also=[rebuild_job(conversation_id)])

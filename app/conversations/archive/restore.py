@@ -192,7 +192,7 @@ class ConversationRestorer:
         prepared = await self._index.prepare(caller, documents, deferred=True)
         entries = [
             IndexEntry(
-                entry_id=row.id, kind=EntryKind.TURN, conversation_id=ConversationId(conversation.id),
+                source_id=row.id, kind=EntryKind.TURN, conversation_id=ConversationId(conversation.id),
                 project=conversation.project, owner=conversation.owner, agent_id=None, actor=row.actor, role=row.role,
                 position=position, session=session, occurred_at=row.occurred_at, metadata=row.metadata or "{}",
                 prepared=one,
@@ -217,7 +217,7 @@ class ConversationRestorer:
             prepared = await self._index.prepare(caller, documents, deferred=True)
             entries = [
                 IndexEntry(
-                    entry_id=row.id, kind=EntryKind.SUMMARY, conversation_id=conversation_id,
+                    source_id=row.id, kind=EntryKind.SUMMARY, conversation_id=conversation_id,
                     project=conversation.project, owner=conversation.owner, agent_id=None, actor=None, role=None,
                     position=None, session=None, occurred_at=row.created_at, metadata="{}",
                     # a job for vectors reads only turns; the backfill finds the others

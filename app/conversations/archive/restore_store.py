@@ -287,7 +287,10 @@ async def list_unindexed_summaries(
         select {SUMMARY_COLUMNS} from summaries s
         where s.tenant_id = $1 and s.conversation_id = $2 and s.kind = 'summary' and s.replaced_by is null
           and s.text <> '' and ($3::bigint is null or (s.to_position, s.id) > ($3, $4::uuid))
-          and not exists (select from index_entries e where e.tenant_id = $1 and e.entry_id = s.id)
+          and not exists (
+              select from index_entries e
+              where e.tenant_id = $1 and e.kind = 'summary' and (e.entry_id = s.id or e.source_id = s.id)
+          )
         order by s.to_position, s.id limit $5
         """,  # noqa: S608
         tenant_id,

@@ -18,6 +18,7 @@ from app.conversations.views import summary_text
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId
 from app.core.jobs import NewJob
+from app.index.schemas import EntryKind
 from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller
 
@@ -79,8 +80,8 @@ async def invalidate(
     if deleted:
         await summary_store.delete(tx, caller.tenant_id, sorted(deleted))
         restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=sorted(deleted))
-        await index.erase(caller, tx, conversation_id=conversation_id, entry_ids=sorted(deleted))
-        await index.restore(caller, tx, entry_ids=restored)
+        await index.erase_entries(caller, tx, kind=EntryKind.SUMMARY, source_ids=sorted(deleted))
+        await index.restore(caller, tx, kind=EntryKind.SUMMARY, source_ids=restored)
     if and_after and first <= head.erased_position:  # turns that are stored there from now on were never erased
         head = replace(head, erased_position=first - 1)
     await update_summary_mark(caller, tx, head, rev=rev)

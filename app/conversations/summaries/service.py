@@ -237,7 +237,7 @@ class Summaries:
             )
             await summary_store.replace(tx, caller.tenant_id, draft.replaces, by=summary_id)
             await self._shorten(caller, tx, draft)
-            await self._index.retire(caller, tx, entry_ids=list(draft.replaces))
+            await self._index.retire(caller, tx, kind=EntryKind.SUMMARY, source_ids=list(draft.replaces))
             await self._write_entry(caller, tx, head, summary_id, draft, prepared)
             await update_summary_mark(caller, tx, head, rev=rev)
             await self._retain(caller, tx, conversation_id, draft)
@@ -313,7 +313,7 @@ class Summaries:
         if prepared is None:
             return
         entry = IndexEntry(
-            entry_id=summary_id,
+            source_id=summary_id,
             kind=EntryKind.SUMMARY,
             conversation_id=ConversationId(head.id),
             project=head.project,
@@ -349,8 +349,8 @@ class Summaries:
             rev = head.rev + 1
             await summary_store.delete(tx, caller.tenant_id, [newest.id])
             restored = await summary_store.restore(tx, caller.tenant_id, replaced_by=[newest.id])
-            await self._index.erase(caller, tx, conversation_id=conversation_id, entry_ids=[newest.id])
-            await self._index.restore(caller, tx, entry_ids=restored)
+            await self._index.erase_entries(caller, tx, kind=EntryKind.SUMMARY, source_ids=[newest.id])
+            await self._index.restore(caller, tx, kind=EntryKind.SUMMARY, source_ids=restored)
             await update_summary_mark(caller, tx, head, rev=rev)
             after = await get_conversation(caller, tx, conversation_id)
             record(

@@ -52,7 +52,7 @@ class Indexing:
     def __init__(self, database: Database, *, index: SearchIndex) -> None:
         self._database = database
         self._index = index
-        index.makers.append(self._make_of_summaries)
+        index.makers[EntryKind.SUMMARY] = self._make_of_summaries
         index.readers[EntryKind.TURN] = self._read_texts
         index.readers[EntryKind.SUMMARY] = self._read_texts_of_summaries
         self._log = get_logger()
@@ -70,10 +70,10 @@ class Indexing:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             lacking = await backfill.lacking_of(caller, tx, entry_ids=entry_ids)
         refused: list[AppError] = []
-        async for sources in self._sources(caller, backfill, lacking):
+        async for sources in self._sources(caller, backfill, lacking.get(EntryKind.TURN, ())):
             await self._make(caller, backfill, sources, refused)
-        for make in self._index.makers:
-            await make(caller, backfill, lacking)
+        for kind, make in self._index.makers.items():
+            await make(caller, backfill, lacking.get(kind, ()))
         _raise_first(refused)
 
     async def fill(self, caller: Caller, backfill: VectorBackfill, *, after: UUID | None) -> None:
@@ -87,12 +87,12 @@ class Indexing:
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
                 step = await backfill.find_lacking(caller, tx, after=after)
             began = time.monotonic()
-            async for sources in self._sources(caller, backfill, step.entry_ids):
+            async for sources in self._sources(caller, backfill, step.lacking.get(EntryKind.TURN, ())):
                 made += await self._make(caller, backfill, sources, [])  # the backfill finds refused entries again
                 await pause_after_step(began)
                 began = time.monotonic()
-            for make in self._index.makers:
-                made += await make(caller, backfill, step.entry_ids)
+            for kind, make in self._index.makers.items():
+                made += await make(caller, backfill, step.lacking.get(kind, ()))
             after = step.after
             if after is None or made >= _MAX_FILLED:
                 break
@@ -134,17 +134,18 @@ class Indexing:
             same = await self._lock_unchanged(caller, tx, [one for one in sources if one.id in vectors])
             # turns wait for the vectors of the space that is searched
             searched = self._index.spaces.searches(backfill)
-            await backfill.write(caller, tx, vectors={turn_id: vectors[turn_id] for turn_id in same}, searched=searched)
+            own = {turn_id: vectors[turn_id] for turn_id in same}
+            await backfill.write(caller, tx, kind=EntryKind.TURN, vectors=own, searched=searched)
             if searched:
                 await turn_store.mark_indexed(tx, caller.tenant_id, list(same))
         return len(same)
 
-    async def _make_of_summaries(self, caller: Caller, backfill: VectorBackfill, entry_ids: Sequence[UUID]) -> int:
-        """Make and store the vectors of those entries that are summaries, and return the number of summaries."""
-        if not entry_ids:
+    async def _make_of_summaries(self, caller: Caller, backfill: VectorBackfill, summary_ids: Sequence[UUID]) -> int:
+        """Make and store the vectors of summaries, and return their number."""
+        if not summary_ids:
             return 0
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await summary_store.find(tx, caller.tenant_id, list(entry_ids))
+            found = await summary_store.find(tx, caller.tenant_id, list(summary_ids))
         rows = [row for row in found.values() if _is_valid(row)]
         made = 0
         for start in range(0, len(rows), _TURNS):
@@ -159,7 +160,8 @@ class Indexing:
                 # summaries change only under the lock of the conversation's head
                 now = await summary_store.find(tx, caller.tenant_id, list(vectors))
                 same = {key: vectors[key] for key, row in now.items() if _is_valid(row) and row.text == some[key].text}
-                await backfill.write(caller, tx, vectors=same, searched=self._index.spaces.searches(backfill))
+                searched = self._index.spaces.searches(backfill)
+                await backfill.write(caller, tx, kind=EntryKind.SUMMARY, vectors=same, searched=searched)
             made += len(same)
         return made
 
@@ -172,7 +174,7 @@ class Indexing:
 
     async def _resolve(self, caller: Caller, rows: Sequence[TurnRow]) -> None:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            languages = await self._index.read_languages(caller, tx, entry_ids=[row.id for row in rows])
+            languages = await self._index.read_languages(caller, tx, turn_ids=[row.id for row in rows])
         # the text that a hit shows, because the offsets of the phrases refer to it
         documents = {
             row.id: IndexDocument(turn_text(turn_view(row)), row.actor, row.occurred_at, languages.get(row.id))
@@ -180,10 +182,10 @@ class Indexing:
         }
         dated = await self._index.resolve_dates(documents)
         if dated:
-            of_interest = {entry.entry_id for entry in dated}
+            of_interest = {entry.source_id for entry in dated}
             async with self._database.transaction(caller.tenant_id) as tx:
                 same = await self._lock_unchanged(caller, tx, [row for row in rows if row.id in of_interest])
-                await self._index.write_dates(caller, tx, entries=[entry for entry in dated if entry.entry_id in same])
+                await self._index.write_dates(caller, tx, entries=[entry for entry in dated if entry.source_id in same])
 
     async def _read(self, caller: Caller, turn_ids: list[UUID]) -> tuple[list[TurnRow], list[UUID]]:
         """Return the live turns of the next batch of these ids, in their order, and the ids left after it.

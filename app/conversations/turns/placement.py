@@ -187,7 +187,7 @@ def _entry(
     head: ConversationRow, row: TurnRow, draft: Draft, prepared: PreparedEntries, index_position: int, session: int
 ) -> IndexEntry:
     return IndexEntry(
-        entry_id=row.id,
+        source_id=row.id,
         kind=EntryKind.TURN,
         conversation_id=ConversationId(head.id),
         project=head.project,

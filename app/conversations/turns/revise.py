@@ -35,7 +35,7 @@ from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.core.outbox import EventOutbox, EventType
 from app.formats.schemas import Kind, Role
-from app.index.schemas import IndexPosition
+from app.index.schemas import EntryKind, IndexPosition
 from app.index.service import SearchIndex
 from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, result_deleted
@@ -173,7 +173,7 @@ class Reviser:
         self._outbox.record(
             tx, caller.tenant_id, EventType.TURN_SUPERSEDED, superseded_ids, conversation_id=conversation_id
         )
-        await self._index.retire(caller, tx, entry_ids=superseded_ids)
+        await self._index.retire(caller, tx, kind=EntryKind.TURN, source_ids=superseded_ids)
         await self._appender.write(caller, tx, head, placed, [item.draft])
         changed = [(one, position) for one in superseded_ids]
         recount, rev = tombstones > 0, placed.rev
@@ -230,7 +230,7 @@ class Reviser:
 
     async def _index_place(self, caller: Caller, tx: Transaction, head: ConversationRow, old: TurnRow) -> IndexPosition:
         conversation_id = ConversationId(head.id)
-        found = await self._index.place_of(caller, tx, entry_id=old.id)
+        found = await self._index.place_of(caller, tx, turn_id=old.id)
         if found is not None:
             return found
         # a turn without index entry (erased, or an instruction) has the session of its neighbours

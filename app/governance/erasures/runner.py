@@ -24,6 +24,7 @@ from app.governance.erasures import store
 from app.governance.erasures.receipts import ErasureSubject
 from app.governance.purge import Purger
 from app.governance.schemas import SubjectKind
+from app.index.schemas import EntryKind
 from app.index.service import SearchIndex
 from app.memory.facts.spelling import name_key
 from app.memory.longterm.service import Memories
@@ -325,9 +326,7 @@ class ErasureRunner:
         for table, count in step.emptied.items():
             state.add(table, emptied=count)
         if step.turn_ids:
-            entries = await self._index.erase(
-                caller, tx, conversation_id=conversation_id, entry_ids=list(step.turn_ids)
-            )
+            entries = await self._index.erase_entries(caller, tx, kind=EntryKind.TURN, source_ids=list(step.turn_ids))
             state.add_deleted(entries)
             state.add_deleted(await self._facts.invalidate(caller, tx, turn_ids=step.turn_ids))
         if was_trashed:

@@ -32,9 +32,9 @@ from app.settings.memory import IndexSettings
 from app.tenancy.schemas import Caller
 
 TextReader: TypeAlias = Callable[[Caller, Sequence[UUID]], AsyncIterator[Mapping[UUID, str]]]
-"""A function that yields the indexed texts of entries of one kind, in batches that fit into memory.
+"""A function that yields the indexed texts of objects of one kind, by their ids, in batches that fit into memory.
 
-Entries whose source is gone or superseded are left out.
+Objects whose source is gone or superseded are left out.
 """
 
 _FIRST: Final = UUID(int=0)
@@ -96,7 +96,8 @@ class AnalysisBackfill:
             analyses = await self._analyse(caller, entries)
             async with self._database.transaction(caller.tenant_id) as tx:
                 written = await analysis_store.write_analyses(tx, caller.tenant_id, analyses)
-                dated = [one.entry_id for one in analyses if one.dates_due and one.entry_id in written]
+                due_ids = {one.entry_id for one in analyses if one.dates_due} & written
+                dated = [entry.source_id for entry in entries if entry.entry_id in due_ids]
                 await self._jobs.enqueue(tx, caller.tenant_id, _dates_jobs(dated))
             count += len(written)
             last = entries[-1].entry_id
@@ -109,15 +110,14 @@ class AnalysisBackfill:
     async def _analyse(self, caller: Caller, entries: Sequence[UnanalysedEntry]) -> list[EntryAnalysis]:
         # in the order of turns, which need not be that of ids
         ordered = sorted(entries, key=lambda one: (one.conversation_id or _FIRST, one.position or 0))
-        by_id = {one.entry_id: one for one in ordered}
         analyser = _EntryAnalyser(self._max_bytes, self._language)
         done: dict[UUID, EntryAnalysis] = {}
         for kind, read in self._readers.items():
-            own = [one.entry_id for one in ordered if one.kind == kind]
-            if not own:
+            by_source = {one.source_id: one for one in ordered if one.kind == kind}
+            if not by_source:
                 continue
-            async for texts in read(caller, own):
-                found = [(by_id[entry_id], text) for entry_id, text in texts.items()]
+            async for texts in read(caller, list(by_source)):
+                found = [(by_source[source_id], text) for source_id, text in texts.items()]
                 made = await map_in_threads(analyser.analyse, found, size=lambda one: len(one[1]))
                 done |= {one.entry_id: one for one in made}
         # without a text, an entry keeps the only cue that it has: so it is not found again by each plan

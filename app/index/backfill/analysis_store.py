@@ -25,13 +25,15 @@ _TURNS_BEFORE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class UnanalysedEntry:
-    """An entry to analyse. `changed` is the transaction that changed it last, `lexemes` a tsvector as text.
+    """An entry to analyse, of the object `source_id`.
 
+    `changed` is the transaction that changed it last, `lexemes` a tsvector as text.
     `language_before`: that of the nearest entry before it in its conversation that was analysed.
     """
 
     entry_id: UUID
     kind: EntryKind
+    source_id: UUID
     conversation_id: UUID | None
     position: int | None
     actor: str | None
@@ -65,8 +67,8 @@ async def find_unanalysed(
     """Return entries in the order of ids: at least one if there is any, about `max_words` words at most."""
     rows = await tx.fetch(
         f"""
-        select e.entry_id, e.kind, e.conversation_id, e.position, e.actor, e.occurred_at, e.changed::text as changed,
-               e.asks, e.lexemes::text as lexemes, (
+        select e.entry_id, e.kind, coalesce(e.source_id, e.entry_id) as source_id, e.conversation_id, e.position,
+               e.actor, e.occurred_at, e.changed::text as changed, e.asks, e.lexemes::text as lexemes, (
                    select b.language from index_entries b
                    where b.tenant_id = $1 and b.conversation_id = e.conversation_id and b.position < e.position
                      and b.position >= e.position - {_TURNS_BEFORE}
@@ -78,7 +80,8 @@ async def find_unanalysed(
                 order by w.entry_id rows between unbounded preceding and 1 preceding
             ) as words_before
             from (
-                select entry_id, kind, conversation_id, position, actor, occurred_at, changed, asks, lexemes, doc_length
+                select entry_id, kind, source_id, conversation_id, position, actor, occurred_at, changed, asks, lexemes,
+                       doc_length
                 from index_entries
                 where tenant_id = $1 and {UNANALYSED} and entry_id > $2
                 order by entry_id limit $3

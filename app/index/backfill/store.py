@@ -5,8 +5,9 @@ All walk by key in bounded steps, so that the duration of a statement does not g
 Literal SQL: its walks use CTEs and lateral joins.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 from uuid import UUID
 
 from app.core.database.transactions import Transaction, row_as
@@ -23,17 +24,21 @@ _FILLED = [
 _LAST_ID = UUID(int=2**128 - 1)
 
 
+LackingSources: TypeAlias = Mapping[EntryKind, Sequence[UUID]]
+"""The objects whose entries lack vectors, by kind."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackfillStep:
     """One step of a walk over a tenant's entries: those without vectors, and the entry to continue after, if any."""
 
-    entry_ids: Sequence[UUID]
+    lacking: LackingSources
     after: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedEntries:
-    """One step of dropping vectors: how many entries and vectors, and the entries that waited for vectors."""
+    """One step of dropping vectors: how many entries and vectors, and the turns that waited for vectors."""
 
     entries: int
     vectors: int
@@ -56,18 +61,21 @@ async def find_lacking(
     row = await tx.fetchrow(
         f"""
         with walked as materialized (
-            select entry_id, vectors_due, vectors_dropped from index_entries
+            select entry_id, kind, coalesce(source_id, entry_id) as source_id, vectors_due, vectors_dropped
+            from index_entries
             where tenant_id = $1 and live and kind = any($3::text[]) and ($4::uuid is null or entry_id > $4)
             order by entry_id limit $5
         ),
         lacking as materialized (
-            select s.entry_id from walked s
+            select s.entry_id, s.kind, s.source_id from walked s
             where not s.vectors_dropped and not exists (
                 select from vectors v where v.tenant_id = $1 and v.entry_id = s.entry_id and v.space_id = $2
-            ) and (not s.vectors_due or s.entry_id not in ({of_jobs}))
+            ) and (not s.vectors_due or s.kind <> 'turn' or s.source_id not in ({of_jobs}))
             order by s.entry_id limit $6
         )
-        select array(select entry_id from lacking order by entry_id) as entry_ids,
+        select array(select kind from lacking order by entry_id) as kinds,
+               array(select source_id from lacking order by entry_id) as source_ids,
+               (select entry_id from lacking order by entry_id desc limit 1) as last_lacking,
                (select count(*) from walked) as examined,
                (select entry_id from walked order by entry_id desc limit 1) as last
         """,  # noqa: S608
@@ -80,11 +88,34 @@ async def find_lacking(
         jobs,
     )
     if row is None:
-        return BackfillStep((), None)
-    entry_ids: list[UUID] = row["entry_ids"]
-    if len(entry_ids) == limit:
-        return BackfillStep(entry_ids, entry_ids[-1])
-    return BackfillStep(entry_ids, row["last"] if row["examined"] == examine else None)
+        return BackfillStep({}, None)
+    lacking = _by_kind(zip(row["kinds"], row["source_ids"], strict=True))
+    if len(row["source_ids"]) == limit:
+        return BackfillStep(lacking, row["last_lacking"])
+    return BackfillStep(lacking, row["last"] if row["examined"] == examine else None)
+
+
+def _by_kind(sources: Iterable[tuple[str, UUID]]) -> LackingSources:
+    by_kind: dict[EntryKind, list[UUID]] = {}
+    for kind, source_id in sources:
+        by_kind.setdefault(EntryKind(kind), []).append(source_id)
+    return by_kind
+
+
+async def find_lacking_of(
+    tx: Transaction, tenant_id: TenantId, space_id: int, entry_ids: Sequence[UUID]
+) -> LackingSources:
+    """Return the objects of those entries that are live and lack a vector in the space."""
+    keys = [entry_id for _, entry_id in await filter_lacking(tx, tenant_id, [space_id], entry_ids)]
+    rows = await tx.fetch(
+        """
+        select e.kind, coalesce(e.source_id, e.entry_id) as source_id from index_entries e
+        where e.tenant_id = $1 and e.entry_id = any($2::uuid[]) order by e.entry_id
+        """,
+        tenant_id,
+        keys,
+    )
+    return _by_kind((row["kind"], row["source_id"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +234,7 @@ async def drop_vectors(
     row = await tx.fetchrow(
         """
         with picked as materialized (
-            select entry_id, vectors_due from index_entries
+            select entry_id, coalesce(source_id, entry_id) as turn_id, vectors_due from index_entries
             where tenant_id = $1 and conversation_id = $2 and kind = 'turn' and not vectors_dropped
             order by entry_id limit $3 for update
         ), gone as (
@@ -213,7 +244,7 @@ async def drop_vectors(
             where e.tenant_id = $1 and e.entry_id = p.entry_id
         )
         select (select count(*) from picked) as entries, (select count(*) from gone) as vectors,
-               array(select entry_id from picked where vectors_due) as due_ids
+               array(select turn_id from picked where vectors_due) as due_ids
         """,
         tenant_id,
         conversation_id,
@@ -225,7 +256,7 @@ async def drop_vectors(
 async def unmark_dropped(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, due: bool, limit: int
 ) -> list[tuple[UUID, bool]]:
-    """Mark up to `limit` dropped entries of a conversation as not dropped; return them, and whether they are found.
+    """Mark up to `limit` dropped turns of a conversation as not dropped; return them, and whether they are found.
 
     Entries that a restore from the trash has not shown yet count as found. `due`: those wait for vectors now.
     """
@@ -237,11 +268,11 @@ async def unmark_dropped(
         )
         update index_entries e set vectors_dropped = false, vectors_due = (e.live or e.hidden) and $4 from picked p
         where e.tenant_id = $1 and e.entry_id = p.entry_id
-        returning e.entry_id, e.live or e.hidden as found
+        returning coalesce(e.source_id, e.entry_id) as turn_id, e.live or e.hidden as found
         """,
         tenant_id,
         conversation_id,
         limit,
         due,
     )
-    return [(row["entry_id"], row["found"]) for row in rows]
+    return [(row["turn_id"], row["found"]) for row in rows]

@@ -21,16 +21,17 @@ from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
 from app.index.backfill import store as backfill_store
-from app.index.backfill.store import BackfillStep
-from app.index.schemas import VECTORS_JOB
+from app.index.backfill.store import BackfillStep, LackingSources
+from app.index.schemas import VECTORS_JOB, EntryKind
 from app.index.search.ann_search import Space
 from app.index.write import store
+from app.index.write.keys import find_keys
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 
 VectorMaker: TypeAlias = Callable[[Caller, "VectorBackfill", Sequence[UUID]], Awaitable[int]]
-"""A function that makes and stores the vectors of its own entries among the given ones, and returns their number.
+"""A function that makes and stores the vectors of objects of its kind, by their ids, and returns their number.
 
 Raises embedder errors.
 """
@@ -142,10 +143,9 @@ class VectorBackfill:
             tx, caller.tenant_id, self._space.id, after=after, examine=_EXAMINE, limit=_AT_ONCE
         )
 
-    async def lacking_of(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> list[UUID]:
-        """Return the given entries that lack vectors here, in the order of ids."""
-        found = await backfill_store.filter_lacking(tx, caller.tenant_id, [self._space.id], entry_ids)
-        return [entry_id for _, entry_id in found]
+    async def lacking_of(self, caller: Caller, tx: Transaction, *, entry_ids: Sequence[UUID]) -> LackingSources:
+        """Return the objects of those entries that lack vectors here."""
+        return await backfill_store.find_lacking_of(tx, caller.tenant_id, self._space.id, entry_ids)
 
     async def enqueue_continuation(self, caller: Caller, tx: Transaction, *, after: UUID) -> None:
         """Enqueue the job that continues after an entry."""
@@ -203,15 +203,17 @@ class VectorBackfill:
         return made
 
     async def write(
-        self, caller: Caller, tx: Transaction, *, vectors: Mapping[UUID, Sequence[FloatVector]], searched: bool
-    ) -> None:
-        """Store vectors by entry. The caller has locked their sources and found them unchanged.
+        self, caller: Caller, tx: Transaction, *, kind: EntryKind, vectors: Mapping[UUID, Sequence[FloatVector]],
+        searched: bool,
+    ) -> None:  # fmt: skip
+        """Store vectors by source, of one kind. The caller has locked the sources and found them unchanged.
 
         Entries whose vectors were dropped meanwhile get none. `searched`: the space is the searched one, whose vectors
         an entry may be waiting for.
         """
-        kept = await backfill_store.filter_kept(tx, caller.tenant_id, list(vectors))
-        vectors = {entry_id: own for entry_id, own in vectors.items() if entry_id in kept}
+        keys = await find_keys(tx, caller.tenant_id, kind, list(vectors))
+        undropped = await backfill_store.filter_kept(tx, caller.tenant_id, list(keys.values()))
+        vectors = {keys[source_id]: own for source_id, own in vectors.items() if keys.get(source_id) in undropped}
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
         await backfill_store.record_vectors(tx, caller.tenant_id, list(vectors), searched=searched)
         if searched:  # a move to another space is the operator's

@@ -27,10 +27,11 @@ from uuid import UUID
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
+from app.index.entry_ids import EntryIds, ids_of_numbers, numbers_of_ids
 from app.index.schemas import EntryKind, SearchScope
 from app.index.search import segment_store
 from app.index.search.ann_search import Space
-from app.index.search.segment import EntryBatch, EntryIds, Segment, SegmentView, ids_of_numbers, numbers_of_ids
+from app.index.search.segment import EntryBatch, Segment, SegmentView
 from app.index.search.segment_store import SegmentScope, SegmentState, SegmentTooLargeError
 
 MAX_AGE_US: Final = 30 * 60 * 1_000_000

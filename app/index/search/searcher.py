@@ -12,11 +12,12 @@ from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.index.analyser.query_words import QueryText, QueryWords
 from app.index.analyser.word_weights import WordWeights
+from app.index.entry_ids import EntryIds, numbers_of_ids
 from app.index.schemas import SearchResult, SearchScope
 from app.index.search import ann_search, segment_store
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.resident import LoadedScope, ResidentIndex, read_segment, segment_scope
-from app.index.search.segment import EntryIds, SegmentView, numbers_of_ids
+from app.index.search.segment import SegmentView
 from app.index.search.segment_search import (
     CorpusCounts,
     MatchedWords,

@@ -20,13 +20,12 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from app.index.entry_ids import EntryIds, rows_with
 from app.index.schemas import PlaceOrder
 from app.index.search.dictionaries import NAME_COLUMNS, NONE, Codes, Dictionaries, Rows
 
 Floats: TypeAlias = NDArray[np.float32]
 Flags: TypeAlias = NDArray[np.bool_]
-EntryIds: TypeAlias = NDArray[np.uint64]
-"""Ids of entries, two numbers for each: shape (n, 2)."""
 
 _POSITION_BITS: Final = 40
 _MIN_RECENT: Final = 256
@@ -48,17 +47,6 @@ _MAX_EXPECTED: Final = 2
 def microseconds(time: datetime) -> int:
     """Return a time as in the columns of a segment."""
     return (time - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-def numbers_of_ids(entry_ids: Sequence[UUID]) -> EntryIds:
-    """Return ids as numbers."""
-    return np.frombuffer(b"".join(entry_id.bytes for entry_id in entry_ids), np.uint64).reshape(-1, 2)
-
-
-def ids_of_numbers(numbers: EntryIds) -> list[UUID]:
-    """Return the ids of numbers."""
-    text = numbers.tobytes()
-    return [UUID(bytes=text[at : at + 16]) for at in range(0, len(text), 16)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +149,8 @@ class RecentTerms:
 class EntryBatch:
     """Entries to add, as they are stored: texts instead of codes, and all pieces and terms one after another.
 
-    The first `repeats[0]` entries have the first of the texts, and so on. `dates` is JSON text. `vectors` have any
+    The first `repeats[0]` entries have the first of the texts, and so on. `dates` is JSON text. `sources` are ids
+    of the objects of entries whose key is another id. `vectors` have any
     length and byte order; `first_piece` is a row among those of the batch. `terms`, `term_rows` (the number of the
     entry in the batch) and `counts` have one element per entry and term, in any order.
     """
@@ -175,6 +164,7 @@ class EntryBatch:
     roles: Sequence[str | None]
     repeats: NDArray[np.int64]
     dates: dict[tuple[int, int], str]
+    sources: dict[tuple[int, int], UUID]
     vectors: Sequence[Floats]
     terms: NDArray[np.uint64]
     term_rows: Rows
@@ -205,6 +195,7 @@ class SegmentView:
     recent: RecentTerms
     texts: Dictionaries
     dates: dict[tuple[int, int], str]
+    sources: dict[tuple[int, int], UUID]
 
     def __len__(self) -> int:
         """Return the number of rows, dead ones included."""
@@ -231,6 +222,7 @@ class Segment:
         self._room = room
         self._texts = Dictionaries.empty()
         self._dates: dict[tuple[int, int], str] = {}
+        self._sources: dict[tuple[int, int], UUID] = {}
         self._count = self._pieces = self._recent = 0
         self._columns = _empty_columns(0)
         self._vectors = np.empty((0, dimensions), dtype=np.float32)
@@ -253,6 +245,7 @@ class Segment:
             self._recent_terms,
             self._texts,
             self._dates,
+            self._sources,
         )
 
     @property
@@ -261,7 +254,8 @@ class Segment:
         recent = self._recent_terms
         arrays = (self._vectors, self._live, self._by_place, recent.terms, recent.row, recent.count)
         array_bytes = self._columns.nbytes + self._postings.nbytes + sum(array.nbytes for array in arrays)
-        return _SEGMENT_BYTES + array_bytes + _DATES_BYTES * len(self._dates) + _CODE_BYTES * len(self._texts)
+        codes = len(self._texts) + len(self._sources)
+        return _SEGMENT_BYTES + array_bytes + _DATES_BYTES * len(self._dates) + _CODE_BYTES * codes
 
     def __len__(self) -> int:
         """Return the number of rows, dead ones included."""
@@ -313,6 +307,8 @@ class Segment:
         self._count, self._recent = stop, self._recent + len(batch)
         if batch.dates:
             self._dates = self._dates | batch.dates
+        if batch.sources:
+            self._sources = self._sources | batch.sources
         return RecentTerms(batch.terms, batch.term_rows + np.int32(start), batch.counts)
 
     def remove(self, entry_ids: EntryIds) -> EntryIds:
@@ -346,9 +342,10 @@ class Segment:
             return
         self._live = self._live.copy()  # a view keeps its own
         self._live[rows] = False
-        if self._dates:
+        if self._dates or self._sources:
             dead_ids = {(high, low) for high, low in self._columns.entry_id[rows].tolist()}
-            self._dates = {known: text for known, text in self._dates.items() if known not in dead_ids}
+            self._dates = {key: text for key, text in self._dates.items() if key not in dead_ids}
+            self._sources = {key: source_id for key, source_id in self._sources.items() if key not in dead_ids}
         if self._count - self.live_count > max(_MIN_RECENT, self._count // _DEAD_SHARE):
             self._rebuild()
 
@@ -438,30 +435,6 @@ class Segment:
         self._by_place = PlaceOrder(by_place[by_place != NONE].astype(np.int64))
         self._postings = Postings.sort(terms[is_kept], new_row[row[is_kept]], count[is_kept])
         self._recent_terms = RecentTerms(*_no_terms())
-
-
-def rows_with(own: EntryIds, entry_ids: EntryIds) -> Flags:
-    """Return for each of `own` whether it is among other ids."""
-    found = np.zeros(len(own), dtype=np.bool_)
-    # a table of 16 bits of each id leaves few to compare, in a tenth of the time of sorting the ids
-    has_hash = np.zeros(2**16, dtype=np.bool_)
-    has_hash[_hashes(entry_ids)] = True
-    rows = np.flatnonzero(has_hash[_hashes(own)])
-    if len(rows):
-        wanted = set(bytes_of_numbers(entry_ids))
-        found[rows] = [entry_id in wanted for entry_id in bytes_of_numbers(own[rows])]
-    return found
-
-
-def _hashes(entry_ids: EntryIds) -> NDArray[np.uint16]:
-    """Return 16 bits of each id, of its second half, which is random in most ids."""
-    folded = entry_ids[:, 1] ^ (entry_ids[:, 1] >> np.uint64(32))
-    return (folded ^ (folded >> np.uint64(16))).astype(np.uint16)
-
-
-def bytes_of_numbers(entry_ids: EntryIds) -> list[bytes]:
-    """Return the 16 bytes of each id."""
-    return np.ascontiguousarray(entry_ids).view("V16").ravel().tolist()
 
 
 def piece_rows(first: Rows, pieces: Rows) -> NDArray[np.intp]:

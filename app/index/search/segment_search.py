@@ -18,19 +18,15 @@ from app.index.analyser.languages import CODES
 from app.index.analyser.query_words import QueryText, QueryWords, WordGroup
 from app.index.analyser.terms import hash_term
 from app.index.analyser.word_weights import WordWeights
+from app.index.entry_ids import EntryIds, ids_of_numbers, numbers_of_ids, rows_with
 from app.index.schemas import BM25_B, BM25_K1, EntryKind, PlaceOrder, SearchCandidate, SearchResult, SearchScope
 from app.index.search.dictionaries import NONE, Codes, Rows
 from app.index.search.segment import (
-    EntryIds,
     Flags,
     Floats,
     SegmentView,
-    bytes_of_numbers,
-    ids_of_numbers,
     microseconds,
-    numbers_of_ids,
     piece_rows,
-    rows_with,
 )
 
 KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEMORY)
@@ -172,8 +168,8 @@ def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVecto
         actor_code=view.texts.actor.get,
         role_code=view.texts.role.get,
         candidates=lambda at: _candidates(view, rows[at], cosine[at], bm25[at]),
-        entry_ids=lambda at: ids_of_numbers(columns.entry_id[rows[at]]),
-        find=lambda entry_ids: _find(columns.entry_id[own], entry_ids),
+        source_ids=lambda at: _source_ids(view, rows[at]),
+        find=lambda kind, source_ids: _find(view, own, kind, source_ids),
         vectors_pending=bool(((pieces == 0) & ~dropped).any()),
         vectors_dropped=bool(dropped.any()),
         lexemes=words.lexemes,
@@ -189,11 +185,26 @@ def languages_in(places: NDArray[np.uint8]) -> list[str]:
     return [CODES[place] for place in np.argsort(-counts, kind="stable").tolist() if counts[place]]
 
 
-def _find(own: EntryIds, entry_ids: Sequence[UUID]) -> dict[UUID, int]:
-    """Return the rows of those entries that are among `own`."""
-    at = np.flatnonzero(rows_with(own, numbers_of_ids(entry_ids)))
-    place = dict(zip(bytes_of_numbers(own[at]), at.tolist(), strict=True))
-    return {entry_id: place[number] for entry_id in entry_ids if (number := entry_id.bytes) in place}
+def _find(view: SegmentView, own: _Own, kind: EntryKind, source_ids: Sequence[UUID]) -> dict[UUID, int]:
+    """Return the rows, among `own`, of the entries that some objects of a kind have."""
+    entry_ids, kinds = view.columns.entry_id[own], view.columns.kind[own]
+    wanted = set(source_ids)
+    rekeyed = [UUID(bytes=np.array(key, np.uint64).tobytes()) for key, one in view.sources.items() if one in wanted]
+    at = np.flatnonzero(rows_with(entry_ids, numbers_of_ids([*source_ids, *rekeyed])) & (kinds == KINDS.index(kind)))
+    found = zip(_sources_of(view, entry_ids[at]), at.tolist(), strict=True)
+    return {source_id: place for source_id, place in found if source_id in wanted}
+
+
+def _source_ids(view: SegmentView, rows: NDArray[np.intp]) -> list[UUID]:
+    return _sources_of(view, view.columns.entry_id[rows])
+
+
+def _sources_of(view: SegmentView, entry_ids: EntryIds) -> list[UUID]:
+    """Return the ids of the objects of entries."""
+    keys = ids_of_numbers(entry_ids)
+    if not view.sources:
+        return keys
+    return [view.sources.get((high, low), key) for (high, low), key in zip(entry_ids.tolist(), keys, strict=True)]
 
 
 def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> PlaceOrder:
@@ -300,12 +311,12 @@ def _candidates(view: SegmentView, rows: NDArray[np.intp], cosine: Floats, bm25:
     cosines, weights = cosine.tolist(), bm25.tolist()
     return [
         SearchCandidate(
-            entry_id=entry_id,
+            source_id=source_id,
             kind=KINDS[kinds[at]],
             conversation_id=conversation if isinstance(conversation := conversations[at], UUID) else None,
             cosine=None if isnan(cosines[at]) else cosines[at],
             bm25=weights[at],
             dates=view.dates.get((numbers[at][0], numbers[at][1])),
         )
-        for at, entry_id in enumerate(ids_of_numbers(columns.entry_id[rows]))
+        for at, source_id in enumerate(_source_ids(view, rows))
     ]

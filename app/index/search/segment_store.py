@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -26,11 +26,13 @@ from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
 from app.index.analyser.cues import Cue
 from app.index.analyser.terms import BYTES_PER_TERM, pack_terms, parse_tsvector, unpack_all_terms
+from app.index.entry_ids import EntryIds
 from app.index.schemas import EntryKind
 from app.index.search.dictionaries import NONE, Rows
 from app.index.search.search_statement import LANGUAGE_PLACE
-from app.index.search.segment import Columns, EntryBatch, EntryIds, Floats, microseconds
+from app.index.search.segment import Columns, EntryBatch, Floats, microseconds
 
+ValueT = TypeVar("ValueT")
 SegmentColumn: TypeAlias = Literal["tenant", "project", "conversations", "owner", "agent"]
 
 _CONDITIONS: Final[dict[SegmentColumn, str]] = {
@@ -54,6 +56,7 @@ _BYTES_PER_ID: Final = 16
 _TERMS_UNKNOWN: Final = -1
 _DATED: Final = 1
 _DROPPED: Final = 2
+_REKEYED: Final = 4
 _FIRST_IDS: Final = 512
 _IDS_PER_READ: Final = 1024
 _IDS_PER_VALUE: Final = 64
@@ -228,7 +231,8 @@ def _page_sql(space_id: int) -> str:
                 || int4send(doc_length)
                 || int4send(coalesce(length(terms) / {BYTES_PER_TERM}, {_TERMS_UNKNOWN}))
                 || int4send(
-                    ((dates is not null)::int << 24) + (vectors_dropped::int << 25) + (({_KIND_CODES}) << 16)
+                    ((dates is not null)::int << 24) + (vectors_dropped::int << 25)
+                    + ((source_id is not null)::int << 26) + (({_KIND_CODES}) << 16)
                     + ({LANGUAGE_PLACE} << 8) + (coalesce(cues, case when asks then {int(Cue.ASKS)} else 0 end) & 255)
                 ),
                 ''
@@ -236,13 +240,14 @@ def _page_sql(space_id: int) -> str:
             coalesce(string_agg(terms, ''), '') as terms,
             array_agg(lexemes::text) filter (where terms is null) as lexemes,
             array_agg(dates::text) filter (where dates is not null) as dates,
+            array_agg(source_id) filter (where source_id is not null) as sources,
             {_TEXTS}
         from index_entries e where e.tenant_id = $1 and e.entry_id = any(chunk.ids::uuid[]) and e.live
         group by {_TEXTS}
         union all
         select
             string_agg(uuid_send(v.entry_id), ''), string_agg(vector_send(v.embedding), ''),
-            null, null, null, null, null, null, null, null, null, null
+            null, null, null, null, null, null, null, null, null, null, null
         from vectors v
         where v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = any(chunk.ids::uuid[])
     ) read
@@ -262,7 +267,7 @@ async def _read_page(tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, 
 
 
 def _unpack(page: _Page, dimensions: int) -> EntryBatch:
-    entry_ids, _, packed, terms, lexemes, dates, conversations, projects, owners, agents, actors, roles = zip(
+    entry_ids, _, packed, terms, lexemes, dates, sources, conversations, projects, owners, agents, actors, roles = zip(
         *page.entries, strict=True
     )
     numbers = np.frombuffer(b"".join(packed), _numbers_type())
@@ -274,6 +279,7 @@ def _unpack(page: _Page, dimensions: int) -> EntryBatch:
     order = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
     order = order[np.argsort(hashes[order], kind="stable")]
     dated = zip(ids[numbers["marks"] & _DATED != 0].tolist(), _chained(dates), strict=True)
+    rekeyed = zip(ids[numbers["marks"] & _REKEYED != 0].tolist(), _chained(sources), strict=True)
     return EntryBatch(
         _columns(ids, numbers, first_piece, pieces),
         conversations,
@@ -284,6 +290,7 @@ def _unpack(page: _Page, dimensions: int) -> EntryBatch:
         roles,
         np.fromiter(map(len, entry_ids), np.int64, len(entry_ids)) // _BYTES_PER_ID,
         {(high, low): text for (high, low), text in dated},
+        {(high, low): source_id for (high, low), source_id in rekeyed},
         vectors,
         hashes[order],
         term_rows[order],
@@ -291,7 +298,7 @@ def _unpack(page: _Page, dimensions: int) -> EntryBatch:
     )
 
 
-def _chained(values: Iterable[Sequence[str] | None]) -> Iterable[str]:
+def _chained(values: Iterable[Sequence[ValueT] | None]) -> Iterable[ValueT]:
     return chain.from_iterable(some for some in values if some)
 
 

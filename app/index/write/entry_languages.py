@@ -37,8 +37,8 @@ def filter_dated(entries: Sequence[CopiedEntry], texts: Mapping[UUID, str]) -> l
 
 
 def resolve_entry_dates(item: tuple[UUID, IndexDocument]) -> DatedEntry | None:
-    """Resolve the dates in the document of an entry; None without dates. Blocking."""
-    entry_id, document = item
+    """Resolve the dates in the document of a turn; None without dates. Blocking."""
+    turn_id, document = item
     language = document.language or DEFAULT
     found = resolve_dates(document.text, occurred_at=document.occurred_at, code=language)
     if not found:
@@ -50,4 +50,4 @@ def resolve_entry_dates(item: tuple[UUID, IndexDocument]) -> DatedEntry | None:
         {"start": d.start, "end": d.end, "first_day": d.first_day.isoformat(), "last_day": d.last_day.isoformat()}
         for d in found
     ]
-    return DatedEntry(entry_id, json.dumps(dates), literal, len(lexemes))
+    return DatedEntry(turn_id, json.dumps(dates), literal, len(lexemes))

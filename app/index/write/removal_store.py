@@ -10,28 +10,18 @@ from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 
 
-async def delete_entries(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, entry_ids: Sequence[UUID] | None
-) -> dict[str, int]:
-    """Delete the entries and vectors of a conversation, all or those named; return the counts."""
+async def delete_entries(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId) -> dict[str, int]:
+    """Delete all entries and vectors of a conversation; return the counts."""
     vectors = await tx.execute(
         """
         delete from vectors v using index_entries e
         where e.tenant_id = $1 and e.conversation_id = $2 and v.tenant_id = $1 and v.entry_id = e.entry_id
-          and ($3::uuid[] is null or e.entry_id = any($3))
         """,
         tenant_id,
         conversation_id,
-        entry_ids,
     )
     entries = await tx.execute(
-        """
-        delete from index_entries
-        where tenant_id = $1 and conversation_id = $2 and ($3::uuid[] is null or entry_id = any($3))
-        """,
-        tenant_id,
-        conversation_id,
-        entry_ids,
+        "delete from index_entries where tenant_id = $1 and conversation_id = $2", tenant_id, conversation_id
     )
     return {"vectors": vectors, "index_entries": entries}
 
@@ -39,7 +29,7 @@ async def delete_entries(
 async def list_entries(
     tx: Transaction, tenant_id: TenantId, conversation_ids: Sequence[UUID], *, limit: int
 ) -> list[UUID]:
-    """List some entries of conversations."""
+    """List the keys of some entries of conversations."""
     rows = await tx.fetch(
         "select entry_id from index_entries where tenant_id = $1 and conversation_id = any($2::uuid[]) limit $3",
         tenant_id,
@@ -50,7 +40,7 @@ async def list_entries(
 
 
 async def delete_by_id(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> dict[str, int]:
-    """Delete entries with their vectors; return the counts."""
+    """Delete entries by their keys, with their vectors; return the counts."""
     if not entry_ids:
         return {"vectors": 0, "index_entries": 0}
     vectors = await tx.execute(
@@ -62,10 +52,9 @@ async def delete_by_id(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence
     return {"vectors": vectors, "index_entries": entries}
 
 
-async def delete_without_conversation(
-    tx: Transaction, *, tenant_ids: Sequence[TenantId], entry_ids: Sequence[UUID]
-) -> dict[str, int]:
-    """Delete entries without a conversation, with their vectors; each is given with its tenant."""
+async def delete_without_conversation(tx: Transaction, entries: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
+    """Delete entries without a conversation, with their vectors; each key is given with its tenant."""
+    tenant_ids, entry_ids = [tenant_id for tenant_id, _ in entries], [entry_id for _, entry_id in entries]
     vectors = await tx.execute(
         """
         delete from vectors v using unnest($1::uuid[], $2::uuid[]) as u (tenant_id, entry_id)

@@ -11,35 +11,53 @@ from uuid import UUID
 from pgvector import Vector
 
 from app.core.database.transactions import FloatVector, Transaction, row_as
-from app.core.ids import ConversationId, TenantId
+from app.core.ids import ConversationId, TenantId, new_uuid
 from app.index.analyser.analyser import ANALYSER_VERSION
 from app.index.analyser.cues import Cue
-from app.index.schemas import CopiedEntry, DatedEntry, IndexEntry, IndexPosition, ShownEntry
+from app.index.schemas import CopiedEntry, DatedEntry, EntryKind, IndexEntry, IndexPosition, ShownEntry
+from app.index.write.keys import filter_taken, find_keys
 
 _NEWEST_UNDATED: Final = 50
 
 
-async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence[IndexEntry]) -> None:
-    """Insert entries in one statement."""
-    await tx.execute(
+async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence[IndexEntry]) -> dict[UUID, UUID]:
+    """Insert entries of one kind, in one statement if no other kind has their ids; return their keys by source."""
+    keys = {entry.source_id: entry.source_id for entry in entries}
+    missing = len(entries) - await _insert(tx, tenant_id, entries, keys)
+    if missing:
+        taken_ids = await filter_taken(tx, tenant_id, entries)
+        keys |= {source_id: new_uuid() for source_id in taken_ids}
+        missing -= await _insert(tx, tenant_id, [entry for entry in entries if entry.source_id in taken_ids], keys)
+    if missing:
+        raise RuntimeError("a source has an index entry already")
+    return keys
+
+
+async def _insert(
+    tx: Transaction, tenant_id: TenantId, entries: Sequence[IndexEntry], keys: Mapping[UUID, UUID]
+) -> int:
+    """Insert entries by their keys, but those whose key is used; return the number."""
+    return await tx.execute(
         """
-        insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor, role,
-                                   position, session, occurred_at, metadata, vectors_due, doc_length, lexemes, asks,
-                                   expires_at, terms, cues, analyser, language)
-        select o.tenant_id, u.entry_id, u.kind, u.conversation_id, u.project, u.owner, u.agent_id, u.actor, u.role,
-               u.position, u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due, u.doc_length,
-               u.lexemes::tsvector, u.asks, u.expires_at, u.terms, u.cues, $22, u.language
+        insert into index_entries (tenant_id, entry_id, kind, source_id, conversation_id, project, owner, agent_id,
+                                   actor, role, position, session, occurred_at, metadata, vectors_due, doc_length,
+                                   lexemes, asks, expires_at, terms, cues, analyser, language)
+        select o.tenant_id, u.entry_id, u.kind, nullif(u.source_id, u.entry_id), u.conversation_id, u.project, u.owner,
+               u.agent_id, u.actor, u.role, u.position, u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due,
+               u.doc_length, u.lexemes::tsvector, u.asks, u.expires_at, u.terms, u.cues, $22, u.language
         from tenants o
         cross join unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[],
                           $9::text[], $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[],
                           $15::integer[], $16::text[], $17::boolean[], $18::timestamptz[], $19::bytea[],
-                          $20::smallint[], $21::text[])
+                          $20::smallint[], $21::text[], $23::uuid[])
             as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
-                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at, terms, cues, language)
+                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at, terms, cues, language,
+                  source_id)
         where o.tenant_id = $1
+        on conflict (tenant_id, entry_id) do nothing
         """,
         tenant_id,
-        [entry.entry_id for entry in entries],
+        [keys[entry.source_id] for entry in entries],
         [entry.kind.value for entry in entries],
         [entry.conversation_id for entry in entries],
         [entry.project for entry in entries],
@@ -60,6 +78,7 @@ async def insert_entries(tx: Transaction, tenant_id: TenantId, entries: Sequence
         [entry.prepared.analysis.cues for entry in entries],
         [entry.prepared.analysis.language for entry in entries],
         ANALYSER_VERSION,
+        [entry.source_id for entry in entries],
     )
 
 
@@ -114,15 +133,16 @@ async def retire_entries(tx: Transaction, tenant_id: TenantId, entry_ids: Sequen
     )
 
 
-async def set_expiry(tx: Transaction, tenant_id: TenantId, entry_id: UUID, *, expires_at: datetime | None) -> None:
-    """Change when an entry expires, if it differs."""
+async def set_expiry(tx: Transaction, tenant_id: TenantId, memory_id: UUID, *, expires_at: datetime | None) -> None:
+    """Change when the entry of a memory expires, if it differs."""
     await tx.execute(
         """
         update index_entries set expires_at = $3
-        where tenant_id = $1 and entry_id = $2 and expires_at is distinct from $3
+        where tenant_id = $1 and kind = 'memory' and (entry_id = $2 or source_id = $2)
+          and expires_at is distinct from $3
         """,
         tenant_id,
-        entry_id,
+        memory_id,
         expires_at,
     )
 
@@ -168,9 +188,10 @@ async def show_entries(
         )
         update index_entries e set live = true, hidden = false from picked
         where e.tenant_id = $1 and e.entry_id = picked.entry_id
-        returning e.entry_id, e.kind = 'turn' as is_turn, e.vectors_due, coalesce(e.dates is null and e.position > (
-            select max(n.position) from index_entries n where n.tenant_id = $1 and n.conversation_id = $2
-        ) - $4::integer, false) as undated
+        returning e.entry_id, coalesce(e.source_id, e.entry_id) as source_id, e.kind = 'turn' as is_turn, e.vectors_due,
+                  coalesce(e.dates is null and e.position > (
+                      select max(n.position) from index_entries n where n.tenant_id = $1 and n.conversation_id = $2
+                  ) - $4::integer, false) as undated
         """,
         tenant_id,
         conversation_id,
@@ -199,7 +220,7 @@ async def copy_entries(
     *,
     due: bool,
 ) -> list[CopiedEntry]:
-    """Copy entries into another conversation; pairs are (entry, its copy, the copy's position).
+    """Copy entries into another conversation; pairs are (entry's key, its copy, the copy's position).
 
     `due`: a copy of an entry whose vectors were dropped waits for vectors.
     """
@@ -242,15 +263,16 @@ async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tup
     )
 
 
-async def read_place(tx: Transaction, tenant_id: TenantId, entry_id: UUID) -> IndexPosition | None:
-    """Return the position and session of a live entry that has both."""
+async def read_place(tx: Transaction, tenant_id: TenantId, turn_id: UUID) -> IndexPosition | None:
+    """Return the position and session of the live entry of a turn that has both."""
     row = await tx.fetchrow(
         """
         select position, session from index_entries
-        where tenant_id = $1 and entry_id = $2 and live and position is not null and session is not null
+        where tenant_id = $1 and kind = 'turn' and (entry_id = $2 or source_id = $2)
+          and live and position is not null and session is not null
         """,
         tenant_id,
-        entry_id,
+        turn_id,
     )
     return None if row is None else IndexPosition(row["position"], row["session"])
 
@@ -275,21 +297,24 @@ async def read_session_around(
     return None
 
 
-async def read_languages(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> dict[UUID, str]:
-    """Return the languages in which entries were analysed; those of an older release have none."""
+async def read_languages(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """Return the languages in which turns were analysed; those of an older release have none."""
     rows = await tx.fetch(
         """
-        select entry_id, language from index_entries
-        where tenant_id = $1 and entry_id = any($2::uuid[]) and language is not null
+        select coalesce(source_id, entry_id) as turn_id, language from index_entries
+        where tenant_id = $1 and kind = 'turn' and (entry_id = any($2::uuid[]) or source_id = any($2))
+          and language is not null
         """,
         tenant_id,
-        list(entry_ids),
+        list(turn_ids),
     )
-    return {row["entry_id"]: row["language"] for row in rows}
+    return {row["turn_id"]: row["language"] for row in rows}
 
 
 async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[DatedEntry]) -> None:
-    """Add resolved dates to entries that have none yet, so that they are found by the words of the dates."""
+    """Add resolved dates to entries of turns that have none yet: they are then found by the words of the dates."""
+    keys = await find_keys(tx, tenant_id, EntryKind.TURN, [entry.source_id for entry in entries])
+    entries = [entry for entry in entries if entry.source_id in keys]
     await tx.execute(
         """
         update index_entries e set dates = u.dates::jsonb, lexemes = e.lexemes || u.lexemes::tsvector,
@@ -298,7 +323,7 @@ async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[Date
         where e.tenant_id = $1 and e.entry_id = u.entry_id and e.live and e.dates is null
         """,
         tenant_id,
-        [entry.entry_id for entry in entries],
+        [keys[entry.source_id] for entry in entries],
         [entry.dates for entry in entries],
         [entry.tsvector for entry in entries],
         [entry.length for entry in entries],

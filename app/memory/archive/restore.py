@@ -114,7 +114,7 @@ class MemoryRestorer:
         prepared = await self._index.prepare(caller, documents, deferred=True) if documents else []
         entries = [
             IndexEntry(
-                entry_id=memory_id, kind=EntryKind.MEMORY, conversation_id=None, project="", owner=one.owner,
+                source_id=memory_id, kind=EntryKind.MEMORY, conversation_id=None, project="", owner=one.owner,
                 agent_id=one.agent_id, actor=None, role=None, position=None, session=None, occurred_at=_created_at(one),
                 metadata=json.dumps(one.metadata, ensure_ascii=False), expires_at=one.expires_at,
                 # the backfill makes the vectors: the job for vectors reads only turns

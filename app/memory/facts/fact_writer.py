@@ -128,7 +128,7 @@ class FactWriter:
         ]
         stale = [fact_id for fact_id in stale if fact_id in before and before[fact_id].listed]
         if stale:
-            await self._index.erase_entries(caller, tx, entry_ids=stale)
+            await self._index.erase_entries(caller, tx, kind=EntryKind.FACT, source_ids=stale)
         if not fresh:
             return
         missing = [one for one in fresh if _text(one) not in prepared]
@@ -137,7 +137,7 @@ class FactWriter:
         )
         ready = dict(prepared) | {_text(one): words for one, words in zip(missing, in_words, strict=True)}
         entries = [_entry(one, replace(ready[_text(one)], dates_due=False)) for one in fresh]
-        due = [entry.entry_id for entry in entries if entry.prepared.vectors_due]
+        due = [entry.source_id for entry in entries if entry.prepared.vectors_due]
         jobs = [
             NewJob(VECTORS_JOB, subject_ids=due[start : start + _FACTS_PER_JOB])
             for start in range(0, len(due), _FACTS_PER_JOB)
@@ -170,7 +170,7 @@ def _same_entry(before: StoredFact | None, after: StoredFact) -> bool:
 
 def _entry(one: StoredFact, prepared: PreparedEntries) -> IndexEntry:
     return IndexEntry(
-        entry_id=one.fact.id,
+        source_id=one.fact.id,
         kind=EntryKind.FACT,
         conversation_id=None if one.conversation_id is None else ConversationId(one.conversation_id),
         project=one.project,

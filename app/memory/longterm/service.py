@@ -46,7 +46,7 @@ class Memories:
         self._index = index
         self._cursors = cursors
         self._settings = settings
-        index.makers.append(self.make_vectors)
+        index.makers[EntryKind.MEMORY] = self.make_vectors
         index.readers[EntryKind.MEMORY] = self._read_texts
 
     async def store(
@@ -84,13 +84,13 @@ class Memories:
         repeated = await memory_store.repeat(tx, caller.tenant_id, memory)
         if repeated is not None:
             known_id, expires_at = repeated
-            await self._index.set_expiry(caller, tx, entry_id=known_id, expires_at=expires_at)
+            await self._index.set_expiry(caller, tx, memory_id=known_id, until=expires_at)
             record(tx, caller, Action.MEMORY_STORE, ObjectKind.MEMORY, known_id)
             return RequestResult(known_id, is_new=True)
         memory_id = new_uuid()
         created_at, expires_at = await memory_store.insert(tx, caller.tenant_id, memory_id, memory)
         entry = IndexEntry(
-            entry_id=memory_id,
+            source_id=memory_id,
             kind=EntryKind.MEMORY,
             conversation_id=None,
             project=_NO_PROJECT,
@@ -183,13 +183,13 @@ class Memories:
         rows = await memory_store.find(tx, caller.tenant_id, memory_ids)
         return {memory_id: _view(row) for memory_id, row in rows.items()}
 
-    async def make_vectors(self, caller: Caller, backfill: VectorBackfill, entry_ids: Sequence[UUID]) -> int:
-        """Make the vectors that memories among these entries lack in a space, after a change of the embedder.
+    async def make_vectors(self, caller: Caller, backfill: VectorBackfill, memory_ids: Sequence[UUID]) -> int:
+        """Make the vectors that memories lack in a space, after a change of the embedder.
 
         Return the number of these memories. Raises the embedder's error; vectors made before it are kept.
         """
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await memory_store.find(tx, caller.tenant_id, entry_ids) if entry_ids else {}
+            found = await memory_store.find(tx, caller.tenant_id, memory_ids) if memory_ids else {}
         made = 0
         rows = list(found.values())
         for start in range(0, len(rows), _EMBEDDED_AT_ONCE):
@@ -200,7 +200,8 @@ class Memories:
             async with self._database.transaction(caller.tenant_id) as tx:
                 locked = await memory_store.lock(tx, caller.tenant_id, list(vectors))
                 own = {memory_id: vectors[memory_id] for memory_id in locked}
-                await backfill.write(caller, tx, vectors=own, searched=self._index.spaces.searches(backfill))
+                searched = self._index.spaces.searches(backfill)
+                await backfill.write(caller, tx, kind=EntryKind.MEMORY, vectors=own, searched=searched)
             made += len(locked)
         return made
 
@@ -213,7 +214,7 @@ class Memories:
         """Delete a memory with its index entry. Return the deleted rows by table: none if it does not exist."""
         if not await memory_store.delete(tx, caller.tenant_id, memory_id):
             return {"memories": 0}
-        return {"memories": 1} | await self._index.remove(tx, entries=[(caller.tenant_id, memory_id)])
+        return {"memories": 1} | await self._index.remove(tx, memories=[(caller.tenant_id, memory_id)])
 
     async def erase_of(
         self, caller: Caller, tx: Transaction, *, owner: str | None, limit: int
@@ -225,7 +226,7 @@ class Memories:
         ids = await memory_store.delete_of(tx, caller.tenant_id, owner=owner, limit=limit)
         counts = {"memories": len(ids)}
         if ids:
-            counts |= await self._index.erase_entries(caller, tx, entry_ids=ids)
+            counts |= await self._index.erase_entries(caller, tx, kind=EntryKind.MEMORY, source_ids=ids)
         return counts, len(ids) == limit
 
     async def count_of(self, caller: Caller, tx: Transaction, *, owner: str | None) -> int:
@@ -236,7 +237,7 @@ class Memories:
         """Delete up to `limit` expired memories of all tenants (ops role). Return their number."""
         deleted: list[tuple[TenantId, UUID]] = await memory_store.delete_expired(tx, limit)
         if deleted:
-            await self._index.remove(tx, entries=deleted)
+            await self._index.remove(tx, memories=deleted)
         return len(deleted)
 
 

@@ -125,7 +125,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "too_many_facts": "There are too many facts of this subject and predicate.",
         "too_many_failed_keys": "Too many invalid keys came from this address.",
         "too_many_open_turns": "Too many turns are open.",
-        "too_many_operations": "Too many operations of the tenant have not ended.",
+        "too_many_operations": "Too many operations of this kind have not ended.",
         "too_many_webhooks": "The tenant has as many webhooks as it may have.",
         "tool_call_answered": "The tool call already has a result.",
         "tool_call_unknown": "A tool result answers a call that was not made.",

@@ -1,6 +1,6 @@
 """Types of facts: requests and responses of the API, and the statements of an extractor."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from app.conversations.schemas.conversations import Filter, IdIn, Name
-from app.conversations.schemas.records import Counter, Sha256
+from app.conversations.schemas.records import Counter, RecordRefusedError, Sha256
 from app.core.paging import Order
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
@@ -301,12 +301,16 @@ class FactDecisionRecord(Strict):
 
 @dataclass(frozen=True, slots=True)
 class RestoredMemory:
-    """How many facts, decisions and memories were stored, and how many were left out or were there already."""
+    """How many facts, decisions and memories were stored, and how many were left out or were there already.
+
+    `refused`: those of the left out that break a rule, or whose id another object of the kind has.
+    """
 
     facts: int = 0
     decisions: int = 0
     memories: int = 0
     left_out: int = 0
+    refused: Sequence[RecordRefusedError] = ()
 
 
 def fact_text(subject: str, predicate: str, value: str) -> str:

@@ -155,10 +155,11 @@ class Operations:
         """
         if kind not in self.handlers:
             raise RuntimeError(f"there is no handler of {kind}")
-        if await store.count_open(tx, caller.tenant_id) >= self._settings.max_open_operations:
+        # of each kind, so that imports cannot keep a tenant from an erasure
+        if await store.count_open(tx, caller.tenant_id, kind=kind) >= self._settings.max_open_operations:
             raise RateLimited(
                 "too_many_operations",
-                f"{self._settings.max_open_operations} operations of this tenant have not ended; wait, or cancel some.",
+                f"{self._settings.max_open_operations} operations of this kind have not ended; wait, or cancel some.",
                 retry_after_s=10,
             )
         operation_id = operation_id or new_uuid()

@@ -84,7 +84,9 @@ _INSERT = Query(
     .values(**arguments("tenant_id", "id", "kind", "key_id", "parameters"), status="queued", created_at=_NOW)
     .returning(*operations.c)
 )
-_COUNT_OPEN = Query(select(func.count().label("count")).where(*equals(operations, "tenant_id"), _O.ended_at.is_(None)))
+_COUNT_OPEN = Query(
+    select(func.count().label("count")).where(*equals(operations, "tenant_id", "kind"), _O.ended_at.is_(None))
+)
 _FIND = Query(select(*_ROW).where(*_THIS))
 _LOCK = Query(select(*_ROW).where(*_THIS).with_for_update())
 _BEGIN = Query(
@@ -146,9 +148,9 @@ async def insert_operation(
     return _row(row)
 
 
-async def count_open(tx: Transaction, tenant_id: TenantId) -> int:
-    """Return the number of operations that have not ended."""
-    row = await _COUNT_OPEN.fetchrow(tx, tenant_id=tenant_id)
+async def count_open(tx: Transaction, tenant_id: TenantId, *, kind: str) -> int:
+    """Return the number of operations of a kind that have not ended."""
+    row = await _COUNT_OPEN.fetchrow(tx, tenant_id=tenant_id, kind=kind)
     return 0 if row is None else int(row["count"])
 
 

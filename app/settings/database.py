@@ -127,7 +127,7 @@ class JobSettings(SettingsGroup):
     )
     operation_kept_h: Positive = Field(default=24, description="Time that an operation is kept after its end.")
     max_open_operations: Positive = Field(
-        default=100, description="Maximum number of operations of a tenant that have not ended."
+        default=100, description="Maximum number of operations of one kind of a tenant that have not ended."
     )
     sweep_interval_s: Annotated[float, Field(ge=1)] = Field(
         default=60.0, description="Time between two removals of expired data."

@@ -1,5 +1,6 @@
 """A turn, a fact and a memory of one tenant may have the same id: each is stored, found and erased for itself."""
 
+from asyncio import gather
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import permutations
 from typing import Any
@@ -10,12 +11,13 @@ from app.core.database.transactions import Database
 from app.core.ids import format_id, new_uuid
 from tests.api.test_doctor import faults, ops
 from tests.api.test_exports import export, records
-from tests.api.test_imports import file_of, imported
-from tests.support.api import Client, Service
+from tests.api.test_imports import file_of, imported, started
+from tests.support.api import Client, Service, problem
 
 __all__ = ["ops"]
 
 WORDS = {"turn": "pelican", "fact": "ostrich", "memory": "flamingo"}
+WORDS_OF_MEMORY = "A flamingo stands on one leg."
 KINDS = list(WORDS)
 PAIRS = list(permutations(KINDS, 2))
 
@@ -37,7 +39,7 @@ async def fact_record(client: Client, id_: str) -> dict[str, Any]:
 
 def memory_record(id_: str) -> dict[str, Any]:
     return {
-        "type": "memory", "id": id_, "agent_id": "default", "content": "A flamingo stands on one leg.",
+        "type": "memory", "id": id_, "agent_id": "default", "content": WORDS_OF_MEMORY,
         "created_at": "2026-11-20T08:30:00.000Z",
     }  # fmt: skip
 
@@ -102,3 +104,169 @@ async def test_two_kinds_with_one_id_are_both_found_and_erasing_one_leaves_the_o
     assert await found(client, [first, second]) == set()
     assert await faults(ops, client) == []
     assert await found(other, [first, second]) == {(first, id_), (second, id_)}
+
+
+async def test_an_open_turn_with_the_id_of_a_memory_is_committed(service: Service, client: Client) -> None:
+    id_ = format_id(new_uuid())
+    await store_memory(service, client, id_)
+    path = f"/v1/conversations/{await client.conversation(external_id='birds')}/turns"
+    turn = {"role": "assistant", "actor": "bot", "id": id_}
+    assert (await client.post(f"{path}/open", json={"turn": turn})).status_code == 201
+    chunk = {"offset": 0, "delta": "We saw a pelican."}
+    assert (await client.post(f"{path}/{id_}/chunks?durable=true", json=chunk)).is_success
+    assert (await client.post(f"{path}/{id_}/commit", json={})).is_success
+    await service.run_jobs()
+    assert await found(client, ["turn", "memory"]) == {("turn", id_), ("memory", id_)}
+
+
+@pytest.mark.parametrize("dry", [True, False])
+async def test_a_file_in_which_a_turn_and_a_memory_have_one_id_is_stored_wholly(
+    service: Service, client: Client, other: Client, *, dry: bool
+) -> None:
+    id_ = format_id(new_uuid())
+    await store_turn(service, client, id_)
+    await store_memory(service, client, id_)
+    await store_fact(service, client, id_)
+    file = await export(client)
+    result = await imported(service, other, file, **({"dry_run": True} if dry else {}))
+    counts = result["records"]
+    assert (counts["turn"], counts["memory"], counts["fact"], result["problems"]) == (1, 1, 1, [])
+    if not dry:
+        await service.run_jobs()
+        assert await found(other) == {(kind, id_) for kind in KINDS}
+        assert await export(other) == file
+        again = await imported(service, other, file)
+        assert (again["records"]["memory"], again["skipped_records"], again["problems"]) == (0, 4, [])
+
+
+@pytest.mark.parametrize("dry", [True, False])
+async def test_a_memory_whose_id_another_memory_has_is_refused_with_its_line_and_the_rest_is_stored(
+    service: Service, client: Client, *, dry: bool
+) -> None:
+    taken, twice, last = (format_id(new_uuid()) for _ in range(3))
+    await store_memory(service, client, taken)
+    memories = [
+        memory_record(format_id(new_uuid())) | {"content": "one"},
+        memory_record(taken) | {"content": "two"},
+        memory_record(twice) | {"content": "three"},
+        memory_record(twice) | {"content": "four"},
+        memory_record(last) | {"content": "five" * 100_000},
+        memory_record(last) | {"content": "six"},
+    ]
+    result = await imported(service, client, file_of(memories), **({"dry_run": True} if dry else {}))
+    refused = [(one["line"], one["errors"][0]["pointer"]) for one in result["problems"]]
+    assert sorted(refused) == [(3, "/id"), (5, "/id"), (6, "/content")]
+    assert (result["records"]["memory"], result["skipped_records"], result["problem_count"]) == (3, 3, 3)
+    stored = {one["content"] for one in (await client.get("/v1/memories")).json()["data"]}
+    assert stored == ({WORDS_OF_MEMORY} if dry else {WORDS_OF_MEMORY, "one", "three", "six"})
+
+
+async def test_a_fact_whose_id_a_fact_of_another_subject_has_is_refused_with_its_line(
+    service: Service, client: Client
+) -> None:
+    id_ = format_id(new_uuid())
+    await store_fact(service, client, id_)
+    record = await fact_record(await service.new_tenant(), id_)
+    result = await imported(
+        service, client, file_of([record | {"subject": "park", "subject_key": "park"}, record, memory_record(id_)])
+    )
+    assert [(one["line"], one["errors"][0]["pointer"]) for one in result["problems"]] == [(2, "/id")]
+    assert (result["records"]["fact"], result["records"]["memory"]) == (0, 1)
+
+
+async def test_vectors_that_went_are_made_again_for_each_kind_of_an_id(
+    service: Service, client: Client, other: Client, ops: Database
+) -> None:
+    id_ = format_id(new_uuid())
+    for tenant in (client, other):
+        for kind in KINDS:
+            await STORE[kind](service, tenant, id_)
+    await service.run_jobs()
+    both = [client.tenant_id, other.tenant_id]
+    count = "select count(*) as n from vectors where tenant_id = any($1::uuid[])"
+    async with ops.across_tenants() as tx:
+        before = (await tx.fetch(count, both))[0]["n"]
+        await tx.execute("delete from vectors where tenant_id = any($1::uuid[])", both)
+        await tx.execute("update index_entries set vectors_due = false where tenant_id = any($1::uuid[])", both)
+    await service.container.index.backfill.plan()
+    await service.run_jobs()
+    async with ops.across_tenants() as tx:
+        assert (await tx.fetch(count, both))[0]["n"] == before
+    for tenant in (client, other):
+        assert await found(tenant, mode="vector") == {(kind, id_) for kind in KINDS}
+
+
+async def test_a_turn_keeps_its_place_where_a_memory_has_its_id(
+    service: Service, client: Client, ops: Database
+) -> None:
+    """Revisions, forks, the trash and the dates of a turn whose entry has another key."""
+    id_ = format_id(new_uuid())
+    await store_memory(service, client, id_)
+    conversation = await client.conversation(external_id="birds")
+    path = f"/v1/conversations/{conversation}"
+    await client.append(conversation, {"role": "user", "content": "We saw a pelican yesterday.", "id": id_}, "Which?")
+    await service.run_jobs()
+    [hit] = [hit for hit in await client.recall(conversation, "pelican") if hit["id"] == id_]
+    assert len(hit["dates"]) == 1
+    fork = (await client.post(f"{path}/fork", json={})).json()
+    await service.run_jobs()
+    assert [hit["text"] for hit in await client.recall(fork["id"], "pelican", mode="vector", k=1)] == [hit["text"]]
+    assert (await client.post(f"{path}/trash")).is_success
+    await service.run_jobs()
+    assert await client.recall(None, "pelican", kinds=["turn"], mode="text") != []  # that of the fork
+    assert (await client.post(f"{path}/restore")).is_success
+    await service.run_jobs()
+    assert id_ in {hit["id"] for hit in await client.recall(conversation, "pelican")}
+    revised = await client.post(f"{path}/turns/{id_}/revisions", json={"content": "We saw a heron."})
+    assert revised.is_success, revised.text
+    assert id_ not in {hit["id"] for hit in await client.recall(conversation, "pelican")}
+    assert await found(client, ["memory"]) == {("memory", id_)}
+    assert await faults(ops, client) == []
+    assert (await client.delete(path)).is_success
+    await service.run_jobs()
+    assert await found(client, ["memory"]) == {("memory", id_)}
+    assert await faults(ops, client) == []
+
+
+async def test_a_memory_expires_where_a_turn_has_its_id(service: Service, client: Client, ops: Database) -> None:
+    id_ = format_id(new_uuid())
+    await store_turn(service, client, id_)
+    record = memory_record(id_) | {"expires_at": "2999-01-01T00:00:00.000Z"}
+    await imported(service, client, file_of([record]))
+    async with ops.across_tenants() as tx:
+        await tx.execute(
+            "update memories set expires_at = now() - interval '1 s' where tenant_id = $1", client.tenant_id
+        )
+        assert await service.container.memories.erase_expired(tx, limit=10) >= 1
+    assert await found(client, ["turn", "memory"]) == {("turn", id_)}
+    assert await faults(ops, client) == []
+
+
+async def test_a_turn_id_that_two_conversations_take_at_once_is_a_conflict_that_no_repetition_repairs(
+    client: Client,
+) -> None:
+    conversations = [await client.conversation() for _ in range(2)]
+    for _ in range(10):
+        turn = {"role": "user", "content": "hello", "id": format_id(new_uuid())}
+        answers = await gather(
+            *(client.post(f"/v1/conversations/{one}/turns", json={"turns": [turn]}) for one in conversations)
+        )
+        [refused] = [answer for answer in answers if not answer.is_success]
+        assert not problem(refused, 409, "turn_id_conflict")["retryable"]
+
+
+async def test_a_tenant_with_as_many_imports_as_it_may_have_can_erase(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operations = service.container.operations
+    few = operations._settings.model_copy(update={"max_open_operations": 2})  # noqa: SLF001
+    monkeypatch.setattr(operations, "_settings", few)
+    file = file_of([memory_record(format_id(new_uuid()))])
+    for _ in range(2):
+        await started(client, file)
+    problem(await client.post("/v1/import", content=file), 429, "too_many_operations")
+    for owner in ("ana", "ben"):
+        assert (await client.post("/v1/erasures", json={"owner": owner})).status_code == 202
+    problem(await client.post("/v1/erasures", json={"owner": "eve"}), 429, "too_many_operations")
+    await service.run_jobs()
+    assert (await client.post("/v1/erasures", json={"owner": "eve"})).status_code == 202

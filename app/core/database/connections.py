@@ -6,6 +6,8 @@ and the one that accepted the last connection is tried first. This memory has no
 """
 
 import random
+import re
+from collections.abc import Mapping
 from typing import Final, TypedDict, Unpack, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -14,7 +16,7 @@ from asyncpg.connect_utils import SessionAttribute
 
 from app.core.database import pipeline
 from app.core.database.pipeline import PipelinedConnection
-from app.core.errors import Busy, Unavailable
+from app.core.errors import Busy, Conflict, Unavailable
 
 _DEFAULT_PORT: Final = 5432
 _last_used: dict[tuple[str, bool], int] = {}
@@ -34,9 +36,59 @@ _CONTENTION_ERRORS = (
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
     asyncpg.SerializationError,
-    # two requests created the same id or name at once: a retry finds the row of the first
-    asyncpg.UniqueViolationError,
 )
+_SHARD_NUMBER: Final = re.compile(r"_\d{6,}$")
+"""On Citus, the name of a constraint of a shard ends with the number of the shard."""
+_RACE: Final = None
+
+UNIQUE: Final[Mapping[str, str | None]] = {
+    # callers choose these ids, and another object has it: a repetition would fail, too
+    "turns_pkey": "turn_id_conflict",
+    "conversations_pkey": "conversation_conflict",
+    "conversations_tenant_id_project_external_id_key": "conversation_conflict",
+    # two requests created the same row at once: a repetition finds that of the first, makes another id, or counts on
+    "api_keys_pkey": _RACE,
+    "audit_days_ordinal_key": _RACE,
+    "audit_days_pkey": _RACE,
+    "audit_entries_pkey": _RACE,
+    "audit_unsealed_pkey": _RACE,
+    "conversation_heads_pkey": _RACE,
+    "embedding_spaces_pkey": _RACE,
+    "embedding_spaces_provider_model_dimensions_key": _RACE,
+    "erasures_pkey": _RACE,
+    "fact_decision_sources_pkey": _RACE,
+    "fact_decisions_pkey": _RACE,
+    "fact_evidence_pkey": _RACE,
+    "facts_pkey": _RACE,
+    "idempotency_records_pkey": _RACE,
+    "import_chunks_pkey": _RACE,
+    "index_entries_pkey": _RACE,
+    "index_removals_pkey": _RACE,
+    "installation_pkey": _RACE,
+    "jobs_pkey": _RACE,
+    "jobs_waiting_key": _RACE,
+    "memories_pkey": _RACE,
+    "model_usage_pkey": _RACE,
+    "operations_pkey": _RACE,
+    "responses_pkey": _RACE,
+    "searched_space_pkey": _RACE,
+    "summaries_pkey": _RACE,
+    "tenant_limits_pkey": _RACE,
+    "tenant_usage_pkey": _RACE,
+    "tenants_pkey": _RACE,
+    "turn_chunks_pkey": _RACE,
+    "turn_streams_pkey": _RACE,
+    "turns_tenant_id_conversation_id_seq_key": _RACE,
+    "vectors_pkey": _RACE,
+    "webhook_deliveries_number_key": _RACE,
+    "webhook_deliveries_pkey": _RACE,
+    "webhook_lanes_pkey": _RACE,
+    "webhooks_pkey": _RACE,
+}
+"""Every primary key and unique index: the error code of a violation, None if the same request may succeed later.
+
+A violation of any other one is a fault of this service, and is not translated.
+"""
 
 _NOT_USABLE = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError,
                asyncpg.InternalClientError)  # fmt: skip
@@ -116,7 +168,13 @@ def raise_translated(error: BaseException) -> None:
     """Raise the error of this project for an error of the driver; nothing for any other."""
     if isinstance(error, (*CONNECTION_ERRORS, TimeoutError, asyncpg.QueryCanceledError)):
         raise unavailable() from error
-    if isinstance(error, _CONTENTION_ERRORS):
+    if isinstance(error, asyncpg.UniqueViolationError):
+        name = _SHARD_NUMBER.sub("", error.constraint_name or "")
+        if name not in UNIQUE:
+            return
+        if (code := UNIQUE[name]) is not None:
+            raise Conflict(code, "Another object has this id or name; nothing was stored.") from error
+    if isinstance(error, (*_CONTENTION_ERRORS, asyncpg.UniqueViolationError)):
         detail = "Another request is changing this object; send the request again."
         raise Busy("resource_busy", detail, retry_after_s=1) from error
 

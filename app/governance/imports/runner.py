@@ -21,7 +21,7 @@ from app.conversations.schemas.records import (
 )
 from app.conversations.service import Conversations, NotExactError
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import FieldError
+from app.core.errors import Conflict, FieldError
 from app.core.ids import format_id
 from app.core.threads import pause_after_step
 from app.formats.schemas import JsonObject
@@ -40,6 +40,7 @@ from app.tenancy.service import Tenancy
 _MEMORIES: Final = 100
 _LISTED: Final = 100
 _FIELDS: Final = 5
+_ID_TAKEN: Final = frozenset({"turn_id_conflict", "conversation_conflict"})
 _COUNTED: Final = ("restored", "existing", "remapped", "extended", "refused")
 
 
@@ -183,6 +184,10 @@ class ImportRunner:
                 await self._checkpoint(run, tx, lines.place, state)
         except NotExactError:
             return False
+        except Conflict as error:
+            if error.code not in _ID_TAKEN:
+                raise
+            return False  # another request has stored an object with one of the ids meanwhile
         except RecordRefusedError as refused:
             await self._skip(run, refused)
         except _DryRunError as dry:
@@ -308,6 +313,8 @@ class ImportRunner:
         state.records["fact_decision"] += stored.decisions
         state.records["memory"] += stored.memories
         state.skipped += stored.left_out
+        for refused in stored.refused:
+            state.refuse(refused)
 
     async def _end(self, run: OperationRun, tx: Transaction, state: ImportState) -> JsonObject:
         await store.delete_chunks(tx, run.tenant_id, run.id)

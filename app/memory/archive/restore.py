@@ -65,7 +65,10 @@ class MemoryRestorer:
         said = [one for _, one in facts if not one.evidence]
         sources = await self._sources(tx, caller.tenant_id, [one for _, one in recorded])
         restored, origins, is_whole = _timeline_facts(recorded, sources)
-        taken = await store.filter_facts(tx, caller.tenant_id, [fact.id for fact in restored])
+        taken = await store.find_facts(tx, caller.tenant_id, [fact.id for fact in restored])
+        refused = [
+            _id_taken(line, "fact") for line, one in recorded if one.id in taken and not _is_same(taken[one.id], key)
+        ]
         left = [fact for fact in restored if fact.id not in taken]
         if not timeline.facts and not taken and is_whole and not said and restored:
             timeline.restore(restored, origins)
@@ -78,7 +81,7 @@ class MemoryRestorer:
             timeline.merge(_statement(one), {None: Origin(None, one.project)})
         await self._writer.write(caller, tx, timelines=[timeline], prepared={})
         added = len(left) + len(said)
-        return RestoredMemory(facts=added, left_out=len(facts) - added + len(decisions))
+        return RestoredMemory(facts=added, left_out=len(facts) - added + len(decisions), refused=refused)
 
     async def _sources(self, tx: Transaction, tenant_id: TenantId, facts: Sequence[FactRecord]) -> "_Sources":
         evidence = [one for fact in facts for one in fact.evidence]
@@ -103,13 +106,26 @@ class MemoryRestorer:
     async def restore_memories(
         self, caller: Caller, tx: Transaction, records: Sequence[tuple[int, MemoryRecord]], *, max_bytes: int
     ) -> RestoredMemory:
-        """Store memories; those whose id exists are left as they are. Raises RecordRefusedError."""
+        """Store memories; equal ones that exist are left as they are, and a wrong one does not affect the others."""
+        rows: dict[UUID, MemoryRecord] = {}
+        lines: dict[UUID, int] = {}
+        refused: list[RecordRefusedError] = []
         for line, one in records:
+            memory_id = _memory_id(caller.tenant_id, one)
             if len(one.content.encode()) > max_bytes:
-                raise RecordRefusedError(line, [FieldError("/content", f"over {max_bytes} bytes in UTF-8")])
-        rows = {_memory_id(caller.tenant_id, one): one for _, one in records}
+                refused.append(RecordRefusedError(line, [FieldError("/content", f"over {max_bytes} bytes in UTF-8")]))
+            elif memory_id not in rows:
+                rows[memory_id], lines[memory_id] = one, line
+            elif one.id is not None and _text_of(one) != _text_of(rows[memory_id]):
+                refused.append(_id_taken(line, "memory"))
         stored = await store.insert_memories(tx, caller.tenant_id, rows)
         fresh = [(memory_id, one) for memory_id, one in rows.items() if memory_id in stored]
+        texts = await store.read_memory_texts(tx, caller.tenant_id, [one for one in rows if one not in stored])
+        refused += [
+            _id_taken(lines[memory_id], "memory")
+            for memory_id, text in texts.items()
+            if rows[memory_id].id is not None and text != _text_of(rows[memory_id])
+        ]
         documents = [IndexDocument(one.content, "", _created_at(one)) for _, one in fresh]
         prepared = await self._index.prepare(caller, documents, deferred=True) if documents else []
         entries = [
@@ -124,7 +140,7 @@ class MemoryRestorer:
         ]  # fmt: skip
         await self._index.write(caller, tx, entries=entries)
         self._quotas.count(tx, caller.tenant_id, size=sum(len(one.content.encode()) for _, one in fresh))
-        return RestoredMemory(memories=len(fresh), left_out=len(records) - len(fresh))
+        return RestoredMemory(memories=len(fresh), left_out=len(records) - len(fresh), refused=refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +235,20 @@ def _statement(record: FactRecord) -> Statement:
 
 def _created_at(record: MemoryRecord) -> datetime:
     return truncate_ms(record.created_at or datetime.now(UTC))
+
+
+def _is_same(stored: FactKey, recorded: FactKey) -> bool:
+    """Return whether both are of one subject and predicate: an owner may have been set later."""
+    return (stored.subject, stored.predicate) == (recorded.subject, recorded.predicate)
+
+
+def _id_taken(line: int, kind: str) -> RecordRefusedError:
+    return RecordRefusedError(line, [FieldError("/id", f"another {kind} has this id")])
+
+
+def _text_of(record: MemoryRecord) -> tuple[str, str | None, str]:
+    """Return what two records of one memory have in common."""
+    return record.agent_id, record.owner, record.content
 
 
 def _memory_id(tenant_id: TenantId, record: MemoryRecord) -> UUID:

@@ -41,12 +41,29 @@ async def filter_conversations(
     return frozenset(row["conversation_id"] for row in rows)
 
 
-async def filter_facts(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[UUID]) -> set[UUID]:
-    """Return those of the facts that exist."""
+async def find_facts(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[UUID]) -> dict[UUID, FactKey]:
+    """Return the keys of those of the facts that exist."""
     rows = await tx.fetch(
-        "select f.id from facts f where f.tenant_id = $1 and f.id = any($2::uuid[])", tenant_id, fact_ids
+        "select f.id, f.owner, f.subject_key, f.predicate from facts f"
+        " where f.tenant_id = $1 and f.id = any($2::uuid[])",
+        tenant_id,
+        fact_ids,
     )
-    return {row["id"] for row in rows}
+    return {row["id"]: FactKey(row["owner"] or "", row["subject_key"], row["predicate"]) for row in rows}
+
+
+async def read_memory_texts(
+    tx: Transaction, tenant_id: TenantId, memory_ids: Sequence[UUID]
+) -> dict[UUID, tuple[str, str | None, str]]:
+    """Return the agent, the owner and the content of memories."""
+    if not memory_ids:
+        return {}
+    rows = await tx.fetch(
+        "select m.id, m.agent_id, m.owner, m.content from memories m where m.tenant_id = $1 and m.id = any($2::uuid[])",
+        tenant_id,
+        memory_ids,
+    )
+    return {row["id"]: (row["agent_id"], row["owner"], row["content"]) for row in rows}
 
 
 async def insert_decision(

@@ -20,7 +20,7 @@ from app.core.errors import Unavailable
 from app.index.backfill import store as backfill_store
 from app.index.schemas import EntryKind
 from app.index.search.segment_store import SegmentColumn, SegmentScope, list_changes
-from app.index.write import removal_store
+from app.index.write import keys, removal_store
 from app.tenancy.restriction import Reach
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase, on_citus
@@ -360,6 +360,7 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("list_conversations_project", ["conversations_project_idx"]),
         ("find_by_external_id", ["conversations_tenant_id_project_external_id_key"]),
         ("delete_entries", ["index_entries_conversation_", "vectors_pkey"]),
+        ("find_keys", ["index_entries_pkey", "index_entries_source_idx"]),
         ("drop_vectors", ["index_entries_conversation_", "vectors_pkey"]),
         ("unmark_dropped", ["index_entries_dropped_idx"]),
         ("delete_conversation", ["turns_tenant_id_conversation_id_seq_key"]),
@@ -404,7 +405,8 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "list_conversations_project": lambda tx: list_store.list_conversations(
             tx, tenant, where=ConversationFilter(project="p1"), reach=Reach(("p1",), None), **listing
         ),
-        "delete_entries": lambda tx: removal_store.delete_entries(tx, tenant, conversation, None),
+        "delete_entries": lambda tx: removal_store.delete_entries(tx, tenant, conversation),
+        "find_keys": lambda tx: keys.find_keys(tx, tenant, EntryKind.TURN, [crowd["turn"]]),
         "drop_vectors": lambda tx: backfill_store.drop_vectors(tx, tenant, conversation, limit=500),
         "unmark_dropped": lambda tx: backfill_store.unmark_dropped(tx, tenant, conversation, due=True, limit=500),
         "delete_conversation": lambda tx: stream_store.delete_conversation(tx, tenant, conversation),

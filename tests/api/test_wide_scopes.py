@@ -283,7 +283,7 @@ SCOPES: list[dict[str, Any]] = [
 def by_words(found: SearchResult) -> dict[UUID, float]:
     """The entries that have words of the query, with their BM25."""
     rows = np.flatnonzero(found.bm25 > 0).tolist()
-    return {one.entry_id: one.bm25 for one in found.candidates(rows)}
+    return {one.source_id: one.bm25 for one in found.candidates(rows)}
 
 
 @pytest.mark.parametrize("first", [1, 5])
@@ -321,7 +321,7 @@ async def test_by_meaning_and_words_a_wide_scope_gives_the_ten_of_the_exact_sear
         query = PreparedQuery(vector, plain_words(text.split()), None)
         tops = [
             {
-                item.candidate.entry_id
+                item.candidate.source_id
                 for item in rank(found, intent=SpeakerIntent(), query=text, by_vector=True, is_calibrated=False).best(
                     10
                 )

@@ -52,9 +52,9 @@ async def delete_by_id(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence
     return {"vectors": vectors, "index_entries": entries}
 
 
-async def delete_without_conversation(tx: Transaction, entries: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
+async def delete_without_conversation(tx: Transaction, keys: Sequence[tuple[TenantId, UUID]]) -> dict[str, int]:
     """Delete entries without a conversation, with their vectors; each key is given with its tenant."""
-    tenant_ids, entry_ids = [tenant_id for tenant_id, _ in entries], [entry_id for _, entry_id in entries]
+    tenant_ids, entry_ids = [tenant_id for tenant_id, _ in keys], [entry_id for _, entry_id in keys]
     vectors = await tx.execute(
         """
         delete from vectors v using unnest($1::uuid[], $2::uuid[]) as u (tenant_id, entry_id)

@@ -66,9 +66,8 @@ class MemoryRestorer:
         sources = await self._sources(tx, caller.tenant_id, [one for _, one in recorded])
         restored, origins, is_whole = _timeline_facts(recorded, sources)
         taken = await store.find_facts(tx, caller.tenant_id, [fact.id for fact in restored])
-        refused = [
-            _id_taken(line, "fact") for line, one in recorded if one.id in taken and not _is_same(taken[one.id], key)
-        ]
+        others = {fact_id for fact_id, stored_key in taken.items() if not _is_same(stored_key, key)}
+        refused = [_id_taken(line, "fact") for line, one in recorded if one.id in others]
         left = [fact for fact in restored if fact.id not in taken]
         if not timeline.facts and not taken and is_whole and not said and restored:
             timeline.restore(restored, origins)

@@ -602,7 +602,7 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "too_many_facts": "An owner's subject and predicate have 1 000 facts, the maximum. Retracting does not make room, because retracted facts are kept. Erase their source turns, or use a more specific predicate.",
         "too_many_failed_keys": "This address has sent too many invalid keys (`TURNKEEP_FAILED_KEYS_PER_MINUTE`). Wait for `Retry-After`, then send a valid key. Keys that this server has found valid before are not refused.",
         "too_many_open_turns": "Too many turns are open, in this conversation (`TURNKEEP_MAX_OPEN_TURNS_PER_CONVERSATION`), in total (`TURNKEEP_MAX_OPEN_TURNS`), or of a token's actor (`TURNKEEP_MAX_OPEN_TURNS_PER_TOKEN`). Commit or abort some.",
-        "too_many_operations": "Too many operations of the tenant have not ended (`TURNKEEP_MAX_OPEN_OPERATIONS`). Wait until some have ended, or cancel some.",
+        "too_many_operations": "Too many operations of this kind (such as imports) of the tenant have not ended (`TURNKEEP_MAX_OPEN_OPERATIONS`). Wait until some have ended, or cancel some. Other kinds have limits of their own: imports do not prevent an erasure.",
         "too_many_webhooks": "The tenant has as many webhooks as it may have (`TURNKEEP_MAX_WEBHOOKS`). Delete one, or change an existing one.",
         "tool_call_answered": "The tool call has a result already. Leave this one out. To correct a result, revise the turn that has it.",
         "tool_call_unknown": "A tool result answers a call that does not exist. Append the turn that makes the call first, or in the same append before the result; or leave the result out. Calls that generate an answer refuse only results at the end of a request: see tool calls.",

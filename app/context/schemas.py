@@ -15,9 +15,10 @@ from pydantic import (
     field_validator,
 )
 
-from app.conversations.schemas.conversations import CompactionIn, IdIn, MessageObject, Retention
+from app.conversations.schemas.conversations import CompactionIn, MessageObject, Retention
 from app.conversations.schemas.summaries import SummaryKind
 from app.core.times import TimeOut
+from app.core.validation.ids import IdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import Format
 from app.recall.schemas import RELEVANCE_FLOOR

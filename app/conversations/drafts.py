@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from app.conversations.hash_chain import canonical_form
 from app.conversations.schemas.conversations import Revision, Turn, TurnContent, TurnInput, content_text
-from app.core.errors import FieldError, Invalid, TooLarge
+from app.core.errors import FieldError, Invalid, InvalidFields, TooLarge
 from app.core.ids import format_id
 from app.core.times import format_time, truncate_ms
 from app.formats.schemas import JsonObject, Kind, Role, kind_of
@@ -124,7 +124,7 @@ def make_draft(
     """Return the draft of one turn. Raises Invalid or TooLarge, naming the wrong field below `root`."""
     error = _first_error(turn, root, limits, now)
     if error is not None:
-        raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[error])
+        raise InvalidFields([error])
     return replace(_draft(turn, supersedes=supersedes), created_at=created_at)
 
 
@@ -161,7 +161,7 @@ def make_drafts(turns: Sequence[TurnInput], *, limits: LimitSettings, now: datet
         elif not errors:
             drafts.append(_draft(turn))
     if errors:
-        raise Invalid("invalid_request", "A turn breaks a rule; nothing was stored.", fields=errors)
+        raise InvalidFields(errors)
     return drafts
 
 

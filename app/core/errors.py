@@ -65,6 +65,13 @@ class Invalid(AppError):
     kind = "invalid"
 
 
+class InvalidFields(Invalid):
+    """Fields of the request break rules. The public sentence is the first of them; transports add its pointer."""
+
+    def __init__(self, fields: Sequence[FieldError], *, code: str = "invalid_request") -> None:
+        super().__init__(code, fields[0].detail, fields=fields)
+
+
 class Unauthenticated(AppError):
     """No API key, or an invalid one."""
 

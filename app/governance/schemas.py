@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
-from app.conversations.schemas.conversations import IdIn, ListedConversation, Name
+from app.conversations.schemas.conversations import ListedConversation, Name
 from app.core.times import TimeIn, TimeOut
+from app.core.validation.ids import ConversationIdIn, IdIn
 from app.core.validation.strict import Strict
 from app.memory.longterm.schemas import Memory
 from app.memory.schemas import Fact
@@ -33,7 +34,7 @@ class ErasureStatus(StrEnum):
 
 
 class _Subject(Strict):
-    conversation_id: IdIn | None = None
+    conversation_id: ConversationIdIn | None = None
     owner: Name | None = None
     actor: Name | None = None
     tenant: IdIn | None = Field(default=None, description="The id of the tenant whose data is erased, all of it.")

@@ -25,7 +25,7 @@ from app.core.errors import AppError, Forbidden, Invalid
 from app.core.ids import format_id
 from app.core.tracing.spans import describe_current_span
 from app.core.validation.content_codings import IDENTITY, require_coding
-from app.core.validation.invalid import cut_fields
+from app.core.validation.invalid import cut_fields, public_detail
 from app.core.validation.json_text import parse_json
 from app.mcp.request_log import ASKING, McpRequest, RequestLog, RequestRecord
 from app.mcp.tool_list import CALL_TOOL, OfferedTools
@@ -132,10 +132,10 @@ class McpEndpoint:
         fields = cut_fields(error.fields, self._known)
         data = {
             "code": error.code,
-            "detail": error.detail,
+            "detail": public_detail(error, fields),
             "errors": [{"pointer": field.pointer, "detail": field.detail} for field in fields],
         }
-        answer = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": error.detail, "data": data}}
+        answer = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": data["detail"], "data": data}}
         is_of_other_type = error.code == "unsupported_media_type"
         return Response(
             json.dumps(answer),

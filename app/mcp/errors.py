@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from app.agents.tools.tool import error_text
 from app.core.errors import AppError, FieldError
-from app.core.validation.invalid import MAX_FIELDS, cut_fields
+from app.core.validation.invalid import MAX_FIELDS, cut_fields, public_detail
 
 RESOURCE_NOT_FOUND: Final = -32002
 """Used before revision 2026-07-28, which replaced it by INVALID_PARAMS."""
@@ -27,7 +27,7 @@ def error_members(error: AppError, *, request_id: str, known: frozenset[str]) ->
     return {
         **error.extra,
         "code": error.code,
-        "detail": error.detail,
+        "detail": public_detail(error, fields),
         "retryable": error.retryable,
         "retry_after_s": error.retry_after_s,
         "errors": [{"pointer": field.pointer, "detail": field.detail} for field in fields],
@@ -48,4 +48,5 @@ def protocol_error(error: AppError, *, request_id: str, version: str) -> MCPErro
         code = RESOURCE_NOT_FOUND
     else:
         code = INTERNAL_ERROR if error.kind in _OURS else INVALID_PARAMS
-    return MCPError(code, error.detail, error_members(error, request_id=request_id, known=frozenset()))
+    members = error_members(error, request_id=request_id, known=frozenset())
+    return MCPError(code, str(members["detail"]), members)

@@ -9,10 +9,11 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
-from app.conversations.schemas.conversations import Filter, IdIn, Name
+from app.conversations.schemas.conversations import Filter, Name
 from app.conversations.schemas.records import Counter, RecordRefusedError, Sha256
 from app.core.paging import Order
 from app.core.times import TimeIn, TimeOut
+from app.core.validation.ids import ConversationIdIn, IdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 
@@ -98,7 +99,7 @@ class FactCreate(Strict):
             " projects."
         ),
     )
-    conversation_id: IdIn | None = None
+    conversation_id: ConversationIdIn | None = None
     source_turn_ids: Sources = Field(default=[])
     confidence: Confidence = 1.0
     tier: Tier = Tier.L3
@@ -146,7 +147,7 @@ class FactSearch(Strict):
     predicate: Filter | None = None
     owner: Filter | None = None
     project: Filter | None = None
-    conversation_id: IdIn | None = None
+    conversation_id: ConversationIdIn | None = None
     tier: Tier | None = None
     as_of: TimeIn | None = None
     known_at: TimeIn | None = None

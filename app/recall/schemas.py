@@ -18,9 +18,10 @@ from pydantic import (
     field_validator,
 )
 
-from app.conversations.schemas.conversations import IdIn, Name, Turn
+from app.conversations.schemas.conversations import Name, Turn
 from app.conversations.schemas.summaries import Summary
 from app.core.times import TimeIn
+from app.core.validation.ids import ConversationIdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.schemas import EntryKind, Mode, SearchScope
@@ -96,7 +97,7 @@ class ConversationRecall(Strict):
 class Recall(ConversationRecall):
     """A search across conversations: those named, or those of a project, of an owner, or of the whole tenant."""
 
-    conversation_ids: list[IdIn] | None = Field(default=None, min_length=1, max_length=1000)
+    conversation_ids: list[ConversationIdIn] | None = Field(default=None, min_length=1, max_length=1000)
     project: Name | None = None
     owner: Name | None = None
 
@@ -152,7 +153,7 @@ class SpaceComparison(Strict):
     queries: list[QueryText] = Field(min_length=1, max_length=50)
     k: Annotated[StrictInt, Field(ge=1, le=50)] = 10
     mode: Literal[Mode.HYBRID, Mode.VECTOR] = Mode.HYBRID
-    conversation_id: IdIn | None = None
+    conversation_id: ConversationIdIn | None = None
 
     @field_validator("queries")
     @classmethod

@@ -15,7 +15,7 @@ from time import monotonic
 from app.audit.schemas import Action, Command, ObjectKind
 from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import AppError, FieldError, Forbidden, Invalid, NotFound, Unauthenticated
+from app.core.errors import AppError, FieldError, Forbidden, InvalidFields, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.settings.database import TenancySettings
@@ -54,7 +54,7 @@ _FLUSH_INTERVAL_S = 60.0
 _LIST_LIMIT = 1000
 KEY_PREFIX = "tk_"
 _KEY_IS_MISSING = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
-_KEY_IS_INVALID = "Invalid API key."
+_KEY_IS_INVALID = "Invalid API key. `turnkeep keys create` prints a new one."
 _TOKEN_IS_INVALID = "Invalid conversation token."  # noqa: S105 - a sentence
 
 
@@ -265,7 +265,7 @@ class Tenancy:
         if ttl_s > max_s:
             wrong.append(FieldError("/ttl_s", f"at most {max_s} seconds here"))
         if wrong:
-            raise Invalid("invalid_request", "The request breaks a rule; no token was made.", fields=wrong)
+            raise InvalidFields(wrong)
         async with self._database.transaction(caller.tenant_id) as tx:
             await self._epochs.require_reachable(caller, tx, conversation_id)
             epoch = await self._epochs.current(tx, caller.tenant_id, conversation_id)

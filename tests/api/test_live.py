@@ -186,7 +186,7 @@ async def test_wrong_frames_are_answered_without_effect_on_other_connections(use
         bad = await one.ask("open", turn={"role": "robot", "SECRET!": 1, "acter": "mia"})
         assert bad["code"] == "invalid_request"
         assert {error["pointer"]: error["detail"] for error in bad["errors"]} == {
-            "/turn/role": "Input should be 'user', 'assistant', 'system' or 'tool'",
+            "/turn/role": "'user', 'assistant', 'system' or 'tool' is expected",
             "/turn": "Unknown field: number 2 of this object.",
             "/turn/acter": "Unknown field `acter`. Did you mean `actor`?",
         }

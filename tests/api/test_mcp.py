@@ -200,10 +200,11 @@ async def test_errors_name_the_field_and_never_the_value(client: Client, port: i
         wrong = await refused(mcp, "recall", query=["x", marker], **{marker: 1}, neigbours=2)
         assert wrong["code"] == "invalid_request"
         assert {error["pointer"]: error["detail"] for error in wrong["errors"]} == {
-            "/query": "Input should be a valid string",
+            "/query": "a text is expected",
             "": "Unknown field: number 2 of this object.",
             "/neigbours": "Unknown field `neigbours`. Did you mean `neighbours`?",
         }
+        assert wrong["detail"] == "/query: a text is expected (2 more in `errors`)"
         assert marker not in str(wrong)
         wrong = await refused(
             mcp, "append_turns", conversation_id=conversation,

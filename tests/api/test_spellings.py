@@ -34,7 +34,7 @@ async def test_k_and_top_k_are_one_field_everywhere(client: Client) -> None:
         near = await client.post("/v1/recall", json={"query": "x", name: 1})
         assert details(near) == {f"/{name}": f"Unknown field `{name}`. Did you mean `k`?"}
     wrong = await client.post("/v1/recall", json={"query": "x", "top_k": 0})
-    assert details(wrong) == {"/top_k": "Input should be greater than or equal to 1"}
+    assert details(wrong) == {"/top_k": "at least 1"}
 
 
 async def test_the_names_of_the_first_documents_are_taken_in_a_context(client: Client) -> None:
@@ -55,7 +55,7 @@ async def test_the_names_of_the_first_documents_are_taken_in_a_context(client: C
     assert [message["content"] for message in given[0]["messages"]] == ["mia likes ferries"]
     wrong = await client.post(path, json=theirs | {"tokenBudget": 0, "recentTurn": 1})
     assert details(wrong) == {
-        "/tokenBudget": "Input should be greater than or equal to 1",
+        "/tokenBudget": "at least 1",
         "/recentTurn": "Unknown field `recentTurn`. Did you mean `recent_turns`?",
     }
 

@@ -208,7 +208,9 @@ async def test_an_error_names_the_wrong_fields_and_repeats_no_sentence(turnkeep:
         await conversation.append(wrong)
     said = str(refused.value)
     assert "/turns/0/text: Unknown field `text`." in said
-    assert "/turns/0/role: Input should be 'user'" in said
+    assert "/turns/0/role: 'user', 'assistant', 'system' or 'tool' is expected" in said
+    assert said.count("/turns/0/role") == said.count("/turns/0/text") == 1
+    assert refused.value.detail.startswith("/turns/0/")
     assert refused.value.remedy not in said
     again = errors.TurnkeepError("some_code", "It is gone. Try that.", remedy="It is gone. Make another. Or none.")
     assert str(again) == "some_code: It is gone. Try that. Make another. Or none."
@@ -505,3 +507,13 @@ def test_an_error_without_a_problem_document_says_which_status_it_had() -> None:
     error = error_of_response(502, {}, b"<html>")
     assert isinstance(error, TurnkeepError)
     assert (error.code, error.status, error.is_retryable) == ("http_error", 502, True)
+    assert "Turnkeep?" not in str(error)
+
+
+@pytest.mark.parametrize("content", [b"<h1>Not Found</h1>", b'{"detail": "Not Found"}', b"[]", b""])
+def test_a_server_that_is_no_turnkeep_is_suspected(content: bytes) -> None:
+    for status in (301, 404, 405):
+        error = error_of_response(status, {}, content)
+        said = f"http_error: The server answers {status} without a problem document: is `url` a Turnkeep?"
+        assert str(error) == said
+    assert isinstance(error_of_response(404, {}, content), errors.NotFoundError)

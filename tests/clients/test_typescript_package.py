@@ -73,10 +73,12 @@ async def test_mistakes_are_answered_with_a_way_out(run: Run) -> None:
             "returned a list without messages. Return a text",
             "must begin with http",
             "Leave the path out",
+            "The server answers 404 without a problem document: is `url` a Turnkeep?",
         ],
         strict=True,
     ):
         assert part in message
+    assert said[0].count("Unknown field") == 1
     assert stored == []
 
 

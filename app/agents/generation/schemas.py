@@ -19,10 +19,11 @@ from app.context.schemas import (
     SystemText,
     Tokenizer,
 )
-from app.conversations.schemas.conversations import IdIn, MessageObject, ParsedObject, Turn
+from app.conversations.schemas.conversations import MessageObject, ParsedObject, Turn
 from app.conversations.schemas.responses import ContinuedResponse
 from app.core.errors import FieldError, TooLarge
 from app.core.ids import ConversationId
+from app.core.validation.ids import ConversationNameIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 from app.tenancy.schemas import IdempotencyKey
@@ -65,7 +66,7 @@ class Generate(Strict):
     to the model unchanged (`temperature`, `tools`, …).
     """
 
-    conversation_id: IdIn | None = None
+    conversation_id: ConversationNameIn | None = None
     external_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     project: Annotated[str, Field(min_length=1, max_length=128)] = "default"
     owner: Name | None = Field(

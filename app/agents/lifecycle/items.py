@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.conversations.schemas.conversations import MAX_PARTS, TurnInput, content_text
-from app.core.errors import AppError, FieldError, Invalid
+from app.core.errors import AppError, FieldError, Invalid, InvalidFields
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role
 from app.formats.service import parse, text_of, to_canonical
 
@@ -73,7 +73,7 @@ def query_of(items: Sequence[Item], *, maximum: int) -> str | None:
 
 def refusal(at: str, detail: str) -> Invalid:
     """Return the error for one wrong field."""
-    return Invalid("invalid_request", "The request breaks a rule; nothing was stored.", fields=[FieldError(at, detail)])
+    return InvalidFields([FieldError(at, detail)])
 
 
 def point_to_items(error: AppError) -> AppError:

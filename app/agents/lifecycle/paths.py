@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from app.core.errors import FieldError, Invalid, NotFound
+from app.core.errors import FieldError, Invalid, InvalidFields, NotFound
 
 ROOTS: Final = ("events", "context", "memory_tiers", "meta")
 SUMMARY: Final = "summary"
@@ -35,4 +35,4 @@ def path_not_found() -> NotFound:
 
 
 def _invalid_path(detail: str) -> Invalid:
-    return Invalid("invalid_request", "The request breaks a rule.", fields=[FieldError("/path", detail)])
+    return InvalidFields([FieldError("/path", detail)])

@@ -33,7 +33,7 @@ from app.context.service import Compactor, ContextBuilder
 from app.conversations.schemas.sessions import IdempotentAppend, Session, SessionName, Stored
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database
-from app.core.errors import FieldError, Invalid, TooLarge
+from app.core.errors import FieldError, Invalid, InvalidFields, TooLarge
 from app.core.ids import ConversationId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger, plain_name
@@ -298,7 +298,7 @@ def _preparing(request: RunTurn) -> BeforeTurn:
     if request.output_items is not None:
         missing.append(FieldError("/operation_token", "is required with output_items"))
     if missing:
-        raise Invalid("invalid_request", "The request breaks a rule; nothing was stored.", fields=missing)
+        raise InvalidFields(missing)
     return BeforeTurn.model_construct(
         None,
         **{name: value for name in _ONLY_TO_PREPARE if (value := getattr(request, name)) is not None},

@@ -7,11 +7,12 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints,
 
 from app.context.schemas import ContextRequest, SummaryRequest
 from app.conversations.schemas.append import TurnsToAppend
-from app.conversations.schemas.conversations import Filter, IdIn, Name, NonNegative
+from app.conversations.schemas.conversations import Filter, Name, NonNegative
 from app.conversations.schemas.history import HistoryQuery, ListedStatus
 from app.core.errors import Forbidden
 from app.core.paging import Order
 from app.core.times import TimeOut
+from app.core.validation.ids import ConversationIdIn, ConversationNameIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import Role
 from app.memory.schemas import FactCreate, FactSearch
@@ -30,7 +31,7 @@ class AskAgent(Strict):
     """A question or task for the agent. It is stored as a turn of the named conversation, or of a new one."""
 
     query: Annotated[str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS)]
-    conversation_id: IdIn | None = None
+    conversation_id: ConversationIdIn | None = None
 
     @field_validator("query")
     @classmethod
@@ -79,7 +80,7 @@ def agent_disabled() -> Forbidden:
 class ConversationNames(Strict):
     """The names of a conversation: its id, or its external id in a project."""
 
-    conversation_id: IdIn | None = Field(None, description="The id of the conversation.")
+    conversation_id: ConversationNameIn | None = Field(None, description="The id of the conversation.")
     external_id: ExternalId | None = Field(
         None, description="Your own name for the conversation, in place of conversation_id."
     )

@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from app.agents.tools.schemas import ExternalId
 from app.agents.tools.tool import Arguments, Call, Tool, argument_schema, refused_arguments
-from app.conversations.schemas.conversations import IdIn
+from app.core.validation.ids import ConversationNameIn
 from app.core.validation.strict import Strict
 from app.recall.schemas import QueryText
 
@@ -45,7 +45,7 @@ class SmallRecall(Strict):
 class SmallHistory(Strict):
     """The conversation to read: `conversation_id` of a found turn, or `external_id`."""
 
-    conversation_id: IdIn | SkipJsonSchema[None] = None
+    conversation_id: ConversationNameIn | SkipJsonSchema[None] = None
     external_id: _OptionalName = None
     limit: Annotated[StrictInt, Field(ge=1, le=200)] = 20
 

@@ -19,8 +19,8 @@ from app.agents.tools.schemas import NamedConversation, SupportsAsk
 from app.context.compaction.service import Compactor
 from app.context.service import ContextBuilder
 from app.conversations.service import Conversations
-from app.core.errors import AppError, Invalid
-from app.core.validation.invalid import MAX_FIELDS, cut_fields, fields_of
+from app.core.errors import AppError, InvalidFields
+from app.core.validation.invalid import MAX_FIELDS, cut_fields, fields_of, public_detail
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.recall.memory_gateway import MemoryGateway
@@ -227,11 +227,13 @@ def tool(
 
 def refused_arguments(error: ValidationError, arguments: object) -> AppError:
     """Return the error for arguments that pydantic refused."""
-    fields = fields_of(error, arguments)
-    return Invalid("invalid_request", "The arguments break a rule; `errors` says which and where.", fields=fields)
+    return InvalidFields(fields_of(error, arguments))
 
 
 def error_text(error: AppError, known: frozenset[str]) -> str:
     """Return an error as a sentence for a model; `known` are the names that pointers may contain."""
-    where = [f"{field.pointer or 'the arguments'}: {field.detail}" for field in cut_fields(error.fields, known)]
-    return "\n".join([f"{error.code}: {error.detail}", *where[:MAX_FIELDS]])
+    fields = cut_fields(error.fields[:MAX_FIELDS], known)
+    sentence = public_detail(error, fields)
+    others = fields[1:] if fields and fields[0].detail in sentence else fields
+    where = [f"{field.pointer or 'the arguments'}: {field.detail}" for field in others]
+    return "\n".join([f"{error.code}: {sentence}", *where])

@@ -18,7 +18,7 @@ from app.conversations.stores.summary_store import SummaryRow
 from app.conversations.views import summary_view, turn_view
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Transaction
-from app.core.errors import FieldError, Invalid
+from app.core.errors import FieldError, InvalidFields
 from app.core.ids import ConversationId, format_id
 from app.core.paging import Cursors, SortKey, make_page
 from app.tenancy.schemas import Caller
@@ -57,7 +57,7 @@ class History:
             rev = await get_rev(caller, tx, conversation_id)
             if query.since_rev is not None and query.since_rev > rev:
                 problem = FieldError("/since_rev", f"the conversation is at rev {rev}; read the history again", "query")
-                raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+                raise InvalidFields([problem])
             found = await self._read(caller, tx, conversation_id, query, walk, beyond, rev)
             summaries: list[SummaryRow] = []
             if query.include_summaries:
@@ -169,4 +169,4 @@ def _require_compatible(query: HistoryQuery) -> None:
         others = {"before": query.before, "after": query.after, "order": query.order}
         wrong += [FieldError(f"/{name}", _BY_REV, "query") for name, given in others.items() if given is not None]
     if wrong:
-        raise Invalid("invalid_request", "The request breaks a rule.", fields=wrong)
+        raise InvalidFields(wrong)

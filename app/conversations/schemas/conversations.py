@@ -16,37 +16,17 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StringConstraints,
-    WithJsonSchema,
     model_validator,
 )
 
 from app.conversations.schemas.participants import ParticipantOut, ParticipantsIn
-from app.core.ids import parse_id
 from app.core.times import TimeIn, TimeOut
+from app.core.validation.ids import ConversationNameIn, IdIn, NewTurnId
 from app.core.validation.strict import Strict
 from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
 from app.formats.parts import part_text
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
 
-
-def _read_id(value: object) -> object:
-    if isinstance(value, str):
-        try:
-            return parse_id(value)
-        except ValueError:
-            pass
-    elif isinstance(value, UUID):
-        return value
-    raise ValueError("an id is a ULID (26 characters) or a UUID")
-
-
-_Id = TypeVar("_Id", bound=UUID)
-IdOf: TypeAlias = Annotated[
-    _Id,
-    BeforeValidator(_read_id),
-    WithJsonSchema({"type": "string", "description": "A ULID (26 characters) or a UUID.", "maxLength": 36}),
-]
-IdIn: TypeAlias = IdOf[UUID]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
 Filter: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -148,7 +128,7 @@ class ConversationCreate(_PoliciesInMetadata):
     409 if it has another owner than `owner`, or does not have one of the `participants`.
     """
 
-    id: IdIn | None = None
+    id: ConversationNameIn | None = None
     external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
     project: Annotated[str, StringConstraints(min_length=1, max_length=128)] = "default"
     owner: Name | None = None
@@ -166,7 +146,7 @@ class ForkRequest(Strict):
 
     through: IdIn | None = None
     through_seq: Annotated[StrictInt, Field(ge=1)] | None = None
-    id: IdIn | None = None
+    id: ConversationNameIn | None = None
     external_id: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
     owner: Name | None = None
     title: Title | None = None
@@ -294,7 +274,7 @@ class TurnContent(Strict):
 
     # default factories, because pydantic copies a default list for each turn, in half of the time of the whole check
 
-    id: IdIn | None = None
+    id: NewTurnId | None = None
     actor: Name | None = None
     kind: Kind | None = None
     content: str | Parts | None = None

@@ -8,9 +8,10 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints
 
 from app.conversations.schemas.append import IndexTime, IndexTimeIn, TurnsToAppend
-from app.conversations.schemas.conversations import IdIn, Name, NonNegative, Turn, UsageIn
+from app.conversations.schemas.conversations import Name, NonNegative, Turn, UsageIn
 from app.conversations.schemas.summaries import Summary
 from app.core.times import TimeIn, TimeOut
+from app.core.validation.ids import IdIn, NewTurnId
 from app.core.validation.strict import Strict
 from app.formats.message_schemas import DocumentedAs, ToolCall
 from app.formats.schemas import JsonObject, Kind, Role
@@ -46,7 +47,7 @@ class OpenTurn(Strict):
     """A turn that is written while it streams. `supersedes` takes effect at its commit."""
 
     role: Role
-    id: IdIn | None = None
+    id: NewTurnId | None = None
     actor: Name | None = None
     kind: Kind | None = None
     model: Name | None = None

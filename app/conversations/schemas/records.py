@@ -15,7 +15,6 @@ from pydantic import Field, StrictBool, StrictInt, StringConstraints
 from app.conversations.schemas.conversations import (
     CompactionIn,
     FactsIn,
-    IdIn,
     Name,
     NonNegative,
     ParsedObject,
@@ -27,6 +26,7 @@ from app.conversations.schemas.participants import MAX_PARTICIPANTS, Participant
 from app.conversations.schemas.summaries import SummaryKind
 from app.core.errors import FieldError
 from app.core.times import TimeIn
+from app.core.validation.ids import IdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 

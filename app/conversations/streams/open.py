@@ -19,7 +19,7 @@ from app.conversations.streams.permissions import require_may_continue, turn_aut
 from app.conversations.turns.revise import require_kept, require_live
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Transaction
-from app.core.errors import Busy, Conflict, FieldError, Invalid, RateLimited
+from app.core.errors import Busy, Conflict, FieldError, InvalidFields, RateLimited
 from app.core.ids import ConversationId, TurnId, new_uuid
 from app.settings.conversations import LimitSettings, StreamSettings
 from app.tenancy.schemas import Binding, Caller, RequestResult
@@ -149,7 +149,7 @@ class TurnOpener:
         old = await conversation_store.find_turn(tx, caller.tenant_id, ConversationId(head.id), turn_id)
         if old is None:
             problem = FieldError("/turn/supersedes", "no turn of this conversation")
-            raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
+            raise InvalidFields([problem])
         if old.status == "pending":
             # its lease may have expired before the periodic sweep aborts it
             await self._finalizer.expire(tx, caller.tenant_id, turn_id, lease_s=self._settings.stream_lease_s)

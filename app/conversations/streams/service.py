@@ -41,7 +41,7 @@ from app.conversations.turns.append import Appender
 from app.conversations.turns.revise import Reviser
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import AppError, Conflict, FieldError, Invalid, TooLarge, Unavailable
+from app.core.errors import AppError, Conflict, FieldError, InvalidFields, TooLarge, Unavailable
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, new_uuid
 from app.core.jobs import JobQueue
 from app.core.telemetry import error_type, get_logger
@@ -198,7 +198,7 @@ class Streams:
         buffer.active_at = monotonic()
         if chunk.part != CONTENT and buffer.author.role is not Role.ASSISTANT:
             problem = FieldError("/part", "only an assistant turn calls tools")
-            raise Invalid("invalid_request", "The turn breaks a rule; nothing was stored.", fields=[problem])
+            raise InvalidFields([problem])
         # a new part is stored only with its first text
         part = buffer.parts.get(chunk.part) or OpenPartBuffer()
         offset = part.taken

@@ -1,7 +1,7 @@
 """Pydantic's errors as fields: JSON pointers, and texts that cannot quote the input.
 
 Invariants: pointers contain only declared members, and stop before the first undeclared one. Texts are sentences of
-ours or of pydantic that contain nothing of the input. The one exception is the name of an unknown field: it is repeated
+ours that contain nothing of the input. The one exception is the name of an unknown field: it is repeated
 if it is short and simple (`unknown_field`).
 """
 
@@ -15,9 +15,9 @@ from typing import Final, cast
 from pydantic import JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
-from app.core.errors import FieldError, Place
+from app.core.errors import AppError, FieldError, Invalid, InvalidFields, Place
 from app.core.validation.json_text import json_pointer
-from app.core.validation.strict import SPELLINGS, UNKNOWN_FIELD
+from app.core.validation.strict import KNOWN_TYPES, SPELLINGS, UNKNOWN_FIELD
 
 MAX_FIELDS: Final = 50
 _OTHER_NAMES: Final = frozenset(name for names in SPELLINGS.values() for name in names)
@@ -29,31 +29,70 @@ _MIN_PART_CHARACTERS: Final = 4
 _UNKNOWN: Final = frozenset({UNKNOWN_FIELD, "extra_forbidden"})
 _PLACES: Final[Mapping[str, Place]] = {"body": "body", "query": "query", "path": "path"}
 _NO_REASON: Final = "This value is not valid here."
-_REASONS: Final[Mapping[str, str]] = {
-    "missing": "This is required.",
-    "json_invalid": "This is not valid JSON.",
-    "model_type": "Input should be an object.",
-    "model_attributes_type": "Input should be an object.",
-    "dict_type": "Input should be an object.",
-    "uuid_parsing": "Input should be a valid UUID.",
-    "url_parsing": "Input should be a valid URL.",
-    "date_parsing": "Input should be a valid date.",
-    "date_from_datetime_parsing": "Input should be a valid date.",
-    "time_parsing": "Input should be a valid time.",
-    "datetime_parsing": "Input should be a valid time in RFC 3339.",
-    "datetime_from_date_parsing": "Input should be a valid time in RFC 3339.",
-    "time_delta_parsing": "Input should be a valid duration.",
+_TEXT: Final = "a text is expected"
+_WHOLE: Final = "a whole number is expected"
+_NUMBER: Final = "a number is expected"
+_LIST: Final = "a list is expected"
+_OBJECT: Final = "an object is expected"
+_TRUTH: Final = "true or false is expected"
+_TIME: Final = "a time is RFC 3339 text with an offset, such as 2026-11-20T08:30:00Z"
+_DAY: Final = "a day is text such as 2026-11-20"
+_UUID: Final = "a UUID is expected"
+_URL: Final = "a URL is expected, such as https://example.com/path"
+_OF_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "This is required.": ("missing",),
+    "this is not valid JSON": ("json_invalid", "json_type"),
+    _TEXT: ("string_type", "string_unicode", "bytes_type"),
+    "a text in ASCII is expected": ("string_not_ascii",),
+    _WHOLE: ("int_type", "int_parsing", "int_from_float"),
+    "a whole number with fewer digits is expected": ("int_parsing_size",),
+    _NUMBER: ("float_type", "float_parsing", "decimal_type", "decimal_parsing"),
+    "a finite number is expected": ("finite_number",),
+    _TRUTH: ("bool_type", "bool_parsing"),
+    _LIST: ("list_type", "tuple_type", "set_type", "frozen_set_type", "deque_type", "iterable_type"),
+    _OBJECT: (
+        "model_type", "model_attributes_type", "dataclass_type", "named_tuple_type", "dict_type", "mapping_type",
+        "ordered_dict_type", "frozen_dict_type", "counter_type", "arguments_type",
+    ),
+    "the names of members are texts": ("invalid_key",),
+    "null is expected": ("none_required",),
+    _TIME: (
+        "datetime_type", "datetime_parsing", "datetime_object_invalid", "datetime_from_date_parsing", "timezone_naive",
+        "timezone_aware", "timezone_offset",
+    ),
+    _DAY: ("date_type", "date_parsing", "date_from_datetime_parsing", "date_from_datetime_inexact"),
+    "a time of day is text such as 08:30": ("time_type", "time_parsing"),
+    "a duration is text such as PT30M": ("time_delta_type", "time_delta_parsing"),
+    _UUID: ("uuid_type", "uuid_parsing", "uuid_version"),
+    _URL: ("url_type", "url_parsing", "url_syntax_violation"),
+}  # fmt: skip
+_REASONS: Final[Mapping[str, str]] = {kind: reason for reason, kinds in _OF_TYPES.items() for kind in kinds}
+_TEMPLATES: Final[Mapping[str, str]] = {
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "bytes_too_short": "at least {min_length} bytes",
+    "bytes_too_long": "at most {max_length} bytes",
+    "url_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "the pattern of this text is {pattern}",
+    "enum": "{expected} is expected",
+    "literal_error": "{expected} is expected",
+    "url_scheme": "the scheme of a URL is {expected_schemes}",
+    "union_tag_invalid": "the member {discriminator} is one of {expected_tags}",
+    "union_tag_not_found": "the member {discriminator} is required",
+    "decimal_max_digits": "at most {max_digits} digits",
+    "decimal_max_places": "at most {decimal_places} decimal places",
+    "decimal_whole_digits": "at most {whole_digits} digits before the decimal point",
 }
-# pydantic's error types whose text contains words of the schema, never of the input
-_VERBATIM: Final = frozenset(
-    {
-        "greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of",
-        "too_short", "too_long", "string_too_short", "string_too_long", "bytes_too_short", "bytes_too_long",
-        "string_pattern_mismatch", "enum", "literal_error", "union_tag_not_found",
-        "url_scheme", "url_too_long", "uuid_version",
-        "decimal_max_digits", "decimal_max_places", "decimal_whole_digits",
-    }
-)  # fmt: skip
+"""Reasons of pydantic's error types, with words of the schema, never of the input."""
+_EXPECTED: Final = " is expected"
+_ONE: Final = re.compile(r"\b1 (item|character|byte|digit|decimal place)s")
 
 
 def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldError]:
@@ -61,7 +100,8 @@ def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldErro
 
     Pydantic puts the names of union branches into `loc`; following it in the body distinguishes them from members.
     """
-    found: dict[tuple[Place, str, str], tuple[FieldError, bool]] = {}
+    # an unknown member without a name has the pointer of its object: each is an error of its own
+    by_field: dict[tuple[Place, str, str], list[tuple[FieldError, bool]]] = {}
     for error in errors[: 4 * MAX_FIELDS]:
         place: Place = _PLACES.get(str(error["loc"][0]) if error["loc"] else "body", "header")
         loc = error["loc"][1:]
@@ -71,11 +111,39 @@ def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldErro
             parent = _at(body, path[:-1]) if place == "body" else None
             among = cast("dict[str, object]", parent) if isinstance(parent, dict) else ()
             field = unknown_field(path, known, among=among, place=place)
+            key = (place, field.pointer, field.detail)
         else:
             reason = "A body is required." if error["type"] == "missing" and not loc else _reason(error)
             field = FieldError(json_pointer(path), reason, place)
-        found.setdefault((place, field.pointer, field.detail), (field, is_branch))
-    return _without_lost_branches(list(found.values()))
+            key = (place, field.pointer, "")
+        by_field.setdefault(key, []).append((field, is_branch))
+    return _without_lost_branches([_merged(of_field) for of_field in by_field.values()])
+
+
+def _merged(errors: Sequence[tuple[FieldError, bool]]) -> tuple[FieldError, bool]:
+    """Return one error for the errors of a field: those of the branches of a union are joined."""
+    reasons = list(dict.fromkeys(field.detail for field, _ in errors))
+    types = [reason.removesuffix(_EXPECTED) for reason in reasons if reason.endswith(_EXPECTED)]
+    # a value of the right type breaks another rule of its branch: the types of the other branches do not matter
+    rules = [reason for reason in reasons if not reason.endswith(_EXPECTED)]
+    detail = rules[0] if rules else " or ".join(types) + _EXPECTED
+    return replace(errors[0][0], detail=detail), all(is_branch for _, is_branch in errors)
+
+
+def public_detail(error: AppError, fields: Sequence[FieldError]) -> str:
+    """Return the sentence of an error for a caller: an invalid request has the place of its first wrong field in it.
+
+    `fields` are those of the error, with pointers that may be shown (`cut_fields`).
+    """
+    if not fields or not isinstance(error, Invalid):
+        return error.detail
+    first, others = fields[0], len(fields) - 1
+    inside = "" if first.place == "body" else f" in the {first.place}"
+    at = f"{first.pointer}{inside}: " if first.pointer else ""
+    more = f" ({others} more in `errors`)" if others else ""
+    if isinstance(error, InvalidFields):
+        return f"{at}{first.detail}{more}"
+    return error.detail if first.detail in error.detail else f"{error.detail} {at}{first.detail}{more}"
 
 
 def fields_of(error: ValidationError, value: object, *, root: str = "") -> list[FieldError]:
@@ -219,15 +287,13 @@ def _reason(error: ErrorDetails) -> str:
     """Return the reason without quoting the input."""
     kind, context = error["type"], error.get("ctx", {})
     reason = _REASONS.get(kind)
-    if kind in {"value_error", "assertion_error"}:
+    if kind in _TEMPLATES:
+        reason = _ONE.sub(r"1 \1", _TEMPLATES[kind].format_map(context))
+    elif kind in {"value_error", "assertion_error"}:
         raised = context.get("error")
         reason = _literal_text(raised) if isinstance(raised, Exception) else None
-    elif kind == "union_tag_invalid":
-        reason = f"The member {context.get('discriminator')} should be one of {context.get('expected_tags')}."
-    elif reason is None and (
-        # a constant sentence, or one with numbers only, of pydantic or of our own (PydanticCustomError), quotes no text
-        kind in _VERBATIM or all(isinstance(value, int | float) for value in context.values())
-    ):
+    # a constant sentence, or one with numbers only, of our own (PydanticCustomError) quotes no text
+    elif reason is None and kind not in KNOWN_TYPES and all(isinstance(one, int | float) for one in context.values()):
         reason = error["msg"]
     return reason or _NO_REASON
 

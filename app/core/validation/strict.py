@@ -38,7 +38,8 @@ UNKNOWN_FIELD: Final = "unknown_field"
 """Error type of an unknown field. Its context has `known`: the names of the fields of that object."""
 
 _MAX_MEMBERS: Final = 64
-_KNOWN_TYPES: Final = frozenset(cast("tuple[str, ...]", get_args(core_schema.ErrorType)))
+KNOWN_TYPES: Final = frozenset(cast("tuple[str, ...]", get_args(core_schema.ErrorType)))
+"""All error types of pydantic itself."""
 
 
 def _spellings(name: str) -> AliasChoices | str:
@@ -79,6 +80,6 @@ def _with_known(error: ErrorDetails, known: list[str]) -> InitErrorDetails:
     raised: str | PydanticCustomError = kind
     if _is_unknown_here(error):
         raised = PydanticCustomError(UNKNOWN_FIELD, "Unknown field.", {"known": known})
-    elif kind not in _KNOWN_TYPES:
+    elif kind not in KNOWN_TYPES:
         raised = PydanticCustomError(kind, error["msg"], context)  # pyright: ignore[reportArgumentType]
     return InitErrorDetails(type=raised, loc=error["loc"], input=error["input"], ctx=context)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar, cast
 
 from pydantic import JsonValue
 
-from app.core.errors import FieldError, Invalid
+from app.core.errors import FieldError, Invalid, InvalidFields
 from app.formats.parts import compact_json
 from app.formats.schemas import GIVEN, JsonObject, ParsedTurn, Role, TurnLike
 
@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 def field_error(at: str, detail: str, code: str = "invalid_request") -> Invalid:
     """Return the error of one wrong field."""
-    return Invalid(code, "A message breaks a rule of its format.", fields=[FieldError(at, detail)])
+    return InvalidFields([FieldError(at, detail)], code=code)
 
 
 def checked_objects(given: object, at: str) -> list[JsonObject]:

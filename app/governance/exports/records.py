@@ -14,9 +14,10 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, StrictInt, StringConstraints, TypeAdapter
 
-from app.conversations.schemas.conversations import IdIn, Name
+from app.conversations.schemas.conversations import Name
 from app.conversations.schemas.records import ConversationRecord, Sha256, SummaryRecord, TurnRecord
 from app.core.times import TimeIn
+from app.core.validation.ids import IdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 from app.memory.longterm.schemas import MemoryRecord

@@ -4,10 +4,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, StrictFloat, StrictInt, StringConstraints, field_validator
 
-from app.conversations.schemas.conversations import IdIn, Name
+from app.conversations.schemas.conversations import Name
 from app.conversations.schemas.records import ExternalId
 from app.core.paging import Order
 from app.core.times import TimeIn, TimeOut
+from app.core.validation.ids import IdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 

@@ -22,7 +22,7 @@ _LOOK_AGAIN_S: Final = 1.0
 
 def too_large(max_bytes: int) -> AppError:
     """Return the error for a body over the limit."""
-    return TooLarge("body_too_large", f"A request body may have up to {max_bytes} bytes.")
+    return TooLarge("body_too_large", f"A request body may have up to {max_bytes} bytes: send several appends.")
 
 
 class Body:

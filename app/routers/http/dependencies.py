@@ -11,10 +11,10 @@ from pydantic import AfterValidator, StringConstraints
 from starlette.types import Scope as AsgiScope
 
 from app.container import Container
-from app.conversations.schemas.conversations import IdOf
-from app.core.errors import FieldError, Invalid
-from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, parse_id
+from app.core.errors import FieldError, InvalidFields
+from app.core.ids import KeyId, TenantId, TurnId, format_id, parse_id
 from app.core.tracing.spans import describe_current_span
+from app.core.validation.ids import ConversationIdIn, IdOf
 from app.routers.http.rates import rate_class_of, take_rate
 from app.tenancy.limits.schemas import WITHOUT_SLOT
 from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Scope
@@ -136,9 +136,7 @@ Reader: TypeAlias = Annotated[Caller, Depends(get_reader)]
 Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
 
 
-ConversationPath: TypeAlias = Annotated[
-    IdOf[ConversationId], Path(description="The conversation's id: a ULID or a UUID.")
-]
+ConversationPath: TypeAlias = Annotated[ConversationIdIn, Path(description="The conversation's id: a ULID or a UUID.")]
 
 
 async def get_conversation_reader(
@@ -216,7 +214,7 @@ async def _named_turns(
     named = [one for some in ids for one in some.split(",")]
     if len(named) > _MAX_NAMED:
         problem = FieldError("/ids", f"at most {_MAX_NAMED} ids; erase the rest with another call", "query")
-        raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+        raise InvalidFields([problem])
     parsed: list[TurnId] = []
     wrong: list[FieldError] = []
     for index, one in enumerate(named):
@@ -225,7 +223,7 @@ async def _named_turns(
         except ValueError:
             wrong.append(FieldError(f"/ids/{index}", "an id is a ULID (26 characters) or a UUID", "query"))
     if wrong:
-        raise Invalid("invalid_request", "The request breaks a rule; nothing was erased.", fields=wrong)
+        raise InvalidFields(wrong)
     return parsed
 
 
@@ -252,7 +250,7 @@ async def _entity_tags(
         return None
     if _TAGS.fullmatch(if_match) is None:
         problem = FieldError("/If-Match", 'entity tags in quotes, such as "7", or *', "header")
-        raise Invalid("invalid_request", "The request breaks a rule; nothing was changed.", fields=[problem])
+        raise InvalidFields([problem])
     return frozenset(tag for weak, tag in _TAG.findall(if_match) if not weak)
 
 

@@ -27,6 +27,7 @@ from app.core.errors import (
     FieldError,
     Forbidden,
     Invalid,
+    InvalidFields,
     Malformed,
     NotFound,
     Place,
@@ -37,7 +38,7 @@ from app.core.errors import (
 )
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.validation.content_codings import IDENTITY
-from app.core.validation.invalid import MAX_FIELDS, cut_fields, field_errors, property_names
+from app.core.validation.invalid import MAX_FIELDS, cut_fields, field_errors, property_names, public_detail
 from app.formats.parse.validation import MEMBER_NAMES
 from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
@@ -147,7 +148,7 @@ def problem_of(request_id: str, error: AppError, *, status: int, fields: Sequenc
         "type": f"/docs/errors#{error.code}",
         "title": ERROR_CODES.get(error.code) or http.HTTPStatus(status).phrase,
         "status": status,
-        "detail": error.detail,
+        "detail": public_detail(error, fields),
         "code": error.code,
         "request_id": request_id,
         "errors": [{"pointer": field.pointer, "in": field.place, "detail": field.detail} for field in fields],
@@ -191,7 +192,7 @@ def openai_error_of(error: AppError, *, status: int, fields: Sequence[FieldError
     server = http.HTTPStatus.INTERNAL_SERVER_ERROR
     kind = "server_error" if status >= server else _OPENAI_TYPES.get(http.HTTPStatus(status), "invalid_request_error")
     param = fields[0].pointer.strip("/").replace("/", ".") if fields else ""
-    return {"message": error.detail, "type": kind, "param": param or None, "code": error.code}
+    return {"message": public_detail(error, fields), "type": kind, "param": param or None, "code": error.code}
 
 
 def internal_error_response(scope: Scope, error: BaseException) -> ProblemResponse:
@@ -238,7 +239,7 @@ def install_problem_handlers(app: FastAPI) -> None:
     async def on_invalid(request: Request, raised: Exception) -> Response:
         invalid = cast("RequestValidationError", raised)
         fields = field_errors(cast("Sequence[ErrorDetails]", invalid.errors()), cast("object", invalid.body))
-        error = Invalid("invalid_request", "The request breaks a rule; `errors` says which and where.", fields=fields)
+        error = InvalidFields(fields)
         return problem_response(request.scope, error)
 
     async def on_http_exception(request: Request, error: Exception) -> Response:

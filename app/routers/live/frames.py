@@ -10,8 +10,8 @@ from typing import Final, cast
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from app.conversations.schemas.frames import ClientFrame, ErrorFrame
-from app.core.errors import AppError, Invalid, Malformed
-from app.core.validation.invalid import cut_fields, fields_of, property_names
+from app.core.errors import AppError, InvalidFields, Malformed
+from app.core.validation.invalid import cut_fields, fields_of, property_names, public_detail
 from app.core.validation.json_text import parse_json
 from app.formats.parse.validation import MEMBER_NAMES
 
@@ -64,8 +64,7 @@ def read_frame(parsed: JsonValue) -> ClientFrame:
     try:
         return _ADAPTER.validate_python(parsed)
     except ValidationError as error:
-        detail = "The frame breaks a rule; `errors` says which and where."
-        raise Invalid("invalid_request", detail, fields=fields_of(error, parsed)) from None
+        raise InvalidFields(fields_of(error, parsed)) from None
 
 
 def error_frame(
@@ -77,6 +76,7 @@ def error_frame(
 ) -> ErrorFrame:
     """Convert an error to a frame. Pointers stop before the first member that is not in `known`."""
     expected = error.extra.get("expected_offset")
+    fields = cut_fields(error.fields[:_MAX_FIELDS], known)
     more = {name: value for name, value in error.extra.items() if name not in ErrorFrame.model_fields}
     if error.retry_after_s is not None:
         more["retry_after_s"] = error.retry_after_s
@@ -84,13 +84,10 @@ def error_frame(
         type="error",
         id=frame_id,
         code=error.code,
-        detail=error.detail,
+        detail=public_detail(error, fields),
         retryable=error.retryable,
         turn_id=turn_id,
         expected_offset=expected if isinstance(expected, int) else None,
-        errors=[
-            {"pointer": field.pointer, "in": field.place, "detail": field.detail}
-            for field in cut_fields(error.fields[:_MAX_FIELDS], known)
-        ],
+        errors=[{"pointer": field.pointer, "in": field.place, "detail": field.detail} for field in fields],
         **more,  # pyright: ignore[reportArgumentType]
     )

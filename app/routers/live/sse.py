@@ -34,7 +34,7 @@ from app.conversations.schemas.frames import (
     TurnOpenedFrame,
     TurnSupersededFrame,
 )
-from app.core.errors import AppError, FieldError, Invalid, NotFound
+from app.core.errors import AppError, FieldError, InvalidFields, NotFound
 from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.memory.schemas import FactRecordedFrame
@@ -380,6 +380,6 @@ def _since(last_event_id: str) -> StartPosition:
     rev, _, seq = last_event_id.partition(".")
     if not (rev.isascii() and rev.isdecimal() and (seq == "" or (seq.isascii() and seq.isdecimal()))):
         problem = FieldError("/Last-Event-ID", "not the id of an event of this stream", "header")
-        raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+        raise InvalidFields([problem])
     position = (int(rev[:18]), int(seq[:18]) if seq else LAST_SEQ)
     return StartPosition(position=position)

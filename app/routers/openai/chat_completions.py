@@ -14,7 +14,7 @@ from app.agents.generation.openai_items import CONVERSATION_PREFIX
 from app.agents.generation.schemas import ContextOptions, ConversationName, GenerationRequest, TokenBudget
 from app.agents.generation.service import AnswerEvent
 from app.conversations.schemas.conversations import Name
-from app.core.errors import AppError, FieldError, Invalid
+from app.core.errors import AppError, FieldError, InvalidFields
 from app.core.ids import ConversationId, format_id, parse_id
 from app.core.validation.invalid import fields_of
 from app.formats.schemas import JsonObject
@@ -194,7 +194,7 @@ def _generation_request(
         return GenerationRequest(body, None, ContextOptions())
     if not isinstance(given, str) or not 0 < len(given) <= _MAX_NAME:
         problem = FieldError("/conversation_id", f"an id, or a text of 1 to {_MAX_NAME} characters")
-        raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+        raise InvalidFields([problem])
     sent = {name: value for name, value in body.items() if name not in _OURS}
     if isinstance(metadata, dict) and "conversation_id" in metadata:
         sent["metadata"] = {name: value for name, value in metadata.items() if name != "conversation_id"}
@@ -224,5 +224,4 @@ def _read(shape: TypeAdapter[Result], value: JsonValue, at: str) -> Result:
     try:
         return shape.validate_python(value)
     except ValidationError as error:
-        detail = "The request breaks a rule; `errors` says which and where."
-        raise Invalid("invalid_request", detail, fields=fields_of(error, value, root=at)) from None
+        raise InvalidFields(fields_of(error, value, root=at)) from None

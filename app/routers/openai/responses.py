@@ -15,7 +15,7 @@ from app.agents.generation.responses.schemas import (
     OpenAIResponse,
 )
 from app.agents.generation.responses.service import FollowedResponse, ResponseOptions
-from app.core.errors import AppError, FieldError, Invalid
+from app.core.errors import AppError, FieldError, InvalidFields
 from app.core.ids import format_id
 from app.core.paging import Order
 from app.formats.schemas import JsonObject
@@ -125,7 +125,7 @@ async def get_response(
     if not stream:
         if starting_after is not None:
             problem = FieldError("/starting_after", "only with `stream`", "query")
-            raise Invalid("invalid_request", "The request breaks a rule.", fields=[problem])
+            raise InvalidFields([problem])
         return json_response(await services.responses.get(caller, response_id))
     connections = cast("Connections", request.app.state.connections)
     async with AsyncExitStack() as opening:

@@ -89,7 +89,10 @@ class IdempotentRequests:
         if row is None:
             return None
         if not hmac.compare_digest(row.request_hmac, key.request_hmac):
-            raise Conflict("idempotency_mismatch", "This Idempotency-Key was used for another request.")
+            raise Conflict(
+                "idempotency_mismatch",
+                "This Idempotency-Key was used for another request: use a new key, or repeat that request unchanged.",
+            )
         return RequestResult(await read(caller, tx, row.result_ids), is_new=row.status == _CREATED, is_replay=True)
 
     async def reserve(

@@ -1,11 +1,22 @@
 // Scenarios of the TypeScript client, by name; each prints what the test compares, as JSON.
 import { readFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { Conversation, ConversationView, items, Turnkeep, TurnkeepError } from "@turnkeep/client";
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const [, , scenario, given = "{}"] = process.argv;
 const { text = "", transport = "auto", count = 0, killAt = -1 } = JSON.parse(given);
 const turnkeep = new Turnkeep({ retries: { minWaitMs: 10, maxWaitMs: 1000 } });
+/** Ask a web server that is no Turnkeep. */
+async function askStranger() {
+  const server = createServer((_, response) => response.writeHead(404).end("<h1>Not Found</h1>"));
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  try {
+    await new Turnkeep({ url: `http://127.0.0.1:${server.address().port}` }).conversation("lost");
+  } finally {
+    server.close();
+  }
+}
 const contents = async (conversation, limit = 100) => {
   const found = [];
   for await (const turn of conversation.turns({ limit })) found.push(turn.content);
@@ -66,6 +77,7 @@ const scenarios = {
       await messageOf(() => conversation.chat(async () => [], "Hello.")),
       await messageOf(() => new Turnkeep({ url: "127.0.0.1:8765" })),
       await messageOf(() => new Turnkeep({ url: "http://127.0.0.1:8765/v1/" })),
+      await messageOf(askStranger),
       await contents(conversation),
     ];
   },

@@ -9,7 +9,7 @@ from typing import Final, cast
 from pydantic import JsonValue
 
 from app.agents.generation.responses.schemas import REPEATED, REPEATED_EXTRAS, ConversationReference, CreateResponse
-from app.core.errors import FieldError, Invalid
+from app.core.errors import FieldError, Invalid, InvalidFields
 from app.formats.parse.validation import is_name
 from app.formats.schemas import JsonObject
 from app.providers.shapes import LimitName
@@ -172,10 +172,8 @@ def _reasoning_members(reasoning: JsonObject) -> JsonObject:
 
 
 def _unsupported(at: str, detail: str) -> Invalid:
-    return Invalid(
-        "not_supported", "This service does not have what the request asks for.", fields=[FieldError(at, detail)]
-    )
+    return InvalidFields([FieldError(at, detail)], code="not_supported")
 
 
 def _invalid(at: str, detail: str) -> Invalid:
-    return Invalid("invalid_request", "The request breaks a rule.", fields=[FieldError(at, detail)])
+    return InvalidFields([FieldError(at, detail)])

@@ -39,7 +39,7 @@ from app.conversations.live.subscription import ConversationSubscriptions
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.responses import ContinuedResponse, StoredResponse
 from app.conversations.service import Conversations
-from app.core.errors import AppError, Conflict, FieldError, Invalid, NotFound
+from app.core.errors import AppError, Conflict, FieldError, InvalidFields, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.paging import Order
 from app.formats.schemas import JsonObject
@@ -227,7 +227,7 @@ class Responses:
         is_stored = body.store is not False
         if options.idempotency_key is not None and not is_stored:
             fields = [FieldError("/Idempotency-Key", "not with `store: false`: there is no answer to repeat", "header")]
-            raise Invalid("invalid_request", "The request breaks a rule.", fields=fields)
+            raise InvalidFields(fields)
         aligns = name is None and previous is None and options.name is not None
         conversation = _conversation(name, options, owner=body.user, aligns=aligns)
         within = conversation.conversation_id if previous is None else previous.conversation_id
@@ -270,7 +270,7 @@ class Responses:
             return read_items(given, keeps_system=keeps_system)
         if len(references) > _MAX_REFERENCES:
             fields = [FieldError(references[_MAX_REFERENCES], f"more than {_MAX_REFERENCES} references")]
-            raise Invalid("invalid_request", "The request breaks a rule.", fields=fields)
+            raise InvalidFields(fields)
         places = {at: item_place(str(item.get("id"))) for at, item in given if is_reference(item)}
         turns = await self._conversations.responses.referenced(caller, [place.turn_id for place in places.values()])
         named: list[tuple[str, JsonObject]] = []

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from pydantic import JsonValue
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.core.errors import FieldError, Invalid
+from app.core.errors import FieldError, Invalid, InvalidFields
 from app.core.validation.content_codings import require_coding
 from app.core.validation.invalid import MAX_FIELDS, unknown_field
 from app.core.validation.json_text import parse_json
@@ -191,7 +191,7 @@ def unknown_parameters(names: Sequence[str], known: Sequence[str], *, among: Seq
 
 
 def _invalid(fields: Sequence[FieldError]) -> Invalid:
-    return Invalid("invalid_request", "The request breaks a rule; `errors` says which and where.", fields=fields)
+    return InvalidFields(fields)
 
 
 class _ParsedRequest(Request):

@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from app.context.schemas import CompactionRequest, DryRun, SummaryRequest
-from app.conversations.schemas.conversations import IdIn
 from app.conversations.schemas.summaries import Compacted, Summary, Undone
 from app.core.paging import Order, Page
+from app.core.validation.ids import IdIn
 from app.routers.http.dependencies import ConversationPath, ConversationReader, Cursor, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
-from app.conversations.schemas.conversations import IdIn
 from app.core.paging import Order, Page
 from app.core.times import TimeIn
+from app.core.validation.ids import ConversationIdIn, IdIn
 from app.memory.schemas import (
     Extraction,
     Fact,
@@ -38,7 +38,9 @@ async def _search(
     ] = None,
     owner: QueryText | None = None,
     project: Annotated[QueryText | None, Query(description="Facts that are known in this project.")] = None,
-    conversation_id: Annotated[IdIn | None, Query(description="Facts with evidence from this conversation.")] = None,
+    conversation_id: Annotated[
+        ConversationIdIn | None, Query(description="Facts with evidence from this conversation.")
+    ] = None,
     tier: Tier | None = None,
     as_of: Annotated[TimeIn | None, Query(description="Facts that were valid at this time.")] = None,
     known_at: Annotated[

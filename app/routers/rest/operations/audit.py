@@ -7,10 +7,10 @@ from pydantic import StringConstraints
 
 from app.audit.schemas import Action, AuditEntry, AuditFilter, AuditVerification, AuditVerify, ObjectKind
 from app.audit.service import object_id_of, request_uuid
-from app.conversations.schemas.conversations import IdOf
-from app.core.ids import ConversationId, KeyId
+from app.core.ids import KeyId
 from app.core.paging import Order, Page
 from app.core.times import TimeIn
+from app.core.validation.ids import ConversationIdIn, IdOf
 from app.routers.http.dependencies import Admin, Cursor, Services
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -31,9 +31,7 @@ async def list_audit_entries(
     object_id: Annotated[
         ObjectId | None, Query(description="Only actions on this object: a ULID, a UUID, or the name of a tool.")
     ] = None,
-    conversation_id: Annotated[
-        IdOf[ConversationId] | None, Query(description="Only actions in this conversation.")
-    ] = None,
+    conversation_id: Annotated[ConversationIdIn | None, Query(description="Only actions in this conversation.")] = None,
     request_id: Annotated[RequestId | None, Query(description="Only of the request with this `X-Request-Id`.")] = None,
     since: Annotated[TimeIn | None, Query(description="Only entries of this time or later.")] = None,
     until: Annotated[TimeIn | None, Query(description="Only entries before this time.")] = None,

@@ -6,8 +6,8 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query, Response
 
 from app.audit.schemas import Action
-from app.conversations.schemas.conversations import IdOf
 from app.core.paging import Order, Page
+from app.core.validation.ids import IdOf
 from app.governance.schemas import (
     Erasure,
     ErasureCreate,

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Path, Query
 from pydantic import StringConstraints
 
 from app.audit.schemas import Action, ObjectKind
-from app.conversations.schemas.conversations import IdOf
 from app.core.ids import JobId
 from app.core.jobs import JobState
 from app.core.paging import Order, Page
+from app.core.validation.ids import IdOf
 from app.routers.http.dependencies import Administrator, Cursor, Services
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute

@@ -6,8 +6,8 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query
 from pydantic import StringConstraints
 
-from app.conversations.schemas.conversations import IdOf
 from app.core.paging import Order, Page
+from app.core.validation.ids import IdOf
 from app.operations.schemas import Operation, OperationStatus
 from app.routers.http.dependencies import Cursor, Reader, Services
 from app.routers.http.problems import problem_responses

@@ -6,11 +6,10 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query, Response
 
 from app.audit.schemas import Action, ObjectKind
-from app.conversations.schemas.conversations import IdOf
-from app.core.ids import ConversationId
 from app.core.outbox import EventType
 from app.core.paging import Order, Page
 from app.core.times import TimeIn
+from app.core.validation.ids import ConversationIdIn, IdOf
 from app.operations.schemas import Operation
 from app.routers.http.dependencies import Admin, Cursor, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
@@ -122,9 +121,7 @@ async def list_deliveries(
     event_type: Annotated[
         EventType | Literal["webhook.test"] | None, Query(alias="type", description="Only events of this type.")
     ] = None,
-    conversation_id: Annotated[
-        IdOf[ConversationId] | None, Query(description="Only events of this conversation.")
-    ] = None,
+    conversation_id: Annotated[ConversationIdIn | None, Query(description="Only events of this conversation.")] = None,
     since: Annotated[TimeIn | None, Query(description="Only events of this time or later.")] = None,
     until: Annotated[TimeIn | None, Query(description="Only events before this time.")] = None,
     order: Order = "desc",

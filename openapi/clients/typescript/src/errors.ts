@@ -32,7 +32,7 @@ export class TurnkeepError extends Error {
     const remedy = code in REMEDIES ? REMEDIES[code as ErrorCode] : "";
     const [first = "", ...others] = remedy.split(". ");
     // a remedy begins with what is wrong, as the detail does; the fields of this request say more than it
-    const advice = fieldsOf(facts.problem) || (detail.includes(first) ? others.join(". ") : remedy);
+    const advice = adviceOf(detail, facts.problem) ?? (detail.includes(first) ? others.join(". ") : remedy);
     const said = `${detail} ${advice}`.trim();
     super(`${code}: ${said}${facts.requestId ? ` (request ${facts.requestId})` : ""}`, { cause: facts.cause });
     this.name = "TurnkeepError";
@@ -57,16 +57,21 @@ export class ConnectionFailedError extends TurnkeepError {
 
 const MAX_SHOWN_FIELDS = 5;
 
-/** What is wrong with each field, such as "/turns/0/text: Unknown field `text`.". */
-function fieldsOf(problem: Record<string, unknown> = {}): string {
+/** What is wrong with each field that the detail does not name, such as "/turns/0/text: Unknown field `text`."; null without fields. */
+function adviceOf(detail: string, problem: Record<string, unknown> = {}): string | null {
   const fields = Array.isArray(problem.errors) ? (problem.errors as Record<string, unknown>[]) : [];
+  if (fields.length === 0) return null;
+  // the detail of an invalid request names its first field
+  const start = detail.includes(String(fields[0]?.detail)) ? 1 : 0;
   return fields
-    .slice(0, MAX_SHOWN_FIELDS)
+    .slice(start, MAX_SHOWN_FIELDS)
     .map(({ pointer, in: place, detail }) => `${String(pointer || place)}: ${String(detail)}`)
     .join(" ");
 }
 
 const PROXY_STATUSES = new Set([502, 503, 504]);
+/** Statuses that another service than a Turnkeep answers to its paths. */
+const STRANGER_STATUSES = new Set([301, 302, 303, 307, 308, 404, 405]);
 
 /** The error of a response; one that no Turnkeep sent has the code `http_error`. */
 export function errorOfResponse(status: number, headers: Headers, text: string): TurnkeepError {
@@ -85,7 +90,10 @@ export function errorOfResponse(status: number, headers: Headers, text: string):
     retryAfterMs: retryAfterMs(headers),
     problem,
   };
-  if (!isProblem) return new TurnkeepError("http_error", `The server answers ${status} without a problem document.`, facts);
+  if (!isProblem) {
+    const advice = STRANGER_STATUSES.has(status) ? ": is `url` a Turnkeep?" : ".";
+    return new TurnkeepError("http_error", `The server answers ${status} without a problem document${advice}`, facts);
+  }
   return new TurnkeepError(String(problem.code), String(problem.detail ?? ""), facts);
 }
 

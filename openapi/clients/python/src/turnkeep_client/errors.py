@@ -33,17 +33,21 @@ class TurnkeepError(Exception):
 
     def __str__(self) -> str:
         first, _, others = self.remedy.partition(". ")
+        fields = self._fields()
         # a remedy begins with what is wrong, as the detail does; the fields of this request say more than it
-        advice = self._fields() or (others if first in self.detail else self.remedy)
+        advice = " ".join(fields) if fields else others if first in self.detail else self.remedy
+        # the detail of an invalid request names its first field
+        if fields and fields[0].partition(": ")[2] in self.detail:
+            advice = " ".join(fields[1:])
         said = f"{self.detail} {advice}".strip()
         return f"{self.code}: {said}" + (f" (request {self.request_id})" if self.request_id else "")
 
-    def _fields(self) -> str:
+    def _fields(self) -> Sequence[str]:
         """Return what is wrong with each field, such as "/turns/0/text: Unknown field `text`."."""
         listed = self.problem.get("errors")
         fields = cast("Sequence[object]", listed) if isinstance(listed, list) else ()
         shown = [cast("Mapping[str, object]", one) for one in fields if isinstance(one, dict)][:_MAX_SHOWN_FIELDS]
-        return " ".join(f"{one.get('pointer') or one.get('in', '')}: {one.get('detail', '')}" for one in shown)
+        return [f"{one.get('pointer') or one.get('in', '')}: {one.get('detail', '')}" for one in shown]
 
 
 class InvalidError(TurnkeepError):

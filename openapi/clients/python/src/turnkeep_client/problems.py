@@ -19,6 +19,8 @@ _CLASSES: Final[Mapping[int, type[errors.TurnkeepError]]] = {
     422: errors.InvalidError,
     429: errors.RateLimitedError,
 }
+_STRANGER_STATUSES: Final = frozenset({301, 302, 303, 307, 308, 404, 405})
+"""Statuses that another service than a Turnkeep answers to its paths."""
 _SERVER_FAULT: Final = 500
 _PROXY_STATUSES: Final = frozenset({502, 503, 504})
 _FINAL_CLOSES: Final = {
@@ -43,13 +45,18 @@ def error_of_response(status: int, headers: Mapping[str, str], content: bytes) -
     code = str(problem["code"]) if is_problem else "http_error"
     return _error(
         code,
-        str(problem.get("detail", f"The server answers {status} without a problem document.")),
+        str(problem.get("detail", "")) if is_problem else _without_problem(status),
         status=status,
         request_id=cast("str | None", problem.get("request_id")) or headers.get("x-request-id"),
         is_retryable=problem.get("retryable") is True if is_problem else status in _PROXY_STATUSES,
         retry_after_s=retry_after_of(headers),
         problem=problem,
     )
+
+
+def _without_problem(status: int) -> str:
+    advice = ": is `url` a Turnkeep?" if status in _STRANGER_STATUSES else "."
+    return f"The server answers {status} without a problem document{advice}"
 
 
 def error_of_frame(frame: Mapping[str, object]) -> errors.TurnkeepError:

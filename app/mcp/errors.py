@@ -3,6 +3,7 @@
 Both have the members of a REST problem under the same names, and never repeat content.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +18,8 @@ from app.core.validation.invalid import MAX_FIELDS, cut_fields, public_detail
 
 RESOURCE_NOT_FOUND: Final = -32002
 """Used before revision 2026-07-28, which replaced it by INVALID_PARAMS."""
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]{0,2048}")
+"""Addresses that an error repeats (SEP-2164): other texts may be content."""
 _OURS: Final = frozenset({"internal", "unavailable", "rate_limited"})
 """Kinds of errors that the caller cannot fix by changing the request."""
 
@@ -42,11 +45,13 @@ def tool_error(error: AppError, *, request_id: str, known: frozenset[str]) -> Ca
     return CallToolResult(content=[TextContent(text=text)], structured_content=members, is_error=True)
 
 
-def protocol_error(error: AppError, *, request_id: str, version: str) -> MCPError:
-    """Return an error as a protocol error, for a resource."""
+def protocol_error(error: AppError, *, request_id: str, version: str, uri: str | None = None) -> MCPError:
+    """Return an error as a protocol error, for a resource. `uri`: what was asked for, returned if it does not exist."""
     if error.kind == "not_found" and version not in MODERN_PROTOCOL_VERSIONS:
         code = RESOURCE_NOT_FOUND
     else:
         code = INTERNAL_ERROR if error.kind in _OURS else INVALID_PARAMS
     members = error_members(error, request_id=request_id, known=frozenset())
+    if error.kind == "not_found" and uri is not None and _URI.fullmatch(uri):
+        members["uri"] = uri
     return MCPError(code, str(members["detail"]), members)

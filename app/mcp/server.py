@@ -157,16 +157,20 @@ class McpServer:
                 asking.record.conversation_id = named.conversation_id
             return await resources.read(self._services, asking.caller, uri=params.uri, named=named)
 
-        return await self._answer(context, "resources/read", run)
+        return await self._answer(context, "resources/read", run, uri=params.uri)
 
-    async def _answer(self, context: Context, method: str, run: Callable[[McpRequest], Awaitable[ResultT]]) -> ResultT:
+    async def _answer(
+        self, context: Context, method: str, run: Callable[[McpRequest], Awaitable[ResultT]], *, uri: str | None = None
+    ) -> ResultT:
         asking = _asking(context)
         with self._request_log.of_call(asking.record, method):
             try:
                 result = await run(asking)
             except Exception as error:  # noqa: BLE001 - only protocol errors may reach the SDK
                 refusal = _refusal(error, asking.record)
-                raise protocol_error(refusal, request_id=asking.request_id, version=context.protocol_version) from None
+                raise protocol_error(
+                    refusal, request_id=asking.request_id, version=context.protocol_version, uri=uri
+                ) from None
             asking.record.status = "ok"
             return result
 

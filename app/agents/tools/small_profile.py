@@ -10,6 +10,7 @@ from typing import Annotated, TypeAlias
 from pydantic import BaseModel, Field, JsonValue, StrictInt, ValidationError
 from pydantic.json_schema import SkipJsonSchema
 
+from app.agents.tools.leniency import read_arguments
 from app.agents.tools.schemas import ExternalId
 from app.agents.tools.tool import Arguments, Call, Tool, argument_schema, refused_arguments
 from app.core.validation.ids import ConversationNameIn
@@ -77,16 +78,17 @@ def small_tools(full: Mapping[str, Tool]) -> tuple[Tool, ...]:
 
 
 def _small(tool: Tool, takes: type[BaseModel], description: str) -> Tool:
-    def prepare(arguments: Arguments) -> Call:
-        try:
-            takes.model_validate(arguments)
-        except ValidationError as error:
-            raise refused_arguments(error, arguments) from None
-        return tool.prepare(_with_list_of_names(arguments) if takes is SmallRecall else arguments)
+    input_schema = argument_schema(takes)
 
-    return replace(
-        tool, description=description, input_schema=argument_schema(takes), output_schema=None, prepare=prepare
-    )
+    def prepare(arguments: Arguments) -> Call:
+        members = read_arguments(arguments, input_schema)
+        try:
+            takes.model_validate(members)
+        except ValidationError as error:
+            raise refused_arguments(error, members) from None
+        return tool.prepare(_with_list_of_names(members) if takes is SmallRecall else members)
+
+    return replace(tool, description=description, input_schema=input_schema, output_schema=None, prepare=prepare)
 
 
 def _with_list_of_names(arguments: Arguments) -> Arguments:

@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema
 
 from app.agents.lifecycle.service import Lifecycle
+from app.agents.tools.leniency import read_arguments
 from app.agents.tools.schemas import NamedConversation, SupportsAsk
 from app.context.compaction.service import Compactor
 from app.context.service import ContextBuilder
@@ -198,12 +199,14 @@ def tool(
     access: ToolAccess,
 ) -> Tool:
     """Return a tool of its models for input and output, its handler, its description, and its access."""
+    input_schema = argument_schema(takes)
 
     def prepare(arguments: Arguments) -> Call:
+        members = read_arguments(arguments, input_schema)
         try:
-            body = takes.model_validate(arguments)
+            body = takes.model_validate(members)
         except ValidationError as error:
-            raise refused_arguments(error, arguments) from None
+            raise refused_arguments(error, members) from None
         return Call(
             lambda services, caller: handler(services, caller, body),
             cast("UUID | None", getattr(body, "conversation_id", None)),
@@ -213,7 +216,7 @@ def tool(
         name=name,
         title=title,
         description=description,
-        input_schema=argument_schema(takes),
+        input_schema=input_schema,
         output_schema=_without_provider_shapes(
             gives.model_json_schema(schema_generator=_Untitled, mode="serialization")
         ),

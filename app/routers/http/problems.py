@@ -248,9 +248,9 @@ def install_problem_handlers(app: FastAPI) -> None:
     async def on_unexpected(request: Request, error: Exception) -> Response:
         return internal_error_response(request.scope, error)
 
-    async def on_invalid_websocket(websocket: WebSocket, _error: Exception) -> Response:
-        error = Invalid("invalid_request", "The handshake of the WebSocket breaks a rule.")
-        return problem_response(websocket.scope, error)
+    async def on_invalid_websocket(websocket: WebSocket, raised: Exception) -> Response:
+        errors = cast("Sequence[ErrorDetails]", cast("WebSocketRequestValidationError", raised).errors())
+        return problem_response(websocket.scope, InvalidFields(field_errors(errors, None)))
 
     app.add_exception_handler(AppError, on_app_error)
     app.add_exception_handler(RequestValidationError, on_invalid)

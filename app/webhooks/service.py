@@ -384,7 +384,8 @@ async def _read_delivery(caller: Caller, tx: Transaction, ids: Sequence[UUID]) -
     return _delivery_view(row)
 
 
-async def _refuse_repeat(_caller: Caller, _tx: Transaction, result_ids: Sequence[UUID]) -> NoReturn:
+async def _refuse_repeat(caller: Caller, tx: Transaction, result_ids: Sequence[UUID]) -> NoReturn:
+    await _found(caller, tx, result_ids[0])
     raise Conflict(
         "secret_shown_once",
         "This request was done, and its answer had a secret that is shown once. Rotate the secret to get another.",

@@ -43,7 +43,7 @@ from app.core.outbox import EventType
 from app.core.paging import Cursors, LimitedList, Page, make_page, page_of_views
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex
-from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, result_deleted
 from app.tenancy.service import Tenancy
 
 _NO_ACTOR = ""
@@ -156,7 +156,9 @@ class Summaries:
 
     async def _read(self, caller: Caller, tx: Transaction, summary_ids: Sequence[UUID]) -> list[Summary]:
         rows = await summary_store.find(tx, caller.tenant_id, summary_ids)
-        return [summary_view_for(caller, rows[one]) for one in summary_ids if one in rows]
+        if len(rows) != len(summary_ids):
+            raise result_deleted()
+        return [summary_view_for(caller, rows[summary_id]) for summary_id in summary_ids]
 
     async def by_id(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
         """Return the valid summaries with these ids, in the caller's transaction."""

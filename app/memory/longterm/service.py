@@ -24,7 +24,7 @@ from app.memory.longterm import store as memory_store
 from app.memory.longterm.schemas import Memory, MemoryStore, MemoryStored
 from app.memory.longterm.store import MemoryRow, NewMemory
 from app.settings.conversations import LimitSettings
-from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
+from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, result_deleted
 from app.tenancy.service import Tenancy
 
 _EMBEDDED_AT_ONCE = 32
@@ -265,7 +265,10 @@ def require_reach(caller: Caller, agent_id: str | None, *, named_in: Literal["bo
     return agent_id
 
 
-async def _read(_caller: Caller, _tx: Transaction, memory_ids: Sequence[UUID]) -> UUID:
+async def _read(caller: Caller, tx: Transaction, memory_ids: Sequence[UUID]) -> UUID:
+    """Return the id of the memory that a request stored. Raises NotFound if it was deleted or has expired since."""
+    if not await memory_store.find(tx, caller.tenant_id, memory_ids):
+        raise result_deleted()
     return memory_ids[0]
 
 

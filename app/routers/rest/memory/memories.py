@@ -23,11 +23,16 @@ from app.routers.http.routing.strict_route import StrictJsonRoute
 router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=StrictJsonRoute)
 
 
-@router.post("", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 429, 502, 503))
+@router.post(
+    "", status_code=201, responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503)
+)
 async def store_memory(
     body: MemoryStore, caller: AgentWriter, services: Services, idempotency_key: IdempotencyHeader, response: Response
 ) -> MemoryStored:
-    """Store a memory of the calling agent, which recall finds at once; without a vector nothing is stored."""
+    """Store a memory of the calling agent, which recall finds at once; without a vector nothing is stored.
+
+    404 for a repeated request whose memory has been deleted since.
+    """
     memory = services.memory_of(caller)
     return respond(response, await memory.store_memory(body, idempotency_key=idempotency_key))
 

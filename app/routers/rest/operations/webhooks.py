@@ -36,7 +36,7 @@ DeliveryPath: TypeAlias = Annotated[
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=200)]
 
 
-@router.post("", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
+@router.post("", status_code=201, responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
 async def create_webhook(
     body: WebhookCreate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader
 ) -> WebhookMade:
@@ -44,7 +44,7 @@ async def create_webhook(
 
     It gets the events of changes that are committed later; those of the first seconds at another replica may be
     missing. The secret is in this answer only: a repeat with the same Idempotency-Key is refused with
-    `secret_shown_once` and its `id`.
+    `secret_shown_once` and its `id`, or with 404 if it has been deleted since.
     """
     return await services.webhooks.api.create(caller, body=body, idempotency_key=idempotency_key)
 

@@ -146,3 +146,14 @@ async def test_a_conversation_is_begun_once_for_an_idempotency_key(client: Clien
         assert (refused.status_code, refused.json()["code"]) == (422, "tool_call_unknown")
     listed = (await client.get("/v1/conversations")).json()["data"]
     assert sorted(one["turn_count"] for one in listed) == [0, 1]
+
+
+async def test_of_two_deletions_of_an_item_at_once_one_succeeds(ai: openai.AsyncOpenAI) -> None:
+    for number in range(3):
+        made = await ai.conversations.create(items=[{"type": "message", "role": "user", "content": f"item {number}"}])
+        [item] = (await ai.conversations.items.list(made.id)).data
+        deletions = [ai.conversations.items.delete(str(item.id), conversation_id=made.id) for _ in range(4)]
+        results = await asyncio.gather(*deletions, return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        assert len(failures) == 3
+        assert all(isinstance(failure, openai.NotFoundError) for failure in failures)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from turnkeep_client.integrations.messages import Shown, message_of, turn_of
 from turnkeep_client.integrations.response_items import items_of_turn, turn_of_item
 
 from tests.clients.answers import answers_through
-from tests.support.api import Client
+from tests.support.api import Client, Service, open_service
+from tests.support.live import serving
+from tests.support.postgres import TestDatabase
 
 ITEMS: list[dict[str, Any]] = [
     {"role": "user", "content": "I am allergic to peanuts. 🌊"},
@@ -150,6 +153,47 @@ async def test_the_newest_turn_is_taken_back_and_a_cleared_conversation_begins_a
     await tenant.delete(f"/v1/conversations/{history.conversation_id}")  # by another program
     await asyncio.to_thread(history.append, [turn_of_item(ITEMS[0])])
     assert len(await asyncio.to_thread(history.turns)) == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_each_turn_is_popped_by_one_of_many_readers(
+    processes: int, served: tuple[Service, int], words_database: TestDatabase, tenant: Client, tmp_path: Path
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        ports = [served[1]]
+        if processes == 2:
+            second = await stack.enter_async_context(open_service(words_database, tmp_path, embedder="none"))
+            ports.append(await stack.enter_async_context(serving(second.app, second.settings)))
+        # of the same tenant, so that all read the same newest turn
+        opened = [Turnkeep(f"http://127.0.0.1:{ports[number % processes]}", tenant.key) for number in range(6)]
+        histories = [ConversationHistory(turnkeep, "shared", owner="mia") for turnkeep in opened]
+        items = [{"role": "user", "content": f"item {number}"} for number in range(9)]
+        await asyncio.to_thread(histories[0].append, [turn_of_item(item) for item in items])
+
+        def drain(history: ConversationHistory) -> list[Any]:
+            return [item for turn in iter(history.pop, None) for item in items_of_turn(turn)]
+
+        drained = await asyncio.gather(*(asyncio.to_thread(drain, history) for history in histories))
+        popped = [item["content"] for part in drained for item in part]
+        assert sorted(popped) == [item["content"] for item in items]
+        for part in drained:  # each reader gets later items first
+            assert [item["content"] for item in part] == sorted((item["content"] for item in part), reverse=True)
+        for turnkeep in opened:
+            await asyncio.to_thread(turnkeep.close)
+
+
+async def test_turns_that_another_reader_erased_are_not_returned(turnkeep: Turnkeep, tenant: Client) -> None:
+    history = ConversationHistory(turnkeep, "raced")
+    await asyncio.to_thread(history.append, [turn_of_item(item) for item in ITEMS[:4]])
+    turns = await asyncio.to_thread(history.turns)
+    path = f"/v1/conversations/{history.conversation_id}/turns"
+    seen = [turns[2:], turns[1:2], turns[:1]]  # what a reader saw before another erased the last two
+    assert (await tenant.delete(f"{path}/{turns[3]['id']}")).headers["X-Turnkeep-Erased"] == "1"
+    assert (await tenant.delete(f"{path}/{turns[3]['id']}")).headers["X-Turnkeep-Erased"] == "0"
+    assert (await tenant.delete(path, params={"ids": turns[2]["id"]})).json()["erased"] == [turns[2]["id"]]
+    taken = await asyncio.to_thread(history.take, lambda: seen.pop(0), 2)
+    assert [turn["id"] for turn in taken] == [turns[1]["id"], turns[0]["id"]]
+    assert await asyncio.to_thread(history.erase, [turn["id"] for turn in turns]) == set()
 
 
 def test_a_message_whose_text_was_changed_has_the_new_text() -> None:

@@ -145,7 +145,7 @@ class OpenAIConversations:
             turn_id, number = item_place(after)
             turn = await self._conversations.turn(caller, conversation_id, turn_id=turn_id)
             if turn.position is None:
-                raise NotFound("not_found", "There is no such item in this conversation.")
+                raise _no_item()
             position = turn.position
             found = items(turn)[number + 1 :] if order == "asc" else items(turn)[:number][::-1]
         more = True
@@ -166,20 +166,26 @@ class OpenAIConversations:
         """Erase an item: the content of its turn is removed, in all revisions of that turn."""
         turn = await self._turn(caller, conversation_id, item_id)
         _item(turn, item_id)
-        await self._governance.erase_turns(caller, conversation_id, turn_ids=[parse_id(turn.id)])
+        erasure = await self._governance.erase_turns(caller, conversation_id, turn_ids=[parse_id(turn.id)])
+        if turn.id not in erasure.erased:  # another request has erased it since it was read
+            raise _no_item()
         return await self.get(caller, conversation_id)
 
     async def _turn(self, caller: Caller, conversation_id: ConversationId, item_id: str) -> Turn:
         turn = await self._conversations.turn(caller, conversation_id, turn_id=item_place(item_id).turn_id)
         if turn.status != "committed" or turn.superseded_by is not None:
-            raise NotFound("not_found", "There is no such item in this conversation.")
+            raise _no_item()
         return turn
+
+
+def _no_item() -> NotFound:
+    return NotFound("not_found", "There is no such item in this conversation.")
 
 
 def _item(turn: Turn, item_id: str) -> JsonObject:
     number, found = item_place(item_id).number, items(turn)
     if number >= len(found):
-        raise NotFound("not_found", "There is no such item in this conversation.")
+        raise _no_item()
     return found[number]
 
 

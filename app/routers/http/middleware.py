@@ -72,6 +72,7 @@ _CORS_REQUEST_HEADERS: Final = (
 _CORS_ANSWER_HEADERS: Final = (
     REQUEST_ID_HEADER, "ETag", REPLAY_HEADER, "Retry-After", "X-Conversation-Id", STATE_HEADER, POLICY_HEADER,
     deprecations.DEPRECATION_HEADER, deprecations.SUNSET_HEADER, deprecations.LINK_HEADER,
+    "X-Turnkeep-Erased", "X-Turnkeep-Stored",
 )  # fmt: skip
 _CORS_MAX_AGE_S: Final = 600
 _STREAM_TYPES: Final = (b"text/event-stream", b"application/x-ndjson")

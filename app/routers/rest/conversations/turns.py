@@ -1,6 +1,6 @@
 """Turns over REST: append, read, revise, erase."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
@@ -25,6 +25,7 @@ from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 
+ERASED_HEADER: Final = "X-Turnkeep-Erased"
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
 
 OnlyThis = Annotated[bool, Query(description="Erase the named turns only, not their other revisions.")]
@@ -134,15 +135,17 @@ async def erase_turn(
     turn_id: TurnPath,
     caller: Writer,
     services: Services,
+    response: Response,
     *,
     only_this: OnlyThis = False,
 ) -> None:
     """Erase the content of a turn, with everything derived from it. A tombstone stays in its place.
 
-    All earlier and later revisions of the turn are erased too, unless `only_this`. A repeat changes
-    nothing.
+    All earlier and later revisions of the turn are erased too, unless `only_this`. A repeat changes nothing: the header
+    `X-Turnkeep-Erased` is the number of turns, revisions included, that this request erased.
     """
-    await services.governance.erase_turns(caller, conversation_id, turn_ids=[turn_id], only_this=only_this)
+    done = await services.governance.erase_turns(caller, conversation_id, turn_ids=[turn_id], only_this=only_this)
+    response.headers[ERASED_HEADER] = str(len(done.erased))
 
 
 @router.post(

@@ -84,18 +84,33 @@ class ConversationHistory:
             self._unconfirmed = None
 
     def pop(self) -> types.Turn | None:
-        """Erase the newest turn, and return it as it was; None if there is none."""
-        with self._lock:
-            newest = self.turns(1)
-            for turn in newest:
-                self.turnkeep.api.erase_turn(self.conversation_id, turn["id"])
-            return newest[0] if newest else None
+        """Erase the newest turn, and return it as it was; None if there is none.
 
-    def erase(self, turn_ids: Sequence[str]) -> None:
-        """Erase turns with everything derived from them."""
+        Of several readers, each turn is returned to the one that erased it; the others go on to the next turn.
+        """
+        taken = self.take(lambda: self.turns(1), 1)
+        return taken[0] if taken else None
+
+    def take(self, choose: Callable[[], Sequence[types.Turn]], count: int) -> list[types.Turn]:
+        """Erase up to `count` turns of those that `choose` returns, and return them.
+
+        `choose` is called again while other readers erase its turns first.
+        """
+        taken: list[types.Turn] = []
+        with self._lock:
+            while len(taken) < count and (turns := choose()[: count - len(taken)]):
+                erased = self.erase([turn["id"] for turn in turns])
+                taken += [turn for turn in turns if turn["id"] in erased]
+        return taken
+
+    def erase(self, turn_ids: Sequence[str]) -> set[str]:
+        """Erase turns with everything derived from them. Return the ids of those that no one had erased before."""
+        erased: set[str] = set()
         with self._lock:
             for at in range(0, len(turn_ids), _PAGE):
-                self.turnkeep.api.erase_turns(self.conversation_id, ids=list(turn_ids[at : at + _PAGE]))
+                ids = list(turn_ids[at : at + _PAGE])
+                erased.update(self.turnkeep.api.erase_turns(self.conversation_id, ids=ids)["erased"])
+        return erased
 
     def clear(self) -> None:
         """Delete the conversation with everything derived from it. The next append creates another one."""

@@ -158,8 +158,8 @@ class TurnkeepChatStore(AsyncDBChatStore):
         turns = self._history(key).turns()
         if not 0 <= idx < len(turns):
             return None
-        self._history(key).erase([turns[idx]["id"]])
-        return _message_of(turns[idx])
+        erased = self._history(key).erase([turns[idx]["id"]])
+        return _message_of(turns[idx]) if erased else None
 
     def _delete(self, key: str, status: MessageStatus | None) -> None:
         if status is None:
@@ -168,8 +168,7 @@ class TurnkeepChatStore(AsyncDBChatStore):
             self._history(key).erase([turn["id"] for turn in self._turns(key, status)])
 
     def _delete_oldest(self, key: str, count: int) -> list[ChatMessage]:
-        turns = self._turns(key, MessageStatus.ACTIVE)[:count]
-        self._history(key).erase([turn["id"] for turn in turns])
+        turns = self._history(key).take(lambda: self._turns(key, MessageStatus.ACTIVE), count)
         return [_message_of(turn) for turn in turns]
 
     def _archive_oldest(self, key: str, count: int) -> list[ChatMessage]:

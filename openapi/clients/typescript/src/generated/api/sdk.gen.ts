@@ -398,8 +398,8 @@ export class Operations extends HeyApiClient {
      *
      * Erase the content of a turn, with everything derived from it. A tombstone stays in its place.
      *
-     * All earlier and later revisions of the turn are erased too, unless `only_this`. A repeat changes
-     * nothing.
+     * All earlier and later revisions of the turn are erased too, unless `only_this`. A repeat changes nothing: the header
+     * `X-Turnkeep-Erased` is the number of turns, revisions included, that this request erased.
      */
     public eraseTurn<ThrowOnError extends boolean = true>(options: Options<EraseTurnData, ThrowOnError>): RequestResult<EraseTurnResponses, EraseTurnErrors, ThrowOnError, 'data'> {
         return (options.client ?? this.client).delete<EraseTurnResponses, EraseTurnErrors, ThrowOnError, 'data'>({
@@ -808,6 +808,8 @@ export class Operations extends HeyApiClient {
      * Store Memory
      *
      * Store a memory of the calling agent, which recall finds at once; without a vector nothing is stored.
+     *
+     * 404 for a repeated request whose memory has been deleted since.
      */
     public storeMemory<ThrowOnError extends boolean = true>(options: Options<StoreMemoryData, ThrowOnError>): RequestResult<StoreMemoryResponses, StoreMemoryErrors, ThrowOnError, 'data'> {
         return (options.client ?? this.client).post<StoreMemoryResponses, StoreMemoryErrors, ThrowOnError, 'data'>({
@@ -2026,7 +2028,7 @@ export class Operations extends HeyApiClient {
      *
      * It gets the events of changes that are committed later; those of the first seconds at another replica may be
      * missing. The secret is in this answer only: a repeat with the same Idempotency-Key is refused with
-     * `secret_shown_once` and its `id`.
+     * `secret_shown_once` and its `id`, or with 404 if it has been deleted since.
      */
     public createWebhook<ThrowOnError extends boolean = true>(options: Options<CreateWebhookData, ThrowOnError>): RequestResult<CreateWebhookResponses, CreateWebhookErrors, ThrowOnError, 'data'> {
         return (options.client ?? this.client).post<CreateWebhookResponses, CreateWebhookErrors, ThrowOnError, 'data'>({

@@ -11235,6 +11235,10 @@ export type StoreMemoryErrors = {
      */
     403: Problem;
     /**
+     * Not Found
+     */
+    404: Problem;
+    /**
      * Request Timeout
      */
     408: Problem;
@@ -16222,6 +16226,10 @@ export type CreateWebhookErrors = {
      * Forbidden
      */
     403: Problem;
+    /**
+     * Not Found
+     */
+    404: Problem;
     /**
      * Request Timeout
      */

@@ -53,7 +53,10 @@ async def list_days(
             select left(case json_typeof(t.content)
                 when 'string' then t.content #>> '{{}}'
                 when 'array' then (
-                    select string_agg(coalesce(p ->> 'text', p ->> 'transcript'), ' ')
+                    select string_agg(coalesce(
+                        p ->> 'text', p ->> 'transcript', p -> 'input_audio' ->> 'transcript',
+                        p -> 'audio' ->> 'transcript'
+                    ), ' ')
                     from json_array_elements(t.content) p
                 )
             end, $4)

@@ -20,9 +20,12 @@ MESSAGE_TEXT: Final = r"""
     select ltrim(case json_typeof(t.content)
         when 'string' then t.content #>> '{}'
         when 'array' then (
-            select string_agg(coalesce(part ->> 'text', part ->> 'transcript'), ' ')
+            select string_agg(said.text #>> '{}', ' ')
             from json_array_elements(t.content) part
-            where json_typeof(coalesce(part -> 'text', part -> 'transcript')) = 'string'
+            cross join lateral (select coalesce(
+                part -> 'text', part -> 'transcript', part -> 'input_audio' -> 'transcript', part -> 'audio' -> 'transcript'
+            ) as text) said
+            where json_typeof(said.text) = 'string'
         )
     end, E' \n\r\t') as text
 """

@@ -46,16 +46,33 @@ async def shown(client: Client, named: str, *messages: Any, budget: int = 100_00
     return context
 
 
-@pytest.mark.parametrize("source", [Format.OPENAI, Format.WORKERS_AI, Format.OPENAI_RESPONSES, Format.ANTHROPIC])
+ADDED = {"id", "position", "kind", "actor", "occurred_at"}
+"""Members that the canonical format adds to each message."""
+
+
+def plain(messages: list[Any], source: Format = Format.CANONICAL) -> list[str]:
+    added = ADDED if source is Format.CANONICAL else set[str]()
+    return dumps([{name: value for name, value in message.items() if name not in added} for message in messages])
+
+
+@pytest.mark.parametrize("source", list(Format))
 async def test_random_histories_come_back_and_can_be_appended_again(client: Client, source: Format) -> None:
     for seed in range(SLICE):
         given = history(source, Random(seed))  # noqa: S311
         context = await shown(client, source, *given.messages)
-        assert dumps(context["messages"]) == dumps(given.shown), seed
+        assert plain(context["messages"], source) == dumps(given.shown), seed
         assert context["system"] == given.system
         again = await shown(client, source, *context["messages"])
-        assert dumps(again["messages"]) == dumps(context["messages"]), seed
+        assert plain(again["messages"], source) == plain(context["messages"], source), seed
         assert again["usage"] == context["usage"]
+
+
+@pytest.mark.parametrize("source", [Format.OPENAI, Format.OPENAI_RESPONSES, Format.ANTHROPIC])
+async def test_a_canonical_context_of_any_messages_can_be_appended_again(client: Client, source: Format) -> None:
+    for seed in range(SLICE):
+        context = await shown(client, source, *history(source, Random(seed)).messages, format="canonical")  # noqa: S311
+        again = await shown(client, "canonical", *context["messages"])
+        assert plain(again["messages"]) == plain(context["messages"]), seed
 
 
 @pytest.mark.parametrize(
@@ -193,16 +210,31 @@ async def test_a_system_text_is_sent_once_and_never_by_the_user_of_anthropic(cli
     assert context["usage"]["used"] <= 4000
 
 
+QUESTION, ANSWER = "Is table nine free?", "Yes, from eight."
+WAV = {"data": "UklGRg==", "format": "wav"}
+
+
+def message(role: str, part: Any) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [part]}
+
+
 SPOKEN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("openai_responses",
-     {"type": "message", "role": "user", "content": [{"type": "input_audio", "transcript": "Is table nine free?"}]},
-     {"type": "message", "role": "assistant", "content": [{"type": "output_audio", "transcript": "Yes, from eight."}]}),
-    ("openai", {"role": "user", "content": [
-        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav", "transcript": "Is table nine free?"}}]},
-     {"role": "assistant", "content": None, "audio": {"id": "audio_1", "transcript": "Yes, from eight."}}),
-    ("openai", {"role": "user", "content": [{"type": "audio_transcription", "text": "Is table nine free?"}]},
-     {"role": "assistant", "content": "", "audio": {"id": "audio_1", "data": "UklGRg==", "transcript": "Yes, from eight."}}),
-]  # fmt: skip
+    (
+        "openai_responses",
+        message("user", {"type": "input_audio", "transcript": QUESTION}),
+        message("assistant", {"type": "output_audio", "transcript": ANSWER}),
+    ),
+    (
+        "openai",
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {**WAV, "transcript": QUESTION}}]},
+        {"role": "assistant", "content": None, "audio": {"id": "audio_1", "transcript": ANSWER}},
+    ),
+    (
+        "openai",
+        {"role": "user", "content": [{"type": "audio_transcription", "text": QUESTION}]},
+        {"role": "assistant", "content": "", "audio": {"id": "audio_1", "data": "UklGRg==", "transcript": ANSWER}},
+    ),
+]
 
 
 @pytest.mark.parametrize(("named", "asked", "answer"), SPOKEN)
@@ -214,15 +246,15 @@ async def test_a_transcript_is_the_text_of_its_audio(
     for target in ("openai_responses", "anthropic", "workers_ai"):
         context = await client.context(conversation, 4000, format=target)
         said = json.dumps(context["messages"])
-        assert "Is table nine free?" in said
-        assert "Yes, from eight." in said
+        assert QUESTION in said
+        assert ANSWER in said
         assert "audio" not in said
         assert context["gap"] is None
-    assert "Yes, from eight." in json.dumps((await client.context(conversation, 4000, format="openai"))["messages"])
+    assert ANSWER in json.dumps((await client.context(conversation, 4000, format="openai"))["messages"])
     hits = await client.recall(conversation, "table nine", mode="text")
-    assert [hit["text"] for hit in hits] == ["Is table nine free?"]
+    assert [hit["text"] for hit in hits] == [QUESTION]
     view = (await client.get(f"/v1/conversations/{conversation}")).json()
-    assert view["title"] == "Is table nine free?"
+    assert view["title"] == QUESTION
     listed = (await client.get("/v1/conversations")).json()["data"]
     [preview] = [one["last_message"]["text"] for one in listed if one["id"] == conversation]
-    assert preview == "Yes, from eight."
+    assert preview == ANSWER

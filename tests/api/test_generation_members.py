@@ -22,9 +22,9 @@ async def fake() -> AsyncIterator[FakeChat]:
 async def tenant(service: Service, fake: FakeChat, tmp_path_factory: Any) -> AsyncIterator[Client]:
     fake.replies, fake.reply = [], says("Hello.")
     fake.chats.clear()
-    async with open_modelled(service, fake, tmp_path_factory.mktemp("members")) as modelled:
-        async with await modelled.new_tenant() as opened:
-            yield opened
+    folder = tmp_path_factory.mktemp("members")
+    async with open_modelled(service, fake, folder) as modelled, await modelled.new_tenant() as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

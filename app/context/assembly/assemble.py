@@ -408,8 +408,10 @@ class _Assembly:
         recalled = {turn_id for line in plan.lines["recalled"] for turn_id in line.ids}
         misses = 0
         for unit in reversed(plan.skipped):
-            if any(block.answered for block in unit.blocks) or any(turn.id in recalled for turn in unit.turns):
-                continue  # a call is never written without its arguments
+            if any(block.answered or block.turn.role is Role.SYSTEM for block in unit.blocks):
+                continue  # a call is never written without its arguments, and the user does not speak for the system
+            if any(turn.id in recalled for turn in unit.turns):
+                continue
             if self._costs.least(unit) <= left:
                 line = self._earlier_turns_line(unit)
                 tokens = self._line_tokens(plan, EARLIER, line)
@@ -446,10 +448,14 @@ class _Assembly:
         wanted = self._request.semantic_recall
         most = len(self._parts.recalled) if wanted is None else wanted.k
         lines: dict[str, Line] = {}
+        system_texts = {text_of(turn).strip() for unit in plan.units for turn in unit.turns if turn.role is Role.SYSTEM}
+        system_texts.add((self._parts.system or "").strip())
         for part in self._ranked:
             turn = part.turn
             if turn.id in plan.shown:
                 self._reasons.explain("recalled", turn.id, "it is among the recent turns")
+            elif turn.role is Role.SYSTEM and text_of(turn).strip() in system_texts:
+                self._reasons.explain("recalled", turn.id, "the system text has it")
             elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
                 self._reasons.explain("recalled", turn.id, "it has no text to show")
             elif len(lines) >= most:

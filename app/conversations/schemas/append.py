@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
 from app.formats import service as formats
 from app.formats.parse.validation import field_error
-from app.formats.schemas import Format, JsonObject
+from app.formats.schemas import GIVEN, Format, JsonObject
 
 _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
 _ITEMS: Final = frozenset(
@@ -22,6 +22,8 @@ _ITEMS: Final = frozenset(
 )
 # no provider has these members, so they belong to the turn in every format
 _BESIDE_MESSAGES: Final = ("actor", "metadata", "occurred_at")
+_OF_CONTEXTS: Final = frozenset({"position", "is_error", GIVEN})
+"""Members of messages of canonical contexts that turns do not have."""
 _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
     "content",
     "tool_calls",
@@ -68,7 +70,10 @@ class TurnsToAppend(BaseModel):
         turns, named = cast("list[object]", given.get("turns")), given.get("format")
         if not isinstance(cast("object", turns), list) or len(turns) > MAX_TURNS:
             return given
-        if named is None or named == Format.CANONICAL:
+        if named == Format.CANONICAL:
+            shown = [_without_place(turn, f"/turns/{index}") for index, turn in enumerate(turns)]
+            read = _detected(shown) or shown
+        elif named is None:
             read = _detected(turns)
         elif named in list(Format):
             read = [one for index, turn in enumerate(turns) for one in _parsed(Format(named), turn, f"/turns/{index}")]
@@ -82,6 +87,15 @@ class Append(Strict, TurnsToAppend):
 
     expected_seq: NonNegative | None = None
     index: IndexTimeIn = IndexTime.NOW
+
+
+def _without_place(turn: object, at: str) -> object:
+    """Return a message of a canonical context as a new turn: without its position, and the id of the turn shown."""
+    members = cast("JsonObject", turn) if isinstance(turn, dict) else {}
+    if _OF_CONTEXTS.isdisjoint(members):
+        return cast("object", turn)
+    [parsed] = formats.parse_single_message(Format.CANONICAL, members, at)
+    return {name: value for name, value in parsed.members().items() if name != "id" or "position" not in members}
 
 
 def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:

@@ -23,7 +23,8 @@ MESSAGE_TEXT: Final = r"""
             select string_agg(said.text #>> '{}', ' ')
             from json_array_elements(t.content) part
             cross join lateral (select coalesce(
-                part -> 'text', part -> 'transcript', part -> 'input_audio' -> 'transcript', part -> 'audio' -> 'transcript'
+                part -> 'text', part -> 'transcript', part -> 'input_audio' -> 'transcript',
+                part -> 'audio' -> 'transcript'
             ) as text) said
             where json_typeof(said.text) = 'string'
         )

@@ -13,6 +13,7 @@ from tests.api.test_doctor import faults, ops
 from tests.api.test_exports import export, records
 from tests.api.test_imports import file_of, imported, started
 from tests.support.api import Client, Service, problem
+from tests.support.live import serving, socket_on
 
 __all__ = ["ops"]
 
@@ -117,6 +118,22 @@ async def test_an_open_turn_with_the_id_of_a_memory_is_committed(service: Servic
     assert (await client.post(f"{path}/{id_}/commit", json={})).is_success
     await service.run_jobs()
     assert await found(client, ["turn", "memory"]) == {("turn", id_), ("memory", id_)}
+
+
+async def test_a_turn_with_the_id_of_a_fact_is_written_through_a_websocket(service: Service, client: Client) -> None:
+    id_, other_id = format_id(new_uuid()), format_id(new_uuid())
+    await store_fact(service, client, id_)
+    await client.append(await client.conversation(), {"role": "user", "content": "elsewhere", "id": other_id})
+    conversation = await client.conversation(external_id="birds")
+    settings = service.container.settings
+    async with serving(service.app, settings) as port, socket_on(port, conversation, client.key) as writer:
+        taken = await writer.ask("open", turn={"role": "assistant", "actor": "bot", "id": other_id}, writer="w")
+        assert (taken["type"], taken["code"], taken["retryable"]) == ("error", "turn_id_conflict", False)
+        assert await writer.open_turn(id=id_) == id_
+        await writer.ask("chunk", turn_id=id_, offset=0, delta="We saw a pelican.")
+        assert (await writer.ask("commit", turn_id=id_, length=17))["turn"]["content"] == "We saw a pelican."
+    await service.run_jobs()
+    assert await found(client, ["turn", "fact"]) == {("turn", id_), ("fact", id_)}
 
 
 @pytest.mark.parametrize("dry", [True, False])
@@ -270,3 +287,32 @@ async def test_a_tenant_with_as_many_imports_as_it_may_have_can_erase(
     problem(await client.post("/v1/erasures", json={"owner": "eve"}), 429, "too_many_operations")
     await service.run_jobs()
     assert (await client.post("/v1/erasures", json={"owner": "eve"})).status_code == 202
+
+
+async def test_a_fact_that_breaks_a_rule_is_refused_with_its_line_and_the_others_of_its_subject_are_stored(
+    service: Service, client: Client
+) -> None:
+    record = await fact_record(await service.new_tenant(), format_id(new_uuid()))
+    facts = [
+        record | {"object": "ostriches"},
+        {name: value for name, value in record.items() if name != "valid_from"} | {"id": format_id(new_uuid())},
+        record | {"object": "emus"},
+        record | {"id": format_id(new_uuid()), "object": "rheas"},
+    ]
+    result = await imported(service, client, file_of(facts))
+    refused = [(one["line"], [error["pointer"] for error in one["errors"]]) for one in result["problems"]]
+    assert refused == [(3, ["/valid_from"]), (4, ["/id"])]
+    assert (result["records"]["fact"], result["skipped_records"]) == (2, 2)
+
+
+async def test_a_context_shows_a_turn_a_fact_and_a_memory_with_one_id(service: Service, client: Client) -> None:
+    id_ = format_id(new_uuid())
+    for kind in ("memory", "fact", "turn"):
+        await STORE[kind](service, client, id_)
+    await service.run_jobs()
+    conversation = await client.conversation(external_id="birds")
+    context = await client.context(
+        conversation, 2_000, query="Which flamingo stands on one leg?", include_memories=True
+    )
+    assert context["included"]["turn_ids"] == [id_]
+    assert id_ in context["included"]["memory_ids"]

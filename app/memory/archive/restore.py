@@ -54,9 +54,14 @@ class MemoryRestorer:
         self._quotas = tenancy.quotas
 
     async def restore_facts(self, caller: Caller, tx: Transaction, records: FactRecords) -> RestoredMemory:
-        """Store the facts of one key, with its decisions. Raises RecordRefusedError."""
-        facts = [(line, one) for line, one in records if isinstance(one, FactRecord)]
-        decisions = [(line, one) for line, one in records if isinstance(one, FactDecisionRecord)]
+        """Store the facts of one key, with its decisions. A wrong record does not affect the others.
+
+        Raises RecordRefusedError if there are too many.
+        """
+        refused = _wrong_records(records)
+        wrong_lines = {one.line for one in refused}
+        facts = [(line, one) for line, one in records if isinstance(one, FactRecord) and line not in wrong_lines]
+        decisions = [one for line, one in records if isinstance(one, FactDecisionRecord) and line not in wrong_lines]
         if len(facts) > MAX_FACTS_OF_A_KEY:
             raise RecordRefusedError(facts[0][0], [FieldError("", f"A key has at most {MAX_FACTS_OF_A_KEY} facts.")])
         key = key_of(records[0][1])
@@ -67,20 +72,22 @@ class MemoryRestorer:
         restored, origins, is_whole = _timeline_facts(recorded, sources)
         taken = await store.find_facts(tx, caller.tenant_id, [fact.id for fact in restored])
         others = {fact_id for fact_id, stored_key in taken.items() if not _is_same(stored_key, key)}
-        refused = [_id_taken(line, "fact") for line, one in recorded if one.id in others]
+        refused += [_id_taken(line, "fact") for line, one in recorded if one.id in others]
         left = [fact for fact in restored if fact.id not in taken]
+        is_whole = is_whole and len(facts) == sum(isinstance(one, FactRecord) for _, one in records)
         if not timeline.facts and not taken and is_whole and not said and restored:
             timeline.restore(restored, origins)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
             stored = await self._restore_decisions(tx, caller.tenant_id, decisions)
-            return RestoredMemory(facts=len(restored), decisions=stored, left_out=len(decisions) - stored)
+            left_out = len(records) - len(restored) - stored
+            return RestoredMemory(facts=len(restored), decisions=stored, left_out=left_out, refused=refused)
         if left and len(timeline.facts) + len(left) <= MAX_FACTS_OF_A_KEY:
             timeline.take(Released(left, origins))
         for one in said:
             timeline.merge(_statement(one), {None: Origin(None, one.project)})
         await self._writer.write(caller, tx, timelines=[timeline], prepared={})
         added = len(left) + len(said)
-        return RestoredMemory(facts=added, left_out=len(facts) - added + len(decisions), refused=refused)
+        return RestoredMemory(facts=added, left_out=len(records) - added, refused=refused)
 
     async def _sources(self, tx: Transaction, tenant_id: TenantId, facts: Sequence[FactRecord]) -> "_Sources":
         evidence = [one for fact in facts for one in fact.evidence]
@@ -89,16 +96,13 @@ class MemoryRestorer:
         return _Sources(turns, await store.filter_conversations(tx, tenant_id, sorted(conversations)))
 
     async def _restore_decisions(
-        self, tx: Transaction, tenant_id: TenantId, decisions: Sequence[tuple[int, FactDecisionRecord]]
+        self, tx: Transaction, tenant_id: TenantId, decisions: Sequence[FactDecisionRecord]
     ) -> int:
         stored = 0
-        for line, one in decisions:
-            form = json.dumps(one.decision, ensure_ascii=False, separators=(",", ":"))
-            if not is_decision(form):
-                raise RecordRefusedError(line, [FieldError("/decision", "not the form of a decision")])
+        for one in decisions:
             sources = [(source.turn_id, source.conversation_id) for source in one.sources]
             stored += await store.insert_decision(
-                tx, tenant_id, one.id, key=key_of(one), fact_ids=one.fact_ids, decision=form, sources=sources
+                tx, tenant_id, one.id, key=key_of(one), fact_ids=one.fact_ids, decision=_form_of(one), sources=sources
             )
         return stored
 
@@ -166,7 +170,7 @@ def _timeline_facts(
     facts: list[TimelineFact] = []
     origins: dict[Evidence, Origin] = {}
     is_whole = True
-    for line, record in records:
+    for _, record in records:
         is_whole &= not record.is_partial
         evidence: list[Evidence] = []
         for said in record.evidence:
@@ -178,9 +182,7 @@ def _timeline_facts(
             origins[one] = Origin(said.conversation_id, said.project, said.actor, hashed, said.rev)
             evidence.append(one)
         if evidence:
-            facts.append(_fact(line, record, tuple(evidence)))
-    if len({fact.id for fact in facts}) < len(facts):
-        raise RecordRefusedError(records[0][0], [FieldError("/id", "this id appears twice")])
+            facts.append(_fact(record, tuple(evidence)))
     return facts, origins, is_whole
 
 
@@ -199,10 +201,34 @@ def _evidence(said: EvidenceRecord) -> Evidence:
     )
 
 
-def _fact(line: int, record: FactRecord, evidence: tuple[Evidence, ...]) -> TimelineFact:
+def _wrong_records(records: FactRecords) -> list[RecordRefusedError]:
+    """Return the records of one key that break a rule, each with its line."""
+    wrong: list[RecordRefusedError] = []
+    fact_ids: set[UUID] = set()
+    for line, record in records:
+        if isinstance(record, FactDecisionRecord):
+            fields = [] if is_decision(_form_of(record)) else [FieldError("/decision", "not the form of a decision")]
+        elif not record.evidence:
+            continue
+        else:
+            times = {"valid_from": record.valid_from, "recorded_at": record.recorded_at}
+            fields = [FieldError(f"/{name}", "This is required.") for name, time in times.items() if time is None]
+            if record.id is not None and record.id in fact_ids:
+                fields.append(FieldError("/id", "this id appears twice"))
+            elif record.id is not None:
+                fact_ids.add(record.id)
+        if fields:
+            wrong.append(RecordRefusedError(line, fields))
+    return wrong
+
+
+def _form_of(record: FactDecisionRecord) -> str:
+    return json.dumps(record.decision, ensure_ascii=False, separators=(",", ":"))
+
+
+def _fact(record: FactRecord, evidence: tuple[Evidence, ...]) -> TimelineFact:
     if record.valid_from is None or record.recorded_at is None:
-        wrong = [FieldError(f"/{name}", "This is required.") for name in ("valid_from", "recorded_at")]
-        raise RecordRefusedError(line, wrong)
+        raise RuntimeError("a fact without its times was not refused")
     return TimelineFact(
         id=record.id or new_uuid(),
         subject=record.subject,

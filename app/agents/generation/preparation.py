@@ -16,9 +16,10 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
-from app.agents.generation.align import Alignment, align, stored_messages
+from app.agents.generation.align import Alignment, StoredMessage, align, stored_messages
 from app.agents.generation.messages import RequestMessages, read_chat
-from app.agents.generation.schemas import ConversationName, GenerationRequest
+from app.agents.generation.partial import is_incomplete
+from app.agents.generation.schemas import ConversationName, GenerationRequest, OnDisconnect
 from app.context.schemas import Context, Gap
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import ConversationCreate, ForkRequest, Turn, TurnInput
@@ -45,23 +46,29 @@ RunShielded: TypeAlias = Callable[[Coroutine[object, object, None]], Awaitable[o
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """The request to the endpoint, the gap of its context, and the exchange for the answer; None stores nothing."""
+    """The request to the endpoint, the gap of its context, and the exchange for the answer; None stores nothing.
+
+    `on_disconnect`: what happens to the exchange if the client disconnects.
+    """
 
     conversation_id: ConversationId | None
     body: JsonObject
     gap: Gap | None
     exchange: Exchange | None
+    on_disconnect: OnDisconnect = "abort"
 
 
 @dataclass(slots=True)
 class _Target:
     """The conversation of a request. `is_private`: this request created it, and no caller knows it yet.
 
+    `is_repeated`: an earlier request with the same idempotency key created it, and its messages may have been kept.
     `last_seq`: the last turn that this request has stored or copied there.
     """
 
     conversation_id: ConversationId
     is_private: bool = False
+    is_repeated: bool = False
     owns_conversation: bool = False
     follows: int | None = None
     last_seq: int = 0
@@ -112,7 +119,8 @@ class Preparer:
             create = create.model_copy(update={"id": key.derive_id(caller)})
         created = await self._conversations.create(caller, body=create, owner_pointer=name.owner_pointer)
         conversation_id = ConversationId(parse_id(created.value.id))
-        target = _Target(conversation_id, is_private=is_private, owns_conversation=is_private)
+        is_repeated = is_private and not created.is_new and request.on_disconnect == "keep"
+        target = _Target(conversation_id, is_private=is_private, is_repeated=is_repeated, owns_conversation=is_private)
         if key is None and is_private:
             cleanup.push_async_exit(partial(self._delete_private, caller, target))
         return target
@@ -195,7 +203,9 @@ class Preparer:
             idempotency_key=request.idempotency_key,
             response=_response(request, target, earlier),
         )
-        return PreparedRequest(target.conversation_id, _with_messages(body, context), context.gap, exchange)
+        return PreparedRequest(
+            target.conversation_id, _with_messages(body, context), context.gap, exchange, request.on_disconnect
+        )
 
     async def _unstored(
         self, caller: Caller, request: GenerationRequest, body: JsonObject, messages: RequestMessages
@@ -266,15 +276,16 @@ class Preparer:
     async def _align(
         self, caller: Caller, target: _Target, messages: RequestMessages, request: GenerationRequest
     ) -> tuple[Alignment, list[Turn]]:
-        if target.is_private or (request.given is not None and request.given.is_all_new):
+        if (target.is_private and not target.is_repeated) or (request.given is not None and request.given.is_all_new):
             return Alignment(0), []
         sent = [message for _, message in messages.compared]
         query = HistoryQuery(limit=min(len(sent) + _EXTRA_TURNS, _MAX_ALIGNED_TURNS))
         page = await self._conversations.history(caller, target.conversation_id, query=query)
         turns = [turn for turn in page.data if turn.kind is not Kind.COMPACTION]
         stored = stored_messages(turns, [turn.erased_at is not None for turn in turns], by_item=messages.by_item)
-        found = partial(align, sent, stored, is_retry=request.is_retry, has_earlier=page.has_more)
-        return (await asyncio.to_thread(found) if len(sent) > _THREAD_MESSAGES else found()), turns
+        is_retry = request.is_retry or target.is_repeated
+        work = partial(_aligned, sent, stored, turns, is_retry=is_retry, has_earlier=page.has_more)
+        return (await asyncio.to_thread(work) if len(sent) > _THREAD_MESSAGES else work()), turns
 
     def _budget(self, request: GenerationRequest, body: JsonObject) -> int:
         """Return the requested budget, else the model's context window minus the longest answer and the tools."""
@@ -285,6 +296,21 @@ class Preparer:
         shown = [body[name] for name in ("tools", "functions", "response_format") if body.get(name)]
         described = estimated_tokens(json.dumps(shown, ensure_ascii=False)) if shown else 0
         return max(1, self._settings.chat.llm_context_tokens - answer - described)
+
+
+def _aligned(
+    sent: Sequence[JsonObject], stored: Sequence[StoredMessage], turns: Sequence[Turn], *, is_retry: bool,
+    has_earlier: bool,
+) -> Alignment:  # fmt: skip
+    """Find the new messages. If the last answer is incomplete, and its question is sent again, it is answered again."""
+    alignment = align(sent, stored, is_retry=is_retry, has_earlier=has_earlier)
+    newest = len(turns) - 1
+    if alignment != Alignment(0) or not turns or not is_incomplete(turns[newest]):
+        return alignment
+    before = [message for message in stored if message.turn != newest]
+    if before and align(sent, before, is_retry=False, has_earlier=has_earlier) == Alignment(len(sent)):
+        return Alignment(len(sent), regenerate_from=newest)
+    return alignment
 
 
 def _given_messages(request: GenerationRequest) -> RequestMessages:

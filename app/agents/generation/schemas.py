@@ -1,7 +1,7 @@
 """Requests to a chat model through Turnkeep, and their results."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue, StrictBool, StrictInt
 
@@ -27,6 +27,13 @@ from app.core.validation.ids import ConversationNameIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 from app.tenancy.schemas import IdempotencyKey
+
+OnDisconnect: TypeAlias = Literal["abort", "keep"]
+"""What happens to the new messages and the answer if the client disconnects before the end of the answer."""
+ON_DISCONNECT: Final = (
+    "If the client disconnects before the end of the answer: `abort` stores nothing; `keep` stores the new messages and"
+    " the answer so far, with `incomplete: true` in its metadata. Default: `abort`."
+)
 
 TokenBudget = Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)]
 
@@ -78,6 +85,7 @@ class Generate(Strict):
     model: Name | None = None
     parameters: ParsedObject = Field(default_factory=dict[str, JsonValue])
     stream: StrictBool = False
+    on_disconnect: OnDisconnect = Field("abort", description=ON_DISCONNECT)
 
 
 class GeneratedUsage(BaseModel):
@@ -151,6 +159,7 @@ class GenerationRequest:
     idempotency_key: IdempotencyKey | None = None
     given: GivenMessages | None = None
     """The messages, if they are not those of `body`."""
+    on_disconnect: OnDisconnect = "abort"
 
     @property
     def is_passed_on(self) -> bool:

@@ -2,7 +2,8 @@
 
 `preparation` finds the new messages and opens the exchange; this module calls the model, relays its answer, and handles
 incomplete answers. Invariants: the model is never called inside a transaction. New messages and answer get their seq
-together when the answer is complete, or all are aborted. A committed answer was streamed completely. Without a
+together when the answer is complete, or all are aborted. A committed answer was streamed completely, unless the request
+says that an answer whose client disconnects is kept. Without a
 conversation nothing is stored, and request and answer pass unchanged.
 """
 
@@ -29,6 +30,7 @@ from app.agents.generation.answer import (
     read_piece,
 )
 from app.agents.generation.call_deltas import Delta
+from app.agents.generation.partial import partial_turn
 from app.agents.generation.preparation import PreparedRequest, Preparer
 from app.agents.generation.renewal import renewed
 from app.agents.generation.schemas import GenerationRequest, GenerationResult
@@ -136,7 +138,7 @@ class Generation:
                     completion = await upstream.post(caller.tenant_id, _COMPLETIONS, prepared.body)
                 turns = await self._commit_whole(caller, prepared, PartialAnswer.of(completion))
             except BaseException as error:
-                await self._abort(caller, prepared.exchange, error)
+                await self._end_early(caller, prepared, error)
                 raise
             return GenerationResult(completion, prepared.conversation_id, turns, prepared.gap)
 
@@ -144,7 +146,10 @@ class Generation:
     async def streaming(
         self, caller: Caller, request: GenerationRequest
     ) -> AsyncGenerator["AnswerStream | StoredAnswer"]:
-        """Answer in events. An answer that is incomplete at the end of the block is aborted. Raises as `complete`."""
+        """Answer in events. An answer that is incomplete at the end of the block is aborted or kept (`on_disconnect`).
+
+        Raises as `complete`.
+        """
         _require_scopes(caller, request)
         before = await self._find_replay(caller, request)
         if before is not None:
@@ -152,7 +157,7 @@ class Generation:
             return
         upstream = configured(self._upstream)
         body = {"model": upstream.model, **request.body}
-        prepared = None
+        prepared, stream = None, None
         async with AsyncExitStack() as cleanup:
             if not request.is_passed_on:
                 prepared = await self._preparer.prepare(caller, request, body, cleanup)
@@ -167,10 +172,10 @@ class Generation:
                     yield stream
             except BaseException as error:
                 if prepared is not None:
-                    await self._abort(caller, prepared.exchange, error)
+                    await self._end_early(caller, prepared, error, stream)
                 raise
             if prepared is not None and not stream.is_committed:
-                await self._abort(caller, prepared.exchange, None)
+                await self._end_early(caller, prepared, None, stream)
 
     # before the answer
 
@@ -238,11 +243,18 @@ class Generation:
             },
         )
 
-    async def _abort(self, caller: Caller, exchange: Exchange | None, error: BaseException | None) -> None:
-        reason = (
-            error.code if isinstance(error, AppError) else "client_gone" if _is_disconnect(error) else "internal_error"
-        )
-        await self.abort(caller, exchange, reason=reason)
+    async def _end_early(
+        self, caller: Caller, prepared: PreparedRequest, error: BaseException | None,
+        stream: "AnswerStream | None" = None,
+    ) -> None:  # fmt: skip
+        """Abort the exchange of an answer that is not complete; or keep it, if its client disconnected and wants so."""
+        is_disconnect = _is_disconnect(error) and (stream is None or not stream.has_failed)
+        if is_disconnect and prepared.exchange is not None and prepared.on_disconnect == "keep":
+            answer = None if stream is None else partial_turn(stream.answer, prepared.body)
+            with suppress(asyncio.CancelledError, AppError):
+                await self._run_shielded(self._exchanges.keep(caller, prepared.exchange, answer=answer))
+        reason = error.code if isinstance(error, AppError) else "client_gone" if is_disconnect else "internal_error"
+        await self.abort(caller, prepared.exchange, reason=reason)
 
     async def abort(self, caller: Caller, exchange: Exchange | None, *, reason: str) -> None:
         """Abort an exchange with the text so far; None if nothing is stored. Does nothing if it has ended."""
@@ -316,6 +328,7 @@ class AnswerStream:
         self.answer = PartialAnswer()
         self.turns: list[Turn] = []
         self.is_committed = False
+        self.has_failed = False
         self.conversation_id = None if prepared is None else prepared.conversation_id
         self.gap = None if prepared is None else prepared.gap
         self._exchange = None if prepared is None else prepared.exchange
@@ -359,11 +372,12 @@ class AnswerStream:
 
     async def fail(self, error: AppError) -> None:
         """Abort the answer, which its reader cannot use."""
+        self.has_failed = True
         await self._generation.abort(self._caller, self._exchange, reason=error.code)
 
     async def cancel(self) -> None:
         """Stop reading the model's answer, and abort it."""
-        self._is_cancelled = True
+        self._is_cancelled = self.has_failed = True
         if self._reading is not None:
             self._reading.reschedule(asyncio.get_running_loop().time())
         await self._generation.abort(self._caller, self._exchange, reason=CANCELLED)

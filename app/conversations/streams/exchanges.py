@@ -159,29 +159,43 @@ class Exchanges:
         Raises as `append` does, and Conflict `already_superseded`, `stream_fenced`, `turn_aborted`,
         `conversation_advanced`: nothing is stored then.
         """
-        now = datetime.now(UTC)
         replaced = exchange.replaced
         said = make_draft(
             answer.model_copy(update={"id": exchange.answer_id}),
             limits=self._limits,
-            now=now,
+            now=datetime.now(UTC),
             supersedes=None if replaced is None else replaced.turn_id,
             root="/answer",
         )
-        drafts = [replace(draft, created_at=exchange.created_at) for draft in (*exchange.messages, said)]
+        return [turn_view(row) for row in await self._commit(caller, exchange, [*exchange.messages, said])]
+
+    async def _commit(self, caller: Caller, exchange: Exchange, turns: Sequence[Draft]) -> list[TurnRow]:
+        """Store the first turns of an exchange, in the order of their opening."""
+        buffers = exchange.buffers[: len(turns)]
+        drafts = [replace(draft, created_at=exchange.created_at) for draft in turns]
         async with AsyncExitStack() as stack:
             # taken first: from here on the exchange cannot be aborted
-            for buffer in exchange.buffers:
+            for buffer in buffers:
                 await stack.enter_async_context(buffer.end_lock)
             items = await self._appender.prepare_turns(caller, drafts)
-            for buffer in exchange.buffers:
+            for buffer in buffers:
                 await buffer.wait_for_write()
             rows = await self._finalizer.commit_all(
-                caller, exchange.buffers, items=items, replaced=replaced, idempotency_key=exchange.idempotency_key
+                caller, buffers, items=items, replaced=exchange.replaced, idempotency_key=exchange.idempotency_key
             )
-            for buffer in exchange.buffers:
+            for buffer in buffers:
                 self._flusher.drop(buffer, None)
-        return [turn_view(row) for row in rows]
+        return rows
+
+    async def keep(self, caller: Caller, exchange: Exchange, *, answer: TurnInput | None) -> None:
+        """Store the messages and the answer so far; with None the messages alone. `abort` ends the turns that remain.
+
+        The idempotency key gets no result: a repeated request is answered again. Raises as `commit`.
+        """
+        if answer is not None:
+            await self.commit(caller, replace(exchange, idempotency_key=None), answer=answer)
+        elif exchange.messages:
+            await self._commit(caller, replace(exchange, idempotency_key=None), exchange.messages)
 
     async def abort(self, caller: Caller, exchange: Exchange, *, reason: str) -> None:
         """Abort all turns, with the answer's text so far.

@@ -11,7 +11,14 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 from starlette.requests import ClientDisconnect
 
 from app.agents.generation.openai_items import CONVERSATION_PREFIX
-from app.agents.generation.schemas import ContextOptions, ConversationName, GenerationRequest, TokenBudget
+from app.agents.generation.schemas import (
+    ON_DISCONNECT,
+    ContextOptions,
+    ConversationName,
+    GenerationRequest,
+    OnDisconnect,
+    TokenBudget,
+)
 from app.agents.generation.service import AnswerEvent
 from app.conversations.schemas.conversations import Name
 from app.core.errors import AppError, FieldError, InvalidFields
@@ -28,7 +35,7 @@ CONVERSATION_HEADER: Final = "X-Conversation-Id"
 _MAX_NAME: Final = 512
 _MODEL: Final = r"^[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*(/[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*)*$"
 """No part of a model's name starts with a dot: `..` would reach other paths of the endpoint, with our key."""
-_OURS: Final = ("conversation_id", "token_budget", "context")
+_OURS: Final = ("conversation_id", "token_budget", "context", "on_disconnect")
 _FAILURES: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503)
 
 _DATA: Final = {
@@ -58,6 +65,7 @@ _READ_MEMBERS: Final[JsonObject] = {
             " too."
         )
     },
+    "on_disconnect": {"enum": ["abort", "keep"], "description": f"{ON_DISCONNECT} Only with a conversation."},
 }
 ChatBody: TypeAlias = Annotated[
     dict[str, JsonValue],
@@ -191,7 +199,9 @@ def _generation_request(
     in_metadata = metadata.get("conversation_id") if isinstance(metadata, dict) else None
     given = next((one for one in (body.get("conversation_id"), header, in_metadata) if one is not None), None)
     if given is None:
-        return GenerationRequest(body, None, ContextOptions())
+        return GenerationRequest(
+            {name: value for name, value in body.items() if name != "on_disconnect"}, None, ContextOptions()
+        )
     if not isinstance(given, str) or not 0 < len(given) <= _MAX_NAME:
         problem = FieldError("/conversation_id", f"an id, or a text of 1 to {_MAX_NAME} characters")
         raise InvalidFields([problem])
@@ -208,6 +218,7 @@ def _generation_request(
         context=_read(TypeAdapter(ContextOptions), body.get("context") or {}, "/context"),
         token_budget=_read(TypeAdapter(TokenBudget | None), body.get("token_budget"), "/token_budget"),
         is_retry=is_retry,
+        on_disconnect=_read(TypeAdapter(OnDisconnect | None), body.get("on_disconnect"), "/on_disconnect") or "abort",
     )
 
 

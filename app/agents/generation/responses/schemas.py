@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, SkipValidation, StrictBool, StrictInt
 
 from app.agents.generation.messages import MAX_MESSAGES
-from app.agents.generation.schemas import ContextOptions, TokenBudget
+from app.agents.generation.schemas import ON_DISCONNECT, ContextOptions, OnDisconnect, TokenBudget
 from app.context.schemas import MAX_SYSTEM_CHARACTERS
 from app.conversations.schemas.conversations import Name, ParsedObject
 from app.formats.message_schemas import DocumentedAs, ResponsesItem
@@ -85,6 +85,7 @@ class CreateResponse(BaseModel):
     )
     token_budget: TokenBudget | None = Field(default=None, description="The token budget of the context.")
     context: ContextOptions | None = Field(default=None, description="How the context is built.")
+    on_disconnect: OnDisconnect | None = Field(default=None, description=ON_DISCONNECT)
 
 
 class ResponseError(BaseModel):
@@ -95,7 +96,7 @@ class ResponseError(BaseModel):
 
 
 class IncompleteDetails(BaseModel):
-    """Why an answer is incomplete: `max_output_tokens` or `content_filter`."""
+    """Why the model ended an answer early: `max_output_tokens` or `content_filter`."""
 
     reason: str
 

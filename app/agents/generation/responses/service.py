@@ -135,7 +135,10 @@ class Responses:
     async def streaming(
         self, caller: Caller, body: CreateResponse, options: ResponseOptions
     ) -> AsyncGenerator["ResponseStream"]:
-        """Answer in events. An answer that is incomplete at the end of the block is aborted. Raises as `create`."""
+        """Answer in events. An answer that is incomplete at the end of the block is aborted or kept.
+
+        Raises as `create`.
+        """
         before = await self._find_replay(caller, options)
         if before is not None:
             yield ResponseStream(before.conversation_id, _stored(before), is_replay=True)
@@ -240,6 +243,7 @@ class Responses:
             token_budget=body.token_budget,
             is_retry=options.is_retry,
             idempotency_key=options.idempotency_key,
+            on_disconnect=body.on_disconnect or "abort",
             given=GivenMessages(
                 messages=messages.with_system(body.instructions),
                 is_all_new=not aligns,

@@ -1,7 +1,7 @@
 """A response as OpenAI's API shows it: from the turn of its answer, and what it repeats of its request. Pure.
 
 The state of a response is that of the turn: an open turn is in progress, a committed one is completed, or incomplete if
-the model stopped early, and an aborted one has failed or was cancelled.
+the model stopped early or the client disconnected, and an aborted one has failed or was cancelled.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 from pydantic import JsonValue
 
 from app.agents.generation.openai_items import CONVERSATION_PREFIX, items_with_ids
+from app.agents.generation.partial import is_incomplete
 from app.agents.generation.responses.schemas import REPEATED, REPEATED_EXTRAS
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.responses import StoredResponse
@@ -109,9 +110,10 @@ def state_of(turn: Turn) -> ResponseState:
         case "pending":
             return ResponseState("in_progress", _partial_output(turn))
         case "committed":
-            return ended_state(
+            ended = ended_state(
                 turn, turn.id, finish_reason=reason if isinstance(reason, str) else None, completed_at=turn.committed_at
             )
+            return _incomplete(ended) if is_incomplete(turn) else ended
         case "aborted":
             aborted = turn.metadata.get("abort_reason")
             code = aborted if isinstance(aborted, str) else "internal_error"
@@ -121,6 +123,11 @@ def state_of(turn: Turn) -> ResponseState:
             return ResponseState("failed", output, error=_error(code, ERROR_CODES.get(code)))
 
 
+def _incomplete(state: ResponseState, reason: str | None = None) -> ResponseState:
+    output: list[JsonObject] = [{**item, "status": "incomplete"} for item in state.output]
+    return ResponseState("incomplete", output, state.usage, reason=reason)
+
+
 def ended_state(
     turn: Turn | TurnInput, turn_id: str, *, finish_reason: str | None, completed_at: datetime | None
 ) -> ResponseState:
@@ -128,7 +135,7 @@ def ended_state(
     used, output = usage_view(turn.usage), items_with_ids(turn, turn_id)
     reason = _INCOMPLETE.get(finish_reason or "")
     if reason is not None:
-        return ResponseState("incomplete", [{**item, "status": "incomplete"} for item in output], used, reason=reason)
+        return _incomplete(ResponseState("completed", output, used), reason)
     return ResponseState("completed", output, used, completed_at)
 
 

@@ -29,7 +29,17 @@ _INLINE_BYTES: Final = 64 * 2**10
 """A larger body is parsed in a thread: small objects take 0.1 s per megabyte."""
 
 _READ_HERE: Final = frozenset(
-    {"model", "conversation_id", "token_budget", "context", "metadata", "user", "external_id", "project"}
+    {
+        "model",
+        "conversation_id",
+        "token_budget",
+        "context",
+        "metadata",
+        "user",
+        "external_id",
+        "project",
+        "on_disconnect",
+    }
 )
 
 

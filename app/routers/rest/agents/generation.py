@@ -94,7 +94,14 @@ def _generation_request(body: Generate, idempotency_key: IdempotencyKey | None) 
     sent.pop("stream", None)
     if body.model is not None:
         sent["model"] = body.model
-    return GenerationRequest(sent, name, body.context, body.token_budget, idempotency_key=idempotency_key)
+    return GenerationRequest(
+        sent,
+        name,
+        body.context,
+        body.token_budget,
+        idempotency_key=idempotency_key,
+        on_disconnect=body.on_disconnect,
+    )
 
 
 async def _events(answer_stream: AnswerStream | StoredAnswer, request: Request) -> AsyncGenerator[bytes]:

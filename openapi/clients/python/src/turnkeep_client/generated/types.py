@@ -478,6 +478,7 @@ class CreateResponse(TypedDict):
     user: NotRequired["str | None"]
     token_budget: NotRequired["int | None"]
     context: NotRequired["ContextOptions | None"]
+    on_disconnect: NotRequired['Literal["abort", "keep"] | None']
 
 
 class DefaultLimits(TypedDict):
@@ -940,6 +941,7 @@ class Generate(TypedDict):
     model: NotRequired["str | None"]
     parameters: NotRequired["dict[str, JsonValue]"]
     stream: NotRequired[bool]
+    on_disconnect: NotRequired[Literal["abort", "keep"]]
 
 
 class Generated(TypedDict):
@@ -1028,7 +1030,7 @@ class Included(TypedDict):
 
 
 class IncompleteDetails(TypedDict):
-    """Why an answer is incomplete: `max_output_tokens` or `content_filter`."""
+    """Why the model ended an answer early: `max_output_tokens` or `content_filter`."""
 
     reason: str
 

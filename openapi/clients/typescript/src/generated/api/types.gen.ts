@@ -1472,6 +1472,12 @@ export type CreateResponse = {
      * How the context is built.
      */
     context?: ContextOptions | null;
+    /**
+     * On Disconnect
+     *
+     * If the client disconnects before the end of the answer: `abort` stores nothing; `keep` stores the new messages and the answer so far, with `incomplete: true` in its metadata. Default: `abort`.
+     */
+    on_disconnect?: 'abort' | 'keep' | null;
     [key: string]: unknown;
 };
 
@@ -2845,6 +2851,12 @@ export type Generate = {
      * Stream
      */
     stream?: boolean;
+    /**
+     * On Disconnect
+     *
+     * If the client disconnects before the end of the answer: `abort` stores nothing; `keep` stores the new messages and the answer so far, with `incomplete: true` in its metadata. Default: `abort`.
+     */
+    on_disconnect?: 'abort' | 'keep';
 };
 
 /**
@@ -3081,7 +3093,7 @@ export type Included = {
 /**
  * IncompleteDetails
  *
- * Why an answer is incomplete: `max_output_tokens` or `content_filter`.
+ * Why the model ended an answer early: `max_output_tokens` or `content_filter`.
  */
 export type IncompleteDetails = {
     /**
@@ -12022,7 +12034,11 @@ export type CreateChatCompletionData = {
          * The owner of the conversation, if this request creates it; 409 if it has another owner. It is passed on too.
          */
         user?: unknown;
-        [key: string]: JsonValue | unknown | undefined;
+        /**
+         * If the client disconnects before the end of the answer: `abort` stores nothing; `keep` stores the new messages and the answer so far, with `incomplete: true` in its metadata. Default: `abort`. Only with a conversation.
+         */
+        on_disconnect?: 'abort' | 'keep';
+        [key: string]: JsonValue | unknown | 'abort' | 'keep' | undefined;
     };
     headers?: {
         /**

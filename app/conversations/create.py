@@ -79,7 +79,7 @@ def require_same_people(row: ConversationRow, body: ConversationCreate, *, owner
     That is another owner, or a participant that it does not have. The authors of turns have become participants since
     the creation, so a request may name fewer. Any participant passes for a conversation without participants.
     """
-    require_owner(row, body.owner, pointer=owner_pointer)
+    require_owner(row.owner, body.owner, pointer=owner_pointer)
     actors = {str(item["actor"]) for item in (*row.participants, *row.tools)}
     strangers = [number for number, item in enumerate(body.participants) if item.actor not in actors]
     if actors and strangers:

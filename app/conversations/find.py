@@ -102,12 +102,12 @@ def owned_by_another(pointer: str) -> Conflict:
     )
 
 
-def require_owner(row: ConversationRow, owner: str | None, *, pointer: str = "/owner") -> None:
+def require_owner(stored_owner: str | None, owner: str | None, *, pointer: str = "/owner") -> None:
     """Raise Conflict `conversation_owned` if `owner`, which a request names, is not that of the conversation.
 
     A request that names no owner passes, and any passes for a conversation without an owner.
     """
-    if owner is not None and row.owner is not None and owner != row.owner:
+    if None not in {owner, stored_owner} and owner != stored_owner:
         raise owned_by_another(pointer)
 
 

@@ -105,7 +105,6 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "schema_outdated": "The database schema is older than this release needs.",
         "secret_replaced": "The key has been rotated, and its old secret administers nothing.",
         "secret_shown_once": "The answer had a secret, which is shown once.",
-        "session_owner_mismatch": "The session belongs to another user.",
         "source_gone": "A source turn has no content any more.",
         "sources_erased": "Turns under the summary have been erased.",
         "space_dropping": "The vectors of the embedding space are being deleted.",

@@ -230,7 +230,7 @@ async def test_tools_do_not_give_the_conversation_of_another_owner(tenant: Clien
             ("memory_run_turn", {"current_input": [item]}),
         ):
             result = await mcp.call_tool(name, turn | more)
-            assert result.structured_content["code"] == "session_owner_mismatch", result
+            assert result.structured_content["code"] == "conversation_owned", result
     assert "eve was here" in json.dumps(await tenant.history(conversation))
 
 
@@ -245,7 +245,7 @@ async def test_a_session_that_two_users_begin_at_once_is_of_one_of_them(client: 
         assert len(stored) == 1
         for answer in answers:
             if answer not in stored:
-                assert answer.json()["code"] in {"session_owner_mismatch", "resource_busy"}, answer.text
+                assert answer.json()["code"] in {"conversation_owned", "resource_busy"}, answer.text
 
 
 async def test_an_import_adds_nothing_to_the_conversation_of_another_owner(service: Service, client: Client) -> None:

@@ -97,7 +97,7 @@ class Lifecycle:
         """Return the model's input: the session's context and the current input, within `max_input_tok`.
 
         Stores nothing. Raises Invalid, with `budget_too_small` and the smallest sufficient budget; Conflict
-        `session_owner_mismatch`; Forbidden if the caller may not read the requested memories.
+        `conversation_owned`; Forbidden if the caller may not read the requested memories.
         """
         with self.counters.counted("before_turn"):
             caller.require(Scope.READ)
@@ -107,7 +107,7 @@ class Lifecycle:
     async def after_turn(self, caller: Caller, *, request: AfterTurn) -> TurnDone:
         """Store a turn exactly once: a repeat finds the stored turn, and the first body is kept.
 
-        Raises Invalid and TooLarge by the rules of items; Conflict `session_owner_mismatch`; Busy if the session stays
+        Raises Invalid and TooLarge by the rules of items; Conflict `conversation_owned`; Busy if the session stays
         locked by another writer: send the request again.
         """
         with self.counters.counted("after_turn"):

@@ -189,7 +189,7 @@ class Forker:
         same = (row.id, row.external_id) == (body.id or row.id, body.external_id or row.external_id)
         if not same or row.forked_from != parent.id:
             raise Conflict("conversation_conflict", "Another conversation has this id or external_id.")
-        require_owner(row, body.owner)
+        require_owner(row.owner, body.owner)
         return ConversationId(row.id)
 
     async def _copy(

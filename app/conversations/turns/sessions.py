@@ -30,7 +30,7 @@ from app.conversations.turns.append import Appender, record_turns, same_turn
 from app.conversations.turns.placement import PreparedTurn
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import Conflict, FieldError, NotFound
+from app.core.errors import Conflict, NotFound
 from app.core.ids import ConversationId, TurnId
 from app.core.outbox import EventType
 from app.core.paging import LimitedList
@@ -62,7 +62,7 @@ class Sessions:
     async def find(self, caller: Caller, *, name: SessionName, turn_ids: Sequence[UUID] = ()) -> Session | None:
         """Return a session, or None if it does not exist.
 
-        Raises Conflict `session_owner_mismatch`; NotFound for a session outside of the caller's restriction, and
+        Raises Conflict `conversation_owned`; NotFound for a session outside of the caller's restriction, and
         Forbidden `key_restricted` if the caller could not create it.
         """
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
@@ -72,7 +72,7 @@ class Sessions:
             return None
         if not caller.reaches(name.project, found.owner):
             raise _missing()
-        _require_owner(name, found.owner)
+        require_owner(found.owner, name.owner, pointer="/user_id")
         return found
 
     async def require_owner(
@@ -85,7 +85,8 @@ class Sessions:
         if owner is not None:
             caller = caller.require_conversation(Scope.WRITE, conversation_id)
             async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                require_owner(await get_conversation(caller, tx, conversation_id), owner, pointer=pointer)
+                row = await get_conversation(caller, tx, conversation_id)
+                require_owner(row.owner, owner, pointer=pointer)
 
     async def wait_until_idle(self, caller: Caller, *, name: SessionName) -> Session:
         """Return a session when no transaction writes to it. Raises NotFound, and Busy after a short wait."""
@@ -98,7 +99,7 @@ class Sessions:
     async def append_to_session(self, caller: Caller, *, name: SessionName, append_request: IdempotentAppend) -> Stored:
         """Store the turns that are not stored yet, in one transaction.
 
-        Raises Invalid and TooLarge as appends do, Conflict `session_owner_mismatch` and `turn_id_conflict`. Raises Busy
+        Raises Invalid and TooLarge as appends do, Conflict `conversation_owned` and `turn_id_conflict`. Raises Busy
         if the session is still locked after a short wait, NotFound if it does not exist and `create` is false.
         """
         drafts = await self._drafts(append_request)
@@ -145,7 +146,7 @@ class Sessions:
                 self._publisher.record_conversation(
                     tx, caller.tenant_id, EventType.CONVERSATION_CREATED, conversation_id
                 )
-        _require_owner(name, row.owner)
+        require_owner(row.owner, name.owner, pointer="/user_id")
         return row
 
     # reading a session
@@ -184,15 +185,6 @@ class Sessions:
 
 def _missing() -> NotFound:
     return NotFound("not_found", "There is no such session.")
-
-
-def _require_owner(name: SessionName, owner: str | None) -> None:
-    if name.owner is not None and owner is not None and name.owner != owner:
-        raise Conflict(
-            "session_owner_mismatch",
-            "The session belongs to another user. Only its own user can read and write it.",
-            fields=[FieldError("/user_id", "not the user of this session")],
-        )
 
 
 def _require_here(known: Mapping[UUID, TurnRow], head: ConversationRow) -> None:

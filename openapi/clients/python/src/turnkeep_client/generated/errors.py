@@ -281,10 +281,6 @@ class SecretShownOnceError(ConflictError):
     """`secret_shown_once`."""
 
 
-class SessionOwnerMismatchError(ConflictError):
-    """`session_owner_mismatch`."""
-
-
 class SourceGoneError(ConflictError):
     """`source_gone`."""
 
@@ -476,7 +472,6 @@ ERRORS: Final[Mapping[str, type[TurnkeepError]]] = MappingProxyType(
         "route_not_found": RouteNotFoundError,
         "secret_replaced": SecretReplacedError,
         "secret_shown_once": SecretShownOnceError,
-        "session_owner_mismatch": SessionOwnerMismatchError,
         "source_gone": SourceGoneError,
         "sources_erased": SourcesErasedError,
         "space_dropping": SpaceDroppingError,
@@ -525,7 +520,7 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "chunk_too_large": "A chunk of text is larger than `TURNKEEP_MAX_CHUNK_BYTES` (64 KiB). Send it in several.",
         "conversation_advanced": "The conversation has newer turns than `expected_seq`. Read them, then append again.",
         "conversation_conflict": "The id and the external_id belong to two different conversations. Send one of the two, or the pair with which the conversation was created.",
-        "conversation_owned": "The conversation has another owner, or a participant is named that it does not have. If the request should use this conversation, leave `owner` (`user` under `/openai/v1`) and `participants` out; else give another `external_id` or `id`. The owner of a conversation is set once: by the request that creates it, or by a `PATCH` of a conversation without an owner. For a new owner, fork the conversation with `POST /v1/conversations/{id}/fork`. `PATCH` adds participants.",
+        "conversation_owned": "The conversation has another owner, or a participant is named that it does not have. If the request should use this conversation, leave `owner` (`user` under `/openai/v1`; a session of the lifecycle needs its own `user_id`) and `participants` out; else give another `external_id` or `id`. The owner of a conversation is set once: by the request that creates it, or by a `PATCH` of a conversation without an owner. For a new owner, fork the conversation with `POST /v1/conversations/{id}/fork`. `PATCH` adds participants.",
         "cursor_invalid": "The cursor does not belong to this list, or was changed. Start again without it.",
         "database_unavailable": "The database does not answer. Send the request again after a delay. If it lasts, check that Postgres runs and that `TURNKEEP_DATABASE_URL` leads to it: `turnkeep doctor` names the cause.",
         "duplicate_key": "An object in the body has a duplicate member. JSON does not define which one counts, so the request is refused. Remove one of them.",
@@ -582,7 +577,6 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "route_not_found": "The path does not exist. `/docs` of the server lists all paths. One slash at the end of a path is ignored; two are not.",
         "secret_replaced": "The key was rotated, and the request has the old secret, in its grace period. Until its end the old secret works, except for creating, rotating and revoking keys and creating tenants. Send the new secret. If it is lost, rotate the key with another key, or create one with `turnkeep keys create`.",
         "secret_shown_once": "A request with this Idempotency-Key was executed before, and its response had a secret that is shown once. `id` names the created object; rotate the key to get another secret.",
-        "session_owner_mismatch": "The session belongs to another `user_id`. Nothing was stored or returned. Use a session of this user.",
         "source_gone": "A turn in `source_turn_ids` is erased or superseded. Name the new turn, or leave it out. Nothing was recorded.",
         "sources_erased": "The retention of the conversation has erased turns that only a summary covers. The newest summary cannot be undone, and none of these turns can be revised alone, because that would delete the summary. A revision with `truncate_after` is possible.",
         "space_dropping": "The vectors of the embedding space are being deleted. Wait until its state is `idle`; then it can be added again.",

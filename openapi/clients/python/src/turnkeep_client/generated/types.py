@@ -1914,7 +1914,6 @@ class Problem(TypedDict):
         "schema_outdated",
         "secret_replaced",
         "secret_shown_once",
-        "session_owner_mismatch",
         "source_gone",
         "sources_erased",
         "space_dropping",

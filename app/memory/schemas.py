@@ -302,15 +302,17 @@ class FactDecisionRecord(Strict):
 
 @dataclass(frozen=True, slots=True)
 class RestoredMemory:
-    """How many facts, decisions and memories were stored, and how many were left out or were there already.
+    """How many facts, decisions and memories were stored, and how many were not.
 
-    `refused`: those of the left out that break a rule, or whose id another object of the kind has.
+    `left_out` counts all that were not stored, `existing` those of them that were there already, and `refused` has
+    those that break a rule, or whose id another object of the kind has.
     """
 
     facts: int = 0
     decisions: int = 0
     memories: int = 0
     left_out: int = 0
+    existing: int = 0
     refused: Sequence[RecordRefusedError] = ()
 
 

@@ -16,6 +16,7 @@ from app.conversations.archive import export as conversation_export
 from app.governance.exports import service as exports
 from tests.api.test_exports import CREATED_AT, export, records, stored
 from tests.api.test_guides import working
+from tests.api.test_import_odd_files import chat
 from tests.api.test_imports import file_of, imported
 from tests.imports.test_importers import sample
 from tests.support.api import Client, Service, problem
@@ -63,11 +64,39 @@ async def test_the_file_of_another_system_is_converted_while_it_is_sent(
     file = tmp_path / "memories.json"
     file.write_text(json.dumps(sample("mem0")))
     async with working(service):
-        code, written, complained = await command(url, other, "import", file, "--from", "mem0")
-    assert code == 0, complained
+        code, written, complained = await command(url, other, "import", file)
+    assert (code, "memories.json is an export of mem0" in complained) == (0, True), complained
     stored_count = len((await other.get("/v1/memories", params={"limit": 100})).json()["data"])
     assert f"stored: memory {stored_count}\n" in written
     assert stored_count > 0
+    async with working(service):
+        code, written, complained = await command(url, other, "import", file, "--from", "mem0")
+    assert (code, written) == (0, f"stored: nothing new\n{stored_count} records were there already\n"), complained
+
+
+@pytest.mark.slow
+async def test_an_import_with_one_odd_chat_stores_the_others_and_names_it(
+    service: Service, client: Client, url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "conversations.json"
+    nameless = chat("odd")
+    del nameless["mapping"]
+    file.write_text(json.dumps([chat("good-1"), nameless, chat("good-2", answer="a \x00 b")])[:-1])
+    async with working(service):
+        code, written, complained = await command(url, client, "import", file)
+        again = await command(url, client, "import", file)
+    assert (code, "stored: conversation 2, turn 4\n" in written) == (1, True), complained
+    assert "not imported: 2\n" in complained
+    assert "  conversation odd, line 8: /1/mapping: a value is expected\n" in complained
+    assert "/3: the file ends inside of it" in complained
+    assert "6 records were there already, with 2 conversations\n" in again[1]
+    file.write_text(json.dumps([nameless]))
+    async with working(service):
+        code, _, complained = await command(url, client, "import", file, "--from", "chatgpt")
+    assert (code, "/0/mapping: conversation odd: a value is expected" in complained) == (1, True), complained
+    file.write_text('{"a": 1}')
+    code, _, complained = await command(url, client, "import", file)
+    assert (code, "name it with --from chatgpt, claude," in complained) == (1, True)
 
 
 @pytest.mark.slow
@@ -85,6 +114,7 @@ async def test_refused_records_and_a_wrong_key_end_with_code_1(
     file.write_bytes(b"no export")
     code, _, complained = await command(url, other, "import", file)
     assert (code, "[import_unreadable] (line 1)" in complained) == (1, True), complained
+    file.write_bytes(file_of(found))
     key, other.key = other.key, "tk_wrong"
     assert "[unauthenticated]" in (await command(url, other, "import", file))[2]
     other.key = key

@@ -12,9 +12,10 @@ import pytest
 
 from app.core.errors import Invalid
 from app.formats import service as formats
+from app.formats.parts import parse_parts, to_text
 from app.formats.schemas import Format
 from app.governance.exports.records import RECORD_LINE, ExportDigest
-from app.governance.importers.service import ForeignSystem, convert, convert_file
+from app.governance.importers.service import ForeignSystem, convert, convert_file, detect, read_document
 
 SAMPLES = Path(__file__).parent / "samples"
 ROOT = Path(__file__).parents[2]
@@ -32,12 +33,20 @@ def turns(system: str, document: Any = None) -> dict[str, dict[str, Any]]:
     return {one["external_id"]: one for one in records(system, document) if one["type"] == "turn"}
 
 
+def refusals(system: str, document: Any) -> list[dict[str, Any]]:
+    return [one for one in records(system, document) if one["type"] == "refused"]
+
+
 def refused(system: str, document: Any) -> str:
-    with pytest.raises(Invalid) as caught:
-        records(system, document)
-    (field,) = caught.value.fields
-    assert field.detail
-    return field.pointer
+    """The place of the one thing that was not read: the document itself, or one of its objects."""
+    try:
+        (one,) = refusals(system, document)
+    except Invalid as error:
+        (field,) = error.fields
+        assert field.detail
+        return field.pointer
+    assert one["detail"]
+    return one["pointer"]
 
 
 def attempt(system: str, document: Any) -> tuple[list[dict[str, Any]] | None, Invalid | None]:
@@ -122,7 +131,8 @@ def test_messages_that_no_path_joins_to_the_current_one_are_conversations_of_the
     assert [one["external_id"] for one in listed[at + 1 : at + 3]] == ["far", "unlisted"]
     assert listed[at]["metadata"]["chatgpt"] == {"branch_of": "c-1"}
     nodes["far"]["parent"] = "unlisted"
-    assert refused("chatgpt", document) == "/0"
+    in_a_circle = [one["external_id"] for one in records("chatgpt", document) if one["type"] == "turn"]
+    assert {"far", "unlisted"} <= set(in_a_circle), "a circle of parents is cut at its first message"
 
 
 def test_calls_results_times_models_and_images_of_a_chat_are_kept() -> None:
@@ -170,29 +180,22 @@ def change(document: Any, path: str, value: Any) -> Any:
     ("system", "path", "value", "pointer"),
     [
         ("chatgpt", "0/mapping", None, "/0/mapping"),
-        ("chatgpt", "0/current_node", "nobody", "/0/current_node"),
-        ("chatgpt", "0/mapping/q1/parent", "nobody", "/0/mapping/sys"),
-        ("chatgpt", "0/mapping/q1/children", ["a0", "a1", "nobody"], "/0/mapping/q1"),
-        ("chatgpt", "0/mapping/q1/parent", "a3", "/0/mapping/sys"),
-        ("chatgpt", "0/mapping/q1/message/author/role", "wizard", "/0/mapping/q1/message/author/role"),
-        ("chatgpt", "0/mapping/q1/message/create_time", "soon", "/0/mapping/q1/message/create_time"),
-        ("chatgpt", "0/mapping/q1/message/create_time", 1e300, "/0/mapping/q1/message/create_time"),
+        ("chatgpt", "0/mapping/q1/message/author", None, "/0/mapping/q1/message/author"),
+        ("chatgpt", "0/mapping/q1", "text", "/0/mapping/q1"),
         ("chatgpt", "0", "text", "/0"),
+        ("mem0", "results/0/expiration_date", "soon", "/results/0/expiration_date"),
+        ("zep", "edges/0/valid_at", "soon", "/edges/0/valid_at"),
         ("openai", "items/data/0/role", "wizard", "/items/data/0"),
         ("openai", "items/data/2/call_id", "other", "/items/data/3"),
         ("openai", "items/data/4/id", "msg_1", "/items/data/4"),
         ("openai", "id", None, "/id"),
         ("mem0", "results/1/id", "m-1", "/results/1"),
         ("mem0", "results/0/memory", "  ", "/results/0/memory"),
-        ("mem0", "results/0/created_at", "yesterday", "/results/0/created_at"),
-        ("zep", "threads/0/messages/0/role", "wizard", "/threads/0/messages/0/role"),
         ("zep", "threads/0/messages/1/uuid", "z-1", "/threads/0/messages/1"),
         ("zep", "edges/0/target_node_uuid", "n-9", "/edges/0/target_node_uuid"),
-        ("letta", "agents/0/messages/0/role", "wizard", "/agents/0/messages/0/role"),
         ("letta", "agents/0/block_ids/0", "block-9", "/agents/0/block_ids/0"),
         ("letta", "agents/0/messages/2/tool_calls/0/function", None, "/agents/0/messages/2/tool_calls/0/function"),
         ("langgraph", "checkpoints/0/config", None, "/checkpoints/0/checkpoint"),
-        ("langgraph", "checkpoints/1/values/messages/0/type", "wizard", "/checkpoints/1/values/messages/0"),
         ("langgraph", "checkpoints/1/config/configurable/checkpoint_id", "cp-4", "/checkpoints/1"),
         ("langgraph", "items/0/namespace", "memories", "/items/0/namespace"),
         ("honcho", "sessions/0/messages/0/peer_id", None, "/sessions/0/messages/0/peer_id"),
@@ -204,13 +207,63 @@ def test_what_cannot_be_read_is_refused_at_its_place(system: str, path: str, val
     assert refused(system, change(sample(system), path, value)) == pointer
 
 
+@pytest.mark.parametrize(
+    ("system", "path", "value"),
+    [
+        ("chatgpt", "0/current_node", "nobody"),
+        ("chatgpt", "0/mapping/q1/parent", "nobody"),
+        ("chatgpt", "0/mapping/q1/children", ["a0", "a1", "nobody"]),
+        ("chatgpt", "0/mapping/q1/parent", "a3"),
+        ("chatgpt", "0/mapping/q1/message/author/role", "wizard"),
+        ("chatgpt", "0/mapping/q1/message/create_time", "soon"),
+        ("chatgpt", "0/mapping/q1/message/create_time", 1e300),
+        ("mem0", "results/0/created_at", "yesterday"),
+        ("zep", "threads/0/messages/0/role", "wizard"),
+        ("letta", "agents/0/messages/0/role", "wizard"),
+        ("langgraph", "checkpoints/1/values/messages/0/type", "wizard"),
+        ("chatgpt", "0/mapping/q1/message/create_time", -1),
+        ("chatgpt", "0/mapping/a1/parent", "a1"),
+    ],
+)
+def test_what_is_odd_and_can_be_read_costs_no_message(system: str, path: str, value: Any) -> None:
+    whole = {one["external_id"] for one in records(system) if one["type"] == "turn"}
+    document = change(sample(system), path, value)
+    assert refusals(system, document) == []
+    assert {one["external_id"] for one in records(system, document) if one["type"] == "turn"} == whole
+
+
+@pytest.mark.parametrize("factor", [1, 10**3, 10**6, 10**9])
+def test_times_are_read_in_any_unit(factor: int) -> None:
+    document = change(sample("chatgpt"), "0/mapping/q1/message/create_time", 1_767_258_010 * factor)
+    assert turns("chatgpt", document)["q1"]["occurred_at"] == "2026-01-01T09:00:10.000Z"
+
+
+def test_text_that_cannot_be_stored_is_replaced_in_every_importer() -> None:
+    for system in ForeignSystem:
+        written = json.dumps(sample(system))
+        word = max(words_of(sample(system)), key=len)
+        odd = written.replace(json.dumps(word)[1:-1], json.dumps(word)[1:-1] + "\\u0000\\ud800")
+        assert odd != written, system
+        document = read_document(odd.encode())
+        found = [*convert(system, document.value, broken=document.broken)]
+        assert not [one for one in found if one["type"] == "refused"], system
+        assert f"{word}\ufffd\ufffd" in json.dumps(found, ensure_ascii=False).replace('\\"', '"').replace(
+            "\\n", "\n"
+        ), system
+
+
 @pytest.mark.parametrize("system", ForeignSystem)
 @pytest.mark.parametrize(
     "document", [1, "text", True, {"a": "\x00"}, {"a": "\ud800"}, {"a": float("nan")}, {"a": 2**70}, [[[[1]]]], [None]]
 )
 def test_no_document_ends_in_another_error(system: ForeignSystem, document: Any) -> None:
     found, error = attempt(system, document)
-    assert found == [] or (error is not None and error.fields and "\x00" not in error.detail)
+    if found is None:
+        assert error is not None
+        assert error.fields or error.code == "import_unreadable"
+        assert "\x00" not in error.detail
+    else:
+        assert all(one["type"] == "refused" and one["detail"] for one in found)
 
 
 @pytest.mark.parametrize("system", ForeignSystem)
@@ -234,10 +287,10 @@ def paths_of(value: Any, at: str = "") -> list[str]:
 
 def test_a_text_over_the_limit_of_an_append_is_refused_by_the_name_of_its_message() -> None:
     document = change(sample("mem0"), "results/0/memory", "x" * (2**20 + 1))
-    with pytest.raises(Invalid) as caught:
-        records("mem0", document)
-    assert "'m-1'" in caught.value.detail
-    assert "xxx" not in caught.value.detail
+    (left_out,) = refusals("mem0", document)
+    assert (left_out["kind"], left_out["external_id"], left_out["pointer"]) == ("memory", "m-1", "/results/0")
+    assert "xxx" not in json.dumps(left_out)
+    assert [one["external_id"] for one in records("mem0", document) if one["type"] == "memory"] == ["m-2"]
 
 
 def test_metadata_over_the_limit_keeps_what_fits_and_names_what_was_left_out() -> None:
@@ -332,6 +385,66 @@ def test_a_peer_of_honcho_that_is_not_observed_speaks_as_the_assistant() -> None
     assert (memory["agent_id"], memory["owner"], memory["content"]) == ("cook", "mia", "Mia likes soup")
 
 
+# Claude.ai, Open WebUI, LibreChat
+
+
+def shown(turn: dict[str, Any]) -> str:
+    """The text that a model is shown of a turn."""
+    content = turn.get("content")
+    return content if isinstance(content, str) else to_text(parse_parts(content))
+
+
+def test_attachments_thinking_and_calls_of_claude_are_kept() -> None:
+    first, answer, result, rest, hello, old, new = turns("claude").values()
+    assert "Day one: the river" in shown(first)
+    assert first["metadata"]["claude"]["files"][1] == {"file_name": "map.png", "file_uuid": "file-1"}
+    assert (shown(answer), "The plan has one day" in json.dumps(answer)) == ("Let me look.", True)
+    [call] = answer["tool_calls"]
+    assert (call["name"], result["tool_call_id"], result["content"]) == ("web_search", call["id"], "Douro")
+    assert (rest["role"], rest["content"]) == ("assistant", "It is the Douro.")
+    assert (old["content"], new["supersedes_external_id"], hello["role"]) == ("First answer", "cm-4", "user")
+    [trip, _] = [one for one in records("claude") if one["type"] == "conversation"]
+    assert (trip["title"], trip["created_at"]) == ("Trip to Porto", "2025-03-01T09:00:00.000Z")
+
+
+def test_chats_of_open_webui_have_owners_models_and_earlier_answers() -> None:
+    found = turns("open_webui")
+    assert [one.get("owner") for one in records("open_webui") if one["type"] == "conversation"] == ["user-1", "user-2"]
+    assert (found["om-2"]["model"], found["om-3"]["supersedes_external_id"]) == ("llama3.1:latest", "om-2")
+    assert (shown(found["om-3"]), "It depends" in json.dumps(found["om-3"])) == ("Two hours.", True)
+    assert found["ox-2"]["tool_calls"][0]["name"] == "weather"
+    assert (found["ox-2/1"]["tool_call_id"], found["ox-2/2"]["content"]) == ("call-1", "It rains.")
+    text = '<details type="reasoning" done="true">\n<summary>Thought</summary>\n> Hm\n</details>\nTwo.'
+    hidden = change(sample("open_webui"), "0/chat/history/messages/om-2/content", text)
+    assert shown(turns("open_webui", hidden)["om-2"]) == "Two."
+    old = [
+        {"id": "o", "chat": {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}}
+    ]
+    assert [one["content"] for one in turns("open_webui", old).values()] == ["Hi", "Yo"]
+
+
+def test_a_tree_of_librechat_is_read_as_its_list_is() -> None:
+    found = turns("librechat")
+    assert [*found] == ["lm-1", "lm-2", "lm-3", "lm-3/1", "lm-3/2", "lm-4"] or "lc-1#lm-2" in json.dumps(found)
+    assert (found["lm-3"]["model"], found["lm-3/1"]["content"]) == ("gpt-4o", "London System")
+    assert (shown(found["lm-3"]), "Calm means slow" in json.dumps(found["lm-3"])) == ("", True)
+    flat = sample("librechat")
+    listed, pending = [], flat["messages"]
+    while pending:
+        listed.append({key: value for key, value in pending[0].items() if key != "children"})
+        pending = pending[0]["children"] + pending[1:]
+    assert turns("librechat", flat | {"messages": listed}) == found
+    assert turns("librechat", [flat | {"messages": [], "messagesTree": None}]) == {}
+
+
+@pytest.mark.parametrize("system", ForeignSystem)
+def test_the_system_of_a_document_is_recognised(system: ForeignSystem) -> None:
+    assert detect(sample(system)) == system
+    if isinstance(sample(system), list):
+        assert detect([None, *sample(system)]) == system
+    assert detect({"type": "header"}) is None
+
+
 # the command
 
 
@@ -358,9 +471,11 @@ def test_the_command_names_the_place_of_an_error_and_leaves_no_file(tmp_path: Pa
     wrong = tmp_path / "wrong.json"
     wrong.write_text(json.dumps(change(sample("mem0"), "results/1/memory", 7)))
     done = command("convert", wrong, "--from", "mem0", "--output", tmp_path / "out.jsonl")
-    assert done.returncode == 1
-    assert b"/results/1/memory" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["wrong.json"]
-    wrong.write_text('{"results":\n [}')
-    assert b"line 2" in command("convert", wrong, "--from", "mem0").stderr
+    assert (done.returncode, len((tmp_path / "out.jsonl").read_text().splitlines())) == (1, 4), "the other is converted"
+    assert b"memory m-2: /results/1/memory: a text is expected" in done.stderr
+    (tmp_path / "out.jsonl").unlink()
+    wrong.write_text('{"results":\n 7}')
+    done = command("convert", wrong, "--from", "mem0", "--output", tmp_path / "out.jsonl")
+    assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (1, ["wrong.json"])
+    assert b"/results: a list is expected" in done.stderr
     assert b"--from is one of chatgpt" in command("convert", wrong, "--from", "nobody").stderr

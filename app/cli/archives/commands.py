@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.archives.conversion import converted_lines, opened_output
+from app.cli.archives.conversion import foreign_file, foreign_lines, opened_output
 from app.cli.common import fail, quiet_settings, running_server
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 _Url = Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")]
-_SYSTEMS = "chatgpt, openai, mem0, zep, letta, langgraph or honcho."
+_SYSTEMS = "chatgpt, claude, open_webui, librechat, openai, mem0, zep, letta, langgraph or honcho."
 
 
 @commands.command("export")
@@ -50,14 +50,15 @@ def export_data(
 def import_data(
     file: Annotated[Path, typer.Argument(help="Lines of an export, plain or in gzip, or the file of another system.")],
     system: Annotated[
-        str | None, typer.Option("--from", help=f"The other system: {_SYSTEMS}", show_default=False)
+        str | None,
+        typer.Option("--from", help=f"The system, if its file is not recognised: {_SYSTEMS}", show_default=False),
     ] = None,
     dry_run: Annotated[  # noqa: FBT002
         bool, typer.Option("--dry-run", help="Check all records and say what would be stored.")
     ] = False,
     url: _Url = None,
 ) -> None:
-    """Import a file, and wait for the end. Exits with code 1 if a record was refused.
+    """Import a file, and wait for the end. Exits with code 1 if something was refused, and lists it.
 
     Nothing is stored twice: send the file again after a failure. The key: TURNKEEP_API_KEY, or the admin key.
     """
@@ -68,11 +69,14 @@ def import_data(
     from app.cli.archives.progress import TransferProgress
     from app.cli.archives.upload import file_parts, follow, show, upload
 
+    foreign = foreign_file(file, system)
+    if foreign is not None and system is None:
+        typer.echo(f"turnkeep: {file.name} is an export of {foreign.system}.", err=True)
     with TransferProgress("upload") as progress:
-        if system is None:
+        if foreign is None:
             parts = file_parts(file, progress=progress)
         else:
-            parts = (progress.counted(line) for line in converted_lines(file, system))
+            parts = (progress.counted(line) for line in foreign_lines(foreign))
         operation = upload(server, parts, dry_run=dry_run)
     with TransferProgress("import") as progress:
         ended = follow(server, operation, progress=progress)
@@ -82,18 +86,31 @@ def import_data(
 
 @commands.command()
 def convert(
-    file: Annotated[Path, typer.Argument(help="The document of the other system: JSON, or the ZIP file of ChatGPT.")],
-    system: Annotated[str, typer.Option("--from", help=_SYSTEMS, show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The document of the other system: JSON, JSON lines, gzip or ZIP.")],
+    system: Annotated[
+        str | None,
+        typer.Option("--from", help=f"The system, if its file is not recognised: {_SYSTEMS}", show_default=False),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Write to this file; default: standard output.")] = None,
 ) -> None:
-    """Convert an export of another system into a file that an import reads."""
-    lines = converted_lines(file, system)
-    count = 0
+    """Convert an export of another system into a file that an import reads. What cannot be read is listed."""
+    if not file.is_file():
+        fail(f"{file} is not a file.")
+    foreign = foreign_file(file, system)
+    if foreign is None:
+        fail(f"{file.name} cannot be converted: it is an export of Turnkeep, or its system is not recognised.")
+
+    from app.cli.archives.outcome import RefusedLines
+
+    refused, count = RefusedLines(), 0
     with opened_output(output) as out:
-        for line in lines:
+        for line in foreign_lines(foreign):
             out.write(line)
+            refused.add(line)
             count += 1
-    typer.echo(f"turnkeep: {count - 2} records from {file.name}.", err=True)
+    typer.echo(f"turnkeep: {count - 2 - refused.count} records from {file.name}.", err=True)
+    if not refused.show():
+        raise SystemExit(1)
 
 
 def _server(url: str | None) -> "RunningServer":

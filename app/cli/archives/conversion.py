@@ -1,67 +1,78 @@
 """Conversion of the documents of other systems: reading the document, and writing the lines."""
 
-import json
 import sys
-import zipfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
+
+import typer
 
 from app.cli.common import fail
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
+    from app.governance.importers.service import ForeignDocument, ForeignSystem
 
 _MAX_BYTES = 2 * 2**30
-_ARCHIVED = "conversations"  # ChatGPT's archive: conversations.json, or conversations-000.json and so on
+_HEAD_BYTES = 2**20
 
 
-def converted_lines(file: Path, system: str) -> Iterator[bytes]:
-    """Yield the lines for an import. Raises Invalid, which names the place in the document."""
-    from datetime import UTC, datetime
+@dataclass(frozen=True, slots=True)
+class ForeignFile:
+    """A file of another system, as it was read."""
 
-    from app.core.times import format_time
-    from app.governance.importers.service import ForeignSystem, convert_file
+    system: "ForeignSystem"
+    document: "ForeignDocument"
 
-    if system not in set(ForeignSystem):
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines for an import. Raises Invalid if the document is not one of the system."""
+        from datetime import UTC, datetime
+
+        from app.core.times import format_time
+        from app.governance.importers.service import convert_file
+
+        created_at = format_time(datetime.now(UTC))
+        return convert_file(self.system, self.document.value, created_at=created_at, broken=self.document.broken)
+
+
+def foreign_file(file: Path, system: str | None) -> ForeignFile | None:
+    """Return the file of another system. Without `system` its content decides; None for one that is not recognised."""
+    from app.core.errors import AppError
+    from app.governance.importers.service import ForeignSystem, detect, is_export, read_archive
+
+    named = None if system is None else system.lower().replace("-", "_")
+    if named is not None and named not in set(ForeignSystem):
         fail(f"--from is one of {', '.join(ForeignSystem)}.")
-    return convert_file(ForeignSystem(system), _document(file), created_at=format_time(datetime.now(UTC)))
-
-
-def _document(file: Path) -> "JsonValue":
-    """Return the parsed document; the lists of an archive as one list."""
     try:
-        if not zipfile.is_zipfile(file):
-            return _parsed(file.name, file.read_bytes())
-        with zipfile.ZipFile(file) as archive:
-            entries = [one for one in archive.infolist() if _is_conversations(one.filename)]
-            if not entries:
-                fail(f"{file.name} has no {_ARCHIVED}.json.")
-            if sum(one.file_size for one in entries) > _MAX_BYTES:
-                fail(f"{file.name} is larger than {_MAX_BYTES // 2**30} GiB: extract it and convert each file.")
-            found: list[JsonValue] = []
-            for one in sorted(entries, key=lambda entry: entry.filename):
-                part = _parsed(one.filename, archive.read(one))
-                if not isinstance(part, list):
-                    fail(f"{one.filename} is not a list of conversations.")
-                found += part
-            return found
-    except (OSError, zipfile.BadZipFile) as error:
-        fail(f"{file} cannot be read ({error}).")
+        if named is None:
+            with file.open("rb") as opened:
+                if is_export(opened.read(_HEAD_BYTES)):
+                    return None
+        if file.stat().st_size > _MAX_BYTES:
+            fail(f"{file.name} is larger than {_MAX_BYTES // 2**30} GiB: convert its parts one by one.")
+        document = read_archive(file.read_bytes(), max_bytes=_MAX_BYTES)
+    except OSError as error:
+        fail(f"{file} cannot be read ({error.strerror}).")
+    except AppError as error:
+        fail(f"{file.name}: {error.detail}")
+    chosen = detect(document.value) if named is None else ForeignSystem(named)
+    if chosen is None:
+        names = ", ".join(ForeignSystem)
+        typer.echo(f"turnkeep: no system is recognised in {file.name}: name it with --from {names}.", err=True)
+        return None
+    return ForeignFile(chosen, document)
 
 
-def _is_conversations(name: str) -> bool:
-    base = name.rpartition("/")[2]
-    return base.startswith(_ARCHIVED) and base.endswith(".json")
+def foreign_lines(foreign: ForeignFile) -> Iterator[bytes]:
+    """Yield the lines for an import. Ends the command if the document is not one of the system."""
+    from app.core.errors import AppError
 
-
-def _parsed(name: str, text: bytes) -> "JsonValue":
     try:
-        return cast("JsonValue", json.loads(text))
-    except (ValueError, RecursionError) as error:
-        where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        fail(f"{name} is not JSON{where}.")
+        yield from foreign.lines()
+    except AppError as error:
+        wrong = "".join(f"\n  {field.pointer or '/'}: {field.detail}" for field in error.fields)
+        fail(f"{error.detail} [{error.code}]{wrong}")
 
 
 @contextmanager

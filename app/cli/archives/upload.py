@@ -1,22 +1,22 @@
-"""Uploads a file to `POST /v1/import`, follows the operation, and shows its result."""
+"""Uploads a file to `POST /v1/import`, and follows the operation."""
 
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, cast
 
-import typer
-
 from app.cli.archives.connection import RunningServer, TransportError, UnavailableError, require_success
+from app.cli.archives.outcome import show
 from app.cli.archives.progress import TransferProgress
 from app.cli.common import fail
 from app.formats.schemas import JsonObject
+
+__all__ = ["file_parts", "follow", "show", "upload"]
 
 _PART_BYTES: Final = 64 * 2**10
 _POLL_S: Final = 0.3
 _LOST_S: Final = 120.0
 """How long to try a server that does not answer any more: it may be restarting."""
-_LISTED: Final = 10
 
 
 def file_parts(file: Path, *, progress: TransferProgress) -> Iterator[bytes]:
@@ -78,33 +78,3 @@ def follow(server: RunningServer, operation: JsonObject, *, progress: TransferPr
 def _numbers(operation: JsonObject) -> tuple[int, int | None]:
     progress = cast("JsonObject", operation["progress"])
     return cast("int", progress["done"]), cast("int | None", progress["total"])
-
-
-def show(operation: JsonObject) -> bool:
-    """Print the result of an ended import; return whether it stored all that is new."""
-    result = cast("JsonObject", operation["result"] or {})
-    if operation["status"] != "succeeded":
-        error = cast("JsonObject", operation["error"] or {})
-        reason = f": {error['title']} [{error['code']}]" if error else "."
-        typer.echo(f"turnkeep: the import has {operation['status']}{reason} What it stored stays.", err=True)
-    stored = _counts(result.get("records"))
-    if result:
-        verb = "would be stored" if result.get("dry_run") else "stored"
-        typer.echo(f"{verb}: {_list(stored) or 'nothing'}")
-        typer.echo(f"conversations: {_list(_counts(result.get('conversations'))) or 'none'}")
-        typer.echo(f"records left out: {result['skipped_records']}")
-    for one in cast("list[JsonObject]", result.get("problems", []))[:_LISTED]:
-        for wrong in cast("list[JsonObject]", one["errors"]):
-            typer.echo(f"line {one['line']}: {wrong['pointer'] or '/'}: {wrong['detail']}", err=True)
-    count = cast("int", result.get("problem_count", 0))
-    if count > _LISTED:
-        typer.echo(f"and {count - _LISTED} more refused records: see /v1/operations/{operation['id']}", err=True)
-    return operation["status"] == "succeeded" and not count
-
-
-def _counts(value: object) -> dict[str, int]:
-    return cast("dict[str, int]", value) if isinstance(value, dict) else {}
-
-
-def _list(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)

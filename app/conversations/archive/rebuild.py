@@ -66,6 +66,8 @@ class _RebuiltConversation:
     chain: bytes
     rev: int
     is_foreign: bool
+    first_said_at: datetime | None = None
+    last_said_at: datetime | None = None
     turns: int = 0
     summaries: int = 0
     is_shifted: bool = False
@@ -75,6 +77,13 @@ class _RebuiltConversation:
     def turn_id(self, key: str) -> UUID:
         """Return the id of the turn of a record."""
         return uuid5(_NAMESPACE, f"turn|{self.conversation.id}|{key}")
+
+    def count(self, rows: Sequence[TurnRow]) -> None:
+        """Count new turns, and the times at which they were said."""
+        self.turns += len(rows)
+        times = [row.occurred_at for row in rows]
+        self.first_said_at = min([*times, *([self.first_said_at] if self.first_said_at else [])])
+        self.last_said_at = max([*times, *([self.last_said_at] if self.last_said_at else [])])
 
 
 class ConversationRebuilder:
@@ -110,6 +119,7 @@ class ConversationRebuilder:
                 tx, caller.tenant_id, conversation_id, last_seq=rebuilt.seq, rev=rebuilt.rev, chain_hash=rebuilt.chain
             )
             await self._name_speakers(caller, tx, rebuilt)
+            await self._write_times(caller, tx, rebuilt, record, is_new=is_new)
             if rebuilt.retired and not is_new:
                 await self._index.retire(caller, tx, kind=EntryKind.TURN, source_ids=rebuilt.retired)
             # new turns are a use, as those of an append: else theirs would be the only vectors, and never be dropped
@@ -191,6 +201,19 @@ class ConversationRebuilder:
             expires_at=row.expires_at,
         )
 
+    async def _write_times(
+        self, caller: Caller, tx: Transaction, rebuilt: _RebuiltConversation, record: ConversationRecord, *,
+        is_new: bool,
+    ) -> None:  # fmt: skip
+        """Write when the conversation began and was last written to: the times of the file, not that of the import."""
+        created_at, active_at = (record.created_at, record.active_at) if is_new else (None, None)
+        if rebuilt.is_foreign or not is_new:
+            created_at, active_at = created_at or rebuilt.first_said_at, rebuilt.last_said_at or active_at or created_at
+        conversation_id = ConversationId(rebuilt.conversation.id)
+        await conversation_store.backdate(
+            tx, caller.tenant_id, conversation_id, created_at=created_at, active_at=active_at, is_first=is_new
+        )
+
     async def _name_speakers(self, caller: Caller, tx: Transaction, rebuilt: _RebuiltConversation) -> None:
         """Add the actors of new turns to the participants of the conversation, as an append does."""
         conversation = await conversation_store.find_conversation(
@@ -241,7 +264,7 @@ class ConversationRebuilder:
         if pairs:
             await store.supersede(tx, caller.tenant_id, conversation_id, pairs, rev=rebuilt.rev)
             rebuilt.retired += [old for old, _ in pairs]
-        rebuilt.turns += len(rows)
+        rebuilt.count(rows)
 
     def _rows(
         self,

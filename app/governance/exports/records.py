@@ -74,7 +74,22 @@ class TrailerRecord(Strict):
     hash: Sha256
 
 
-Record: TypeAlias = ConversationRecord | TurnRecord | SummaryRecord | FactRecord | FactDecisionRecord | MemoryRecord
+class RefusedRecord(Strict):
+    """What a converter could not read of a document of another system: an import counts and names it, and stores none.
+
+    `pointer` is the place in that document, `external_id` the id of the object, if it was read. It has no content.
+    """
+
+    type: Literal["refused"]
+    kind: Literal["conversation", "turn", "fact", "memory"]
+    external_id: Annotated[str, StringConstraints(max_length=512)] | None = None
+    pointer: Annotated[str, StringConstraints(max_length=1024)]
+    detail: Annotated[str, StringConstraints(max_length=1024)]
+
+
+Record: TypeAlias = (
+    ConversationRecord | TurnRecord | SummaryRecord | FactRecord | FactDecisionRecord | MemoryRecord | RefusedRecord
+)
 RecordLine: TypeAlias = Annotated[Record, Field(discriminator="type")]
 RECORD_LINE: Final[TypeAdapter[Record]] = TypeAdapter(RecordLine)
 """Reads a record line that was parsed as JSON."""
@@ -95,6 +110,8 @@ class ExportDigest:
     def trailer(self) -> JsonObject:
         """Return the last line."""
         counts = {kind: self.counts[kind] for kind in RECORD_TYPES}
+        if self.counts["refused"]:
+            counts["refused"] = self.counts["refused"]
         return {"type": "trailer", "counts": dict(counts), "hash": self.value.hex()}
 
 

@@ -1,16 +1,48 @@
 """Build the records of conversations: turns with unique names, and calls that results can answer."""
 
 import json
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
 
 from pydantic import JsonValue
 
-from app.formats.schemas import JsonObject, Role, kind_of
+from app.core.errors import Invalid
+from app.formats.schemas import GIVEN, JsonObject, Role, kind_of
 from app.governance.importers.json_cursor import JsonCursor
+
+ObjectKind: TypeAlias = Literal["conversation", "turn", "fact", "memory"]
 
 _MAX_METADATA_BYTES: Final = 15 * 1024  # below the limit of the API, 16 KiB
 _MAX_TITLE: Final = 1024
+_MAX_EXTERNAL_ID: Final = 512
+_MAX_POINTER: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignObject:
+    """A conversation, a fact or a memory of a document, which is stored or refused as a whole.
+
+    `read` yields its records; some of them may be refusals of its turns. `name` is its id, if it can be read.
+    """
+
+    kind: ObjectKind
+    place: JsonCursor
+    read: Callable[[], Iterator[JsonObject]]
+    name: str | None = None
+
+
+def refusal(kind: ObjectKind, pointer: str, detail: str, *, name: str | None = None) -> JsonObject:
+    """Return the record of something that was not imported. It has no content."""
+    found: JsonObject = {"type": "refused", "kind": kind, "external_id": (name and name[:_MAX_EXTERNAL_ID]) or None}
+    return without_null({**found, "pointer": pointer[:_MAX_POINTER], "detail": detail[:_MAX_POINTER]})
+
+
+def detail_of(error: Invalid) -> tuple[str, str]:
+    """Return the pointer of an error of the document, and what is wrong there."""
+    if not error.fields:
+        return "", error.detail
+    return error.fields[0].pointer, error.fields[0].detail
 
 
 def conversation(
@@ -20,9 +52,12 @@ def conversation(
     title: str | None = None,
     metadata: JsonObject | None = None,
     participants: Iterable[JsonObject] = (),
+    created_at: str | None = None,
 ) -> JsonObject:
-    """Return the record of a conversation."""
+    """Return the record of a conversation. Without `created_at`, its first turn gives the time."""
     found: JsonObject = {"type": "conversation", "external_id": external_id}
+    if created_at:
+        found["created_at"] = created_at
     if owner:
         found["owner"] = owner
     if title:
@@ -55,7 +90,7 @@ class TurnBuilder:
     """
 
     def __init__(self, system: str) -> None:
-        self._system = system
+        self.system = system
         self._names: set[str] = set()
         self._calls: set[str] = set()
 
@@ -80,11 +115,11 @@ class TurnBuilder:
         `source_metadata`: members of the source without a field of their own. They go to `metadata`, under the
         system's name.
         """
+        if external_id in self._names:
+            raise place.error("its id is that of an earlier message")
         made = [call for call in calls if self._is_new_call(call)]
         if not made and content in (None, "", []):
             return None
-        if external_id in self._names:
-            raise place.error("its id is that of an earlier message")
         self._names.add(external_id)
         source_metadata = without_null(source_metadata or {})
         answered = answers if answers in self._calls else None
@@ -98,9 +133,33 @@ class TurnBuilder:
             "kind": kind_of(role, calls=bool(made)).value, "actor": actor, "content": content,
             "tool_calls": [*made] or None, "tool_call_id": answered if role is Role.TOOL else None, "model": model,
             "usage": usage, "occurred_at": occurred_at, "supersedes_external_id": supersedes,
-            "metadata": bounded({self._system: source_metadata}) if source_metadata else None,
+            "metadata": bounded({self.system: source_metadata}) if source_metadata else None,
         }  # fmt: skip
         return without_null(found)
+
+    def role_of(self, given: str | None, roles: Mapping[str, Role]) -> tuple[Role, JsonObject]:
+        """Return the role of a message, and the metadata of one whose role no system has: it is the assistant's.
+
+        Text of an unknown author never becomes an instruction, nor words of the user.
+        """
+        role = roles.get((given or "").lower())
+        return (Role.ASSISTANT, {"role": given}) if role is None else (role, {})
+
+    def read_all(
+        self, messages: Iterable[JsonCursor], read: Callable[[JsonCursor, int], Iterator[JsonObject]]
+    ) -> Iterator[JsonObject]:
+        """Yield the records of all messages; a message that cannot be read is a refusal, and the rest is read."""
+        for number, message in enumerate(messages):
+            yield from self.read_one(message, lambda place=message, at=number: read(place, at))
+
+    def read_one(self, message: JsonCursor, read: Callable[[], Iterator[JsonObject]]) -> Iterator[JsonObject]:
+        """Yield the records of a message, or its refusal."""
+        try:
+            yield from read()
+        except Invalid as error:
+            pointer, detail = detail_of(error)
+            name = message.name_of("uuid", "messageId", "id")
+            yield refusal("turn", pointer or message.at, detail, name=name)
 
     def _is_new_call(self, call: JsonObject) -> bool:
         name = str(call["id"])
@@ -113,6 +172,103 @@ class TurnBuilder:
 def call(call_id: str, name: str, arguments: JsonValue) -> JsonObject:
     """Return a tool call. Arguments stay as they are, text or object."""
     return {"id": call_id, "name": name, "arguments": {} if arguments is None else arguments}
+
+
+def item_part(system: str, item: JsonValue) -> JsonObject:
+    """Return a part that is stored, and shown to no model: reasoning, a hidden message, context of the interface."""
+    return {"type": GIVEN, "format": system, "item": item if isinstance(item, dict) else {"value": item}}
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """The result of a call inside of a message."""
+
+    call_id: str
+    content: JsonValue
+
+    def members(self) -> JsonObject:
+        """Return the result as an object."""
+        return {"tool_call_id": self.call_id, "content": self.content}
+
+
+@dataclass(frozen=True, slots=True)
+class MixedMessage:
+    """A message whose parts, calls and results follow each other.
+
+    `is_earlier`: a later revision replaces it, as one turn: so its calls are stored beside its text.
+    """
+
+    place: JsonCursor
+    external_id: str
+    role: Role
+    actor: str | None = None
+    occurred_at: str | None = None
+    model: str | None = None
+    supersedes: str | None = None
+    source_metadata: JsonObject = field(default_factory=dict[str, JsonValue])
+    is_earlier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCall:
+    """A call inside of a message."""
+
+    call: JsonObject
+
+
+def mixed_turns(
+    builder: TurnBuilder, message: MixedMessage, pieces: Iterable[JsonObject | MadeCall | CallResult]
+) -> Iterator[JsonObject]:
+    """Yield the turns of a message with calls: its parts up to the calls, a turn for each result, and so on.
+
+    The first turn has the message's id, the next ones a number after it.
+    """
+    parts: list[JsonValue] = []
+    calls: list[JsonObject] = []
+    count = 0
+
+    def turn(role: Role, content: JsonValue, answers: str | None = None) -> Iterator[JsonObject]:
+        nonlocal count
+        made = builder.turn(
+            message.place, message.external_id if count == 0 else f"{message.external_id}/{count}", role, content,
+            actor=message.actor if role is message.role else None, occurred_at=message.occurred_at,
+            model=message.model if role is Role.ASSISTANT else None, calls=[*calls], answers=answers,
+            supersedes=message.supersedes if count == 0 else None,
+            source_metadata=message.source_metadata if count == 0 else None,
+        )  # fmt: skip
+        parts.clear()
+        calls.clear()
+        if made is not None:
+            count += 1
+            yield made
+
+    for piece in pieces:
+        if message.is_earlier and isinstance(piece, CallResult | MadeCall):
+            parts.append(item_part(builder.system, piece.call if isinstance(piece, MadeCall) else piece.members()))
+        elif isinstance(piece, CallResult):
+            yield from turn(message.role, joined_text(parts))
+            yield from turn(Role.TOOL, piece.content, piece.call_id)
+        elif isinstance(piece, MadeCall):
+            calls.append(piece.call)
+        else:
+            if calls:
+                yield from turn(message.role, joined_text(parts))
+            parts.append(piece)
+    yield from turn(message.role, joined_text(parts))
+
+
+def joined_text(parts: Iterable[JsonValue]) -> JsonValue:
+    """Return parts as one text if they are only text, else as they are."""
+    listed = list(parts)
+    texts = [part.get("text") for part in listed if isinstance(part, dict) and part.keys() == {"type", "text"}]
+    if len(texts) == len(listed):
+        return "\n".join(str(text) for text in texts)
+    return listed
+
+
+def text_part(text: str, **members: JsonValue) -> JsonObject:
+    """Return a part with a text, and members that say where it comes from."""
+    return {"type": "text", "text": text, **without_null(members)}
 
 
 def bounded(metadata: JsonObject) -> JsonObject:

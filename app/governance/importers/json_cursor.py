@@ -1,5 +1,6 @@
 """Read a foreign JSON document. Each value knows its JSON pointer, so that an error names the place and no content."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Final
@@ -11,6 +12,11 @@ from app.core.times import format_time
 from app.formats.schemas import JsonObject
 
 _END_OF_SECONDS: Final = 253_402_300_800  # the year 10000
+_UNITS: Final = ((10**11, 1), (10**14, 10**3), (10**17, 10**6), (10**20, 10**9))
+"""Numbers below a bound are times since 1970 in a unit: seconds until the year 5138, then 10^-3, 10^-6, 10^-9 s."""
+
+
+_DIGITS: Final = re.compile(r"[0-9]{9,20}(?:\.[0-9]{1,9})?")
 
 
 class JsonCursor:
@@ -75,11 +81,20 @@ class JsonCursor:
         return self.value
 
     def text_of(self, *names: str) -> str | None:
-        """Return the text of the first of these members that is there and not empty."""
+        """Return the text of the first of these members that is there and not empty. A number is its digits."""
         for name in names:
             found = self.get(name)
-            if found is not None and found.text():
-                return found.text()
+            if found is not None and found.value != "":
+                return found.name()
+        return None
+
+    def name_of(self, *names: str) -> str | None:
+        """Return the first of these members that is an id or a name; None for anything else."""
+        members = self.value if isinstance(self.value, dict) else {}
+        for name in names:
+            value = members.get(name)
+            if (isinstance(value, str) and value) or (isinstance(value, int) and not isinstance(value, bool)):
+                return str(value)
         return None
 
     def name(self) -> str:
@@ -91,22 +106,39 @@ class JsonCursor:
         return self.text()
 
     def time(self) -> str:
-        """Return a time, given as RFC 3339, as a day, or as seconds since 1970. A time without offset is in UTC."""
+        """Return a time, given as RFC 3339, as a day, or as a number since 1970. A time without offset is in UTC.
+
+        A number is in seconds, or in milliseconds, microseconds or nanoseconds, by its size.
+        """
         given = self.value
+        if isinstance(given, str) and _DIGITS.fullmatch(given):
+            given = float(given)
         try:
-            if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given < _END_OF_SECONDS:
-                return format_time(datetime.fromtimestamp(given, UTC))
+            if isinstance(given, int | float) and not isinstance(given, bool):
+                seconds = next((given / unit for bound, unit in _UNITS if 0 <= given < bound), _END_OF_SECONDS)
+                return format_time(datetime.fromtimestamp(seconds, UTC))
             if isinstance(given, str) and len(given) == len("2026-01-01"):
                 return format_time(datetime.combine(date.fromisoformat(given), datetime.min.time(), UTC))
             if isinstance(given, str):
                 read = datetime.fromisoformat(given)
                 return format_time(read.replace(tzinfo=UTC) if read.tzinfo is None else read)
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, OSError):
             pass
         raise self.error("a time is expected")
 
     def time_of(self, *names: str) -> str | None:
-        """Return the time of the first of these members that is there."""
+        """Return the first of these members that is a time; None if there is none."""
+        for name in names:
+            found = self.get(name)
+            if found is not None:
+                try:
+                    return found.time()
+                except Invalid:
+                    continue
+        return None
+
+    def need_time_of(self, *names: str) -> str | None:
+        """Return the time of the first of these members that is there. Raises Invalid if it is none."""
         found = self.get(*names)
         return None if found is None else found.time()
 

@@ -1,29 +1,57 @@
 """Public API of the converters: a document of another system becomes the lines of a file for an import.
 
 Invariants: equal documents give equal records, whose names (`external_id`) are those of the other system, so importing
-a newer file adds what is new. Every record is valid, or Invalid names the place in the document.
+a newer file adds what is new. Every record is valid. What cannot be read is a record of the type `refused`, with the
+place in the document and without content; nothing else of the document is lost with it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
-from app.core.errors import FieldError, Invalid
+from app.core.errors import AppError, FieldError, Invalid, Malformed
 from app.formats.parse.validation import check_json
 from app.formats.schemas import JsonObject
 from app.governance.exports.records import RECORD_LINE, write_foreign
-from app.governance.importers import chatgpt, honcho, langgraph, letta, mem0, openai, zep
+from app.governance.importers.archives import read_archive
+from app.governance.importers.building import ForeignObject, detail_of, refusal
+from app.governance.importers.detection import detect_system, is_export
+from app.governance.importers.documents import BrokenPart, ForeignDocument, read_document, storable
 from app.governance.importers.json_cursor import JsonCursor
+from app.governance.importers.systems import (
+    chatgpt,
+    claude,
+    honcho,
+    langgraph,
+    letta,
+    librechat,
+    mem0,
+    open_webui,
+    openai,
+    zep,
+)
 
-__all__ = ["ForeignSystem", "convert", "convert_file"]
+__all__ = [
+    "ForeignDocument",
+    "ForeignSystem",
+    "convert",
+    "convert_file",
+    "detect",
+    "is_export",
+    "read_archive",
+    "read_document",
+]
 
 
 class ForeignSystem(StrEnum):
     """A system whose documents can be imported."""
 
     CHATGPT = "chatgpt"
+    CLAUDE = "claude"
+    OPEN_WEBUI = "open_webui"
+    LIBRECHAT = "librechat"
     OPENAI = "openai"
     MEM0 = "mem0"
     ZEP = "zep"
@@ -32,47 +60,193 @@ class ForeignSystem(StrEnum):
     HONCHO = "honcho"
 
 
-_READERS: Final[Mapping[ForeignSystem, Callable[[JsonCursor], Iterator[JsonObject]]]] = {
-    ForeignSystem.CHATGPT: chatgpt.records,
-    ForeignSystem.OPENAI: openai.records,
-    ForeignSystem.MEM0: mem0.records,
-    ForeignSystem.ZEP: zep.records,
-    ForeignSystem.LETTA: letta.records,
-    ForeignSystem.LANGGRAPH: langgraph.records,
-    ForeignSystem.HONCHO: honcho.records,
+_MAX_FIELDS: Final = 20
+_READERS: Final[Mapping[ForeignSystem, Callable[[JsonCursor], Iterator[ForeignObject]]]] = {
+    ForeignSystem.CHATGPT: chatgpt.objects,
+    ForeignSystem.CLAUDE: claude.objects,
+    ForeignSystem.OPEN_WEBUI: open_webui.objects,
+    ForeignSystem.LIBRECHAT: librechat.objects,
+    ForeignSystem.OPENAI: openai.objects,
+    ForeignSystem.MEM0: mem0.objects,
+    ForeignSystem.ZEP: zep.objects,
+    ForeignSystem.LETTA: letta.objects,
+    ForeignSystem.LANGGRAPH: langgraph.objects,
+    ForeignSystem.HONCHO: honcho.objects,
 }
 
 
-def convert(system: ForeignSystem, document: JsonValue) -> Iterator[JsonObject]:
-    """Yield the records of a parsed document. Raises Invalid, which names the place, at the first that is wrong."""
-    check_json(document, "")
-    names: dict[str, int] = {}
-    for number, record in enumerate(_READERS[system](JsonCursor(document)), start=1):
-        try:
-            RECORD_LINE.validate_python(record)
-        except ValidationError as error:
-            raise _invalid(record, number, error) from None
-        if record["type"] == "conversation":
-            name = str(record["external_id"])
-            if name in names:
-                detail = f"record {number}: its conversation has the id of that of record {names[name]}"
-                raise Invalid("invalid_request", detail, fields=[FieldError(f"/{number}", detail)])
-            names[name] = number
-        yield record
+def detect(document: JsonValue) -> ForeignSystem | None:
+    """Return the system that a document is from, or None if it is not recognised."""
+    name = detect_system(document)
+    return None if name is None else ForeignSystem(name)
 
 
-def convert_file(system: ForeignSystem, document: JsonValue, *, created_at: str) -> Iterator[bytes]:
+def convert(
+    system: ForeignSystem, document: JsonValue, *, broken: Mapping[str, BrokenPart] | None = None
+) -> Iterator[JsonObject]:
+    """Yield the records of a document, and then a record `refused` for each part that cannot be read.
+
+    `broken`: what could not be parsed, by its place. Raises Invalid, which names the place, if the document is not one
+    of the system at all.
+    """
+    checked = _CheckedObjects(broken or {})
+    root = JsonCursor(storable(document))
+    refused: list[JsonObject] = []
+    try:
+        for item in _READERS[system](root):
+            for record in checked.records_of(item):
+                if record["type"] == "refused":
+                    refused.append(record)
+                else:
+                    yield record
+    except Invalid as error:
+        if checked.is_empty:
+            _require_system(system, document)
+            raise _unreadable(error, broken or {}) from None
+        # a later part of the document has another type: what was read so far stays
+        pointer, detail = detail_of(error)
+        refused.append(refusal("conversation", pointer, detail))
+    refused += checked.unvisited()
+    if not checked.has_stored:
+        _require_system(system, document)
+        if refused:
+            raise _nothing_read(refused)
+        if checked.is_empty and document not in ([], {}) and detect(document) is None:
+            raise Invalid("import_unreadable", f"The file has no conversations, facts or memories of {system}.")
+    yield from refused
+
+
+def convert_file(
+    system: ForeignSystem, document: JsonValue, *, created_at: str, broken: Mapping[str, BrokenPart] | None = None
+) -> Iterator[bytes]:
     """Yield the lines of a file for `POST /v1/import`. `created_at` is RFC 3339, the time of the conversion."""
-    return write_foreign(system.value, convert(system, document), created_at=created_at)
+    return write_foreign(system.value, convert(system, document, broken=broken), created_at=created_at)
 
 
-def _invalid(record: JsonObject, number: int, error: ValidationError) -> Invalid:
-    """Return the error of a record that breaks a limit of the API, without its content."""
-    wrong = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    member = "/".join(str(part) for part in wrong["loc"][1:])
-    name = record.get("external_id")
-    where = f"{record['type']} {name!r}" if isinstance(name, str) else f"{record['type']}, record {number}"
-    detail = f"{where}: {member}: {wrong['msg']}"
-    return Invalid(
-        "invalid_request", f"The file cannot be imported. {detail}", fields=[FieldError(f"/{member}", detail)]
-    )
+def _require_system(system: ForeignSystem, document: JsonValue) -> None:
+    """Raise Invalid if a document of which nothing was read is one of another system."""
+    if (other := detect(document)) not in {None, system}:
+        raise Invalid("import_unreadable", f"The file is a document of {other}, not of {system}.")
+
+
+def _unreadable(error: Invalid, broken: Mapping[str, BrokenPart]) -> AppError:
+    part = next(iter(broken.values()), None)
+    if part is None:
+        return error
+    pointer = next(iter(broken))
+    detail = f"The file is not JSON at {pointer or '/'}: {part.detail}."
+    return Malformed("malformed_json", detail, fields=[FieldError(pointer, part.detail)])
+
+
+def _nothing_read(refused: Iterable[JsonObject]) -> Invalid:
+    """Return the error of a document of which nothing can be read."""
+    fields = [
+        FieldError(str(one["pointer"]), f"{one['kind']} {one.get('external_id') or 'without an id'}: {one['detail']}")
+        for one in refused
+    ]
+    return Invalid("import_unreadable", "Nothing of the file can be read.", fields=fields[:_MAX_FIELDS])
+
+
+class _CheckedObjects:
+    """Checks the records of one object after another, and remembers the names of those before."""
+
+    def __init__(self, broken: Mapping[str, BrokenPart]) -> None:
+        self.is_empty = True
+        self.has_stored = False
+        self._broken = dict(broken)
+        self._names: set[tuple[str, str]] = set()
+        self._turns: dict[str, set[str]] = {}
+
+    def records_of(self, item: ForeignObject) -> Iterator[JsonObject]:
+        """Yield the records of an object, or its refusal."""
+        self.is_empty = False
+        try:
+            records = list(self._valid(item))
+            self._require_new(item, records)
+        except Invalid as error:
+            pointer, detail = detail_of(error)
+            yield self._refused(item, pointer or item.place.at, detail)
+            return
+        stored = [record for record in records if record["type"] != "refused"]
+        left_out = [self._explained(record) for record in records if record["type"] == "refused"]
+        has_turns = any(record["type"] == "turn" for record in stored)
+        if item.kind == "conversation" and left_out and not has_turns:
+            # nothing of it can be read
+            first = left_out[0]
+            yield self._refused(item, str(first["pointer"]), str(first["detail"]))
+            return
+        self.has_stored |= bool(stored)
+        yield from stored
+        yield from left_out
+
+    def unvisited(self) -> Iterator[JsonObject]:
+        """Yield the refusals of broken parts that no object has met."""
+        for pointer, part in self._broken.items():
+            yield refusal("conversation" if pointer.count("/") <= 1 else "turn", pointer, part.detail, name=part.name)
+
+    def _refused(self, item: ForeignObject, pointer: str, detail: str) -> JsonObject:
+        part = self._broken.pop(pointer, None) or self._broken.pop(item.place.at, None)
+        if part is not None:
+            return refusal(item.kind, pointer, part.detail, name=part.name)
+        return refusal(item.kind, pointer, detail, name=item.name)
+
+    def _explained(self, record: JsonObject) -> JsonObject:
+        part = self._broken.pop(str(record["pointer"]), None)
+        return record if part is None else {**record, "detail": part.detail}
+
+    def _valid(self, item: ForeignObject) -> Iterator[JsonObject]:
+        """Yield the records of an object; a turn that breaks a limit of the API is left out.
+
+        Raises Invalid for another record that does.
+        """
+        left_out: set[str] = set()
+        for record in item.read():
+            if record.get("supersedes_external_id") in left_out:
+                del record["supersedes_external_id"]
+            wrong = _problem_of(record)
+            if wrong is None:
+                yield record
+            elif record["type"] == "turn":
+                left_out.add(str(record["external_id"]))
+                yield refusal("turn", item.place.at, wrong, name=str(record["external_id"]))
+            else:
+                raise item.place.error(wrong)
+
+    def _require_new(self, item: ForeignObject, records: Iterable[JsonObject]) -> None:
+        """Raise Invalid if another object of the file has the name of this one.
+
+        Two copies of a chat share messages: the later one adds what is new in it.
+        """
+        conversation = ""
+        turns: dict[str, set[str]] = {}
+        for record in records:
+            name = str(record.get("external_id"))
+            if record["type"] == "conversation":
+                conversation = name
+                turns[name] = set()
+            elif record["type"] == "turn":
+                turns[conversation].add(name)
+            elif record["type"] == "memory":
+                if ("memory", name) in self._names:
+                    raise item.place.error("its id is that of an earlier memory of the file")
+                self._names.add(("memory", name))
+        for name, added in turns.items():
+            earlier = self._turns.setdefault(name, added)
+            if earlier is not added and earlier.isdisjoint(added) and earlier and added:
+                raise item.place.error("its id is that of an earlier conversation of the file")
+            earlier |= added
+
+
+def _problem_of(record: JsonObject) -> str | None:
+    """Return what is wrong in a record that breaks a limit of the API, without its content."""
+    if record["type"] == "refused":
+        return None
+    try:
+        check_json(record, "")
+        RECORD_LINE.validate_python(record)
+    except ValidationError as error:
+        wrong = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        return f"{'/'.join(str(part) for part in wrong['loc'][1:])}: {wrong['msg']}"
+    except Invalid as error:
+        return detail_of(error)[1]
+    return None

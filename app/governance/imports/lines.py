@@ -18,6 +18,7 @@ from app.governance.exports.records import RECORD_LINE, Record
 from app.governance.imports import store
 from app.governance.imports.upload import read_problem
 
+_MAX_NAME: Final = 512
 _TYPE: Final = re.compile(rb'\{"type":"([a-z_]{1,20})"[,}]')
 """The start of a line as exports write it: its type is known before it is parsed."""
 
@@ -97,6 +98,16 @@ class StagedLines:
             return ""
         kind = value.get("type") if isinstance(value, dict) else None
         return kind if isinstance(kind, str) else ""
+
+    def name_of(self, line: bytes) -> str | None:
+        """Return the id of the object of a line, if it can be read: that of the other system, or of the record."""
+        try:
+            value: JsonValue = parse_json(line, max_depth=self._depth)
+        except AppError:
+            return None
+        members = value if isinstance(value, dict) else {}
+        names = (members.get(member) for member in ("external_id", "id"))
+        return next((name[:_MAX_NAME] for name in names if isinstance(name, str) and name), None)
 
     async def children(
         self, conversation: ConversationRecord

@@ -5,7 +5,7 @@ continues after the last object, and nothing is half-written. A dry run does the
 """
 
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -25,7 +25,7 @@ from app.core.errors import Conflict, FieldError
 from app.core.ids import format_id
 from app.core.threads import pause_after_step
 from app.formats.schemas import JsonObject
-from app.governance.exports.records import RECORD_TYPES, Record
+from app.governance.exports.records import RECORD_TYPES, Record, RefusedRecord
 from app.governance.imports import store
 from app.governance.imports.lines import LinePlace, StagedLines
 from app.memory.longterm.schemas import MemoryRecord
@@ -48,7 +48,8 @@ _COUNTED: Final = ("restored", "existing", "remapped", "extended", "refused")
 class ImportState:
     """The place of an import, and what it has counted. Stored as JSON with each object.
 
-    `records`: stored records by type. `conversations`: by outcome. `skipped`: records that were not stored. `mapping`
+    `records`: stored records by type. `conversations`: by outcome. `skipped`: records that were not stored, `existing`:
+    those of them that were there already. `mapping`
     has up to 100 conversations with a new id; `problems` the first 100 refused records.
     """
 
@@ -58,6 +59,7 @@ class ImportState:
     records: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RECORD_TYPES, 0))
     conversations: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTED, 0))
     skipped: int = 0
+    existing: int = 0
     problem_count: int = 0
     mapping: list[JsonObject] = field(default_factory=list[JsonObject])
     problems: list[JsonObject] = field(default_factory=list[JsonObject])
@@ -77,6 +79,7 @@ class ImportState:
             "records": dict(self.records),
             "conversations": dict(self.conversations),
             "skipped_records": self.skipped,
+            "existing_records": self.existing,
             "problem_count": self.problem_count,
             "problems": list(self.problems),
             "mapping": list(self.mapping),
@@ -94,19 +97,21 @@ class ImportState:
             records=cast("dict[str, int]", written["records"]),
             conversations=cast("dict[str, int]", written["conversations"]),
             skipped=int(str(written["skipped_records"])),
+            existing=int(str(written.get("existing_records", 0))),
             problem_count=int(str(written["problem_count"])),
             mapping=cast("list[JsonObject]", written["mapping"]),
             problems=cast("list[JsonObject]", written["problems"]),
         )
 
-    def refuse(self, refused: RecordRefusedError) -> None:
-        """Record a refused line: its number and its wrong members."""
+    def refuse(self, refused: RecordRefusedError, *, kind: str, name: str | None) -> None:
+        """Record a refused line: its number, its wrong members, and the type and the id of its object."""
         self.problem_count += 1
         if len(self.problems) < _LISTED:
             errors: list[JsonObject] = [
                 {"pointer": one.pointer, "detail": one.detail} for one in refused.fields[:_FIELDS]
             ]
-            self.problems.append({"line": refused.line, "errors": cast("JsonObject", errors)})
+            named: JsonObject = {"type": kind or None, "id": name}
+            self.problems.append({"line": refused.line, **named, "errors": cast("JsonObject", errors)})
 
 
 class _DryRunError(Exception):
@@ -198,7 +203,8 @@ class ImportRunner:
     def _lines(self, run: OperationRun, tx: Transaction, state: ImportState) -> StagedLines:
         place = LinePlace(state.chunk, state.index)
         left = int(str(run.parameters["records"])) - state.done
-        return StagedLines(tx, run.tenant_id, run.id, place, left=left, depth=self._settings.requests.max_json_depth)
+        depth = self._settings.requests.max_json_depth
+        return StagedLines(tx, run.tenant_id, run.id, place, left=left, depth=depth)
 
     async def _checkpoint(self, run: OperationRun, tx: Transaction, place: LinePlace, state: ImportState) -> None:
         state.chunk, state.index = place.chunk, place.index
@@ -212,6 +218,7 @@ class ImportRunner:
             lines = self._lines(run, tx, state)
             first = await lines.peek()
             kind = "" if first is None else lines.type_of(first[1])
+            name = None if first is None else lines.name_of(first[1])
             lines.skip()
             if kind == "conversation":
                 await lines.skip_children()
@@ -219,7 +226,7 @@ class ImportRunner:
             else:
                 while (found := await lines.peek()) is not None and found[0] <= refused.line:
                     lines.skip()
-            state.refuse(refused)
+            state.refuse(refused, kind=kind, name=name)
             state.skipped += lines.taken
             state.done += lines.taken
             await self._checkpoint(run, tx, lines.place, state)
@@ -242,6 +249,12 @@ class ImportRunner:
                 await self._store_facts(run, tx, lines, state, record)
             case MemoryRecord():
                 await self._store_memories(run, tx, lines, state)
+            case RefusedRecord():
+                lines.skip()
+                state.skipped += 1
+                state.conversations["refused"] += record.kind == "conversation"
+                place = RecordRefusedError(number, [FieldError(record.pointer, record.detail)])
+                state.refuse(place, kind=record.kind, name=record.external_id)
             case TurnRecord() | SummaryRecord():
                 raise RecordRefusedError(number, [FieldError("/type", "no conversation is before it")])
 
@@ -269,7 +282,10 @@ class ImportRunner:
         state.records["conversation"] += is_new
         state.records["turn"] += restored.turns
         state.records["summary"] += restored.summaries
-        state.skipped += lines.taken - restored.turns - restored.summaries - is_new
+        left_out = lines.taken - restored.turns - restored.summaries - is_new
+        state.skipped += left_out
+        if restored.outcome in {ConversationOutcome.EXISTING, ConversationOutcome.EXTENDED}:
+            state.existing += left_out
         if restored.conversation_id != record.id and len(state.mapping) < _LISTED:
             state.mapping.append(
                 {
@@ -293,7 +309,7 @@ class ImportRunner:
             if len(group) > self._settings.limits.max_turns_per_append * 10:
                 raise RecordRefusedError(number, [FieldError("", "a key has too many facts")])
         stored = await self._memory.restore_facts(job_caller(run.tenant_id), tx, group)
-        self._count(state, stored)
+        self._count(state, stored, group)
 
     async def _store_memories(self, run: OperationRun, tx: Transaction, lines: StagedLines, state: ImportState) -> None:
         group: list[tuple[int, MemoryRecord]] = []
@@ -305,16 +321,24 @@ class ImportRunner:
         stored = await self._memory.restore_memories(
             job_caller(run.tenant_id), tx, group, max_bytes=self._settings.limits.max_memory_bytes
         )
-        self._count(state, stored)
+        self._count(state, stored, group)
 
     @staticmethod
-    def _count(state: ImportState, stored: RestoredMemory) -> None:
+    def _count(
+        state: ImportState,
+        stored: RestoredMemory,
+        group: Sequence[tuple[int, FactRecord | FactDecisionRecord | MemoryRecord]],
+    ) -> None:
         state.records["fact"] += stored.facts
         state.records["fact_decision"] += stored.decisions
         state.records["memory"] += stored.memories
         state.skipped += stored.left_out
         for refused in stored.refused:
-            state.refuse(refused)
+            record = next(record for line, record in group if line == refused.line)
+            external_id = record.external_id if isinstance(record, MemoryRecord) else None
+            name = external_id or (None if record.id is None else format_id(record.id))
+            state.refuse(refused, kind=record.type, name=name)
+        state.existing += stored.existing
 
     async def _end(self, run: OperationRun, tx: Transaction, state: ImportState) -> JsonObject:
         await store.delete_chunks(tx, run.tenant_id, run.id)

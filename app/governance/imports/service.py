@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
+from typing import Literal
 from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.core.database.transactions import Database
-from app.core.errors import TooLarge
+from app.core.errors import Invalid, TooLarge
 from app.core.ids import new_uuid
 from app.core.times import format_time
-from app.core.validation.json_text import parse_json
 from app.governance.exports.records import ScopeKind
-from app.governance.importers.service import ForeignSystem, convert_file
+from app.governance.importers.service import ForeignSystem, convert_file, detect, is_export, read_archive
 from app.governance.imports import store
 from app.governance.imports.runner import ImportRunner
 from app.governance.imports.upload import UploadedChunk, UploadReader
@@ -26,6 +26,7 @@ from app.tenancy.service import Tenancy
 IMPORT: str = "import"
 """Kind of the operations."""
 _SWEPT_AT_ONCE = 1_000
+_HEAD_BYTES = 4096
 
 
 class Imports:
@@ -45,11 +46,13 @@ class Imports:
         self._operations.handlers[IMPORT] = OperationHandler(runner.run, runner.stop)
 
     async def start(
-        self, caller: Caller, *, body: AsyncIterator[bytes], dry_run: bool, source: ForeignSystem | None = None
-    ) -> Operation:
+        self, caller: Caller, *, body: AsyncIterator[bytes], dry_run: bool,
+        source: ForeignSystem | Literal["auto"] | None = None,
+    ) -> Operation:  # fmt: skip
         """Receive an upload and start its import. Raises Forbidden, Invalid, TooLarge, RateLimited.
 
-        With `source`, the body is a JSON document of that system, in memory while it is converted.
+        With `source`, the body is a document of that system, in memory while it is converted. With `auto`, the body is
+        lines of an export if it begins as one, else a document whose system is recognised.
 
         The lines are stored in chunks while they arrive. An upload that is broken off leaves chunks that nothing reads;
         the sweep deletes them after a day.
@@ -61,7 +64,10 @@ class Imports:
             max_bytes=settings.import_max_bytes, max_line_bytes=settings.import_max_line_bytes,
             max_depth=settings.max_json_depth,
         )  # fmt: skip
-        lines = body if source is None else self._converted(source, body)
+        if source == "auto":
+            head, body = await _head_of(body)
+            source = None if is_export(head) else source
+        lines = body if source is None else self._converted(None if source == "auto" else source, body)
         try:
             async for part in lines:
                 # in a thread: a part of gzip can be a thousand times as long
@@ -87,7 +93,7 @@ class Imports:
                     tx, caller.tenant_id, import_id, number=chunk.number, first_line=chunk.first_line, data=chunk.data
                 )
 
-    async def _converted(self, source: ForeignSystem, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _converted(self, source: ForeignSystem | None, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the lines of a document of another system."""
         document, max_bytes = bytearray(), self._settings.max_request_bytes
         async for part in body:
@@ -95,7 +101,7 @@ class Imports:
             if len(document) > max_bytes:
                 detail = f"A document of another system may have up to {max_bytes} bytes: convert it with the command."
                 raise TooLarge("import_too_large", detail)
-        yield await asyncio.to_thread(_convert, source, bytes(document), self._settings.max_json_depth)
+        yield await asyncio.to_thread(_convert, source, bytes(document), max_bytes)
 
     async def sweep(self) -> int:
         """Delete the chunks of uploads that were broken off more than a day ago; return their number. Run by a job.
@@ -110,9 +116,30 @@ class Imports:
         return deleted
 
 
-def _convert(source: ForeignSystem, document: bytes, max_depth: int) -> bytes:
+async def _head_of(body: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes]]:
+    """Return the first bytes of a body, and the whole body."""
+    parts: list[bytes] = []
+    async for part in body:
+        parts.append(part)
+        if sum(map(len, parts)) >= _HEAD_BYTES:
+            break
+
+    async def whole() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+        async for part in body:
+            yield part
+
+    return b"".join(parts), whole()
+
+
+def _convert(source: ForeignSystem | None, document: bytes, max_bytes: int) -> bytes:
     created_at = format_time(datetime.now(UTC))
-    return b"".join(convert_file(source, parse_json(document, max_depth=max_depth), created_at=created_at))
+    read = read_archive(document, max_bytes=max_bytes)
+    source = source or detect(read.value)
+    if source is None:
+        raise Invalid("import_unreadable", "The file is not of a system that is recognised. Name it with `source`.")
+    return b"".join(convert_file(source, read.value, broken=read.broken, created_at=created_at))
 
 
 def _listed(chunks: Iterable[UploadedChunk]) -> list[UploadedChunk]:

@@ -87,7 +87,9 @@ class MemoryRestorer:
             timeline.merge(_statement(one), {None: Origin(None, one.project)})
         await self._writer.write(caller, tx, timelines=[timeline], prepared={})
         added = len(left) + len(said)
-        return RestoredMemory(facts=added, left_out=len(records) - added, refused=refused)
+        existing = len(taken) - len(others)
+        existing += len(decisions) if existing else 0
+        return RestoredMemory(facts=added, left_out=len(records) - added, existing=existing, refused=refused)
 
     async def _sources(self, tx: Transaction, tenant_id: TenantId, facts: Sequence[FactRecord]) -> "_Sources":
         evidence = [one for fact in facts for one in fact.evidence]
@@ -143,7 +145,8 @@ class MemoryRestorer:
         ]  # fmt: skip
         await self._index.write(caller, tx, entries=entries)
         self._quotas.count(tx, caller.tenant_id, size=sum(len(one.content.encode()) for _, one in fresh))
-        return RestoredMemory(memories=len(fresh), left_out=len(records) - len(fresh), refused=refused)
+        left_out = len(records) - len(fresh)
+        return RestoredMemory(memories=len(fresh), left_out=left_out, existing=left_out - len(refused), refused=refused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Imports over REST: an upload of lines."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -40,11 +40,17 @@ async def import_data(
         bool, Query(description="Check all records, and say what would be stored; nothing is stored.")
     ] = False,
     source: Annotated[
-        ForeignSystem | None,
-        Query(description="The system that the body is a JSON document of; default: the body is lines of an export."),
+        ForeignSystem | Literal["auto"] | None,
+        Query(
+            description="The system that the body is a document of: JSON, JSON lines, or these in gzip or ZIP. `auto`:"
+            " the content of the body decides. Default: the body is lines of an export."
+        ),
     ] = None,
 ) -> Operation:
     """Import lines of an export, plain or in gzip. Needs the scope `admin`. Answers with an operation, at `Location`.
+
+    Of a document of another system, each conversation that cannot be read is refused alone: `problems` of the result
+    names it with its place.
 
     Conversations keep their ids, seq and hashes where the ids are free and the chain verifies; otherwise they get new
     ids, and `origin_turn_id` names the turns. What exists already is not stored again, so a file can be sent again.

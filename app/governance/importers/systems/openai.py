@@ -9,21 +9,24 @@ have no times of their own: all have that of the conversation.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, cast
 
 from app.core.errors import Invalid
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject
-from app.governance.importers.building import conversation
+from app.governance.importers.building import ForeignObject, TurnBuilder, conversation
 from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "openai"
 
 
-def records(document: JsonCursor) -> Iterator[JsonObject]:
-    """Yield the records of one conversation, or of a list of conversations."""
+def objects(document: JsonCursor) -> Iterator[ForeignObject]:
+    """Yield one conversation, or those of a list."""
+    if not isinstance(document.value, list):
+        document.need("items")
     for place in document.items() if isinstance(document.value, list) else [document]:
-        yield from _conversation(place)
+        yield ForeignObject("conversation", place, partial(_conversation, place), place.name_of("id"))
 
 
 def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
@@ -31,25 +34,29 @@ def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
     about = place.get("metadata")
     created_at = place.time_of("created_at")
     metadata: JsonObject = {**(about.object() if about is not None else {}), SYSTEM: {"created_at": created_at}}
-    yield conversation(name, metadata=metadata)
+    yield conversation(name, metadata=metadata, created_at=created_at)
     items = place.need("items")
     calls: set[str] = set()
     names: set[str] = set()
-    for number, item in enumerate((items.need("data") if isinstance(items.value, dict) else items).items()):
+
+    def read(item: JsonCursor, number: int) -> Iterator[JsonObject]:
         external_id = item.text_of("id") or f"item-{number}"
         if external_id in names:
             raise item.error("its id is that of an earlier item")
-        names.add(external_id)
         for turn in _turns(item):
-            calls.update(str(one["id"]) for one in _objects(turn.get("tool_calls")))
             answered = turn.get("tool_call_id")
             results = [one.get("tool_call_id") for one in _objects(turn.get("tool_results"))]
             if any(one is not None and one not in calls for one in (answered, *results)):
                 raise item.error("it answers a call that no item before it made")
+            names.add(external_id)
+            calls.update(str(one["id"]) for one in _objects(turn.get("tool_calls")))
             record: JsonObject = {"type": "turn", "external_id": external_id, **turn}
             if created_at is not None:
                 record["occurred_at"] = created_at
             yield record
+
+    listed = (items.need("data") if isinstance(items.value, dict) else items).items()
+    yield from TurnBuilder(SYSTEM).read_all(listed, read)
 
 
 def _turns(item: JsonCursor) -> list[JsonObject]:

@@ -11,36 +11,50 @@ the observed peer.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
+from app.core.errors import Invalid
 from app.formats.schemas import JsonObject, Role
-from app.governance.importers.building import TurnBuilder, conversation, memory, without_null
+from app.governance.importers.building import ForeignObject, TurnBuilder, conversation, memory, without_null
 from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "honcho"
 _ASSISTANTS: Final = frozenset({"assistant", "agent", "ai", "bot"})
 
 
-def records(document: JsonCursor) -> Iterator[JsonObject]:
-    """Yield the records of all sessions, then the memories of all conclusions."""
-    assistants = {place.need("id", "name").name() for place in document.list_of("peers") if _is_assistant(place)}
+def objects(document: JsonCursor) -> Iterator[ForeignObject]:
+    """Yield all sessions, then the memories of all conclusions."""
+    if isinstance(document.value, list):
+        document = JsonCursor({"sessions": document.value})
+    assistants = set(_assistants(document))
     for place in document.list_of("sessions"):
-        yield from _session(place, assistants)
-    names: set[str] = set()
+        yield ForeignObject("conversation", place, partial(_session, place, assistants), place.name_of("id", "name"))
     for place in document.list_of("conclusions", "observations"):
-        name = place.need("id").name()
-        if name in names:
-            raise place.error("its id is that of an earlier conclusion")
-        names.add(name)
-        about: JsonObject = {"session_id": place.object().get("session_id")}
-        yield memory(
-            name,
-            place.need("content").name(),
-            agent_id=place.need("observer_id", "observer").name(),
-            owner=place.need("observed_id", "observed").name(),
-            metadata={SYSTEM: without_null(about)},
-            created_at=place.time_of("created_at"),
-        )
+        yield ForeignObject("memory", place, partial(_conclusion, place), place.name_of("id"))
+
+
+def _conclusion(place: JsonCursor) -> Iterator[JsonObject]:
+    about: JsonObject = {"session_id": place.object().get("session_id")}
+    yield memory(
+        place.need("id").name(),
+        place.need("content").name(),
+        agent_id=place.need("observer_id", "observer").name(),
+        owner=place.need("observed_id", "observed").name(),
+        metadata={SYSTEM: without_null(about)},
+        created_at=place.time_of("created_at"),
+    )
+
+
+def _assistants(document: JsonCursor) -> Iterator[str]:
+    """Yield the peers that speak as the assistant. A peer that cannot be read does not."""
+    for place in document.list_of("peers"):
+        try:
+            name = place.need("id", "name").name()
+            if _is_assistant(place):
+                yield name
+        except Invalid:
+            continue
 
 
 def _is_assistant(peer: JsonCursor) -> bool:
@@ -52,7 +66,7 @@ def _is_assistant(peer: JsonCursor) -> bool:
 
 def _session(place: JsonCursor, assistants: set[str]) -> Iterator[JsonObject]:
     messages = list(place.list_of("messages"))
-    people = dict.fromkeys(message.need("peer_id", "peer_name").name() for message in messages)
+    people = dict.fromkeys(peer for one in messages if (peer := one.name_of("peer_id", "peer_name")) is not None)
     owners = [peer for peer in people if peer not in assistants]
     about = without_null(
         {key: place.object().get(key) or None for key in ("metadata", "configuration", "created_at", "workspace_id")}
@@ -62,14 +76,15 @@ def _session(place: JsonCursor, assistants: set[str]) -> Iterator[JsonObject]:
         owner=owners[0] if len(owners) == 1 else None,
         participants=[{"actor": peer} for peer in people],
         metadata={SYSTEM: about} if about else None,
+        created_at=place.time_of("created_at"),
     )
     builder = TurnBuilder(SYSTEM)
-    for number, message in enumerate(messages):
+
+    def read(message: JsonCursor, number: int) -> Iterator[JsonObject]:
         peer = message.need("peer_id", "peer_name").name()
-        identity = message.get("id", "public_id")
         found = builder.turn(
             message,
-            f"message-{number}" if identity is None else identity.name(),
+            message.name_of("id", "public_id") or f"message-{number}",
             Role.ASSISTANT if peer in assistants else Role.USER,
             message.need("content").text(),
             actor=peer,
@@ -78,3 +93,5 @@ def _session(place: JsonCursor, assistants: set[str]) -> Iterator[JsonObject]:
         )
         if found is not None:
             yield found
+
+    yield from builder.read_all(messages, read)

@@ -18,12 +18,23 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pydantic import JsonValue
 
+from app.core.errors import Invalid
 from app.formats.schemas import JsonObject, Role
-from app.governance.importers.building import TurnBuilder, call, conversation, memory, without_null
+from app.governance.importers.building import (
+    ForeignObject,
+    TurnBuilder,
+    call,
+    conversation,
+    detail_of,
+    memory,
+    refusal,
+    without_null,
+)
 from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "langgraph"
@@ -31,6 +42,7 @@ _ROLES: Final = {
     "human": Role.USER, "user": Role.USER, "ai": Role.ASSISTANT, "assistant": Role.ASSISTANT, "system": Role.SYSTEM,
     "developer": Role.SYSTEM, "tool": Role.TOOL, "function": Role.TOOL,
 }  # fmt: skip
+_EXAMINED: Final = 20
 _KEPT: Final = ("response_metadata", "additional_kwargs", "status", "artifact")
 
 
@@ -43,20 +55,32 @@ class _GraphCheckpoint:
     messages: Sequence[JsonCursor]
 
 
-def records(document: JsonCursor) -> Iterator[JsonObject]:
-    """Yield the records of all threads, then the memories of all items of the store."""
+def objects(document: JsonCursor) -> Iterator[ForeignObject]:
+    """Yield all threads, then the memories of all items of the store."""
     listed = list(document.items()) if isinstance(document.value, list) else []
-    is_store = bool(listed) and listed[0].get("namespace") is not None
+    is_store = any(place.name_of("key") is not None for place in listed[:_EXAMINED])
     checkpoints = [] if is_store else listed or list(document.list_of("checkpoints"))
     threads: dict[str, dict[str, _GraphCheckpoint]] = {}
+    first: dict[str, JsonCursor] = {}
     for place in checkpoints:
-        found = _checkpoint(place)
-        if threads.setdefault(found.thread, {}).setdefault(found.name, found) is not found:
-            raise place.error("its id is that of an earlier checkpoint")
+        try:
+            found = _checkpoint(place)
+            if threads.setdefault(found.thread, {}).setdefault(found.name, found) is not found:
+                raise place.error("its id is that of an earlier checkpoint")
+        except Invalid as error:
+            # what it says is in the checkpoints after it, too
+            yield ForeignObject("turn", place, partial(_refused, error))
+        else:
+            first.setdefault(found.thread, place)
     for thread, found in threads.items():
-        yield from _thread(thread, found)
+        yield ForeignObject("conversation", first[thread], partial(_thread, thread, found), thread)
     for place in listed if is_store else [] if listed else document.list_of("items"):
-        yield _item(place)
+        yield ForeignObject("memory", place, partial(_item, place), place.name_of("key"))
+
+
+def _refused(error: Invalid) -> Iterator[JsonObject]:
+    yield from ()
+    raise error
 
 
 def _checkpoint(place: JsonCursor) -> _GraphCheckpoint:
@@ -102,7 +126,10 @@ def _thread(thread: str, checkpoints: Mapping[str, _GraphCheckpoint]) -> Iterato
             continue
         source_metadata: JsonObject = {} if is_main else {"branch_of": thread, "branch_after": line[-1].parent}
         name = thread if is_main else f"{thread}#{line[-1].name}"
-        yield conversation(name, metadata={SYSTEM: source_metadata} if source_metadata else None)
+        yield conversation(
+            name, metadata={SYSTEM: source_metadata} if source_metadata else None,
+            created_at=line[-1].time if is_main else None,
+        )  # fmt: skip
         yield from turns
 
 
@@ -110,18 +137,29 @@ def _turns(line: Iterator[_GraphCheckpoint], known: dict[str, str]) -> Iterator[
     """Yield the messages of a line of checkpoints that no line before it had. `known`: their contents by id."""
     builder = TurnBuilder(SYSTEM)
     versions: dict[str, int] = {}
+    newest: dict[str, str] = {}
     for checkpoint in line:
         for index, place in enumerate(checkpoint.messages):
-            kind, data = _unpacked(place)
-            digest = _digest(data.value)
-            name = data.text_of("id") or f"{index}-{digest[:16]}"
-            if known.get(name) == digest or kind == "remove":
+            digest = _digest(place.value)
+            if known.get(digest) == digest:  # it was refused: each later checkpoint repeats it
                 continue
-            known[name] = digest
-            number = versions[name] = versions.get(name, 0) + 1
-            older = None if number == 1 else name if number == 2 else f"{name}#{number - 1}"  # noqa: PLR2004
-            found = _turn(builder, kind, data, name if number == 1 else f"{name}#{number}", older, checkpoint.time)
+            try:
+                kind, data = _unpacked(place)
+                digest_of_data = _digest(data.value)
+                name = data.text_of("id") or f"{index}-{digest_of_data[:16]}"
+                if known.get(name) == digest_of_data or kind == "remove":
+                    continue
+                known[name] = digest_of_data
+                number = versions[name] = versions.get(name, 0) + 1
+                external_id = name if number == 1 else f"{name}#{number}"
+                found = _turn(builder, kind, data, external_id, newest.get(name), checkpoint.time)
+            except Invalid as error:
+                known[digest] = digest
+                pointer, detail = detail_of(error)
+                yield refusal("turn", pointer, detail, name=place.name_of("id"))
+                continue
             if found is not None:
+                newest[name] = external_id
                 yield found
 
 
@@ -140,9 +178,8 @@ def _unpacked(place: JsonCursor) -> tuple[str, JsonCursor]:
 def _turn(
     builder: TurnBuilder, kind: str, data: JsonCursor, name: str, older: str | None, time: str
 ) -> JsonObject | None:
-    role = _ROLES.get(data.text_of("role") or "" if kind == "chat" else kind.removesuffix("MessageChunk").lower())
-    if role is None:
-        raise data.error("a type of message that LangChain does not have")
+    given = data.text_of("role") or "" if kind == "chat" else kind.removesuffix("MessageChunk").lower()
+    role, source_role = builder.role_of(given, _ROLES)
     usage = data.get("usage_metadata")
     counts = None
     if usage is not None:
@@ -168,7 +205,7 @@ def _turn(
         answers=data.text_of("tool_call_id"),
         supersedes=older,
         usage=counts or None,
-        source_metadata={key: data.object().get(key) or None for key in _KEPT},
+        source_metadata={**{key: data.object().get(key) or None for key in _KEPT}, **source_role},
     )
 
 
@@ -182,7 +219,7 @@ def _content(data: JsonCursor) -> JsonValue:
     ]
 
 
-def _item(place: JsonCursor) -> JsonObject:
+def _item(place: JsonCursor) -> Iterator[JsonObject]:
     namespace = [part.name() for part in place.need("namespace").items()]
     key = place.need("key").name()
     value = place.need("value")
@@ -191,7 +228,7 @@ def _item(place: JsonCursor) -> JsonObject:
         "namespace": [*namespace], "key": key, "updated_at": place.object().get("updated_at"),
         "value": value.value if text is not None and len(value.object()) > 1 else None,
     }  # fmt: skip
-    return memory(
+    yield memory(
         "/".join(_escaped(part, "/") for part in (*namespace, key)),
         text or json.dumps(value.value, ensure_ascii=False),
         agent_id=None,

@@ -11,10 +11,11 @@ because a fact of Turnkeep is made of these three.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from app.formats.schemas import JsonObject, Role
-from app.governance.importers.building import TurnBuilder, conversation, without_null
+from app.governance.importers.building import ForeignObject, TurnBuilder, conversation, without_null
 from app.governance.importers.json_cursor import JsonCursor
 
 SYSTEM: Final = "zep"
@@ -24,47 +25,56 @@ _ROLES: Final = {
 }  # fmt: skip
 
 
-def records(document: JsonCursor) -> Iterator[JsonObject]:
-    """Yield the records of all threads, then the facts of all edges."""
+def objects(document: JsonCursor) -> Iterator[ForeignObject]:
+    """Yield all threads, then the facts of all edges."""
     if isinstance(document.value, list):
         document = JsonCursor({"threads": document.value})
     owner = document.text_of("user_id")
     for place in document.list_of("threads", "sessions"):
-        yield from _thread(place, owner)
-    names = {node.need("uuid").name(): node.need("name").text() for node in document.list_of("nodes")}
+        name = place.name_of("thread_id", "session_id", "uuid")
+        yield ForeignObject("conversation", place, partial(_thread, place, owner), name)
+    names = {
+        uuid: name
+        for node in document.list_of("nodes")
+        if (uuid := node.name_of("uuid")) is not None and (name := node.name_of("name")) is not None
+    }
     for place in document.list_of("edges", "facts"):
-        yield _fact(place, names, owner)
+        yield ForeignObject("fact", place, partial(_fact, place, names, owner), place.name_of("uuid"))
 
 
 def _thread(place: JsonCursor, owner: str | None) -> Iterator[JsonObject]:
     builder = TurnBuilder(SYSTEM)
     about = without_null({"created_at": place.object().get("created_at"), "metadata": place.object().get("metadata")})
     name = place.need("thread_id", "session_id", "uuid").name()
-    yield conversation(name, owner=place.text_of("user_id") or owner, metadata={SYSTEM: about} if about else None)
-    for number, message in enumerate(place.list_of("messages")):
-        typed = message.get("role_type")
-        given = typed or message.need("role")
-        role = _ROLES.get(given.text())
-        if role is None:
-            raise given.error("a role that Zep does not have")
-        actor = message.text_of("name") or (message.text_of("role") if typed is not None else None)
-        found = builder.turn(
-            message,
-            message.text_of("uuid") or f"message-{number}",
-            role,
-            message.need("content").text(),
-            actor=actor,
-            occurred_at=message.time_of("reference_time", "created_at"),
-            source_metadata={
-                "role": given.value if given.value == "norole" else None,
-                "metadata": message.object().get("metadata"),
-            },
-        )
-        if found is not None:
-            yield found
+    yield conversation(
+        name, owner=place.text_of("user_id") or owner, metadata={SYSTEM: about} if about else None,
+        created_at=place.time_of("created_at"),
+    )  # fmt: skip
+    yield from builder.read_all(place.list_of("messages"), partial(_message, builder))
 
 
-def _fact(place: JsonCursor, names: Mapping[str, str], owner: str | None) -> JsonObject:
+def _message(builder: TurnBuilder, message: JsonCursor, number: int) -> Iterator[JsonObject]:
+    typed = message.get("role_type")
+    given = (typed or message.need("role")).text()
+    role, source_role = builder.role_of(given, _ROLES)
+    found = builder.turn(
+        message,
+        message.text_of("uuid") or f"message-{number}",
+        role,
+        message.need("content").text(),
+        actor=message.text_of("name") or (message.text_of("role") if typed is not None else None),
+        occurred_at=message.time_of("reference_time", "created_at"),
+        source_metadata={
+            "role": given if given == "norole" else None,
+            "metadata": message.object().get("metadata"),
+            **source_role,
+        },
+    )
+    if found is not None:
+        yield found
+
+
+def _fact(place: JsonCursor, names: Mapping[str, str], owner: str | None) -> Iterator[JsonObject]:
     def node(side: str) -> str:
         given = place.text_of(f"{side}_node_name")
         if given is not None:
@@ -74,8 +84,9 @@ def _fact(place: JsonCursor, names: Mapping[str, str], owner: str | None) -> Jso
             raise identity.error("the name of this node is neither in the edge nor in the nodes")
         return names[identity.name()]
 
-    return without_null({
+    yield without_null({
         "type": "fact", "owner": place.text_of("user_id") or owner, "subject": node("source"),
         "predicate": place.need("name").text(), "object": node("target"),
-        "valid_from": place.time_of("valid_at", "created_at"), "valid_to": place.time_of("invalid_at", "expired_at"),
+        "valid_from": place.need_time_of("valid_at", "created_at"),
+        "valid_to": place.need_time_of("invalid_at", "expired_at"),
     })  # fmt: skip

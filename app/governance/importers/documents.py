@@ -1,0 +1,313 @@
+"""Read the bytes of a document that another system wrote. A part that cannot be read costs that part only. Pure.
+
+Encodings: UTF-8, UTF-16 and UTF-32, with or without a byte order mark; bytes that are not UTF-8 are read as
+Windows-1252 unless other characters of the text are UTF-8. Several JSON values one after another (JSON lines) are one
+list. A text whose value is a JSON document is that document. Of a list that is cut off or has an item that is not JSON,
+all other items are read; `broken` names the rest by JSON pointers, and the value has null in its place.
+"""
+
+import codecs
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from pydantic import JsonValue
+
+_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
+)  # fmt: skip
+_MULTIBYTE: Final = re.compile(rb"[\xc3-\xf4][\x80-\xbf]")
+_SPACE: Final = re.compile(r"[\s\ufeff\x1e,]*")
+_BLANK: Final = re.compile(r"\s*")
+_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
+_FIRST_MEMBER: Final = re.compile(r'\{\s*("[^"\\]{1,64}")\s*:')
+_NAME: Final = re.compile(r'"(?:conversation_id|conversationId|thread_id|session_id|uuid|id)"\s*:\s*"([^"\\]{1,256})"')
+_LINE: Final = re.compile(r"^[ \t]*[{\[].*[}\]][ \t]*,?[ \t]*$", re.MULTILINE)
+_NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_REPLACEMENT: Final = "\ufffd"
+_MAX_INTEGER: Final = 2**53 - 1
+_MAX_DIGITS: Final = 17
+_MAX_SALVAGED_DEPTH: Final = 3
+_MAX_TEXTS: Final = 3
+_MAX_CANDIDATES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPart:
+    """A part of a document that is not JSON. `name`: the id in it, if one was read."""
+
+    detail: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignDocument:
+    """The value of a document, and its broken parts by their JSON pointers."""
+
+    value: JsonValue
+    broken: dict[str, BrokenPart] = field(default_factory=dict[str, BrokenPart])
+
+
+def read_document(data: bytes) -> ForeignDocument:
+    """Return the document in some bytes. Bytes without any JSON value are a broken part at the pointer ``."""
+    document = _parsed(decode(data))
+    for _ in range(_MAX_TEXTS):
+        inner = document.value.strip() if isinstance(document.value, str) else ""
+        if not inner.startswith(("{", "[", '"')):
+            break
+        document = _parsed(inner)
+    return document
+
+
+def joined(documents: Sequence[ForeignDocument]) -> ForeignDocument:
+    """Return the documents of an archive as one: the items of its lists in one list."""
+    if len(documents) == 1:
+        return documents[0]
+    items: list[JsonValue] = []
+    broken: dict[str, BrokenPart] = {}
+    for document in documents:
+        if isinstance(document.value, list):
+            for pointer, part in document.broken.items():
+                number, _, rest = pointer.removeprefix("/").partition("/")
+                broken[f"/{int(number or 0) + len(items)}{'/' if rest else ''}{rest}"] = part
+            items += document.value
+        else:
+            broken |= {f"/{len(items)}{pointer}": part for pointer, part in document.broken.items()}
+            items.append(document.value)
+    return ForeignDocument(items, broken)
+
+
+def decode(data: bytes) -> str:
+    """Return the text of some bytes. A byte that the encoding does not have becomes U+FFFD."""
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return data[len(mark) :].decode(encoding, "replace")
+    # the first two characters of a JSON text are ASCII
+    if len(data) > 1 and 0 in data[:2] and data[:2] != b"\0\0":
+        return data.decode("utf-16-be" if data[0] == 0 else "utf-16-le", "replace")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        is_cut_off = error.reason == "unexpected end of data"
+    if is_cut_off or _MULTIBYTE.search(data):
+        return data.decode(errors="replace")
+    return data.decode("cp1252", "replace")
+
+
+def storable(value: JsonValue) -> JsonValue:
+    """Return a value that can be stored, without recursion.
+
+    NUL and halves of surrogate pairs become U+FFFD, integers beyond ±(2^53 - 1) text, and other numbers that JSON does
+    not have null. Nobody can correct the file of another system.
+    """
+    holder: list[JsonValue] = [value]
+    pending: list[list[JsonValue] | dict[str, JsonValue]] = [holder]
+    while pending:
+        container = pending.pop()
+        steps: list[tuple[int | str, JsonValue]]
+        if isinstance(container, dict):
+            for name in [name for name in container if _NOT_STORABLE.search(name)]:
+                container[_NOT_STORABLE.sub(_REPLACEMENT, name)] = container.pop(name)
+            steps = list(container.items())
+        else:
+            steps = list(enumerate(container))
+        for step, member in steps:
+            if isinstance(member, dict | list):
+                pending.append(member)
+            elif (changed := _scalar(member)) is not member:
+                cast("dict[int | str, JsonValue]", container)[step] = changed
+    return holder[0]
+
+
+def _scalar(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        return _NOT_STORABLE.sub(_REPLACEMENT, value) if _NOT_STORABLE.search(value) else value
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value if abs(value) <= _MAX_INTEGER else f"{value}"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+def _integer(digits: str) -> int | str:
+    # int() of thousands of digits is slow, or an error
+    return digits if len(digits) > _MAX_DIGITS else int(digits)
+
+
+def _constant(_name: str) -> None:
+    """Read NaN and Infinity as null."""
+
+
+_DECODER: Final = json.JSONDecoder(strict=False, parse_int=_integer, parse_constant=_constant)
+
+
+def _decode_at(text: str, at: int) -> tuple[JsonValue, int] | None:
+    """Return the JSON value at a place and the place after it; None if there is none, or it nests too deeply."""
+    try:
+        return cast("tuple[JsonValue, int]", _DECODER.raw_decode(text, at))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
+
+
+def _parsed(text: str) -> ForeignDocument:
+    """Return the value of a text: one value, or the list of several values."""
+    start = _after(_SPACE, text, 0)
+    first = _decode_at(text, start)
+    if first is not None and _after(_SPACE, text, first[1]) == len(text):
+        return ForeignDocument(first[0])
+    salvage = _Salvage(text)
+    if first is None and text[start : start + 1] in {"[", "{"} and not _is_lines(text, start):
+        value, end = salvage.container(start, "", 0)
+        if _after(_SPACE, text, end) >= len(text):
+            return ForeignDocument(value, salvage.broken)
+        salvage = _Salvage(text)
+    values = list(salvage.values(start))
+    if first is not None and not any(isinstance(value, dict | list) for value in values[1:]):
+        # one document, and a rest that is none
+        return ForeignDocument(first[0], {"": BrokenPart("the text after the document is not JSON")})
+    if not any(isinstance(value, dict | list) for value in values):
+        return ForeignDocument(None, {"": BrokenPart("the file has no JSON document")})
+    return ForeignDocument(values, salvage.broken)
+
+
+def _is_lines(text: str, start: int) -> bool:
+    """Return whether a text is JSON lines: several of its first lines are objects or lists of their own."""
+    lines = 0
+    for match in _LINE.finditer(text, start, start + 2**20):
+        lines += (read := _decode_at(text, _after(_BLANK, text, match.start()))) is not None and read[1] <= match.end()
+        if lines > 1:
+            return text[start : start + 1] == "{"
+    return False
+
+
+class _Salvage:
+    """Reads what can be read of one text, and records the rest in `broken`."""
+
+    def __init__(self, text: str) -> None:
+        self.broken: dict[str, BrokenPart] = {}
+        self._text = text
+
+    def values(self, at: int) -> Iterator[JsonValue]:
+        """Yield the values that follow each other from a place on; null for a line that is none."""
+        number = 0
+        while (at := _after(_SPACE, self._text, at)) < len(self._text):
+            read = _decode_at(self._text, at)
+            if read is not None:
+                value, at = read
+            else:
+                line_end = self._text.find("\n", at)
+                end = len(self._text) if line_end < 0 else line_end
+                value = None
+                self._add(f"/{number}", at, end)
+                at = end
+            yield value
+            number += 1
+
+    def container(self, at: int, pointer: str, depth: int) -> tuple[JsonValue, int]:
+        """Return what can be read of a list or an object, and the place after it."""
+        return self._list(at, pointer) if self._text[at] == "[" else self._object(at, pointer, depth)
+
+    def _add(self, pointer: str, at: int, end: int) -> None:
+        is_cut_off = end >= len(self._text.rstrip())
+        detail = "the file ends inside of it" if is_cut_off else "it is not JSON, or nests too deeply"
+        self.broken[pointer] = BrokenPart(detail, _name_in(self._text, at, end))
+
+    def _list(self, at: int, pointer: str) -> tuple[JsonValue, int]:
+        items: list[JsonValue] = []
+        sample: tuple[str, frozenset[str]] | None = None
+        at += 1
+        while True:
+            at = _after(_SPACE, self._text, at)
+            if self._text[at : at + 1] == "]":
+                return items, at + 1
+            read = _decode_at(self._text, at) if at < len(self._text) else None
+            if read is None:
+                end = self._end_of_item(at, sample)
+                self._add(f"{pointer}/{len(items)}", at, end)
+                items.append(None)
+                at = end
+                if at >= len(self._text):
+                    return items, at
+                continue
+            value, end = read
+            items.append(value)
+            if sample is None and isinstance(value, dict) and (opening := _FIRST_MEMBER.match(self._text, at)):
+                sample = opening[1], frozenset(value)
+            at = end
+
+    def _end_of_item(self, at: int, sample: tuple[str, frozenset[str]] | None) -> int:
+        """Return the place after a broken item: its last bracket, or the next item that is like an earlier one."""
+        end = _closing(self._text, at)
+        if end is not None and self._text[_after(_BLANK, self._text, end) :][:1] in {",", "]"}:
+            return end
+        if sample is not None:
+            name, members = sample
+            opening = re.compile(r",\s*(?=\{\s*" + re.escape(name) + r"\s*:)")
+            for number, match in enumerate(opening.finditer(self._text, at)):
+                read = _decode_at(self._text, match.end())
+                value = None if read is None else read[0]
+                if isinstance(value, dict) and len(members & value.keys()) * 2 > len(members):
+                    return match.start()
+                if number > _MAX_CANDIDATES:
+                    break
+        return len(self._text) if end is None else end
+
+    def _object(self, at: int, pointer: str, depth: int) -> tuple[JsonValue, int]:
+        members: dict[str, JsonValue] = {}
+        at += 1
+        while True:
+            at = _after(_SPACE, self._text, at)
+            if self._text[at : at + 1] == "}":
+                return members, at + 1
+            name = _decode_at(self._text, at) if self._text[at : at + 1] == '"' else None
+            colon = None if name is None else _after(_BLANK, self._text, name[1])
+            if name is None or colon is None or self._text[colon : colon + 1] != ":":
+                end = len(self._text) if at >= len(self._text) else _closing(self._text, at) or len(self._text)
+                self._add(pointer, at, end)
+                return members, end
+            at = _after(_BLANK, self._text, colon + 1)
+            inner = f"{pointer}/{str(name[0]).replace('~', '~0').replace('/', '~1')}"
+            read = _decode_at(self._text, at) if at < len(self._text) else None
+            if read is None and self._text[at : at + 1] in {"[", "{"} and depth < _MAX_SALVAGED_DEPTH:
+                read = self.container(at, inner, depth + 1)
+            if read is None:
+                end = _closing(self._text, at) or len(self._text)
+                self._add(inner, at, end)
+                read = None, end
+            members[str(name[0])], at = read
+            if at >= len(self._text):
+                return members, at
+
+
+def _closing(text: str, at: int) -> int | None:
+    """Return the place after the bracket that closes the first one from a place on; None if brackets do not match."""
+    opened: list[str] = []
+    for match in _TOKEN.finditer(text, at):
+        mark = match[0]
+        if mark in "[{":
+            opened.append("]" if mark == "[" else "}")
+        elif mark in "]}":
+            if not opened or opened.pop() != mark:
+                return None
+            if not opened:
+                return match.end()
+    return None
+
+
+def _name_in(text: str, at: int, end: int) -> str | None:
+    """Return the id of a broken part, if it stands before what the part contains."""
+    head = text[at : min(end, at + 4096)]
+    inner = min((place for mark in "[{" if (place := head.find(mark, 1)) > 0), default=len(head))
+    match = _NAME.search(head, 0, inner)
+    return None if match is None else match[1]

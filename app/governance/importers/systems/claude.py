@@ -1,0 +1,168 @@
+"""Claude.ai's data export: `conversations.json`, a list of conversations with their messages.
+
+Source: the archive that "Export data" of Claude.ai makes. Anthropic publishes no schema; the members are those of
+public descriptions of the file: `uuid`, `name`, `summary`, `created_at`, `updated_at`, `account {uuid}` and
+`chat_messages` with `uuid`, `sender` (human or assistant), `text`, `content` (blocks `text`, `thinking`, `tool_use`,
+`tool_result`), `created_at`, `attachments` (`file_name`, `extracted_content`), `files` (`file_name`, `file_uuid`), and
+`parent_message_uuid` in newer files. `users.json`, `projects.json` and `memories.json` beside it have no conversations.
+
+- The text of an attachment is a part of its message. Thinking is stored, and shown to no model.
+- Messages that name their parents are a tree: `message_tree` says what becomes of branches.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from pydantic import JsonValue
+
+from app.formats.schemas import JsonObject, Role
+from app.governance.importers.building import (
+    CallResult,
+    ForeignObject,
+    MadeCall,
+    MixedMessage,
+    TurnBuilder,
+    call,
+    conversation,
+    item_part,
+    mixed_turns,
+    text_part,
+    without_null,
+)
+from app.governance.importers.json_cursor import JsonCursor
+from app.governance.importers.message_tree import ChatBranch, ChatNode, MessageTree
+
+SYSTEM: Final = "claude"
+_ROLES: Final = {"human": Role.USER, "user": Role.USER, "assistant": Role.ASSISTANT}
+_KEPT: Final = ("summary", "updated_at", "account", "project", "model", "settings", "is_starred")
+_KEPT_OF_MESSAGES: Final = ("updated_at", "truncated", "stop_reason")
+
+
+def objects(document: JsonCursor) -> Iterator[ForeignObject]:
+    """Yield the conversations of a `conversations.json`: a list, or one of them."""
+    if isinstance(document.value, dict):
+        is_one = document.get("chat_messages") is not None
+        places = [document] if is_one else list(document.need("conversations").items())
+    else:
+        places = list(document.items())
+    for place in places:
+        yield ForeignObject("conversation", place, partial(_conversation, place), place.name_of("uuid", "id"))
+
+
+def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
+    name = place.need("uuid", "id").name()
+    created_at = place.time_of("created_at")
+    about = without_null({key: place.object().get(key) or None for key in _KEPT})
+    messages = list(place.need("chat_messages").items())
+    has_parents = any(message.name_of("parent_message_uuid") is not None for message in messages)
+    tree = MessageTree(_nodes(messages, has_parents=has_parents))
+    current = place.name_of("current_leaf_message_uuid")
+    for branch in tree.branches(name, current=current, source_metadata=about):
+        yield conversation(
+            branch.external_id, title=place.text_of("name"),
+            metadata={SYSTEM: branch.source_metadata} if branch.source_metadata else None,
+            created_at=created_at if branch.external_id == name else None,
+        )  # fmt: skip
+        yield from _turns(branch, tree, created_at, model=place.name_of("model"))
+
+
+def _nodes(messages: list[JsonCursor], *, has_parents: bool) -> Iterator[ChatNode]:
+    before: str | None = None
+    for number, message in enumerate(messages):
+        name = message.name_of("uuid", "id") or f"message-{number}"
+        parent = message.name_of("parent_message_uuid") if has_parents and isinstance(message.value, dict) else before
+        yield ChatNode(name, message, parent, message.name_of("sender", "role"))
+        before = name
+
+
+def _turns(branch: ChatBranch, tree: MessageTree, created_at: str | None, *, model: str | None) -> Iterator[JsonObject]:
+    builder = TurnBuilder(SYSTEM)
+    last_time = created_at
+    for node in branch.nodes:
+        older: str | None = None
+        for version in tree.versions(node):
+            if isinstance(version.place.value, dict):
+                last_time = version.place.time_of("created_at") or last_time
+            for record in builder.read_one(
+                version.place, partial(_turn, builder, version, last_time, older, model, is_earlier=version is not node)
+            ):
+                yield record
+                if record["type"] == "turn":
+                    older = version.name
+
+
+def _turn(
+    builder: TurnBuilder,
+    node: ChatNode,
+    said_at: str | None,
+    older: str | None,
+    model: str | None,
+    *,
+    is_earlier: bool,
+) -> Iterator[JsonObject]:
+    place = node.place
+    role, source_role = builder.role_of(place.need("sender", "role").text(), _ROLES)
+    kept = {key: place.object().get(key) or None for key in _KEPT_OF_MESSAGES}
+    files = [_without_text(one.object()) for member in ("attachments", "files") for one in place.list_of(member)]
+    message = MixedMessage(
+        place, node.name, role, occurred_at=said_at, supersedes=older,
+        model=(place.name_of("model") or model) if role is Role.ASSISTANT else None,
+        source_metadata={**kept, "files": [*files] or None, **source_role}, is_earlier=is_earlier,
+    )  # fmt: skip
+    yield from mixed_turns(builder, message, _pieces(place, node.name))
+
+
+def _pieces(message: JsonCursor, name: str) -> Iterator[JsonObject | MadeCall | CallResult]:
+    """Yield the parts, calls and results of a message: its blocks, then its attachments."""
+    blocks = list(message.list_of("content")) if isinstance(message.object().get("content"), list) else []
+    text = message.name_of("text")
+    if text is not None and not blocks:
+        yield text_part(text)
+    open_calls: list[str] = []
+    for number, block in enumerate(blocks):
+        yield from _of_block(block, f"{name}/call-{number}", open_calls)
+    for attached in message.list_of("attachments"):
+        text = attached.text_of("extracted_content")
+        if text is not None:
+            yield text_part(text, title=attached.text_of("file_name"))
+    for number, file in enumerate(message.list_of("files")):
+        title = file.text_of("file_name") or f"file-{number}"
+        yield {"type": "file", "filename": title, **without_null({"file_uuid": file.text_of("file_uuid")})}
+
+
+def _of_block(block: JsonCursor, number_id: str, open_calls: list[str]) -> Iterator[JsonObject | MadeCall | CallResult]:
+    """Yield the part, call or result of a block. A result without the id of its call answers the first open one."""
+    match block.name_of("type"):
+        case "text":
+            text = block.text_of("text")
+            if text is not None:
+                yield text_part(text)
+        case "tool_use":
+            call_id = block.name_of("id") or number_id
+            open_calls.append(call_id)
+            yield MadeCall(call(call_id, block.need("name").name()[:64], block.object().get("input")))
+        case "tool_result":
+            call_id = block.name_of("tool_use_id") or (open_calls[0] if open_calls else number_id)
+            if call_id in open_calls:
+                open_calls.remove(call_id)
+            yield CallResult(call_id, _result(block))
+        case _:
+            if block.object():
+                yield item_part(SYSTEM, block.value)
+
+
+def _result(block: JsonCursor) -> JsonValue:
+    content = block.object().get("content")
+    if isinstance(content, str):
+        return content or "[empty]"
+    parts: list[JsonValue] = []
+    for part in block.list_of("content"):
+        text = part.name_of("text")
+        parts.append(text_part(text) if text is not None else {"type": "part", **part.object()})
+    texts = [str(part["text"]) for part in parts if isinstance(part, dict) and part.keys() == {"type", "text"}]
+    return "\n".join(texts) or "[empty]" if len(texts) == len(parts) else parts
+
+
+def _without_text(file: JsonObject) -> JsonObject:
+    return {name: value for name, value in file.items() if name != "extracted_content"}

@@ -205,9 +205,7 @@ def zipped(**files: str) -> bytes:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("source", ["chatgpt", "auto"])
-async def test_a_file_is_read_in_whatever_encoding_it_is(
-    service: Service, client: Client, body: bytes, source: str
-) -> None:
+async def test_a_file_is_read_in_its_encoding(service: Service, client: Client, body: bytes, source: str) -> None:
     result = await imported(service, client, body, source=source)
     assert result["problems"] == []
     found = await listed(client)

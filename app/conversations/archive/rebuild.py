@@ -210,7 +210,7 @@ class ConversationRebuilder:
         if rebuilt.is_foreign or not is_new:
             created_at, active_at = created_at or rebuilt.first_said_at, rebuilt.last_said_at or active_at or created_at
         conversation_id = ConversationId(rebuilt.conversation.id)
-        await conversation_store.backdate(
+        await retention_store.backdate(
             tx, caller.tenant_id, conversation_id, created_at=created_at, active_at=active_at, is_first=is_new
         )
 

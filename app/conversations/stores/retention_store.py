@@ -13,7 +13,7 @@ from sqlalchemy import ClauseElement, bindparam, func, literal, not_, null, or_,
 
 from app.conversations.schemas.conversations import VectorState
 from app.conversations.tables import ERASED_COLUMNS, conversation_heads, conversations, turns
-from app.core.database.queries import NOW, Query, arguments, columns, compiled, equals, is_any, milliseconds
+from app.core.database.queries import NOW, NOW_SQL, Query, arguments, columns, compiled, equals, is_any, milliseconds
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
@@ -303,3 +303,39 @@ async def end_rebuild(tx: Transaction, tenant_id: TenantId, conversation_id: Con
         tenant_id,
         conversation_id,
     )
+
+
+async def backdate(
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, created_at: datetime | None,
+    active_at: datetime | None, is_first: bool,
+) -> None:  # fmt: skip
+    """Write the times of turns that were said before they were stored, under the lock of the head.
+
+    `created_at` moves back only. `active_at` becomes that of the turns if they are the first (`is_first`), else it
+    moves forward only; its indexed copy moves with it. Expiry counts from `updated_at`, which is not changed.
+    """
+    row = await tx.fetchrow(
+        f"""
+        update conversation_heads set active_at = least({NOW_SQL}, case
+            when $4 then coalesce($3::timestamptz, active_at) else greatest(active_at, $3::timestamptz) end)
+        where tenant_id = $1 and conversation_id = $2 returning active_at, updated_at
+        """,  # noqa: S608
+        tenant_id,
+        conversation_id,
+        active_at,
+        is_first,
+    )
+    if row is not None:
+        await tx.execute(
+            """
+            update conversations set created_at = least(created_at, $3::timestamptz), active_at = $4::timestamptz,
+                expires_at = coalesce(($5::timestamptz at time zone 'UTC' + make_interval(secs => ttl_s))
+                    at time zone 'UTC', expires_at)
+            where tenant_id = $1 and id = $2
+            """,
+            tenant_id,
+            conversation_id,
+            created_at,
+            row["active_at"],
+            row["updated_at"],
+        )

@@ -102,7 +102,7 @@ def storable(value: JsonValue) -> JsonValue:
     """Return a value that can be stored, without recursion.
 
     NUL and halves of surrogate pairs become U+FFFD, integers beyond ±(2^53 - 1) text, and other numbers that JSON does
-    not have null. Nobody can correct the file of another system.
+    not have null. The file of another system cannot be corrected.
     """
     holder: list[JsonValue] = [value]
     pending: list[list[JsonValue] | dict[str, JsonValue]] = [holder]

@@ -145,7 +145,7 @@ def _turn(
 
 
 def _is_hidden(message: JsonCursor, role: Role, meta: JsonCursor | None) -> bool:
-    """Return whether ChatGPT shows a message to nobody: reasoning, settings of the user, its own instructions."""
+    """Return whether ChatGPT hides a message: reasoning, settings of the user, its own instructions."""
     flags = {} if meta is None else meta.object()
     content = message.get("content")
     kind = None if content is None else content.name_of("content_type")

@@ -1078,7 +1078,7 @@ class Operations:
         )
 
     def import_data(
-        self, *, body: bytes, dry_run: bool | None = None, source: types.ForeignSystem | None = None
+        self, *, body: bytes, dry_run: bool | None = None, source: types.ForeignSystem | Literal["auto"] | None = None
     ) -> types.Operation:
         """Import lines of an export, plain or in gzip. Needs the scope `admin`. Answers with an operation, at `Location`."""
         return cast(
@@ -2725,7 +2725,7 @@ class AsyncOperations:
         )
 
     async def import_data(
-        self, *, body: bytes, dry_run: bool | None = None, source: types.ForeignSystem | None = None
+        self, *, body: bytes, dry_run: bool | None = None, source: types.ForeignSystem | Literal["auto"] | None = None
     ) -> types.Operation:
         """Import lines of an export, plain or in gzip. Needs the scope `admin`. Answers with an operation, at `Location`."""
         return cast(

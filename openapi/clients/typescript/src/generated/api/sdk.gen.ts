@@ -1419,6 +1419,9 @@ export class Operations extends HeyApiClient {
      *
      * Import lines of an export, plain or in gzip. Needs the scope `admin`. Answers with an operation, at `Location`.
      *
+     * Of a document of another system, each conversation that cannot be read is refused alone: `problems` of the result
+     * names it with its place.
+     *
      * Conversations keep their ids, seq and hashes where the ids are free and the chain verifies; otherwise they get new
      * ids, and `origin_turn_id` names the turns. What exists already is not stored again, so a file can be sent again.
      */

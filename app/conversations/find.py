@@ -5,8 +5,8 @@ calls `require_reachable` first. Queries across conversations take `caller.reach
 """
 
 import json
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from app.conversations.stores import conversation_store, expiry_store, list_store, stream_store
@@ -15,6 +15,8 @@ from app.core.database.transactions import Transaction
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, format_id
 from app.tenancy.schemas import Caller
+
+ResultT = TypeVar("ResultT")
 
 _NO_CONVERSATION = "There is no such conversation."
 _TRASHED = "The conversation is in the trash. Restore it (`POST …/restore`), or delete it permanently."
@@ -190,3 +192,16 @@ async def get_partial_turn(
         return row
     texts = (await stream_store.read_texts(tx, caller.tenant_id, [row.id])).get(row.id, {})
     return row._replace(content=json.dumps(texts.get("content", ""), ensure_ascii=False))
+
+
+async def name_conflict(store: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Run a transaction again if another conversation stored a turn with one of its ids first.
+
+    The second run finds that turn, and its error names the field of the request.
+    """
+    try:
+        return await store()
+    except Conflict as error:
+        if error.code != "turn_id_conflict" or error.fields:
+            raise
+    return await store()

@@ -259,17 +259,15 @@ async def test_a_memory_expires_where_a_turn_has_its_id(service: Service, client
     assert await faults(ops, client) == []
 
 
-async def test_a_turn_id_that_two_conversations_take_at_once_is_a_conflict_that_no_repetition_repairs(
-    client: Client,
-) -> None:
+async def test_an_id_that_two_conversations_open_at_once_is_a_conflict_that_names_its_field(client: Client) -> None:
     conversations = [await client.conversation() for _ in range(2)]
-    for _ in range(10):
-        turn = {"role": "user", "content": "hello", "id": format_id(new_uuid())}
+    for _ in range(5):
+        body = {"turn": {"role": "assistant", "id": format_id(new_uuid())}}
         answers = await gather(
-            *(client.post(f"/v1/conversations/{one}/turns", json={"turns": [turn]}) for one in conversations)
+            *(client.post(f"/v1/conversations/{one}/turns/open", json=body) for one in conversations)
         )
         [refused] = [answer for answer in answers if not answer.is_success]
-        assert not problem(refused, 409, "turn_id_conflict")["retryable"]
+        assert not problem(refused, 409, "turn_id_conflict", "/turn/id")["retryable"]
 
 
 async def test_a_tenant_with_as_many_imports_as_it_may_have_can_erase(

@@ -12,7 +12,7 @@ from time import monotonic
 
 from app.conversations.drafts import make_draft
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_turn
+from app.conversations.find import get_turn, name_conflict
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.frames import (
     CONTENT,
@@ -124,14 +124,18 @@ class Streams:
             idempotency_key = idempotency_key.for_caller(caller)
         caller = caller.require_conversation(Scope.WRITE, conversation_id)
         make_draft(new_turn(opening.turn), limits=self._limits, now=datetime.now(UTC), root="/turn")
-        async with self._database.transaction(caller.tenant_id) as tx:
-            result = await self._idempotency.run_once(
-                caller, tx, idempotency_key, result_ids=lambda row: [row.id],
-                run=lambda: self._opener.open(caller, tx, conversation_id, opening, bound=bound),
-                read=lambda caller, tx, ids: get_turn(caller, tx, conversation_id, TurnId(ids[0])),
-            )  # fmt: skip
-            row = result.value
-            opened = (await self._opener.read(caller, tx, row)).turn
+
+        async def store() -> tuple[RequestResult[TurnRow], OpenedTurn]:
+            async with self._database.transaction(caller.tenant_id) as tx:
+                result = await self._idempotency.run_once(
+                    caller, tx, idempotency_key, result_ids=lambda row: [row.id],
+                    run=lambda: self._opener.open(caller, tx, conversation_id, opening, bound=bound),
+                    read=lambda caller, tx, ids: get_turn(caller, tx, conversation_id, TurnId(ids[0])),
+                )  # fmt: skip
+                return result, (await self._opener.read(caller, tx, result.value)).turn
+
+        result, opened = await name_conflict(store)
+        row = result.value
         if result.is_replay:
             return result.with_value(opened)
         if result.is_new:

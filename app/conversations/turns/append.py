@@ -16,7 +16,7 @@ from app.audit.service import record, single
 from app.conversations.derived_titles import DerivedTitles, title_of_new
 from app.conversations.drafts import Draft, is_much, make_drafts
 from app.conversations.events import EventPublisher
-from app.conversations.find import lock_conversation
+from app.conversations.find import lock_conversation, name_conflict
 from app.conversations.hash_chain import content_hash, new_salt
 from app.conversations.policies import facts_job, rebuild_job
 from app.conversations.schemas.append import IndexTime
@@ -87,11 +87,15 @@ class Appender:
         if any(draft.id is None for draft in drafts):  # the others may be stored already: see `_store`
             self.require_quota(caller)
         prepared = await self.prepare_turns(caller, drafts, index=index)
-        async with self._database.transaction(caller.tenant_id) as tx:
-            stored = await self._idempotency.run_once(
-                caller, tx, idempotency_key, result_ids=turn_ids, read=self._read,
-                run=lambda: self._store(caller, tx, conversation_id, prepared, expected_seq),
-            )  # fmt: skip
+
+        async def store() -> RequestResult[Sequence[TurnRow]]:
+            async with self._database.transaction(caller.tenant_id) as tx:
+                return await self._idempotency.run_once(
+                    caller, tx, idempotency_key, result_ids=turn_ids, read=self._read,
+                    run=lambda: self._store(caller, tx, conversation_id, prepared, expected_seq),
+                )  # fmt: skip
+
+        stored = await name_conflict(store)
         contents = None if stored.is_replay else [item.draft.fields["content"] for item in prepared]
         return stored.with_value(_append_result(caller, stored.value, contents))
 

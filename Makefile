@@ -151,6 +151,11 @@ clean: ## remove the venv and caches; never data
 # development are there, `run` keeps them there.
 $(UV_STAMP):
 	@set -e; \
+	if [ -n "$(PYTHON)" ] && ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	  version=$$("$(PYTHON)" --version 2>/dev/null) || version='no Python'; \
+	  echo "PYTHON=$(PYTHON) is $$version. Turnkeep needs Python 3.11 or newer: name another one, or leave PYTHON= out." >&2; \
+	  exit 1; \
+	fi; \
 	for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
 	    python=$$candidate; break; \

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from app.audit.service import AuditReport, Known
 
-commands = typer.Typer(help="The audit: who did what, and when.", no_args_is_help=True)
+commands = typer.Typer(help="The audit: who did what, and when.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @commands.command("verify")

@@ -25,11 +25,15 @@ def read_settings(**given: object) -> "Settings":
     try:
         return Settings.model_validate(given)
     except ValidationError as error:  # values may be secrets
-        for wrong in error.errors(include_input=False, include_url=False, include_context=False):
+        from app.core.validation.invalid import reason_of
+
+        for wrong in error.errors(include_input=False, include_url=False):
             group_and_name = [str(part) for part in wrong["loc"][:2]]
             name = group_and_name[1] if len(group_and_name) > 1 else ""  # none: a contradiction between settings
             variable = name if name.isupper() else f"TURNKEEP_{name.upper()}" if name else "settings"
-            typer.echo(f"turnkeep: {variable}: {wrong['msg']}", err=True)
+            is_ours = wrong["type"] in {"value_error", "assertion_error"}
+            reason = str(wrong.get("ctx", {}).get("error")) if is_ours else reason_of(wrong)
+            typer.echo(f"turnkeep: {variable}: {reason}", err=True)
         raise SystemExit(1) from None
 
 
@@ -55,25 +59,37 @@ def running_server(settings: "Settings") -> tuple[str, str]:
     key = settings.server.api_key.get_secret_value() if settings.server.api_key else admin_key(settings)
     if key is None:
         fail("there is no key: set TURNKEEP_API_KEY, or run this in the folder of the server, with its data/admin-key.")
+    return server_url(settings), key
+
+
+def server_url(settings: "Settings") -> str:
+    """Return the URL of the server for client commands."""
     host = "127.0.0.1" if settings.server.host in {"0.0.0.0", "::"} else settings.server.host  # noqa: S104 - compared, not bound
     host = f"[{host}]" if ":" in host else host
-    return settings.server.url or f"http://{host}:{settings.server.port}", key
+    return settings.server.url or f"http://{host}:{settings.server.port}"
 
 
 def tenant_named(settings: "Settings", text: str | None) -> "TenantId":
     """Return the tenant of `--tenant`; by default that of the admin key."""
     from app.core.ids import TenantId, parse_id
-    from app.tenancy.key_text import parse_key
 
     if text is None:
-        parsed = parse_key(admin_key(settings) or "")
-        if parsed is None:
-            fail("name the tenant with --tenant, or make one with --new-tenant.")
-        return parsed.tenant_id
+        tenant_id = admin_tenant(settings)
+        if tenant_id is None:
+            fail("name the tenant with --tenant: `turnkeep keys list` shows the ids of tenants.")
+        return tenant_id
     try:
         return TenantId(parse_id(text))
     except ValueError:
-        fail("--tenant is not an id.")
+        fail("--tenant is not an id: `turnkeep keys list` shows the ids of tenants.")
+
+
+def admin_tenant(settings: "Settings") -> "TenantId | None":
+    """Return the tenant of the administrator's key; None without a key."""
+    from app.tenancy.key_text import parse_key
+
+    parsed = parse_key(admin_key(settings) or "")
+    return None if parsed is None else parsed.tenant_id
 
 
 def use_one_blas_thread() -> None:

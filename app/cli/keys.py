@@ -1,4 +1,4 @@
-"""`keys`: create, list and revoke API keys."""
+"""`keys`: create, list, rotate and revoke API keys."""
 
 import asyncio
 import sys
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.cli.common import fail, quiet_settings, tenant_named
+from app.cli.common import admin_tenant, fail, quiet_settings, tenant_named
 from app.tenancy.scopes import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from app.core.ids import KeyId, TenantId
     from app.foundation import Foundation
     from app.settings import Settings
 
@@ -21,7 +22,7 @@ DEFAULT_SCOPES: Final = (Scope.READ, Scope.WRITE)
 _KEY_COLUMN = 53
 _WIDE = 240
 
-commands = typer.Typer(help="API keys.", no_args_is_help=True)
+commands = typer.Typer(help="API keys.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def _open(settings: "Settings") -> "AbstractAsyncContextManager[Foundation]":
@@ -46,7 +47,7 @@ def generate() -> None:
 def create(  # noqa: PLR0917 - each option of a command is a parameter
     name: Annotated[str, typer.Option(help="Name of the key.")] = "key",
     scope: Annotated[list[Scope] | None, typer.Option(help="A scope; may be repeated. Default: read, write.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="The tenant's id; default: that of the admin key.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant's id; default: the only one.")] = None,
     new_tenant: Annotated[str | None, typer.Option(help="Create a tenant of this name, with a key for it.")] = None,
     expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Days until the key expires.")] = None,
     agent: Annotated[str | None, typer.Option(help="Agent of the key; default: the one named in X-Agent-Id.")] = None,
@@ -66,7 +67,13 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
             if new_tenant is not None:
                 return str(await base.tenancy.create_tenant(new_tenant))
             scopes = scope or DEFAULT_SCOPES
-            tenant_id = tenant_named(settings, tenant)
+            tenant_id = admin_tenant(settings) if tenant is None else tenant_named(settings, tenant)
+            tenant_id = tenant_id or await base.tenancy.only_tenant()
+            if tenant_id is None:
+                fail(
+                    "there are several tenants, or none: name one with --tenant (`turnkeep keys list` shows their"
+                    " ids), or make one with --new-tenant."
+                )
             made = await base.tenancy.create_key(
                 tenant_id,
                 name=name,
@@ -85,7 +92,7 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
 def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's keys.")] = None,
 ) -> None:
-    """List keys, newest first, without their secrets."""
+    """List keys, newest first, without their secrets. The last column has the ids of the tenant and of the key."""
     settings = quiet_settings()
     tenant_id = None if tenant is None else tenant_named(settings, tenant)
 
@@ -124,23 +131,45 @@ def _restriction(projects: "Sequence[str] | None", owners: "Sequence[str] | None
     return "; ".join(f"{name}: {', '.join(given)}" for name, given in parts if given is not None) or "-"
 
 
-@commands.command("revoke")
-def revoke(key: Annotated[str, typer.Argument(help="The key, or TENANT_ID/KEY_ID as `keys list` shows them.")]) -> None:
-    """Revoke a key permanently."""
-    settings = quiet_settings()
-
+def _key_named(text: str) -> "tuple[TenantId, KeyId]":
+    """Return the tenant and the id of a key, which is named by its text or by both ids."""
     from app.core.ids import KeyId, TenantId, parse_id
     from app.tenancy.key_text import parse_key
 
-    parsed = parse_key(key)
+    parsed = parse_key(text)
     if parsed is not None:
-        tenant_id, key_id = parsed.tenant_id, parsed.key_id
-    else:
-        try:
-            tenant_text, key_text = key.split("/")
-            tenant_id, key_id = TenantId(parse_id(tenant_text)), KeyId(parse_id(key_text))
-        except ValueError:
-            fail("give the key itself, or TENANT_ID/KEY_ID as `turnkeep keys list` shows them.")
+        return parsed.tenant_id, parsed.key_id
+    try:
+        tenant_text, key_text = text.split("/")
+        return TenantId(parse_id(tenant_text)), KeyId(parse_id(key_text))
+    except ValueError:
+        fail("give the key itself, or TENANT_ID/KEY_ID as `turnkeep keys list` shows them.")
+
+
+_KeyArgument = Annotated[str, typer.Argument(help="The key, or TENANT_ID/KEY_ID as `keys list` shows them.")]
+
+
+@commands.command("rotate")
+def rotate(
+    key: _KeyArgument,
+    grace_s: Annotated[int, typer.Option(min=0, max=86_400, help="Seconds for which the old secret stays valid.")] = 0,
+) -> None:
+    """Give a key a new secret, and print the key, once."""
+    settings = quiet_settings()
+    tenant_id, key_id = _key_named(key)
+
+    async def run() -> str:
+        async with _open(settings) as base:
+            return str(await base.tenancy.rotate_key(tenant_id, key_id=key_id, grace_s=grace_s))
+
+    typer.echo(asyncio.run(run()))
+
+
+@commands.command("revoke")
+def revoke(key: _KeyArgument) -> None:
+    """Revoke a key permanently."""
+    settings = quiet_settings()
+    tenant_id, key_id = _key_named(key)
 
     async def run() -> None:
         async with _open(settings) as base:

@@ -10,7 +10,10 @@ from app.cli.common import fail
 from app.core.errors import AppError
 
 cli = typer.Typer(
-    help="Turnkeep: keeps conversations, builds context.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Turnkeep: keeps conversations, builds context.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 for group in (serving, database, clients, documents, archives):
     cli.registered_commands += group.commands.registered_commands

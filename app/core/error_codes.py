@@ -27,6 +27,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "conversation_owned": "The conversation has another owner, or other participants.",
         "conversation_trashed": "The conversation is in the trash.",
         "cursor_invalid": "The cursor does not belong to this list.",
+        "data_folder_not_writable": "The data folder cannot be read or written.",
         "data_missing": "There is no Turnkeep data in this folder.",
         "database_unavailable": "The database does not answer.",
         "duplicate_key": "An object in the body has a duplicate member.",

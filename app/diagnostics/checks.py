@@ -16,7 +16,8 @@ from app.providers.chat import Probe
 from app.providers.local.embedder import LOCAL_MODELS
 from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
 from app.providers.schemas import EmbeddingSpaceName
-from app.settings import Settings, setting_fields
+from app.settings import Settings
+from app.settings.variables import unknown_variables
 
 ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
 _MIN_SERVER_VERSION = 150000
@@ -336,13 +337,7 @@ def _contradictions(settings: Settings) -> Iterator[Check]:
 
 
 def _unknown_settings(environment: Mapping[str, str]) -> Iterator[Check]:
-    prefix = "TURNKEEP_"
-    known = {f"{prefix}{name.upper()}" for name in setting_fields()}
-    unknown = sorted(
-        name
-        for name in environment
-        if name.upper().startswith(prefix) and name.upper() not in known and not name.startswith("TURNKEEP_TEST_")
-    )
+    unknown = unknown_variables(environment)
     if unknown:
         remedy = "docs/settings.md lists all settings; these have no effect."
         yield Check("settings: names", Level.WARN, f"not known: {', '.join(unknown)}", remedy)

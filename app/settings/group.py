@@ -11,4 +11,7 @@ class SettingsGroup(BaseSettings):
     Names are unique across groups, and units stand at their end.
     """
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="TURNKEEP_", frozen=True, extra="ignore")
+    # a variable that is empty is not set: compose files write `${NAME:-}`
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
+        env_prefix="TURNKEEP_", env_ignore_empty=True, frozen=True, extra="ignore"
+    )

@@ -37,7 +37,14 @@ async def install_first_key(settings: Settings, tenancy: Tenancy) -> TenantId | 
     path = settings.admin_key_path
     if not path.exists() and await tenancy.has_tenants():
         return None
-    key = await asyncio.to_thread(_read_or_make_key, path)
+    try:
+        key = await asyncio.to_thread(_read_or_make_key, path)
+    except OSError as error:
+        raise Unavailable(
+            "data_folder_not_writable",
+            f"The administrator's key cannot be kept in the data folder: {error}. Choose a folder that this user can"
+            " write, with TURNKEEP_DATA_DIR, or give the key as TURNKEEP_BOOTSTRAP_KEY.",
+        ) from error
     return key.tenant_id if await _install(tenancy, key, name="admin key", tenant_name="default") else None
 
 

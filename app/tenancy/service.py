@@ -15,7 +15,7 @@ from time import monotonic
 from app.audit.schemas import Action, Command, ObjectKind
 from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
-from app.core.errors import AppError, FieldError, Forbidden, InvalidFields, NotFound, Unauthenticated
+from app.core.errors import AppError, Conflict, FieldError, Forbidden, InvalidFields, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.settings.database import TenancySettings
@@ -351,7 +351,13 @@ class Tenancy:
     async def has_tenants(self) -> bool:
         """Return whether the installation has a tenant."""
         async with self._ops.across_tenants() as tx:
-            return await store.any_tenant(tx)
+            return bool(await store.newest_tenants(tx, 1))
+
+    async def only_tenant(self) -> TenantId | None:
+        """Return the tenant of an installation that has exactly one."""
+        async with self._ops.across_tenants() as tx:
+            newest = await store.newest_tenants(tx, 2)
+        return newest[0] if len(newest) == 1 else None
 
     async def install_key(self, key: KeyText, *, name: str, tenant_name: str) -> bool:
         """Make `key` valid with all scopes, and create its tenant; false if it exists already (revoked or not)."""
@@ -440,6 +446,20 @@ class Tenancy:
                 raise NotFound("not_found", "There is no such key.")
             record(tx, Command(tenant_id), Action.KEY_REVOKE, ObjectKind.KEY, key_id, counts={"keys": 1})
         self.clear_checked()
+
+    async def rotate_key(self, tenant_id: TenantId, *, key_id: KeyId, grace_s: int) -> KeyText:
+        """Give a key a new secret; the old one stays valid for `grace_s`, on other replicas also for `key_cache_s`."""
+        text = KeyText(tenant_id, key_id, generate_key().secret)
+        async with self._ops.across_tenants() as tx:
+            key = await store.lock_key(tx, tenant_id, key_id)
+            if key is None:
+                raise NotFound("not_found", "There is no such key.")
+            if key.state != "valid":
+                raise Conflict("key_not_valid", "This key is revoked or has expired; make a new one.")
+            await store.rotate_key(tx, tenant_id, key_id, secret_hmac=self.digest(text), grace_s=grace_s)
+            record(tx, Command(tenant_id), Action.KEY_ROTATE, ObjectKind.KEY, key_id, counts={"keys": 1})
+        self.clear_checked()
+        return text
 
     async def flush_last_used(self) -> None:
         """Write the last use of keys; if that fails, they are kept for the next time."""

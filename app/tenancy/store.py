@@ -143,7 +143,7 @@ _FIND_TENANT_LIMITS = Query(
     )
     .where(*equals(tenants, "tenant_id"))
 )
-_ANY_TENANT = Query(select(tenants.c.tenant_id).limit(1))
+_NEWEST_TENANTS = Query(select(tenants.c.tenant_id).order_by(tenants.c.created_at.desc()).limit(bindparam("limit")))
 _ADD_TENANT = Query(insert(tenants).values(arguments("tenant_id", "name")).on_conflict_do_nothing())
 _ADD_KEY = Query(
     insert(api_keys)
@@ -230,9 +230,9 @@ async def find_tenant_limits(tx: Transaction, tenant_id: TenantId) -> TenantRow 
     return None if row is None else row_as(TenantRow, row)
 
 
-async def any_tenant(tx: Transaction) -> bool:
-    """Return whether the installation has a tenant (ops role)."""
-    return await _ANY_TENANT.fetchrow(tx) is not None
+async def newest_tenants(tx: Transaction, limit: int) -> list[TenantId]:
+    """List the ids of the newest tenants of the installation (ops role)."""
+    return [TenantId(row["tenant_id"]) for row in await _NEWEST_TENANTS.fetch(tx, limit=limit)]
 
 
 async def add_tenant(tx: Transaction, tenant_id: TenantId, name: str) -> None:

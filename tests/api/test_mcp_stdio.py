@@ -15,6 +15,7 @@ from mcp.client.client import Client as McpClient
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
+from app.tenancy.key_text import generate_key
 from tests.api.test_mcp import MARKER, OFFERED, called, listening_to_logs
 from tests.support.api import Client, Service
 from tests.support.command import TURNKEEP
@@ -262,6 +263,21 @@ def test_the_configuration_is_printed_for_both_ways_in() -> None:
         "url": "http://127.0.0.1:80/mcp",
         "headers": {"Authorization": f"Bearer {key}", "X-Agent-Id": "planner"},
     }
+
+
+def test_the_configuration_never_has_the_administrators_key(tmp_path: Path) -> None:
+    admin = str(generate_key())
+    (tmp_path / "admin-key").write_text(f"{admin}\n")
+    for more in ({}, {"TURNKEEP_API_KEY": admin}, {"TURNKEEP_BOOTSTRAP_KEY": admin}):
+        done = subprocess.run(
+            [*COMMAND, "--print-config"], env={"TURNKEEP_DATA_DIR": str(tmp_path), **more}, cwd=ROOT,
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        servers = json.loads(done.stdout)["mcpServers"]
+        assert servers["turnkeep"]["env"]["TURNKEEP_API_KEY"] == "YOUR_KEY"
+        assert servers["turnkeep-http"]["headers"] == {"Authorization": "Bearer YOUR_KEY"}
+        assert admin not in done.stdout + done.stderr
+        assert "`turnkeep keys create --name editor` prints one with read and write." in done.stderr
 
 
 def test_without_a_key_it_says_so(tmp_path: Path) -> None:

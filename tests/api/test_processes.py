@@ -153,6 +153,53 @@ def test_a_key_revoked_by_the_command_line_is_refused_within_a_second(running: t
 
 
 @pytest.mark.slow
+def test_keys_are_made_for_the_only_tenant_and_rotated_by_the_command_line(folder: Path) -> None:
+    migrated_data(folder)
+    process = Process(folder, prot="1").start().wait()
+    process.stop()
+    _, said = process.stop()
+    assert said.count("without effect") == 1
+    assert "TURNKEEP_PROT (did you mean TURNKEEP_PORT?)" in said
+    (folder / "admin-key").unlink()
+    process = Process(folder).start().wait()
+    made = process.command("keys", "create", "--scope", "admin")
+    assert made.returncode == 0, made.stderr
+    key = made.stdout.strip()
+    assert process.call("GET", "/v1/admin/keys", key=key)[0] == 200
+    name = "/".join(key.split("_")[1:3])
+    assert name in process.command("keys", "list").stdout
+    rotated = process.command("keys", "rotate", name)
+    assert rotated.returncode == 0, rotated.stderr
+    assert process.call("GET", "/v1/admin/keys", key=rotated.stdout.strip())[0] == 200
+    until = time.monotonic() + 3.0
+    while process.call("GET", "/v1/admin/keys", key=key)[0] == 200:
+        assert time.monotonic() < until, "the old secret is still good"
+    kept = process.command("keys", "rotate", rotated.stdout.strip(), "--grace-s", "60")
+    assert process.call("GET", "/v1/admin/keys", key=kept.stdout.strip())[0] == 200
+    assert process.command("keys", "rotate", "nonsense").returncode == 1
+    assert process.command("keys", "create", "--new-tenant", "second").returncode == 0
+    refused = process.command("keys", "create")
+    assert refused.returncode == 1
+    assert "name one with --tenant (`turnkeep keys list` shows their ids)" in refused.stderr
+    assert process.command("keys", "create", "--tenant", name.split("/")[0]).returncode == 0
+    assert "<bool>" not in process.command("keys", "rotate", "--help").stdout
+    assert "<bool>" not in process.command("--help").stdout
+    process.stop()
+
+
+@pytest.mark.slow
+def test_a_data_folder_that_cannot_be_written_is_answered_with_another_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for settings in ({}, {"database_url": "postgresql://x@127.0.0.1:1/x"}):
+        done = Process(tmp_path / "file" / "data", **settings).command("serve")
+        assert done.returncode == 1
+        said = done.stderr.splitlines()[-1]
+        if not settings:
+            assert "Choose a folder that this user can write, with TURNKEEP_DATA_DIR, or set" in said
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
 def test_a_key_revoked_on_one_replica_is_refused_on_the_other_within_a_second(running: tuple[Process, Process]) -> None:
     pair = one, two = running
     _, made = one.call("POST", "/v1/admin/keys", {"name": "k", "scopes": ["read"]}, key=one.key)

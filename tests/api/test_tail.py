@@ -282,6 +282,33 @@ def test_without_a_conversation_or_key_nothing_is_tried(tmp_path: Path, monkeypa
         assert sentence in done.stderr
 
 
+async def test_a_conversation_is_named_by_its_external_id(
+    user: Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    async def show(target: TailTarget, **_options: object) -> None:
+        shown.append(target.conversation)
+
+    monkeypatch.setattr("app.tail.service.tail", show)
+    for name, value in (("TURNKEEP_URL", f"http://127.0.0.1:{port}"), ("TURNKEEP_API_KEY", user.key)):
+        monkeypatch.setenv(name, value)
+    conversation = await user.conversation(external_id="trip")
+    elsewhere = await user.conversation(external_id="trip", project="p2")
+
+    async def tail(*words: str) -> str:
+        done = await asyncio.to_thread(CliRunner().invoke, cli, ["tail", *words])
+        return done.stderr
+
+    assert await tail("--external-id", "trip") == ""
+    assert await tail("--external-id", "trip", "--project", "p2") == ""
+    assert shown == [conversation, elsewhere]
+    assert "no conversation with this external_id" in await tail("--external-id", "none")
+    assert "give it as --external-id" in await tail("trip")
+    assert "give the id of a conversation, or its --external-id" in await tail()
+    assert "give the id of a conversation, or its --external-id" in await tail(conversation, "--external-id", "trip")
+
+
 @pytest.mark.slow
 def test_a_server_that_is_not_there_is_named_and_given_up() -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNKEEP_")}

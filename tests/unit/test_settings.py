@@ -1,13 +1,15 @@
 """Groups of settings: one name for each setting, frozen, and all faults reported at once."""
 
+import os
 from collections import Counter
 
 import pytest
 from pydantic import ValidationError
 
 from app.cli.common import read_settings
-from app.settings import Settings
+from app.settings import Settings, setting_fields
 from app.settings.group import SettingsGroup
+from app.settings.variables import unknown_variables
 
 
 def groups(settings: Settings) -> list[SettingsGroup]:
@@ -63,4 +65,56 @@ def test_the_faults_of_all_groups_are_reported_with_the_names_of_the_environment
         "TURNKEEP_DATABASE_URL",
         "settings",
         "TURNKEEP_LIVE_QUEUE_FRAMES",
+    ]
+
+
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("TURNKEEP_"):
+            monkeypatch.delenv(name)
+    unset = Settings()
+    for name in setting_fields():
+        monkeypatch.setenv(f"TURNKEEP_{name.upper()}", "")
+    for name in ("DATABASE_URL", "OPENAI_API_KEY", "TURNKEEP_MCP_HOSTS"):
+        monkeypatch.setenv(name, "")
+    assert Settings() == unset
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("TURNKEEP_PORT", "65536", "at most 65535"),
+        ("TURNKEEP_PORT", "http", "a whole number is expected"),
+        ("TURNKEEP_WORKER_IN_PROCESS", "perhaps", "true or false is expected"),
+        ("TURNKEEP_LOG_FORMAT", "xml", "'json' or 'console' is expected"),
+        ("TURNKEEP_URL", "turnkeep.example", "a base URL is absolute: http:// or https:// and a host"),
+        (
+            "TURNKEEP_NATS_URL",
+            "http://h",
+            "a NATS URL is like nats://user:password@host:4222 or tls://…; commas between several",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_answered_with_its_rule(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, rule: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        read_settings()
+    assert capsys.readouterr().err == f"turnkeep: {name}: {rule}\n"
+
+
+def test_variables_that_are_no_settings_are_named_with_the_nearest_one() -> None:
+    environment = [
+        "TURNKEEP_PORT", "turnkeep_host", "TURNKEEP_MCP_HOSTS", "DATABASE_URL", "TERM", "TMPDIR",
+        "TURNKEEP_TEST_POSTGRES", "TURNKEEP_SERVICE_HOST", "TURNKEEP_PORT_8765_TCP_ADDR", "PATH",
+    ]  # fmt: skip
+    assert unknown_variables(environment) == []
+    assert unknown_variables(
+        ["TURNKEEP_PROT", "TURNKEP_PORT", "turnkeep_data_dri", "TURNKEEP_QUOKKA", *environment]
+    ) == [
+        "TURNKEEP_PROT (did you mean TURNKEEP_PORT?)",
+        "TURNKEEP_QUOKKA",
+        "TURNKEP_PORT (did you mean TURNKEEP_PORT?)",
+        "turnkeep_data_dri (did you mean TURNKEEP_DATA_DIR?)",
     ]

@@ -1,6 +1,7 @@
 """`serve` and `worker`: the processes of the service."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ def serve(
     """Start the service, on the embedded Postgres unless TURNKEEP_DATABASE_URL is set."""
     options = {"host": host, "port": port, "processes": processes}
     settings = read_settings(**{name: value for name, value in options.items() if value is not None})
+    if channel is None:  # a supervisor has said it
+        _warn_of_unknown_variables()
     if settings.server.processes > 1:
         from app.cli.serving.supervisor import run_supervisor
 
@@ -59,11 +62,22 @@ def serve(
 def worker(*, channel: _Descriptor = None) -> None:
     """Run jobs only, beside servers with TURNKEEP_WORKER_IN_PROCESS=false or with too much work."""
     settings = read_settings()
+    if channel is None:
+        _warn_of_unknown_variables()
     use_one_blas_thread()
     with _without(_OPTIONAL), collection_paused():
         from app.cli.serving.server import run_worker
 
     asyncio.run(run_worker(settings, inherited(channel=channel)))
+
+
+def _warn_of_unknown_variables() -> None:
+    """Print one line with the variables that look like settings and have no effect."""
+    from app.settings.variables import unknown_variables
+
+    unknown = unknown_variables(os.environ)
+    if unknown:
+        typer.echo(f"turnkeep: not settings, so without effect: {', '.join(unknown)}.", err=True)
 
 
 @contextmanager

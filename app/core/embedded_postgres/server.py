@@ -419,7 +419,13 @@ def _system_errors_as_unavailable() -> Generator[None, None, None]:
     """Turn errors of the system into a sentence for the operator."""
     try:
         yield
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
+        raise Unavailable(
+            "embedded_postgres_failed",
+            f"The embedded PostgreSQL cannot be run: {error}. Choose a folder that this user can write, with"
+            " TURNKEEP_DATA_DIR, or set TURNKEEP_DATABASE_URL to a server of your own.",
+        ) from error
+    except subprocess.SubprocessError as error:
         raise Unavailable(
             "embedded_postgres_failed",
             f"The embedded PostgreSQL cannot be run: {error}. Or set TURNKEEP_DATABASE_URL to a server of your own.",

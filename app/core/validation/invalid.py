@@ -113,7 +113,7 @@ def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldErro
             field = unknown_field(path, known, among=among, place=place)
             key = (place, field.pointer, field.detail)
         else:
-            reason = "A body is required." if error["type"] == "missing" and not loc else _reason(error)
+            reason = "A body is required." if error["type"] == "missing" and not loc else reason_of(error)
             field = FieldError(json_pointer(path), reason, place)
             key = (place, field.pointer, "")
         by_field.setdefault(key, []).append((field, is_branch))
@@ -283,7 +283,7 @@ def _without_lost_branches(found: list[tuple[FieldError, bool]]) -> list[FieldEr
     ]
 
 
-def _reason(error: ErrorDetails) -> str:
+def reason_of(error: ErrorDetails) -> str:
     """Return the reason without quoting the input."""
     kind, context = error["type"], error.get("ctx", {})
     reason = _REASONS.get(kind)

@@ -16,8 +16,7 @@ from app.providers.chat import Probe
 from app.providers.local.embedder import LOCAL_MODELS
 from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
 from app.providers.schemas import EmbeddingSpaceName
-from app.settings import Settings
-from app.settings.variables import unknown_variables
+from app.settings import Settings, unknown_variables
 
 ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
 _MIN_SERVER_VERSION = 150000

@@ -7,9 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from app.cli.common import read_settings
-from app.settings import Settings, setting_fields
+from app.settings import Settings, setting_fields, unknown_variables
 from app.settings.group import SettingsGroup
-from app.settings.variables import unknown_variables
 
 
 def groups(settings: Settings) -> list[SettingsGroup]:

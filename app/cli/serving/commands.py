@@ -73,7 +73,7 @@ def worker(*, channel: _Descriptor = None) -> None:
 
 def _warn_of_unknown_variables() -> None:
     """Print one line with the variables that look like settings and have no effect."""
-    from app.settings.variables import unknown_variables
+    from app.settings import unknown_variables
 
     unknown = unknown_variables(os.environ)
     if unknown:

@@ -76,6 +76,7 @@ ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
         "mcp_tool_unknown": "A tool to hide does not exist.",
         "method_not_allowed": "This path does not support this method.",
         "model_budget_exhausted": "The tenant has used its daily token budget for chat models.",
+        "model_error": "The chat model's answer breaks a rule of the request.",
         "model_invalid": "The chat model's answer cannot be used.",
         "model_not_configured": "No chat model is configured.",
         "model_overloaded": "The chat model is overloaded.",

@@ -278,9 +278,9 @@ async def test_what_is_stored_of_a_request_is_checked_all_the_same(tenant: Clien
         ({"messages": [user("hi")], "seed": -(2**63) - 1}, "number_not_interoperable", None),
     ]:
         body = {"model": CHAT_MODEL, "conversation_id": conversation} | members
-        problem(await tenant.post(path, json=body), 422, code, pointer)
+        problem(await tenant.post(path, json=body), 400, code, pointer)
     twice = b'{"messages":[{"role":"user","content":"hi"}],"seed":9007199254740993,"stop":{"a":1,"a":2}}'
-    problem(await tenant.post(path, content=twice, headers={"Content-Type": "application/json"}), 422, "duplicate_key")
+    problem(await tenant.post(path, content=twice, headers={"Content-Type": "application/json"}), 400, "duplicate_key")
     plain = await tenant.post(path, json={"messages": [user("a\0b")], "seed": 2**60})
     assert plain.status_code == 200
     assert fake.chats[-1] == {"model": CHAT_MODEL, "messages": [user("a\0b")], "seed": 2**60}
@@ -307,7 +307,7 @@ async def test_the_user_is_the_owner_of_a_conversation_that_is_created(
     assert (kept["external_id"], kept["turn_count"]) == ("support-7", 4)
     assert (await tenant.get("/v1/conversations", params={"owner": "eve"})).json()["data"] == []
     body = {"conversation_id": "support-8", "messages": [user("hi")], "user": "x" * 257}
-    problem(await tenant.post("/openai/v1/chat/completions", json=body), 422, "invalid_request", "/user")
+    problem(await tenant.post("/openai/v1/chat/completions", json=body), 400, "invalid_request", "/user")
 
 
 async def test_without_a_conversation_it_is_a_proxy_that_stores_nothing(
@@ -329,7 +329,7 @@ async def test_the_context_stays_within_the_budget(ai: openai.AsyncOpenAI, tenan
     more = {"conversation_id": conversation, "token_budget": 400}
     await ai.chat.completions.create(model=CHAT_MODEL, messages=[user("and?")], extra_body=more)
     assert 1 < len(fake.chats[-1]["messages"]) < 10
-    with pytest.raises(openai.UnprocessableEntityError) as refused:
+    with pytest.raises(openai.BadRequestError) as refused:
         await ai.chat.completions.create(model=CHAT_MODEL, messages=[user("word " * 900)], extra_body=more)
     assert refused.value.code == "budget_too_small"
 
@@ -546,11 +546,11 @@ async def test_errors_of_our_own_are_the_clients_own_exceptions(
         await chat(ai, "01JZZZZZZZZZZZZZZZZZZZZZZZ", "hi")
     assert (missing.value.code, missing.value.type) == ("not_found", "not_found_error")
     conversation = await tenant.conversation()
-    with pytest.raises(openai.UnprocessableEntityError) as wrong:
+    with pytest.raises(openai.BadRequestError) as wrong:
         await chat(ai, conversation, {"role": "narrator", "content": "x"})
     assert wrong.value.param == "messages.0.role"
     orphan = {"role": "tool", "tool_call_id": "call_x", "content": "x"}
-    with pytest.raises(openai.UnprocessableEntityError) as wrong:
+    with pytest.raises(openai.BadRequestError) as wrong:
         await chat(ai, conversation, orphan)
     assert wrong.value.code == "tool_call_unknown"
     assert fake.chats == []
@@ -618,7 +618,7 @@ async def test_limits_of_bodies_hold_here_too(tenant: Client) -> None:
         deep = [deep]
     for path in ("chat/completions", "conversations"):
         response = await tenant.post(f"/openai/v1/{path}", json={"messages": [], "deep": deep})
-        assert (response.status_code, response.json()["error"]["code"]) == (422, "json_too_deep")
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "json_too_deep")
         response = await tenant.post(f"/openai/v1/{path}", content=b" " * (8 * 2**20 + 1))
         assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
 
@@ -659,7 +659,7 @@ async def test_the_name_of_a_model_leads_to_no_other_path_of_the_endpoint(
     writer.write(f"{head}Connection: close\r\n\r\n".encode())
     answer = await reader.read()
     writer.close()
-    assert answer.startswith(b"HTTP/1.1 422 ")
+    assert answer.startswith(b"HTTP/1.1 400 ")
     assert fake.headers == []
 
 
@@ -676,7 +676,7 @@ async def test_too_many_messages_are_refused_before_they_are_compared(tenant: Cl
     conversation = await tenant.conversation()
     body = {"conversation_id": conversation, "messages": [user("a")] * 10_001}
     response = await tenant.post("/openai/v1/chat/completions", json=body)
-    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/messages")
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/messages")
 
 
 async def test_long_histories_are_compared_beside_all_else(

@@ -115,7 +115,7 @@ async def test_a_deleted_item_is_gone_and_its_turn_a_tombstone(ai: openai.AsyncO
 async def test_items_that_cannot_be_stored_leave_nothing(ai: openai.AsyncOpenAI, client: Client) -> None:
     orphan = {"type": "function_call_output", "call_id": "call_x", "output": "x"}
     for items, code in [([orphan], "tool_call_unknown"), ([{"type": "message"}], "invalid_request")]:
-        with pytest.raises(openai.UnprocessableEntityError) as refused:
+        with pytest.raises(openai.BadRequestError) as refused:
             await ai.conversations.create(items=items)  # type: ignore[arg-type]
         assert refused.value.code == code
     assert (await client.get("/v1/conversations")).json()["data"] == []
@@ -143,7 +143,7 @@ async def test_a_conversation_is_begun_once_for_an_idempotency_key(client: Clien
     wrong = {"items": [{"type": "function_call_output", "call_id": "none", "output": "x"}]}
     for _ in range(2):
         refused = await client.post(path, json=wrong, headers={"Idempotency-Key": "wrong"})
-        assert (refused.status_code, refused.json()["code"]) == (422, "tool_call_unknown")
+        assert (refused.status_code, refused.json()["code"]) == (400, "tool_call_unknown")
     listed = (await client.get("/v1/conversations")).json()["data"]
     assert sorted(one["turn_count"] for one in listed) == [0, 1]
 

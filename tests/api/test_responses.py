@@ -277,7 +277,7 @@ async def test_functions_are_called_and_answered(ai: openai.AsyncOpenAI, tenant:
     second = await create(ai, outputs, previous_response_id=first.id, tools=[WEATHER])
     assert second.output_text == "Sunny and cold."
     assert sent(fake) == [("user", "Weather?"), ("assistant", "weather"), ("tool", "sunny"), ("tool", "cold")]
-    with pytest.raises(openai.UnprocessableEntityError) as refused:
+    with pytest.raises(openai.BadRequestError) as refused:
         await create(ai, outputs[:1], previous_response_id=second.id)
     assert (refused.value.code, refused.value.param) == ("tool_call_answered", "input.0.tool_call_id")
     roles = [role for role, _ in await said(tenant, second.conversation.id)]
@@ -356,7 +356,7 @@ async def test_what_cannot_be_done_is_refused_with_its_field(
     more: dict[str, Any], param: str, code: str, tenant: Client, fake: FakeChat
 ) -> None:
     response = await tenant.post(PATH, json={"model": "m", "input": "quokka"} | more)
-    assert (response.status_code, response.json()["error"]["code"]) == (422, code), response.text
+    assert (response.status_code, response.json()["error"]["code"]) == (400, code), response.text
     assert response.json()["error"]["param"].startswith(param), response.text
     assert "quokka" not in response.text
     assert fake.chats == []
@@ -396,7 +396,7 @@ async def test_turns_that_do_not_fit_are_left_out_unless_truncation_is_disabled(
         items=[{"type": "message", "role": "user", "content": "word " * 300} for _ in range(20)]
     )
     budget = {"token_budget": 1000}
-    with pytest.raises(openai.UnprocessableEntityError) as refused:
+    with pytest.raises(openai.BadRequestError) as refused:
         await create(ai, "hi", conversation=made.id, truncation="disabled", extra_body=budget)
     assert (refused.value.code, refused.value.param) == ("budget_too_small", "truncation")
     assert fake.chats == []
@@ -645,7 +645,7 @@ async def test_a_repeated_request_is_answered_once(tenant: Client, fake: FakeCha
     assert (await tenant.delete(f"{PATH}/{first['id']}")).is_success
     assert (await tenant.post(PATH, json=body, headers=headers)).json() == late
     refused = {"input": "a", "store": False}
-    problem(await tenant.post(PATH, json=refused, headers={"Idempotency-Key": "n"}), 422, "invalid_request")
+    problem(await tenant.post(PATH, json=refused, headers={"Idempotency-Key": "n"}), 400, "invalid_request")
 
 
 # deletion
@@ -810,6 +810,6 @@ async def test_hostile_input_is_refused_and_stores_nothing(
     body: dict[str, Any], code: str, tenant: Client, fake: FakeChat
 ) -> None:
     response = await tenant.post(PATH, json=body)
-    assert (response.status_code, response.json()["code"]) == (422, code), response.text
+    assert (response.status_code, response.json()["code"]) == (400, code), response.text
     assert await listed(tenant) == []
     assert fake.chats == []

@@ -47,7 +47,7 @@ class Contract:
             self._validate(content[media_type], response.json())
         elif media_type.endswith("event-stream"):
             for line in response.text.split("\n"):
-                if line.startswith("data:"):
+                if line.startswith("data:") and line != "data: [DONE]":
                     self._validate(content[media_type], json.loads(line.removeprefix("data:")))
 
     def _content(self, response: httpx.Response) -> tuple[str, Mapping[str, Any] | None]:

@@ -40,6 +40,8 @@ class PartialAnswer:
 
     message: JsonObject = field(default_factory=lambda: {"role": "assistant", "content": None})
     calls: StreamedCalls = field(default_factory=StreamedCalls)
+    allowed_tools: frozenset[str] | None = None
+    """The only tools that it may call; None: any."""
     id: str | None = None
     model: str | None = None
     usage: JsonObject | None = None
@@ -48,11 +50,11 @@ class PartialAnswer:
     _high_surrogates: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, completion: JsonObject) -> "PartialAnswer":
+    def of(cls, completion: JsonObject, *, allowed_tools: frozenset[str] | None = None) -> "PartialAnswer":
         """Return the answer of a completion that was not streamed. Raises InvalidAnswer if it has no answer."""
         for choice in _first_choices(completion):
             if isinstance(message := choice.get("message"), dict):
-                answer = cls(message=message)
+                answer = cls(message=message, allowed_tools=allowed_tools)
                 answer.add({**completion, "choices": [{"finish_reason": choice.get("finish_reason")}]})
                 return answer
         raise no_answer()
@@ -64,7 +66,10 @@ class PartialAnswer:
         return content if isinstance(content, str) else ""
 
     def add(self, piece: JsonObject) -> list[Delta]:
-        """Add a chunk; return its additions to the live turn, as text that can be stored."""
+        """Add a chunk; return its additions to the live turn, as text that can be stored.
+
+        Raises InvalidAnswer for a call of a tool that is not allowed.
+        """
         for name in ("id", "model"):
             if isinstance(value := piece.get(name), str) and getattr(self, name) is None:
                 setattr(self, name, value)
@@ -75,6 +80,8 @@ class PartialAnswer:
                 self.finish_reason = reason
             if isinstance(delta := choice.get("delta"), dict):
                 deltas += self._take(delta)
+        if self.allowed_tools is not None and not self.calls.are_allowed(self.allowed_tools):
+            raise _forbidden_call()
         return [Delta(one.part, text) for one in deltas if (text := self._storable(one))]
 
     def whole(self) -> JsonObject:
@@ -175,7 +182,7 @@ def turn_of(parsed: ParsedTurn) -> TurnInput:
 
 
 def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
-    """Return the turn to store for a complete answer to the request `body`."""
+    """Return the turn to store for a complete answer to the request `body`. Raises InvalidAnswer."""
     said = {**without_empty_members(answer.whole()), "role": "assistant"}
     message = cast("JsonObject", storable(with_calls(said)))
     if message.get("refusal") and not message.get("content"):
@@ -188,6 +195,9 @@ def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
             [parsed] = formats.parse(Format.OPENAI, [known])
         except Invalid:
             raise no_answer() from None
+    allowed = answer.allowed_tools
+    if allowed is not None and not all(formats.parse_tool_call(call).name in allowed for call in parsed.tool_calls):
+        raise _forbidden_call()
     asked = body.get("model")
     model = answer.model or (asked if isinstance(asked, str) else None)
     origin = {"response_id": answer.id, "finish_reason": answer.finish_reason}
@@ -224,3 +234,7 @@ def read_piece(data: str) -> JsonObject:
 def no_answer() -> InvalidAnswer:
     """Return the error for a response that is not a chat completion."""
     return InvalidAnswer("model_invalid", "The chat model's endpoint did not return a chat completion.")
+
+
+def _forbidden_call() -> InvalidAnswer:
+    return InvalidAnswer("model_error", "The chat model called a tool that `tool_choice` does not allow.")

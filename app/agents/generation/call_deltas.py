@@ -10,6 +10,7 @@ call, also under the index of an earlier one.
 the latest call. In a list of several pieces without ids, each continues the call with its place in the list.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -68,6 +69,14 @@ class StreamedCalls:
     def whole(self) -> list[JsonObject]:
         """Return the calls in their order."""
         return [self._calls[number].whole() for number in sorted(self._calls)]
+
+    def are_allowed(self, names: Collection[str]) -> bool:
+        """Return whether all calls so far are of these tools. A name without arguments may be the start of one."""
+        return all(
+            name in names or (not any(call.arguments[kind]) and any(one.startswith(name) for one in names))
+            for call in self._calls.values()
+            for kind, name in call.names.items()
+        )
 
     def add(self, pieces: list[JsonObject]) -> list[Delta]:
         """Add the pieces of one delta. Return the additions to the live turn."""

@@ -160,6 +160,8 @@ class GenerationRequest:
     given: GivenMessages | None = None
     """The messages, if they are not those of `body`."""
     on_disconnect: OnDisconnect = "abort"
+    allowed_tools: frozenset[str] | None = None
+    """The only tools that the answer may call; None: any."""
 
     @property
     def is_passed_on(self) -> bool:

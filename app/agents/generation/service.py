@@ -136,7 +136,9 @@ class Generation:
             try:
                 async with self._renewed(prepared.exchange):
                     completion = await upstream.post(caller.tenant_id, _COMPLETIONS, prepared.body)
-                turns = await self._commit_whole(caller, prepared, PartialAnswer.of(completion))
+                turns = await self._commit_whole(
+                    caller, prepared, PartialAnswer.of(completion, allowed_tools=request.allowed_tools)
+                )
             except BaseException as error:
                 await self._end_early(caller, prepared, error)
                 raise
@@ -168,7 +170,7 @@ class Generation:
                         await stack.enter_async_context(self._renewed(prepared.exchange))
                     streamed = await _open_stream(upstream, stack, caller, body)
                     cleanup.pop_all()  # the client learns of the conversation from here on
-                    stream = AnswerStream(self, caller, prepared, streamed, shows_usage=_wants_usage(request.body))
+                    stream = AnswerStream(self, caller, prepared, streamed, request)
                     yield stream
             except BaseException as error:
                 if prepared is not None:
@@ -322,10 +324,9 @@ class AnswerStream:
         caller: Caller,
         prepared: PreparedRequest | None,
         streamed: Streamed,
-        *,
-        shows_usage: bool,
+        request: GenerationRequest,
     ) -> None:
-        self.answer = PartialAnswer()
+        self.answer = PartialAnswer(allowed_tools=request.allowed_tools)
         self.turns: list[Turn] = []
         self.is_committed = False
         self.has_failed = False
@@ -336,7 +337,7 @@ class AnswerStream:
         self._caller = caller
         self._prepared = prepared
         self._streamed = streamed
-        self._shows_usage = shows_usage
+        self._shows_usage = _wants_usage(request.body)
         self._lengths: dict[str, int] = {}
         self._is_cancelled = False
         self._reading: asyncio.Timeout | None = None

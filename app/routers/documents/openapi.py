@@ -72,7 +72,9 @@ def openapi_document(app: FastAPI) -> dict[str, object]:
             separate_input_output_schemas=False,
         )
         app.openapi_schema = _add_examples(
-            add_rate_problem(_add_security(add_head_problem(add_problem_schemas(complete_events(document)))))
+            add_rate_problem(
+                _add_security(add_head_problem(add_problem_schemas(complete_events(_remove_own_problem(document)))))
+            )
         )
     return app.openapi_schema
 
@@ -80,6 +82,18 @@ def openapi_document(app: FastAPI) -> dict[str, object]:
 def _operations(document: dict[str, object]) -> Iterator[dict[str, Any]]:
     paths = cast("dict[str, dict[str, dict[str, Any]]]", document["paths"])
     return (operation for operations in paths.values() for operation in operations.values())
+
+
+def _remove_own_problem(document: dict[str, object]) -> dict[str, object]:
+    """Remove the 422 that FastAPI declares for each operation that declares none, in place."""
+    for operation in _operations(document):
+        content = operation["responses"].get("422", {}).get("content", {})
+        if "application/json" in content:
+            del operation["responses"]["422"]
+    schemas = cast("dict[str, dict[str, dict[str, object]]]", document["components"])["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    return document
 
 
 def _add_security(document: dict[str, object]) -> dict[str, object]:

@@ -67,6 +67,7 @@ _STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "method_not_allowed": 405,
     "unsupported_media_type": 415,
     "embedder_invalid": 502,
+    "model_error": 502,
     "model_invalid": 502,
     "model_rate_limited": 429,
     "model_refused": 422,
@@ -166,10 +167,20 @@ def status_of(error: AppError) -> int:
     return _STATUS_OF_CODE.get(error.code) or STATUS_OF_KIND.get(error.kind, 500)
 
 
+def openai_status_of(error: AppError) -> int:
+    """Return the HTTP status of an error under `/openai/v1`: OpenAI has 400 where we have 422.
+
+    Its clients raise another exception for 422. A refusal by the model's endpoint keeps its own status.
+    """
+    status = status_of(error)
+    is_ours = not isinstance(error, UpstreamRefusal)
+    return STATUS_OF_KIND["malformed"] if is_ours and status == STATUS_OF_KIND["invalid"] else status
+
+
 def problem_response(scope: Scope, error: AppError, *, status: int | None = None) -> ProblemResponse:
     """Return the response for an error; middleware uses it too."""
     is_openai = _is_openai_path(scope)
-    status = status or status_of(error)
+    status = status or (openai_status_of(error) if is_openai else status_of(error))
     fields = _cut_fields(scope, error.fields[:MAX_FIELDS])
     problem = problem_of(request_id_of(scope), error, status=status, fields=fields)
     headers: dict[str, str] = {}

@@ -27,7 +27,7 @@ from app.core.validation.invalid import fields_of
 from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
-from app.routers.http.problems import OPENAI_ROOT, openai_error_of, problem_responses, status_of
+from app.routers.http.problems import OPENAI_ROOT, openai_error_of, openai_status_of, problem_responses
 from app.routers.http.routing.strict_route import ModelRequestRoute
 from app.routers.live.sse import EventStream, event_content, kept_alive, wait_for_disconnect
 
@@ -37,6 +37,7 @@ _MODEL: Final = r"^[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*(/[A-Za-z0-9_:@+-][A-Za-z0-
 """No part of a model's name starts with a dot: `..` would reach other paths of the endpoint, with our key."""
 _OURS: Final = ("conversation_id", "token_budget", "context", "on_disconnect")
 _FAILURES: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503)
+_READ_FAILURES: Final = (400, 401, 403, 404, 422, 429, 500, 502, 503)
 
 _DATA: Final = {
     "description": "A `chat.completion.chunk` as OpenAI has it, or an object with `error`. `[DONE]`, which is no JSON,"
@@ -137,14 +138,16 @@ async def create_embedding(body: PassedBody, caller: Writer, services: Services,
     return json_response(await while_connected(request, services.generation.post(caller, "/embeddings", body)))
 
 
-@router.get("/models", response_model=Passed, responses=problem_responses(401, 403, 404, 422, 429, 500, 502, 503))
+@router.get("/models", response_model=Passed, responses=problem_responses(*_READ_FAILURES))
 async def list_models(caller: Reader, services: Services) -> Response:
     """List the models of the endpoint, unchanged."""
     return json_response(await services.generation.get(caller, "/models"))
 
 
 @router.get(
-    "/models/{model:path}", response_model=Passed, responses=problem_responses(401, 403, 404, 422, 429, 500, 502, 503)
+    "/models/{model:path}",
+    response_model=Passed,
+    responses=problem_responses(*_READ_FAILURES),
 )
 async def get_model(
     model: Annotated[str, Path(min_length=1, max_length=256, pattern=_MODEL)],
@@ -188,7 +191,7 @@ async def _events(events: AsyncGenerator[AnswerEvent]) -> AsyncGenerator[bytes]:
             yield f"data: {event.data}\n\n".encode()
     except AppError as error:
         given = error.error if isinstance(error, UpstreamRefusal) else None
-        shown = given or openai_error_of(error, status=status_of(error), fields=error.fields)
+        shown = given or openai_error_of(error, status=openai_status_of(error), fields=error.fields)
         yield f"data: {json.dumps({'error': shown})}\n\n".encode()
 
 

@@ -42,8 +42,8 @@ Include: TypeAlias = Annotated[
 ]
 After: TypeAlias = Annotated[str | None, Query(max_length=64, description="The last item of the page before.")]
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=100)]
-_READING = (401, 403, 404, 422, 503)
-_WRITING = (400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
+_READING = (400, 401, 403, 404, 503)
+_WRITING = (*_READING, 408, 409, 413, 415)
 
 
 @router.post("", responses=problem_responses(*_WRITING))

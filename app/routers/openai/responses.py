@@ -19,9 +19,10 @@ from app.core.errors import AppError, FieldError, InvalidFields
 from app.core.ids import format_id
 from app.core.paging import Order
 from app.formats.schemas import JsonObject
+from app.providers.upstream import DONE
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
-from app.routers.http.problems import OPENAI_ROOT, openai_error_of, problem_responses, status_of
+from app.routers.http.problems import OPENAI_ROOT, openai_error_of, openai_status_of, problem_responses
 from app.routers.http.routing.strict_route import PassThroughRoute
 from app.routers.live.connection_limits import Connections
 from app.routers.live.sse import EventStream, event_content, kept_alive
@@ -52,21 +53,22 @@ router = APIRouter(prefix=f"{OPENAI_ROOT}/responses", tags=["openai"], route_cla
 
 _DATA: Final = {
     "description": "The `data` of one event, as JSON: `response.created`, `response.in_progress`, then the events of"
-    " the output items, then `response.completed`, `response.incomplete` or `response.failed`. `event` is its `type`.",
+    " the output items, then `response.completed`, `response.incomplete` or `response.failed`. `event` is its `type`."
+    " `[DONE]`, which is no JSON, is the last one.",
     "properties": {"type": {"type": "string"}, "sequence_number": {"type": "integer"}},
     "required": ["type", "sequence_number"],
 }
 _ABSENT_CALLS: Final = ("compact", "input_tokens")
 """Calls of OpenAI that do not exist here. Without them their paths would be those of responses with such ids."""
 _METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-_READING: Final = (401, 403, 404, 422, 429, 503)
-_WRITING: Final = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)
+_READING: Final = (400, 401, 403, 404, 429, 503)
+_WRITING: Final = (*_READING, 408, 409, 413, 415)
 _EVENTS: Final = {200: {"model": OpenAIResponse, "content": event_content(_DATA)}}
 
 ResponseId: TypeAlias = Annotated[str, Path(max_length=64, description="`resp_` and the id of the answer's turn.")]
 
 
-@router.post("", response_model=OpenAIResponse, responses=_EVENTS | problem_responses(*_WRITING, 500, 502))
+@router.post("", response_model=OpenAIResponse, responses=_EVENTS | problem_responses(*_WRITING, 422, 500, 502))
 async def create_response(
     body: CreateResponse,
     caller: AgentWriter,
@@ -183,11 +185,13 @@ async def _followed(followed: FollowedResponse) -> AsyncGenerator[JsonObject]:
             async for event in events:
                 yield event
     except AppError as error:
-        shown = openai_error_of(error, status=status_of(error), fields=error.fields)
+        shown = openai_error_of(error, status=openai_status_of(error), fields=error.fields)
         yield {**shown, "type": "error", "sequence_number": followed.last + 1}
 
 
 async def _lines(events: AsyncGenerator[JsonObject]) -> AsyncGenerator[bytes]:
+    """Yield the lines of the events. The last one is that of Open Responses; OpenAI's clients stop at it too."""
     async with aclosing(events):
         async for event in events:
             yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+    yield f"data: {DONE}\n\n".encode()

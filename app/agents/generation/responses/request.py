@@ -8,7 +8,13 @@ from typing import Final, cast
 
 from pydantic import JsonValue
 
-from app.agents.generation.responses.schemas import REPEATED, REPEATED_EXTRAS, ConversationReference, CreateResponse
+from app.agents.generation.responses.schemas import (
+    MAX_TOOLS,
+    REPEATED,
+    REPEATED_EXTRAS,
+    ConversationReference,
+    CreateResponse,
+)
 from app.core.errors import FieldError, Invalid, InvalidFields
 from app.formats.parse.validation import is_name
 from app.formats.schemas import JsonObject
@@ -30,6 +36,8 @@ _TOOL_MEMBERS: Final = {
     "function": ("name", "description", "parameters", "strict"),
     "custom": ("name", "description", "format"),
 }
+_CHOICES: Final = frozenset({"none", "auto", "required"})
+_NAME: Final = "a text of 1 to 256 characters"
 _LOGPROBS: Final = "message.output_text.logprobs"
 _NO_LOGPROBS: Final = "log probabilities are not returned; `/openai/v1/chat/completions` passes them on"
 
@@ -38,6 +46,7 @@ def chat_body(body: CreateResponse, *, limit_name: LimitName) -> JsonObject:
     """Return the members of the chat completion, without its messages. Raises Invalid."""
     extras = cast("JsonObject", body.model_extra or {})
     _refuse(body, extras)
+    choice = None if body.tool_choice is None else _tool_choice(body.tool_choice)
     chat = {name: value for name, value in extras.items() if name not in _REFUSED}
     for name in _PASSED:
         if (value := cast("JsonValue", getattr(body, name))) is not None:
@@ -46,11 +55,20 @@ def chat_body(body: CreateResponse, *, limit_name: LimitName) -> JsonObject:
         chat[limit_name] = body.max_output_tokens
     if body.tools:
         chat["tools"] = [_tool(tool, f"/tools/{at}") for at, tool in enumerate(body.tools)]
-        if body.tool_choice is not None:
-            chat["tool_choice"] = _tool_choice(body.tool_choice)
+        if choice is not None:
+            chat["tool_choice"] = choice
     else:
         chat.pop("parallel_tool_calls", None)  # endpoints refuse it without tools
     return chat | _text_members(body.text or {}) | _reasoning_members(body.reasoning or {})
+
+
+def allowed_tools(body: CreateResponse) -> frozenset[str] | None:
+    """Return the names of the only tools that the answer may call, from a valid request; None: any."""
+    choice = body.tool_choice
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return None
+    tools = cast("list[JsonObject]", choice["tools"])
+    return frozenset(str(tool["name"]) for tool in tools)
 
 
 def repeated_members(body: CreateResponse) -> JsonObject:
@@ -114,7 +132,7 @@ def _tool(tool: JsonObject, at: str) -> JsonObject:
             f"{at}/type", "only `function` and `custom`: tools that OpenAI runs itself are not available here"
         )
     if not is_name(tool.get("name")):
-        raise _invalid(f"{at}/name", "a text of 1 to 256 characters")
+        raise _invalid(f"{at}/name", _NAME)
     known = _TOOL_MEMBERS[kind]
     if any(value for name, value in tool.items() if name not in known and name != "type"):
         raise _unsupported(at, f"a tool of this type has only {', '.join(known)}")
@@ -126,7 +144,7 @@ def _tool(tool: JsonObject, at: str) -> JsonObject:
 
 
 def _tool_choice(given: JsonValue) -> JsonValue:
-    if isinstance(given, str):
+    if isinstance(given, str) and given in _CHOICES:
         return given
     if not isinstance(given, dict):
         raise _invalid("/tool_choice", "`none`, `auto`, `required`, or an object")
@@ -134,12 +152,16 @@ def _tool_choice(given: JsonValue) -> JsonValue:
     if kind in {"function", "custom"}:
         return _named_tool(given, "/tool_choice")
     if kind == "allowed_tools":
-        tools = given.get("tools")
+        tools, mode = given.get("tools"), given.get("mode", "auto")
+        if not isinstance(tools, list) or not 0 < len(tools) <= MAX_TOOLS:
+            raise _invalid("/tool_choice/tools", f"1 to {MAX_TOOLS} tools")
+        if mode not in ("auto", "required"):
+            raise _invalid("/tool_choice/mode", "`auto` or `required`")
         allowed: list[JsonValue] = [
             _named_tool(tool if isinstance(tool, dict) else {}, f"/tool_choice/tools/{at}")
-            for at, tool in enumerate(tools if isinstance(tools, list) else [])
+            for at, tool in enumerate(tools)
         ]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": given.get("mode", "auto"), "tools": allowed}}
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}}
     raise _unsupported("/tool_choice/type", "only `function`, `custom` and `allowed_tools`")
 
 
@@ -147,6 +169,8 @@ def _named_tool(given: JsonObject, at: str) -> JsonObject:
     kind = given.get("type")
     if not isinstance(kind, str) or kind not in _TOOL_MEMBERS:
         raise _unsupported(f"{at}/type", "only `function` and `custom`")
+    if not is_name(given.get("name")):
+        raise _invalid(f"{at}/name", _NAME)
     return {"type": kind, kind: {"name": given.get("name")}}
 
 

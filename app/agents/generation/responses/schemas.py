@@ -22,7 +22,18 @@ REPEATED_EXTRAS = ("service_tier", "safety_identifier", "prompt_cache_key")
 """Undeclared members of a request that are repeated in the response, besides going to the model."""
 MAX_TOOLS = 500
 MAX_METADATA = 16
+MIN_OUTPUT_TOKENS = 16
+"""The lowest limit that OpenAI accepts."""
 _MAX_REFERENCE = 512
+_TOOL_CHOICES: list[JsonValue] = [
+    {"type": "string", "enum": ["none", "auto", "required"]},
+    {
+        "type": "object",
+        "properties": {"type": {"type": "string", "enum": ["function", "custom", "allowed_tools"]}},
+        "required": ["type"],
+    },
+    {"type": "null"},
+]
 
 Item: TypeAlias = Annotated[ParsedObject, DocumentedAs(ResponsesItem)]
 PassedValue: TypeAlias = Annotated[JsonValue, SkipValidation]
@@ -62,14 +73,19 @@ class CreateResponse(BaseModel):
     moderation: PassedValue | None = Field(default=None, description="Only null.")
     background: StrictBool | None = Field(default=None, description="Only false.")
     tools: Annotated[list[ParsedObject], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: PassedValue | None = None
+    tool_choice: PassedValue | None = Field(
+        default=None,
+        description="`none`, `auto`, `required`, or an object of the type `function`, `custom` or `allowed_tools`. With"
+        " the last, an answer that calls another tool fails.",
+        json_schema_extra={"anyOf": _TOOL_CHOICES},
+    )
     parallel_tool_calls: StrictBool | None = None
-    max_tool_calls: StrictInt | None = None
-    max_output_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[StrictInt, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[StrictInt, Field(ge=MIN_OUTPUT_TOKENS)] | None = None
     text: ParsedObject | None = None
     reasoning: ParsedObject | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_logprobs: StrictInt | None = Field(default=None, description="Only 0.")
     truncation: Literal["auto", "disabled"] | None = Field(
         default=None,

@@ -13,6 +13,7 @@ from app.agents.generation.openai_items import CONVERSATION_PREFIX, item_place, 
 from app.agents.generation.responses.events import ResponseEvents, stored_events
 from app.agents.generation.responses.following import FollowedResponse
 from app.agents.generation.responses.request import (
+    allowed_tools,
     chat_body,
     conversation_name,
     input_items,
@@ -244,6 +245,7 @@ class Responses:
             is_retry=options.is_retry,
             idempotency_key=options.idempotency_key,
             on_disconnect=body.on_disconnect or "abort",
+            allowed_tools=allowed_tools(body),
             given=GivenMessages(
                 messages=messages.with_system(body.instructions),
                 is_all_new=not aligns,

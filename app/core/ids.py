@@ -23,6 +23,8 @@ _PAIRS = tuple(first + second for first in _DIGITS for second in _DIGITS)
 _AS_PYTHON = str.maketrans(_DIGITS + _DIGITS.lower(), 2 * "0123456789abcdefghijklmnopqrstuv")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}")
 _UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+ID_PATTERN: Final = f"^(?:{_ULID.pattern}|{_UUID.pattern})$"
+"""The pattern of all ids that are read, as JSON Schema has it."""
 
 
 def new_uuid() -> UUID:

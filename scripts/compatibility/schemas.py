@@ -17,10 +17,14 @@ from typing import Final, TypeAlias
 
 from pydantic import JsonValue
 
+from app.core.ids import ID_PATTERN
+
 Schema: TypeAlias = Mapping[str, JsonValue]
 
 _LOWER_BOUNDS: Final = ("minLength", "minimum", "exclusiveMinimum", "minItems", "minProperties")
 _UPPER_BOUNDS: Final = ("maxLength", "maximum", "exclusiveMaximum", "maxItems", "maxProperties")
+
+_DESCRIPTION_OF_IDS: Final = "A ULID (26 characters) or a UUID."
 
 
 class Direction(StrEnum):
@@ -246,8 +250,14 @@ def _narrowed_values(old: Schema, new: Schema) -> Iterator[str]:
                 elif is_tighter(float(limit), float(former)):
                     yield f"{name} is {limit}, and was {former}"
     for name in ("pattern", "format"):
-        if before is None and name in new and new[name] != old.get(name):
+        if before is None and name in new and new[name] not in {old.get(name), _described_pattern(old)}:
             yield f"the {name} is {new[name]!r}"
+
+
+def _described_pattern(old: Schema) -> str | None:
+    """Return the pattern that an old schema has in words only: releases described the form of an id, and checked it."""
+    is_id = old.get("description") == _DESCRIPTION_OF_IDS
+    return ID_PATTERN if is_id else None
 
 
 def default_changes(old: Schema, new: Schema, place: str) -> Iterator[Change]:

@@ -9,6 +9,7 @@ import pytest
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from app.core.error_codes import ERROR_CODES
+from app.core.ids import ID_PATTERN
 from app.main import create_app
 from app.routers.http.dependencies import get_caller
 from app.settings import Settings
@@ -28,6 +29,14 @@ PUBLIC = {"get_health", "head_health", "get_readiness", "head_readiness", "get_m
 def test_the_committed_openapi_document_is_current() -> None:
     committed = json.loads((ROOT / "openapi/openapi.json").read_text())
     assert committed == json.loads(json.dumps(DOCUMENT)), "run `make openapi` and commit what it wrote"
+
+
+def test_every_id_in_a_path_has_the_pattern_of_the_ids_that_are_read() -> None:
+    for name, operation in OPERATIONS:
+        for parameter in operation.get("parameters", ()):
+            schema = parameter["schema"]
+            if parameter["in"] == "path" and schema["type"] == "string" and " /openai/" not in name:
+                assert schema["pattern"] == ID_PATTERN, name
 
 
 @pytest.mark.slow

@@ -1,13 +1,14 @@
 """Ids and times in their public form."""
 
 import random
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
 import pytest
 from ulid import ULID
 
-from app.core.ids import format_id, new_unordered_uuid, new_uuid, parse_id
+from app.core.ids import ID_PATTERN, format_id, new_unordered_uuid, new_uuid, parse_id
 from app.core.times import format_time
 
 
@@ -18,6 +19,7 @@ def test_an_id_is_written_and_read_as_the_ulid_library_does() -> None:
         text = str(ULID.from_uuid(value))
         assert format_id(value) == text
         assert parse_id(text) == parse_id(text.lower()) == parse_id(str(value)) == parse_id(value.hex) == value
+        assert all(re.fullmatch(ID_PATTERN, form) for form in (text, text.lower(), str(value), value.hex))
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,7 @@ def test_an_id_is_written_and_read_as_the_ulid_library_does() -> None:
 def test_other_text_is_no_id(text: str) -> None:
     with pytest.raises(ValueError, match="ULID"):
         parse_id(text)
+    assert re.fullmatch(ID_PATTERN, text) is None
 
 
 def test_a_time_is_written_in_utc_with_milliseconds() -> None:

@@ -21,6 +21,7 @@ from app.context.compaction.service import Compactor
 from app.context.service import ContextBuilder
 from app.conversations.service import Conversations
 from app.core.errors import AppError, InvalidFields
+from app.core.ids import ID_PATTERN
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, fields_of, public_detail
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
@@ -174,6 +175,8 @@ def _resolved(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> Json
         match name, value:
             case ("title", str()) | ("default", None):
                 pass
+            case "pattern", str() if value == ID_PATTERN:
+                pass  # its description says it in fewer tokens
             case "properties", dict():
                 members = cast("Mapping[str, JsonSchema]", value)
                 made[name] = {member: _resolved(inner, definitions) for member, inner in members.items()}

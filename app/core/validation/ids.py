@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from app.core.ids import ConversationId, parse_id
+from app.core.ids import ID_PATTERN, ConversationId, parse_id
 
 
 def _reader_of_id(refusal: LiteralString) -> BeforeValidator:
@@ -26,7 +26,12 @@ def _reader_of_id(refusal: LiteralString) -> BeforeValidator:
 
 _Id = TypeVar("_Id", bound=UUID)
 _ID_SCHEMA: Final = WithJsonSchema(
-    {"type": "string", "description": "A ULID (26 characters) or a UUID.", "maxLength": 36}
+    {
+        "type": "string",
+        "description": "A ULID (26 characters) or a UUID.",
+        "maxLength": 36,
+        "pattern": ID_PATTERN,
+    }
 )
 IdOf: TypeAlias = Annotated[_Id, _reader_of_id("an id is a ULID (26 characters) or a UUID"), _ID_SCHEMA]
 IdIn: TypeAlias = IdOf[UUID]

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import JsonValue
 
@@ -20,6 +20,9 @@ Vendor: TypeAlias = Literal["openai", "anthropic"]
 _LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_LENGTH = 64
+THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
+"""Types of parts with what the model thought, in formats that have them among the parts of a message."""
+_UNSAID: Final = THOUGHTS | {GIVEN}
 _HASH_LENGTH = 8
 
 
@@ -71,7 +74,7 @@ def parse_parts(content: Content) -> list[ContentPiece]:
         return []
     if isinstance(content, str):
         return [TextContent(content)] if content.strip() else []
-    shown = (raw for raw in content if raw.get("type") != GIVEN)
+    shown = (raw for raw in content if raw.get("type") not in _UNSAID)
     return [part for raw in shown if not isinstance(part := parse_part(raw), TextContent) or part.text.strip()]
 
 
@@ -193,6 +196,16 @@ def data_url(part_url: str) -> tuple[str, str] | None:
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         return None
     return head.removeprefix("data:").removesuffix(";base64").split(";")[0], data
+
+
+def is_thought(raw: JsonObject) -> bool:
+    """Return whether a part is what the model thought: it is no text of the message."""
+    return raw.get("type") in THOUGHTS
+
+
+def is_unknown(raw: JsonObject) -> bool:
+    """Return whether only the part's own format knows its type."""
+    return raw.get("type") not in _READERS and _transcript(raw) is None
 
 
 def parse_part(raw: JsonObject) -> ContentPiece:

@@ -172,7 +172,7 @@ FILE = {"type": "input_file", "filename": "a.pdf", "file_data": "data:applicatio
 @pytest.mark.parametrize("output", [[{"type": "input_text", "text": "here"}, IMAGE], [IMAGE], [FILE]])
 async def test_media_of_a_function_output_are_sent_again(client: Client, output: list[Any]) -> None:
     answer = {"type": "function_call_output", "call_id": "t", "output": output}
-    messages = [{"role": "user", "content": "Screenshot!"}, CALL, answer]
+    messages = [{"type": "message", "role": "user", "content": "Screenshot!"}, CALL, answer]
     context = await shown(client, "openai_responses", *messages)
     assert context["messages"] == messages
     assert not context["usage"]["exact"]

@@ -6,6 +6,7 @@
 import json
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 from app.conversations.drafts import make_draft
 from app.conversations.schemas.conversations import TurnInput
 from app.formats.schemas import CanonicalTurn, Format
-from app.formats.service import parse, render, roles_with_several_speakers, to_canonical
+from app.formats.service import parse_single_message, render, roles_with_several_speakers, to_canonical
 from app.formats.units import group_turns
+from app.formats.unsent import ASSISTANT_MEMBERS, UNSENT_BLOCKS, UNSENT_ITEMS, UNSENT_MEMBERS
 from app.settings.conversations import LimitSettings
 from tests.support.histories import History, history
 
+FORMATS_PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "150"))
 LIMITS = LimitSettings()
 
@@ -26,7 +29,8 @@ LIMITS = LimitSettings()
 def stored(source: Format, messages: list[Any]) -> list[CanonicalTurn]:
     """The turns of messages as they come back from a database: by the rules of an append, through JSON."""
     turns: list[CanonicalTurn] = []
-    for position, parsed in enumerate(parse(source, messages), 1):
+    parsed_turns = [turn for message in messages for turn in parse_single_message(source, message, "")]
+    for position, parsed in enumerate(parsed_turns, 1):
         turn = TurnInput.model_validate(json.loads(json.dumps(parsed.members())))
         make_draft(turn, limits=LIMITS, now=datetime.now(UTC))
         turns.append(to_canonical(turn, position=position, turn_id=str(position)))
@@ -69,3 +73,11 @@ def test_a_context_can_be_appended_again_and_its_context_is_equal(source: Format
         again, same_system = shown(source, messages, system)
         assert dumps(again) == dumps(messages), f"seed {seed}"
         assert system == same_system, f"seed {seed}"
+
+
+def test_all_that_a_context_leaves_out_is_documented_with_its_reason() -> None:
+    members = {name for places in UNSENT_MEMBERS.values() for names in places.values() for name in names}
+    types = {name for names in UNSENT_BLOCKS.values() for name in names}
+    _, _, section = FORMATS_PAGE.read_text().partition("## What a context leaves out")
+    listed = section.partition("\n## ")[0]
+    assert {name for name in members | types | UNSENT_ITEMS | ASSISTANT_MEMBERS if f"`{name}`" not in listed} == set()

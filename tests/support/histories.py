@@ -175,6 +175,11 @@ def _chat_answer(b: Builder) -> None:
     b.give(message | b.rng.choice(extras))
 
 
+def _chat_thought(b: Builder) -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": b.text()}], "closed": True}
+    b.give({"role": "assistant", "content": [thought, {"type": "text", "text": b.text()}]})
+
+
 def _chat_refusal(b: Builder) -> None:
     b.give({"role": "assistant", "content": None, "refusal": b.text(), **b.unknown()})
 
@@ -232,12 +237,12 @@ def _chat_tools(b: Builder) -> None:
         b.give(result, shown=False)
     # results follow their call, in the order of the calls
     for later in [*results, *between]:
-        b.show(later)
+        b.show({**later, "content": "" if later["content"] is None else later["content"]})
 
 
 def _chat_result(b: Builder, call: Message) -> Message:
     name = {"name": call[call["type"]]["name"]} if b.maybe(0.2) else {}
-    content = b.rng.choice([b.text(), "", [{"type": "text", "text": b.text()}], '{"id": 1234567890123456789}'])
+    content = b.rng.choice([b.text(), "", [{"type": "text", "text": b.text()}], '{"id": 1234567890123456789}', None])
     return {"role": "tool", "tool_call_id": call["id"], "content": content, **name, **b.unknown(0.2)}
 
 
@@ -381,7 +386,7 @@ def _item_unsent(b: Builder) -> None:
 
 
 def _finish_items(b: Builder) -> History:
-    return History(b.format, b.given, b.shown)
+    return History(b.format, b.given, [{"type": "message", **item} for item in b.shown])
 
 
 # --- Anthropic
@@ -414,6 +419,7 @@ def _user_block(b: Builder) -> Message:
             "content": [{"type": "text", "text": b.text()}],
         },
         {"type": "container_upload", "file_id": "file_2"},
+        {"type": "block_of_tomorrow", "x": b.value()},
     ]
     return _cached(b, b.rng.choice(blocks))
 
@@ -612,6 +618,7 @@ _Step = Callable[[Builder], None]
 _CHAT: Final[list[_Step]] = [
     _chat_user,
     _chat_answer,
+    _chat_thought,
     _chat_refusal,
     _chat_spoken,
     _chat_system,

@@ -70,11 +70,8 @@ class TurnsToAppend(BaseModel):
         turns, named = cast("list[object]", given.get("turns")), given.get("format")
         if not isinstance(cast("object", turns), list) or len(turns) > MAX_TURNS:
             return given
-        if named == Format.CANONICAL:
-            shown = [_without_place(turn, f"/turns/{index}") for index, turn in enumerate(turns)]
-            read = _detected(shown) or shown
-        elif named is None:
-            read = _detected(turns)
+        if named is None or named == Format.CANONICAL:
+            read = _detected(turns, has_contexts=named is not None)
         elif named in list(Format):
             read = [one for index, turn in enumerate(turns) for one in _parsed(Format(named), turn, f"/turns/{index}")]
         else:
@@ -89,13 +86,10 @@ class Append(Strict, TurnsToAppend):
     index: IndexTimeIn = IndexTime.NOW
 
 
-def _without_place(turn: object, at: str) -> object:
+def _without_place(message: JsonObject, at: str) -> JsonObject:
     """Return a message of a canonical context as a new turn: without its position, and the id of the turn shown."""
-    members = cast("JsonObject", turn) if isinstance(turn, dict) else {}
-    if _OF_CONTEXTS.isdisjoint(members):
-        return cast("object", turn)
-    [parsed] = formats.parse_single_message(Format.CANONICAL, members, at)
-    return {name: value for name, value in parsed.members().items() if name != "id" or "position" not in members}
+    [parsed] = formats.parse_single_message(Format.CANONICAL, message, at)
+    return {name: value for name, value in parsed.members().items() if name != "id" or "position" not in message}
 
 
 def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
@@ -108,18 +102,27 @@ def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
     return [{**one.members(), **beside} for one in formats.parse_single_message(source, message, at)]
 
 
-def _detected(turns: Sequence[object]) -> list[object] | None:
-    """Return the turns with provider messages parsed; None if there are no such messages."""
-    formats_of = [_format_of(turn) for turn in turns]
+def _detected(turns: Sequence[object], *, has_contexts: bool) -> list[object] | None:
+    """Return the turns with provider messages parsed; None if there are no such messages.
+
+    `has_contexts`: whether messages of canonical contexts are such messages too.
+    """
+    formats_of = [Format.CANONICAL if has_contexts and _is_of_context(turn) else _format_of(turn) for turn in turns]
     if not any(formats_of):
         return None
     read: list[object] = []
     for index, (turn, source) in enumerate(zip(turns, formats_of, strict=True)):
         if source is None:
             read.append(turn)
+        elif source is Format.CANONICAL:
+            read.append(_without_place(cast("JsonObject", turn), f"/turns/{index}"))
         else:
             read.extend(_read(source, cast("JsonObject", turn), f"/turns/{index}"))
     return read
+
+
+def _is_of_context(turn: object) -> bool:
+    return isinstance(turn, dict) and not _OF_CONTEXTS.isdisjoint(cast("JsonObject", turn))
 
 
 def _format_of(turn: object) -> Format | None:

@@ -88,8 +88,12 @@ def _name(message: JsonObject, member: str, at: str) -> str | None:
 
 
 def _list(message: JsonObject, member: str, at: str) -> list[JsonObject]:
+    """Return a member that is a list of objects, whose values are checked already."""
     value = message.get(member)
-    return [] if value is None else validation.checked_objects(value, f"{at}/{member}")
+    objects = [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    if value is not None and (not isinstance(value, list) or len(objects) < len(value)):
+        raise validation.field_error(f"{at}/{member}", "a list of objects")
+    return objects
 
 
 def _result(result: JsonObject, at: str) -> JsonObject:

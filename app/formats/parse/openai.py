@@ -23,14 +23,7 @@ def parse_message(target: Format, message: JsonObject, at: str) -> ParsedTurn:
         raise validation.field_error(f"{at}/function_call", "put calls into tool_calls, each with its id")
     calls = _calls(message, role, at)
     call_id = validation.read_name(message, "tool_call_id", at) if role is Role.TOOL else None
-    given = message.get("content")
-    # an assistant message with only tool calls, or a refusal, has no content
-    is_spoken = given == "" and _spoken(message) is not None
-    content = (
-        None
-        if role is Role.ASSISTANT and (given is None or is_spoken)
-        else validation.read_content(message, "content", at)
-    )
+    content = _content(message, role, at)
     extra = find_difference(message, _modelled_message(role, content, calls, call_id))
     message_content = content
     if content is None and (spoken := _spoken(message)) is not None:
@@ -81,6 +74,16 @@ def _call(call: JsonObject, at: str) -> JsonObject:
         extra: JsonObject = {"id": call_id, "name": name, "arguments": text}
         return {**extra, GIVEN: {"as": _CUSTOM, **find_difference(call, _plain_custom(extra))}}
     return validation.check_call(call, at)
+
+
+def _content(message: JsonObject, role: Role, at: str) -> str | list[JsonObject] | None:
+    """Return the content. An answer with only calls, a refusal or audio has none, and a result may be empty."""
+    given = message.get("content")
+    if given is None and role is Role.TOOL:
+        return ""
+    if role is Role.ASSISTANT and (given is None or (given == "" and _spoken(message) is not None)):
+        return None
+    return validation.read_content(message, "content", at)
 
 
 def _spoken(message: JsonObject) -> JsonObject | None:

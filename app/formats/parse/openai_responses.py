@@ -94,7 +94,7 @@ def _output_content(item: JsonObject, kind: str, at: str) -> str | list[JsonObje
         picture = validation.read_object(item, "output", at)
         validation.read_name(picture, "type", f"{at}/output")
         return [picture]
-    if kind == "apply_patch_call_output" and output is None:
+    if output is None:
         return ""
     return validation.read_content(item, "output", at)
 

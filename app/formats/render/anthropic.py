@@ -22,6 +22,8 @@ from app.formats.parts import (
     Media,
     TextContent,
     data_url,
+    is_thought,
+    is_unknown,
     parse_part,
     parse_parts,
     placeholder,
@@ -51,8 +53,7 @@ _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/
 _LEFT_OUT: Final = UNSENT_MEMBERS[Format.ANTHROPIC]
 _SIGNED: Final = {"thinking": "signature", "redacted_thinking": "data"}
 """The member without which such a block is refused."""
-_OF_USERS: Final = frozenset({"text", "search_result", "container_upload"})
-_OF_RESULTS: Final = frozenset({"text", "search_result", "tool_reference", "browser_state"})
+_AS_GIVEN: Final = frozenset({"text", "search_result"})
 
 
 class AnthropicRenderer(Renderer):
@@ -107,6 +108,13 @@ class AnthropicRenderer(Renderer):
         blocks = [self.text(content)] if isinstance(content, str) else content
         return {"role": "assistant" if role is Role.ASSISTANT else "user", "content": [*blocks]}
 
+    def prefixed(self, content: RenderedContent, turn: CanonicalTurn, named: frozenset[Role]) -> RenderedContent:
+        """Return content after the speaker's name; thinking stays in front, as Anthropic requires."""
+        if isinstance(content, str) or turn.role is not Role.ASSISTANT:
+            return super().prefixed(content, turn, named)
+        first = next((at for at, block in enumerate(content) if _is_text(block)), len(content))
+        return [*content[:first], *super().prefixed(content[first:], turn, named)]
+
     def media(self, part: Media) -> JsonObject | None:
         """Return a block of media."""
         match part:
@@ -151,7 +159,7 @@ class AnthropicRenderer(Renderer):
         if isinstance(content, list):
             blocks = [block for block in content if isinstance(block, dict)]
             is_answer = turn.role is Role.ASSISTANT
-            shown = self._of_assistant(blocks, calls) if is_answer else self._of_user(blocks, _OF_USERS)
+            shown = self._of_assistant(blocks, calls) if is_answer else self._of_user(blocks)
         elif isinstance(content, str) and content.strip():
             shown = content
         else:
@@ -172,13 +180,13 @@ class AnthropicRenderer(Renderer):
                 shown.append({**_uncached(block), "id": safe_id(call.id), "name": safe_name(call.name)})
         return shown
 
-    def _of_user(self, blocks: Sequence[JsonObject], types: frozenset[str]) -> list[JsonValue]:
+    def _of_user(self, blocks: Sequence[JsonObject]) -> list[JsonValue]:
         """Return the blocks of a message or a result as they were given; those that are refused become text."""
-        shown = [_uncached(self._accepted(block, types)) for block in blocks]
+        shown = [_uncached(self._accepted(block)) for block in blocks if not is_thought(block)]
         return [block for block in shown if _is_sent(block)]
 
-    def _accepted(self, block: JsonObject, types: frozenset[str]) -> JsonObject:
-        if block.get("type") in types:
+    def _accepted(self, block: JsonObject) -> JsonObject:
+        if block.get("type") in _AS_GIVEN or is_unknown(block):
             return block
         piece = parse_part(block)
         if isinstance(piece, TextContent):
@@ -200,7 +208,7 @@ class AnthropicRenderer(Renderer):
             content = block.get("content")
             if isinstance(content, list):
                 parts = [part for part in content if isinstance(part, dict)]
-                block["content"] = self._of_user(parts, _OF_RESULTS)
+                block["content"] = self._of_user(parts)
             elif content is None:
                 block.pop("content", None)
         else:
@@ -213,6 +221,10 @@ class AnthropicRenderer(Renderer):
             # Anthropic refuses an error without text
             block["content"] = "(error)"
         return block
+
+
+def _is_text(block: JsonValue) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text"
 
 
 def _is_text_document(block: JsonObject) -> bool:

@@ -18,6 +18,8 @@ from app.formats.parts import (
     ImageContent,
     Media,
     TextContent,
+    is_thought,
+    is_unknown,
     parse_part,
     parse_parts,
     placeholder,
@@ -37,8 +39,6 @@ _MODELLED: Final = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 _TEXT_TYPES: Final[Mapping[Role, frozenset[str]]] = {
     role: frozenset({"text", "refusal"} if role is Role.ASSISTANT else {"text"}) for role in Role
 }
-_LINKED: Final = ("video_url", "audio_url", "file_url")
-"""Media of compatible endpoints, which no other format has."""
 
 
 class OpenAiRenderer(Renderer):
@@ -130,14 +130,18 @@ class OpenAiRenderer(Renderer):
         return message
 
     def _parts(self, parts: Sequence[JsonValue], role: Role) -> list[JsonValue]:
-        """Return parts as they were given; media that this role or format does not have become text."""
+        """Return parts as they were given; media that this role or format does not have become text.
+
+        Only the assistant has thoughts.
+        """
         left_out = UNSENT_MEMBERS[self.format]["part"]
-        return [self._part(without_members(part, left_out), role) for part in parts if isinstance(part, dict)]
+        shown = [part for part in parts if isinstance(part, dict) and (role is Role.ASSISTANT or not is_thought(part))]
+        return [self._part(without_members(part, left_out), role) for part in shown]
 
     def _part(self, part: JsonObject, role: Role) -> JsonObject:
         if part.get("type") in _TEXT_TYPES[role]:
             return part
-        if role is Role.USER and self._is_linked(part):
+        if is_unknown(part):
             return part
         piece = parse_part(part)
         if isinstance(piece, TextContent):
@@ -146,10 +150,6 @@ class OpenAiRenderer(Renderer):
         if rendered is None:
             return self.text(placeholder(piece))
         return part if part.get("type") == rendered["type"] else rendered
-
-    def _is_linked(self, part: JsonObject) -> bool:
-        kind = part.get("type")
-        return isinstance(kind, str) and kind in _LINKED and isinstance(part.get(kind), dict)
 
     def _call(self, call: ToolCall) -> JsonObject:
         """Return a call, with its other members if it has the shape of this format."""

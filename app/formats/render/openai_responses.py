@@ -161,11 +161,11 @@ class ResponsesRenderer(Renderer):
         """Return the message that a turn was read from; None if it has none, or none to show."""
         if isinstance(turn.content, str):
             content = self.content_of(turn, named)
-            return {"role": turn.role.value, "content": content} if content else None
+            return self.message(turn.role, content) if content else None
         original = parsed.original(as_stored(turn))
         if original is None or original.get("type", "message") != "message":
             return None
-        item = without_members(original, _LEFT_OUT)
+        item: JsonObject = {"type": "message", **without_members(original, _LEFT_OUT)}
         if turn.role is not Role.ASSISTANT or item.get("phase") not in _PHASES:
             item = without_members(item, frozenset({"phase"}))
         if item.get("status") not in _STATUSES:

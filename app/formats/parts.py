@@ -74,7 +74,7 @@ def parse_parts(content: Content) -> list[ContentPiece]:
         return []
     if isinstance(content, str):
         return [TextContent(content)] if content.strip() else []
-    shown = (raw for raw in content if raw.get("type") not in _UNSAID)
+    shown = (raw for raw in content if type_of(raw) not in _UNSAID)
     return [part for raw in shown if not isinstance(part := parse_part(raw), TextContent) or part.text.strip()]
 
 
@@ -198,14 +198,20 @@ def data_url(part_url: str) -> tuple[str, str] | None:
     return head.removeprefix("data:").removesuffix(";base64").split(";")[0], data
 
 
+def type_of(value: JsonValue) -> str:
+    """Return the type of a part, block or item; an empty text if it has none."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
 def is_thought(raw: JsonObject) -> bool:
     """Return whether a part is what the model thought: it is no text of the message."""
-    return raw.get("type") in THOUGHTS
+    return type_of(raw) in THOUGHTS
 
 
 def is_unknown(raw: JsonObject) -> bool:
     """Return whether only the part's own format knows its type."""
-    return raw.get("type") not in _READERS and _transcript(raw) is None
+    return type_of(raw) not in _READERS and _transcript(raw) is None
 
 
 def parse_part(raw: JsonObject) -> ContentPiece:

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from pydantic import JsonValue
 
-from app.formats.parts import compact_json
+from app.formats.parts import compact_json, type_of
 from app.formats.schemas import GIVEN, Format, JsonObject, RenderedMessages
 
 STORED_TOKENIZER: Final = "o200k_base"
@@ -165,7 +165,7 @@ def _content_tokens(content: JsonValue, counter: TextCounter) -> int:
 def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
     if not isinstance(part, dict):
         return counter.count(compact_json(part))
-    kind, text = part.get("type"), part.get("text")
+    kind, text = type_of(part), part.get("text")
     if kind == GIVEN:
         return 0  # members of the canonical shape that are not sent to the model
     if kind in _TEXT_TYPES and isinstance(text, str):
@@ -193,7 +193,7 @@ def _item_tokens(item: JsonObject, counter: TextCounter) -> int:
 
 def _is_picture(item: JsonObject, name: str, value: JsonValue) -> bool:
     if isinstance(value, dict):
-        return value.get("type") in _IMAGE_TYPES
+        return type_of(value) in _IMAGE_TYPES
     return name == "result" and item.get("type") == "image_generation_call" and isinstance(value, str)
 
 
@@ -202,7 +202,7 @@ def _without_kept(call: JsonValue) -> JsonValue:
 
 
 def _media_tokens(part: JsonObject, counter: TextCounter) -> int:
-    kind = part.get("type")
+    kind = type_of(part)
     if kind in _IMAGE_TYPES:
         return IMAGE_LOW_TOKENS if _detail(part) == "low" else IMAGE_TOKENS
     if kind in _AUDIO_TYPES:
@@ -213,8 +213,7 @@ def _media_tokens(part: JsonObject, counter: TextCounter) -> int:
 
 
 def _has_text_source(part: JsonObject) -> bool:
-    source = part.get("source")
-    return isinstance(source, dict) and source.get("type") in {"text", "content"}
+    return type_of(part.get("source")) in {"text", "content"}
 
 
 def _detail(part: JsonObject) -> JsonValue:
@@ -236,7 +235,7 @@ def _is_media(part: JsonValue) -> bool:
         return False
     if part.get("type") == "tool_result":
         return any(_is_media(inner) for inner in _list(part.get("content")))
-    return part.get("type") in _IMAGE_TYPES | _AUDIO_TYPES | _FILE_TYPES
+    return type_of(part) in _IMAGE_TYPES | _AUDIO_TYPES | _FILE_TYPES
 
 
 def _list(value: JsonValue) -> list[JsonValue]:

@@ -233,7 +233,7 @@ def test_what_every_provider_is_shown_holds_all_words_pairs_calls_and_never_thin
     canon = [to_canonical(turn, position=at, turn_id=str(at)) for at, turn in enumerate(turns, 1)]
     units = group_turns(canon).units
     rendered = render(target, system=None, blocks=[block for unit in units for block in unit.blocks])
-    shown = list(strings(rendered.messages))
+    shown = [*strings(rendered.messages), rendered.system or ""]
     everything = "\n".join(shown)
     answered = [pair for unit in units for block in unit.blocks for pair in block.answered]
     for pair in answered:

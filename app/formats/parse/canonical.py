@@ -40,7 +40,9 @@ def parse_turn(message: JsonObject, at: str) -> ParsedTurn:
     if call_id is not None and more:
         answer: JsonObject = {"tool_call_id": call_id, "content": message.get("content") or "", **more}
         results, call_id, content = [*results, _result(answer, at)], None, None
-    if content is None and call_id is None and not calls and not results:
+    if content is None and call_id is not None:
+        content = ""
+    if content is None and not calls and not results:
         raise validation.field_error(f"{at}/content", "a turn has content, tool_calls or tool_results")
     return ParsedTurn(
         role,

@@ -30,6 +30,7 @@ from app.formats.parts import (
     render_parts,
     safe_id,
     safe_name,
+    type_of,
 )
 from app.formats.render.base import RenderedContent, Renderer, message_role
 from app.formats.render.openai import system_text
@@ -144,7 +145,7 @@ class AnthropicRenderer(Renderer):
             # Anthropic refuses a last assistant message that ends in white space
             blocks = [self.text(content.rstrip() if message_role(turn, calls) is Role.ASSISTANT else content)]
         thinking = self._own_blocks(turn) if calls and turn.role is Role.ASSISTANT else []
-        signed = [block for block in thinking if isinstance(block, dict) and block.get("type") in _SIGNED]
+        signed = [block for block in thinking if isinstance(block, dict) and type_of(block) in _SIGNED]
         return [*signed, *blocks, *(_use(call) for call in calls)]
 
     def _given(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> JsonObject | None:
@@ -186,7 +187,7 @@ class AnthropicRenderer(Renderer):
         return [block for block in shown if _is_sent(block)]
 
     def _accepted(self, block: JsonObject) -> JsonObject:
-        if block.get("type") in _AS_GIVEN or is_unknown(block):
+        if type_of(block) in _AS_GIVEN or is_unknown(block):
             return block
         piece = parse_part(block)
         if isinstance(piece, TextContent):
@@ -228,18 +229,16 @@ def _is_text(block: JsonValue) -> bool:
 
 
 def _is_text_document(block: JsonObject) -> bool:
-    source = block.get("source")
-    kind = source.get("type") if isinstance(source, dict) else None
-    return block.get("type") == "document" and kind in {"text", "content"}
+    return block.get("type") == "document" and type_of(block.get("source")) in {"text", "content"}
 
 
 def _is_sent(block: JsonObject) -> bool:
     """Return whether Anthropic accepts a block: no blank text, no unsigned thinking."""
-    kind = block.get("type")
+    kind = type_of(block)
     if kind == "text":
         return bool(str(block.get("text")).strip())
     if kind in _SIGNED:
-        return bool(block.get(_SIGNED[str(kind)]))
+        return bool(block.get(_SIGNED[kind]))
     return kind not in UNSENT_BLOCKS[Format.ANTHROPIC]
 
 

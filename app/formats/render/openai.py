@@ -28,6 +28,7 @@ from app.formats.parts import (
     safe_name,
     sent_arguments,
     to_text,
+    type_of,
 )
 from app.formats.render.base import Renderer, message_role
 from app.formats.schemas import GIVEN, AnsweredCall, CanonicalTurn, Format, JsonObject, RenderedMessages, Role, ToolCall
@@ -139,7 +140,7 @@ class OpenAiRenderer(Renderer):
         return [self._part(without_members(part, left_out), role) for part in shown]
 
     def _part(self, part: JsonObject, role: Role) -> JsonObject:
-        if part.get("type") in _TEXT_TYPES[role]:
+        if type_of(part) in _TEXT_TYPES[role]:
             return part
         if is_unknown(part):
             return part

@@ -26,6 +26,7 @@ from app.formats.parts import (
     safe_id,
     safe_name,
     sent_arguments,
+    type_of,
 )
 from app.formats.render.base import RenderedContent, Renderer, message_role
 from app.formats.render.openai import without_repeated_system
@@ -105,7 +106,7 @@ class ResponsesRenderer(Renderer):
                 waiting = _released(items, waiting, after.turn.position) if isinstance(after, TurnBlock) else waiting
                 answered = []
             for message in messages:
-                pair = answered.pop(0) if answered and message.get("type") in _OUTPUTS else None
+                pair = answered.pop(0) if answered and type_of(message) in _OUTPUTS else None
                 if pair is not None and pair.call.adapter == pair.result.adapter == FORMAT:
                     waiting.append((pair.position, message))
                 else:
@@ -166,9 +167,9 @@ class ResponsesRenderer(Renderer):
         if original is None or original.get("type", "message") != "message":
             return None
         item: JsonObject = {"type": "message", **without_members(original, _LEFT_OUT)}
-        if turn.role is not Role.ASSISTANT or item.get("phase") not in _PHASES:
+        if turn.role is not Role.ASSISTANT or not _is_one_of(_PHASES, item.get("phase")):
             item = without_members(item, frozenset({"phase"}))
-        if item.get("status") not in _STATUSES:
+        if not _is_one_of(_STATUSES, item.get("status")):
             item = without_members(item, frozenset({"status"}))
         content = item.get("content")
         parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
@@ -178,7 +179,7 @@ class ResponsesRenderer(Renderer):
             shown = content if isinstance(content, str) else self._parts(parts)
         elif isinstance(content, str):
             shown = content
-        elif all(part.get("type") in _ANSWERED for part in parts):
+        elif all(type_of(part) in _ANSWERED for part in parts):
             shown = list[JsonValue](without_members(part, _LEFT_OUT_OF_PARTS) for part in parts)
         else:
             return {**item, "content": self.content_of(turn, named)}
@@ -270,6 +271,10 @@ def _kind(given: JsonObject | None, adapter: str | None, function: str) -> str |
     return kind if is_own and isinstance(kind, str) else None
 
 
+def _is_one_of(values: frozenset[str], value: JsonValue) -> bool:
+    return isinstance(value, str) and value in values
+
+
 def _for_replay(item: JsonObject, kind: str, key: str, call_id: str) -> JsonObject:
     """Return an item for replay: with its type, the call id of this render, and no invalid status or name."""
     dropped = set(_LEFT_OUT) - ({"id"} if kind in _NEEDS_ID else set())
@@ -291,7 +296,7 @@ def _trailing_items(items: Sequence[JsonObject]) -> list[JsonObject]:
 
 def _is_replayed(item: JsonObject) -> bool:
     """Return whether an item is replayed; an approved call would need its request, which has ended."""
-    return item.get("type") in _REPLAYED and item.get("approval_request_id") is None
+    return type_of(item) in _REPLAYED and item.get("approval_request_id") is None
 
 
 def _is_whole(item: JsonObject) -> bool:

@@ -110,10 +110,10 @@ class ContextBuilder:
             if recent.vectors_dropped:
                 await self._conversations.vector_retention.use(caller, [conversation_id])
             if upcoming:
-                recent = replace(recent, turns=[*recent.turns, *_behind(recent.seq, upcoming)])
+                recent = replace(recent, turns=[*recent.turns, *_behind(recent.last_position, upcoming)])
             parts = await self._parts(caller, conversation_id, request, recent, ahead)
         assembled = await self._assembled(caller, replace(parts, asked=asked, upcoming=len(upcoming)), request)
-        gap, erased = await self._left_out(caller, conversation_id, assembled.uncovered_ranges(recent.seq))
+        gap, erased = await self._left_out(caller, conversation_id, assembled.uncovered_ranges(recent.last_position))
         return assembled.answer(as_of_seq=recent.seq, gap=gap, degraded=erased)
 
     async def first(
@@ -133,7 +133,13 @@ class ContextBuilder:
         if request.include_memories:
             require_reach(caller, request.agent_id)
         said = ContextTurns(
-            _behind(0, upcoming), seq=0, participants=[], more_before=False, project=project, owner=owner
+            _behind(0, upcoming),
+            seq=0,
+            last_position=0,
+            participants=[],
+            more_before=False,
+            project=project,
+            owner=owner,
         )
         parts = await self._parts(caller, None, request, said)
         asked = self._asked(request, None)
@@ -266,11 +272,13 @@ class ContextBuilder:
             threshold=wanted.threshold or None,
             min_relevance=wanted.min_relevance,
             # Assembly keeps the best k of the turns that are not in the window.
-            known=[turn for turn in recent.turns if turn.position <= recent.seq],
+            known=[turn for turn in recent.turns if turn.position <= recent.last_position],
             actors=request.filter_participants,
         )
         # Turns appended since the newest turns were read belong to the next context.
-        seen = [item for item in recalled if item.conversation is not None or item.turn.position <= recent.seq]
+        seen = [
+            item for item in recalled if item.conversation is not None or item.turn.position <= recent.last_position
+        ]
         return seen, degraded
 
     async def _relevant_facts(
@@ -327,9 +335,9 @@ class ContextBuilder:
         return "" if older is None else content_text(older.content)
 
 
-def _behind(seq: int, upcoming: Sequence[CanonicalTurn]) -> list[CanonicalTurn]:
-    """Return upcoming turns with the positions that they would have after a seq."""
-    return [replace(turn, position=at) for at, turn in enumerate(upcoming, start=seq + 1)]
+def _behind(last_position: int, upcoming: Sequence[CanonicalTurn]) -> list[CanonicalTurn]:
+    """Return upcoming turns with the positions that they would have after a last one."""
+    return [replace(turn, position=at) for at, turn in enumerate(upcoming, start=last_position + 1)]
 
 
 def _fact_part(fact: Fact, score: float | None) -> BackgroundPart:

@@ -205,3 +205,8 @@ async def name_conflict(store: Callable[[], Awaitable[ResultT]]) -> ResultT:
         if error.code != "turn_id_conflict" or error.fields:
             raise
     return await store()
+
+
+def last_position(head: ConversationRow) -> int:
+    """Return the last position that a turn has, or that an open turn has reserved."""
+    return head.last_seq + head.reserved_positions

@@ -101,6 +101,8 @@ conversation_heads = Table(
     Column("summarized_turns", BigInteger, nullable=False, server_default=text("0")),
     Column("summarized_tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("erased_position", BigInteger, nullable=False, server_default=text("0")),
+    # open turns that stand where they were opened; also of those that were aborted
+    Column("reserved_positions", BigInteger, nullable=False, server_default=text("0")),
     Column("facts_seq", BigInteger, nullable=False, server_default=text("0")),
     Column("facts_held", Boolean, nullable=False, server_default=text("false")),
     Column("facts_rev", BigInteger, nullable=False, server_default=text("0")),

@@ -58,19 +58,8 @@ from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 
 __all__ = [
-    "REMOVALS",
-    "AnnMaintenance",
-    "ChosenSpace",
-    "EmbeddingSpaceRegistry",
-    "EmbeddingSpaceRuntime",
-    "LoadedSearch",
-    "PreparedQuery",
-    "QueryText",
-    "SearchIndex",
-    "Space",
-    "VectorAhead",
-    "VectorBackfill",
-    "ensure_space",
+    "REMOVALS", "AnnMaintenance", "ChosenSpace", "EmbeddingSpaceRegistry", "EmbeddingSpaceRuntime", "LoadedSearch",
+    "PreparedQuery", "QueryText", "SearchIndex", "Space", "VectorAhead", "VectorBackfill", "ensure_space",
     "read_chosen_space",
 ]  # fmt: skip
 
@@ -296,8 +285,7 @@ class SearchIndex:
     ) -> bool:
         """Exclude entries of a locked conversation from search, or include those again that were excluded so.
 
-        Return whether more than `limit` have to change. Jobs for included entries are enqueued again: those that ran
-        meanwhile skipped them.
+        Return whether more than `limit` have to change. Jobs that skipped included entries are enqueued again.
         """
         if hide:
             return await store.hide_entries(tx, caller.tenant_id, conversation_id, limit=limit) == limit
@@ -367,6 +355,10 @@ class SearchIndex:
     ) -> int | None:
         """Return the session of the nearest entry before a position, or of the first after it; None without entries."""
         return await store.read_session_around(tx, caller.tenant_id, conversation_id, position)
+
+    async def make_room(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, at: int) -> None:
+        """Move the entries of a conversation from a position on by one, for a turn that is stored there."""
+        await store.move_entries(tx, caller.tenant_id, conversation_id, at)
 
     async def erase(self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId) -> dict[str, int]:
         """Delete all entries of a conversation; return the row counts by table."""

@@ -271,6 +271,7 @@ NOT_EXPORTED = {
     "conversations": {"trashed_at", "vectors_dropped"},
     "conversation_heads": {
         "turn_count", "token_count", "session", "last_occurred_at", "deleting_at", "language", "vectors", "vectors_at",
+        "reserved_positions",
     },
     "turns": {"index_state"},
     "facts": {"evidence_count", "listed", "due_at"},

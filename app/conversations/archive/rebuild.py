@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 from app.conversations.archive import restore_store as store
 from app.conversations.archive.restore import (
+    MAX_RESERVED,
     Children,
     ConversationRestorer,
     batches,
@@ -25,6 +26,7 @@ from app.conversations.archive.restore import (
 )
 from app.conversations.archive.store import ExportedConversation, ExportedSummary
 from app.conversations.drafts import make_draft
+from app.conversations.find import last_position
 from app.conversations.hash_chain import GENESIS, canonical_form, chain_hash, content_hash, new_salt
 from app.conversations.policies import compaction_policy, facts_policy, rebuild_job
 from app.conversations.schemas.conversations import TurnContent, TurnInput
@@ -71,8 +73,27 @@ class _RebuiltConversation:
     turns: int = 0
     summaries: int = 0
     is_shifted: bool = False
+    seq_shift: int | None = None
+    position_shift: int = 0
+    keeps_order: bool = True
+    last_position: int = 0
     actors: dict[str, Role] = field(default_factory=dict[str, Role])
     retired: list[UUID] = field(default_factory=list[UUID])
+
+    def place(self, record: TurnRecord) -> int:
+        """Return the position of the turn of a record, whose seq is the last one.
+
+        Turns keep the order of their positions as long as every record is added; after that it is the order of seq.
+        """
+        seq = record.seq or self.seq
+        if self.seq_shift is None:
+            self.seq_shift, self.position_shift = self.seq - seq, self.last_position - (seq - 1)
+        self.keeps_order = self.keeps_order and not self.is_foreign and self.seq - seq == self.seq_shift
+        position = self.last_position + 1
+        if self.keeps_order:
+            position = max(1, min(record.position or seq, seq + MAX_RESERVED) + self.position_shift)
+        self.last_position = max(self.last_position, position)
+        return position
 
     def turn_id(self, key: str) -> UUID:
         """Return the id of the turn of a record."""
@@ -312,7 +333,7 @@ class ConversationRebuilder:
         rebuilt.is_shifted |= record.seq != seq
         row = row._replace(
             seq=rebuilt.seq,
-            position=rebuilt.seq if rebuilt.is_foreign or rebuilt.is_shifted else min(record.position or seq, seq),
+            position=rebuilt.place(record),
             created_at=created_at,
             occurred_at=row.occurred_at if record.occurred_at is not None else created_at,
             committed_at=row.committed_at or now,
@@ -355,7 +376,9 @@ def _rebuilt(found: ConversationRow, *, is_foreign: bool) -> _RebuiltConversatio
         summarized_turns=0, summarized_tokens=0, erased_position=found.erased_position, facts_seq=found.facts_seq,
         facts_rev=0, facts_held=found.facts_held,
     )  # fmt: skip
-    return _RebuiltConversation(row, found.last_seq, found.chain_hash, found.rev + 1, is_foreign)
+    return _RebuiltConversation(
+        row, found.last_seq, found.chain_hash, found.rev + 1, is_foreign, last_position=last_position(found)
+    )
 
 
 def _key(record: TurnRecord, line: int) -> str:

@@ -48,6 +48,8 @@ from app.tenancy.service import Tenancy
 BATCH_TURNS = 200
 BATCH_BYTES = 2 * 2**20
 _ANALYSED = 200
+MAX_RESERVED = 1_000_000
+"""How far the position of a turn may be after its seq: open turns may have reserved positions before it."""
 _NOT_SEARCHED = frozenset({Kind.SYSTEM_INSTRUCTION.value, Kind.COMPACTION.value})
 _NEEDED = (
     "id", "seq", "position", "rev", "kind", "actor", "content_tokens", "created_at", "occurred_at", "content_hash",
@@ -293,8 +295,8 @@ def _require(record: TurnRecord, line: int) -> None:
     needed = _NEEDED if record.status == "committed" else ("id", "rev", "created_at", "occurred_at")
     missing = [FieldError(f"/{name}", "This is required.") for name in needed if getattr(record, name) is None]
     if record.status == "committed":
-        if record.position is not None and record.seq is not None and record.position > record.seq:
-            missing.append(FieldError("/position", "not after its seq"))
+        if (record.position or 0) > (record.seq or 0) + MAX_RESERVED:
+            missing.append(FieldError("/position", f"at most {MAX_RESERVED} after its seq"))
     elif record.seq is not None:
         missing.append(FieldError("/seq", "only a committed turn has a seq"))
     if missing:

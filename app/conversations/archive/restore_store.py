@@ -205,9 +205,11 @@ async def update_counters(
     await tx.execute(
         """
         update conversation_heads h set turn_count = n.turns, token_count = n.tokens, session = $3,
+            reserved_positions = greatest(h.reserved_positions, n.last_position - h.last_seq),
             last_occurred_at = $4, language = coalesce($5, h.language)
         from (
-            select count(*) as turns, coalesce(sum(t.content_tokens), 0)::bigint as tokens from turns t
+            select count(*) as turns, coalesce(sum(t.content_tokens), 0)::bigint as tokens,
+                   coalesce(max(t.position), 0) as last_position from turns t
             where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
         ) n
         where h.tenant_id = $1 and h.conversation_id = $2

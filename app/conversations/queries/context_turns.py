@@ -7,7 +7,7 @@ The number of turns read depends on the query and on the stored token counts, no
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from app.conversations.find import get_conversation
+from app.conversations.find import get_conversation, last_position
 from app.conversations.schemas.conversations import VectorState
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
@@ -61,13 +61,14 @@ class ReadSummary:
 class ContextTurns:
     """The result of the read: live turns by position, and summaries by range, without gaps between them.
 
-    `seq`: the last seq that was considered. `is_erased`: retention has erased turns that no summary covers; it has
-    erased all turns through `erased_position`. `vectors_dropped`: turns may have no
-    vectors, because they were dropped.
+    `seq` and `last_position`: the last ones that were considered. `is_erased`: retention has erased turns that no
+    summary covers; it has erased all turns through `erased_position`. `vectors_dropped`: turns may have no vectors,
+    because they were dropped.
     """
 
     turns: Sequence[CanonicalTurn]
     seq: int
+    last_position: int
     participants: Sequence[Participant]
     more_before: bool
     project: str
@@ -93,7 +94,7 @@ async def read_context_turns(
 ) -> ContextTurns:
     """Read what a context may show. To read summaries, the transaction must be one snapshot. Raises NotFound."""
     head = await get_conversation(caller, tx, conversation_id)
-    last = head.last_seq if wanted.before is None else min(head.last_seq, wanted.before - 1)
+    last = last_position(head) if wanted.before is None else min(last_position(head), wanted.before - 1)
     summaries: list[ValidSummary] = []
     if wanted.accepts is not None and head.summarized_position:
         rows = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
@@ -105,7 +106,8 @@ async def read_context_turns(
     unread = {one.id: await _unread_tokens(pages, head, one, is_only=len(accepted) == 1) for one in accepted}
     return ContextTurns(
         turns=pages.turns(),
-        seq=last,
+        seq=min(head.last_seq, last),
+        last_position=last,
         participants=[Participant.model_validate(item) for item in head.participants],
         more_before=pages.has_more,
         project=head.project,

@@ -1,6 +1,6 @@
 """The newest turns of a conversation, without summaries."""
 
-from app.conversations.find import get_conversation
+from app.conversations.find import get_conversation, last_position
 from app.conversations.stores import conversation_store
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Transaction
@@ -21,7 +21,7 @@ async def recent_turns(
         newest_first=True,
         after=None,
         # turns appended between the two statements belong to the next answer
-        before=head.last_seq + 1,
+        before=last_position(head) + 1,
         actors=None,
         limit=limit,
         max_bytes=max_bytes,

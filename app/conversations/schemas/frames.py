@@ -63,6 +63,11 @@ class Opening(Strict):
 
     turn: OpenTurn
     writer: Writer = "writer"
+    position: Literal["committed", "opened"] = Field(
+        default="committed",
+        description="Where the turn stands in the conversation: by the order in which turns are committed or, with"
+        " `opened`, before all turns that are stored after this call.",
+    )
 
 
 class Chunk(Strict):

@@ -60,6 +60,7 @@ class ConversationRow:
     summarized_turns: int
     summarized_tokens: int
     erased_position: int
+    reserved_positions: int
     facts_seq: int
     facts_held: bool
     forked_from: UUID | None

@@ -358,11 +358,11 @@ async def delete_pending(tx: Transaction, tenant_id: TenantId, turn_id: TurnId) 
 async def abort_turn(
     tx: Transaction, tenant_id: TenantId, turn_id: TurnId, *, content: str, tool_calls: str | None, metadata: str | None
 ) -> None:
-    """Abort an open turn with its text so far; its `superseded_by` is its own id."""
+    """Abort an open turn with its text so far; its `superseded_by` is its own id. A reserved position stays unused."""
     await tx.execute(
         """
-        update turns set status = 'aborted', superseded_by = id, content = $3::json, tool_calls = $4::json,
-            metadata = $5::json
+        update turns set status = 'aborted', superseded_by = id, position = null, content = $3::json,
+            tool_calls = $4::json, metadata = $5::json
         where tenant_id = $1 and id = $2 and status = 'pending'
         """,
         tenant_id,
@@ -370,6 +370,19 @@ async def abort_turn(
         content,
         tool_calls,
         metadata,
+    )
+
+
+async def reserve_positions(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, by: int) -> None:
+    """Change the number of reserved positions in a locked head."""
+    await tx.execute(
+        """
+        update conversation_heads set reserved_positions = reserved_positions + $3
+        where tenant_id = $1 and conversation_id = $2
+        """,
+        tenant_id,
+        conversation_id,
+        by,
     )
 
 

@@ -102,7 +102,7 @@ class TurnFinalizer:
             head = await lock_conversation(caller, tx, buffer.conversation_id)
             await self._require_holder(caller, tx, buffer, lock=True)
             await stream_store.delete_pending(tx, caller.tenant_id, buffer.turn_id)
-            stored = await self._store(caller, tx, head, item)
+            stored = await self._store(caller, tx, head, item, position=row.position)
             record_turns(tx, caller, Action.TURN_COMMIT, [stored])
             self._publisher.publish_turn(
                 tx,
@@ -114,8 +114,13 @@ class TurnFinalizer:
             )
         return stored
 
-    async def _store(self, caller: Caller, tx: Transaction, head: ConversationRow, item: PreparedTurn) -> TurnRow:
+    async def _store(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, item: PreparedTurn, *, position: int | None
+    ) -> TurnRow:
+        """Store a turn: as a revision, at the position that it has reserved, or as the newest one."""
         conversation_id = ConversationId(head.id)
+        if position is not None:
+            return await self._reviser.insert(caller, tx, head, item, position=position)
         if item.draft.supersedes is None:
             await check_answers(caller, tx, conversation_id, [item], root="")
             return (await self._appender.write_last(caller, tx, head, [item])).rows[0]

@@ -9,7 +9,7 @@ from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.conversations.drafts import Draft, make_draft
 from app.conversations.events import EventPublisher
-from app.conversations.find import get_turn, lock_conversation
+from app.conversations.find import get_turn, last_position, lock_conversation
 from app.conversations.schemas.frames import CONTENT, Offset, OpenedTurn, Opening
 from app.conversations.stores import conversation_store, stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
@@ -74,7 +74,7 @@ class TurnOpener:
         `bound`: the binding of the caller's token. `beside`: the number of turns of the conversation that were opened
         together with it, and do not count for the limits.
         """
-        given = opening.turn
+        given, position = opening.turn, None
         head = await lock_conversation(caller, tx, conversation_id)
         if given.id is not None:
             known = (await conversation_store.find_turns(tx, caller.tenant_id, [given.id])).get(given.id)
@@ -88,7 +88,10 @@ class TurnOpener:
             await self._require_supersedable(caller, tx, head, TurnId(given.supersedes))
         actor = None if bound is None else bound.actor
         await self._require_capacity(caller, tx, conversation_id, actor, beside=beside)
-        row = _pending_row(head, make_draft(new_turn(given), limits=self._limits, now=head.now), given.supersedes)
+        if opening.position == "opened":
+            position = await _reserve_position(caller, tx, head, opening)
+        draft = make_draft(new_turn(given), limits=self._limits, now=head.now)
+        row = _pending_row(head, draft, given.supersedes)._replace(position=position)
         await conversation_store.insert_turns(tx, caller.tenant_id, [row])
         await self._insert_stream(caller, tx, row, opening.writer)
         record(
@@ -194,6 +197,15 @@ class TurnOpener:
             raise _too_many(
                 f"At most {max_in_conversation} turns may be open in a conversation and {max_in_tenant} in all"
             )
+
+
+async def _reserve_position(caller: Caller, tx: Transaction, head: ConversationRow, opening: Opening) -> int:
+    """Reserve and return the next position of a conversation, whose head is locked."""
+    if opening.turn.supersedes is not None:
+        problem = FieldError("/position", "A turn that supersedes another one takes its place. Leave one of them out.")
+        raise InvalidFields([problem])
+    await stream_store.reserve_positions(tx, caller.tenant_id, ConversationId(head.id), by=1)
+    return last_position(head) + 1
 
 
 def _too_many(rule: str) -> RateLimited:

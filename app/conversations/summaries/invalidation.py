@@ -56,12 +56,14 @@ async def invalidate(
     changed: Sequence[tuple[UUID, int]],
     and_after: bool,
     recount: bool = False,
+    is_new: bool = False,
     rev: int,
 ) -> bool:
     """Delete what is derived from changed turns (id, position) from the summaries. Return whether any was deleted.
 
     `and_after`: all turns after the first changed one are superseded too. `recount`: the number of tombstones has
-    decreased, at any position.
+    decreased, at any position. `is_new`: the changed turns were stored between other turns, so highlights of these
+    lack them too.
     """
     first = min((position for _, position in changed), default=0)
     if not changed:
@@ -72,7 +74,9 @@ async def invalidate(
     if not found and first > head.summarized_position and not recount:
         return False
     places, ids = {position for _, position in changed}, {turn_id for turn_id, _ in changed}
-    deleted = {row.id for row in found if and_after or _uses_positions(row, places)}
+    deleted = {
+        row.id for row in found if and_after or _uses_positions(row, places) or (is_new and _is_around(row, places))
+    }
     for row in found:
         if row.id not in deleted and any(line.turn_id in ids for line in row.lines):
             left = [line for line in row.lines if line.turn_id not in ids]
@@ -109,9 +113,11 @@ def _uses_positions(row: SummaryRow, positions: Collection[int]) -> bool:
 
     False for highlights, which are only lines.
     """
-    return row.kind == SummaryKind.SUMMARY.value and any(
-        row.from_position <= position <= row.to_position for position in positions
-    )
+    return row.kind == SummaryKind.SUMMARY.value and _is_around(row, positions)
+
+
+def _is_around(row: SummaryRow, positions: Collection[int]) -> bool:
+    return any(row.from_position <= position <= row.to_position for position in positions)
 
 
 async def update_summary_mark(caller: Caller, tx: Transaction, head: ConversationRow, *, rev: int) -> int:

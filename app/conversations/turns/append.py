@@ -5,6 +5,7 @@ The head is locked before any lookup, so that the rows found stay valid until th
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -161,10 +162,13 @@ class Appender:
         return RequestResult(rows, is_new=placed is not None)
 
     async def write_last(
-        self, caller: Caller, tx: Transaction, head: ConversationRow, prepared: Sequence[PreparedTurn]
-    ) -> PlacedTurns:
-        """Store turns as the newest of a conversation, under the lock of its head."""
+        self, caller: Caller, tx: Transaction, head: ConversationRow, prepared: Sequence[PreparedTurn], *,
+        position: int | None = None,
+    ) -> PlacedTurns:  # fmt: skip
+        """Store turns as the newest of a conversation, under the lock of its head; one turn at a reserved position."""
         placed = place(head, prepared, session_gap_s=self._session_gap_s)
+        if position is not None:
+            placed = replace(placed, rows=[row._replace(position=position) for row in placed.rows])
         await self.write(caller, tx, head, placed, [item.draft for item in prepared])
         return placed
 

@@ -92,7 +92,7 @@ def place(head: ConversationRow, prepared: Sequence[PreparedTurn], *, session_ga
 
 @dataclass(frozen=True, slots=True)
 class RevisionPlacement:
-    """The place of a revision, and the number and tokens of the turns that it superseded.
+    """The place of a revision or of a turn with a reserved position, and what it superseded.
 
     `index_position` and `session` are those of its index entry. `is_last`: no live turn follows it.
     """
@@ -106,7 +106,7 @@ class RevisionPlacement:
 
 
 def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, spot: RevisionPlacement) -> PlacedTurns:
-    """Place one turn as a revision at `spot`, after a locked `head`."""
+    """Place one turn as a revision, or between other turns, at `spot`, under a locked `head`."""
     draft = item.draft
     head = replace(head, now=max(head.now, head.updated_at))
     now, seq, rev = head.now, head.last_seq + 1, head.rev + 1
@@ -154,7 +154,7 @@ def _row(
         id=turn_id,
         conversation_id=head.id,
         seq=seq,
-        position=seq,
+        position=seq + head.reserved_positions,
         rev=rev,
         kind=draft.kind.value,
         actor=draft.actor,

@@ -16,7 +16,7 @@ from app.conversations.drafts import InheritedFields, make_revision
 from app.conversations.find import get_turn, lock_conversation
 from app.conversations.policies import withdraw_jobs
 from app.conversations.schemas.conversations import Revision, RevisionResult
-from app.conversations.stores import conversation_store, turn_store
+from app.conversations.stores import conversation_store, stream_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import compact_job, invalidate
 from app.conversations.turns.append import (
@@ -185,6 +185,44 @@ class Reviser:
         await self._jobs.enqueue(tx, caller.tenant_id, due)
         await self._titles.invalidate(caller, tx, head, removed_ids=superseded_ids)
         return ReplacedTurn(placed.rows[0], len(superseded))
+
+    async def insert(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, item: PreparedTurn, *, position: int
+    ) -> TurnRow:
+        """Store a turn at a position that it has reserved, under the lock of the head.
+
+        Summaries of the turns around it are deleted and made again. If retention has erased the turns up to there, the
+        turn is the newest one: a summary stands for its neighbours.
+        """
+        conversation_id = ConversationId(head.id)
+        if position <= head.erased_position:
+            await check_answers(caller, tx, conversation_id, [item], root="")
+            return (await self._appender.write_last(caller, tx, head, [item])).rows[0]
+        await check_answers(caller, tx, conversation_id, [item], root="", before=position)
+        await stream_store.reserve_positions(tx, caller.tenant_id, conversation_id, by=-1)
+        before = await turn_store.count_live_before(tx, caller.tenant_id, conversation_id, position)
+        if before == head.turn_count:
+            placed = await self._appender.write_last(caller, tx, head, [item], position=position)
+        else:
+            await self._index.make_room(caller, tx, conversation_id=conversation_id, at=before + 1)
+            session = await self._index.session_around(caller, tx, conversation_id=conversation_id, position=before + 1)
+            spot = RevisionPlacement(
+                position=position,
+                index_position=before + 1,
+                session=session or head.session,
+                is_last=False,
+                superseded_turns=0,
+                superseded_tokens=0,
+            )
+            placed = place_revision(head, item, turn_id=item.draft.id or new_uuid(), spot=spot)
+            await self._appender.write(caller, tx, head, placed, [item.draft])
+        row = placed.rows[0]
+        changed = [(row.id, position)]
+        if await invalidate(
+            caller, tx, self._index, head, changed=changed, and_after=False, is_new=True, rev=placed.rev
+        ):
+            await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(head.id)])
+        return row
 
     async def _regenerate(
         self,

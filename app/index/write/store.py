@@ -277,6 +277,19 @@ async def read_place(tx: Transaction, tenant_id: TenantId, turn_id: UUID) -> Ind
     return None if row is None else IndexPosition(row["position"], row["session"])
 
 
+async def move_entries(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int) -> None:
+    """Add one to the positions of entries from a position on."""
+    await tx.execute(
+        """
+        update index_entries set position = position + 1
+        where tenant_id = $1 and conversation_id = $2 and position >= $3
+        """,
+        tenant_id,
+        conversation_id,
+        position,
+    )
+
+
 async def read_session_around(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int
 ) -> int | None:

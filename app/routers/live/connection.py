@@ -320,7 +320,7 @@ class LiveSocket:
     async def _begin(self, frame: OpenFrame | ResumeFrame) -> AckFrame:
         opened: OpenedTurn
         if isinstance(frame, OpenFrame):
-            opening = Opening(turn=frame.turn, writer=frame.writer)
+            opening = Opening(turn=frame.turn, writer=frame.writer, position=frame.position)
             result = await self._streams.open(self._caller, self._conversation_id, opening=opening, listener=self)
             opened = result.value
             turn_id = TurnId(parse_id(opened.turn.id))

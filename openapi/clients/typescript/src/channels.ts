@@ -5,7 +5,7 @@
  */
 
 import { errorOfClose, errorOfFrame, TurnkeepError } from "./errors.js";
-import type { Ending, Operations, OpenTurn, Turn } from "./generated/api/index.js";
+import type { Ending, Operations, Opening, Turn } from "./generated/api/index.js";
 import type { Server } from "./transport.js";
 
 /** The connection was lost, or the server wants the text again from the durable offset. */
@@ -17,7 +17,7 @@ export type Offsets = Map<string, number>;
 
 /** One connection that writes a turn. */
 export interface Channel {
-  open(turn: OpenTurn, writer: string): Promise<Offsets>;
+  open(opening: Opening): Promise<Offsets>;
   resume(turnId: string, writer: string): Promise<Offsets>;
   send(turnId: string, part: string, offset: number, delta: string): Promise<void>;
   commit(turnId: string, ending: Ending): Promise<Turn>;
@@ -56,8 +56,8 @@ export class HttpChannel implements Channel {
     this.#onAck = onAck;
   }
 
-  async open(turn: OpenTurn, writer: string): Promise<Offsets> {
-    return offsetsOf(await this.#call(this.#api.openTurn({ path: this.#path(), body: { turn, writer } })));
+  async open(opening: Opening): Promise<Offsets> {
+    return offsetsOf(await this.#call(this.#api.openTurn({ path: this.#path(), body: opening })));
   }
 
   async resume(turnId: string, writer: string): Promise<Offsets> {
@@ -147,8 +147,8 @@ export class WebSocketChannel implements Channel {
     });
   }
 
-  async open(turn: OpenTurn, writer: string): Promise<Offsets> {
-    return offsetsOf(await this.#ask({ type: "open", turn, writer }));
+  async open(opening: Opening): Promise<Offsets> {
+    return offsetsOf(await this.#ask({ type: "open", ...opening }));
   }
 
   async resume(turnId: string, writer: string): Promise<Offsets> {

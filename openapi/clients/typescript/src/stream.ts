@@ -6,7 +6,7 @@
 
 import { type Channel, HttpChannel, LostError, WebSocketChannel } from "./channels.js";
 import { ConnectionFailedError, TurnkeepError } from "./errors.js";
-import type { Ending, Operations, OpenTurn, Turn } from "./generated/api/index.js";
+import type { Ending, Opening, Operations, OpenTurn, Turn } from "./generated/api/index.js";
 import { backoff, sleep } from "./retries.js";
 import type { Server } from "./transport.js";
 
@@ -17,6 +17,8 @@ export interface StreamOptions {
   actor?: string;
   model?: string;
   supersedes?: string;
+  /** `opened`: the turn stands before all turns that are stored after its opening. By default it stands where it is committed. */
+  position?: Opening["position"];
   metadata?: OpenTurn["metadata"];
   /** The pause after which a writer without text renews the lease, and learns whether the turn has been ended. */
   pingMs?: number;
@@ -71,7 +73,7 @@ export class TurnWriter {
   readonly #server: Server;
   readonly #api: Operations;
   readonly #conversationId: string;
-  readonly #opening: OpenTurn;
+  readonly #opening: Opening;
   readonly #writer = crypto.randomUUID();
   readonly #parts = new Map([["content", new Part()]]);
   readonly #waiters = new Set<() => void>();
@@ -91,7 +93,7 @@ export class TurnWriter {
   #lostAt: number | null = null;
 
   constructor(server: Server, api: Operations, conversationId: string, options: StreamOptions) {
-    const { id = crypto.randomUUID(), role = "assistant", transport = "auto", pingMs = PING_MS, ...others } = options;
+    const { id = crypto.randomUUID(), role = "assistant", transport = "auto", pingMs = PING_MS, position, ...others } = options;
     this.turnId = id;
     this.lost = this.#losing.signal;
     this.#opened = new Promise((resolve) => (this.#isOpened = resolve));
@@ -99,7 +101,11 @@ export class TurnWriter {
     this.#server = server;
     this.#api = api;
     this.#conversationId = conversationId;
-    this.#opening = { ...others, role, id: this.turnId };
+    this.#opening = {
+      turn: { ...others, role, id: this.turnId },
+      writer: this.#writer,
+      ...(position === undefined ? {} : { position }),
+    };
     this.#transport = transport === "auto" && server.WebSocket === undefined ? "http" : transport;
   }
 
@@ -244,7 +250,7 @@ export class TurnWriter {
       // the id is chosen here, so an `open` whose answer was lost opens no second turn
       offsets = await (this.#isResuming
         ? channel.resume(this.turnId, this.#writer)
-        : channel.open(this.#opening, this.#writer));
+        : channel.open(this.#opening));
     } catch (error) {
       if (error instanceof TurnkeepError && this.#ending !== null) return this.#ended(error, this.#ending);
       throw error;

@@ -4,7 +4,7 @@ import inspect
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, Literal, Self, cast
 from urllib.parse import urlsplit
 
 from turnkeep_client.chat import AsyncModelCall, ChatExchange, ChatOptions, ChatResult
@@ -153,13 +153,15 @@ class AsyncConversation:
         actor: str | None = None,
         model: str | None = None,
         supersedes: str | None = None,
+        position: Literal["committed", "opened"] | None = None,
         id: str | None = None,  # noqa: A002 - the name of the field
         transport: StreamTransport = "auto",
     ) -> AsyncTurnWriter:
         """Return a writer of a turn whose text arrives in pieces. It continues after lost connections.
 
         `id`: the id of the turn, a new one by default. Of several writers with one id, one opens the turn; the others
-        get a TurnkeepError with the code `turn_id_conflict`.
+        get a TurnkeepError with the code `turn_id_conflict`. With `position="opened"` the turn stands before all turns
+        that are stored after its opening.
         """
         turn: types.OpenTurn = {"role": role}
         if id is not None:
@@ -170,7 +172,10 @@ class AsyncConversation:
             turn["model"] = model
         if supersedes is not None:
             turn["supersedes"] = supersedes
-        return AsyncTurnWriter(self._transport.server, self._api, self.id, turn, transport=transport)
+        opening: types.Opening = {"turn": turn}
+        if position is not None:
+            opening["position"] = position
+        return AsyncTurnWriter(self._transport.server, self._api, self.id, opening, transport=transport)
 
     def follow(self, *, after_rev: int | None = None, after_seq: int | None = None) -> AsyncGenerator[types.LiveEvent]:
         """Iterate over the events of the conversation, without an end. It continues after lost connections."""

@@ -44,7 +44,7 @@ class NoWebSocketError(Exception):
 class Channel(Protocol):
     """One connection that writes a turn."""
 
-    async def open(self, turn: types.OpenTurn, writer: str) -> dict[str, int]:
+    async def open(self, opening: types.Opening) -> dict[str, int]:
         """Open the turn, and return the durable offsets of its parts."""
         ...
 
@@ -88,10 +88,10 @@ class HttpChannel:
     def __init__(self, api: AsyncOperations, conversation_id: str, on_ack: OnAck) -> None:
         self._api, self._conversation_id, self._on_ack = api, conversation_id, on_ack
 
-    async def open(self, turn: types.OpenTurn, writer: str) -> dict[str, int]:
+    async def open(self, opening: types.Opening) -> dict[str, int]:
         """Open the turn, and return the durable offsets of its parts."""
         try:
-            opened = await self._api.open_turn(self._conversation_id, body={"turn": turn, "writer": writer})
+            opened = await self._api.open_turn(self._conversation_id, body=opening)
         except TurnkeepError as error:
             raise classify(error) from None
         return _durable_offsets(cast("Mapping[str, object]", opened))
@@ -173,9 +173,9 @@ class WebSocketChannel:
             raise LostError(f"the server cannot be reached ({type(error).__name__})") from None
         return cls(connection, on_ack, wake)
 
-    async def open(self, turn: types.OpenTurn, writer: str) -> dict[str, int]:
+    async def open(self, opening: types.Opening) -> dict[str, int]:
         """Open the turn, and return the durable offsets of its parts."""
-        return _durable_offsets(await self._ask({"type": "open", "turn": turn, "writer": writer}))
+        return _durable_offsets(await self._ask({"type": "open", **opening}))
 
     async def resume(self, turn_id: str, writer: str) -> dict[str, int]:
         """Continue the turn, and return the durable offsets of its parts."""

@@ -5,7 +5,7 @@ It runs the same code as `AsyncTurnkeep`, in a thread of its own.
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from turnkeep_client.async_client import AsyncConversation, AsyncTurnkeep
 from turnkeep_client.chat import ChatExchange, ChatOptions, ChatResult, ModelCall
@@ -131,16 +131,24 @@ class Conversation:
         actor: str | None = None,
         model: str | None = None,
         supersedes: str | None = None,
+        position: Literal["committed", "opened"] | None = None,
         id: str | None = None,  # noqa: A002 - the name of the field
         transport: StreamTransport = "auto",
     ) -> "TurnWriter":
         """Return a writer of a turn whose text arrives in pieces. It continues after lost connections.
 
         `id`: the id of the turn, a new one by default. Of several writers with one id, one opens the turn; the others
-        get a TurnkeepError with the code `turn_id_conflict`.
+        get a TurnkeepError with the code `turn_id_conflict`. With `position="opened"` the turn stands before all turns
+        that are stored after its opening.
         """
         writer = self._conversation.stream(
-            role=role, actor=actor, model=model, supersedes=supersedes, id=id, transport=transport
+            role=role,
+            actor=actor,
+            model=model,
+            supersedes=supersedes,
+            position=position,
+            id=id,
+            transport=transport,
         )
         return TurnWriter(self._portal, writer)
 

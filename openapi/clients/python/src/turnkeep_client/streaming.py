@@ -53,13 +53,15 @@ class AsyncTurnWriter:
         server: Server,
         api: AsyncOperations,
         conversation_id: str,
-        turn: types.OpenTurn,
+        opening: types.Opening,
         *,
         transport: StreamTransport = "auto",
     ) -> None:
         self._server, self._api, self._conversation_id = server, api, conversation_id
-        self._opening: types.OpenTurn = {**turn, "id": turn.get("id") or str(uuid.uuid4())}
+        turn = opening["turn"]
+        self._id = str(turn.get("id") or uuid.uuid4())
         self._writer = str(uuid.uuid4())
+        self._opening: types.Opening = {**opening, "turn": {**turn, "id": self._id}, "writer": self._writer}
         self._transport = transport
         self._parts: dict[str, _Part] = {"content": _Part()}
         self._wake, self._room, self._opened = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -77,7 +79,7 @@ class AsyncTurnWriter:
     @property
     def turn_id(self) -> str:
         """The id of the turn, chosen by this client."""
-        return str(self._opening.get("id"))
+        return self._id
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -210,7 +212,7 @@ class AsyncTurnWriter:
                 offsets = await channel.resume(self.turn_id, self._writer)
             else:
                 # the id is chosen here, so an `open` whose answer was lost opens no second turn
-                offsets = await channel.open(self._opening, self._writer)
+                offsets = await channel.open(self._opening)
         except TurnkeepError as error:
             if self._ending is not None and error.code in {"turn_committed", "turn_aborted"}:
                 return await self._ended(error)

@@ -74,9 +74,9 @@ async def test_rules_that_are_checked_after_the_schema_are_in_the_detail_too(cli
         assert detail in problem(await client.post(path, json={"turns": turns}), 422, code)["detail"]
     since = problem(await client.get(path, params={"since_rev": 99}), 422, "invalid_request")
     assert since["detail"] == "/since_rev in the query: the conversation is at rev 0; read the history again"
-    mine = {"format": "openai", "messages": [{"role": "user", "content": 5}]}
+    mine = {"format": "openai", "turns": [{"role": "user", "content": 5}]}
     shaped = problem(await client.post(path, json=mine), 422, "invalid_request")
-    assert shaped["detail"].startswith("/messages/0/content")
+    assert shaped["detail"].startswith("/turns/0/content: ")
 
 
 async def test_an_external_id_in_place_of_an_id_is_answered_with_the_call_that_finds_it(client: Client) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import JsonValue, ValidationError
 
 from app.core.errors import AppError, FieldError, Invalid, Malformed
+from app.core.validation.invalid import reason_of
 from app.formats.parse.validation import check_json
 from app.formats.schemas import JsonObject
 from app.governance.exports.records import RECORD_LINE, write_foreign
@@ -245,8 +246,8 @@ def _problem_of(record: JsonObject) -> str | None:
         check_json(record, "")
         RECORD_LINE.validate_python(record)
     except ValidationError as error:
-        wrong = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        return f"{'/'.join(str(part) for part in wrong['loc'][1:])}: {wrong['msg']}"
+        wrong = error.errors(include_url=False)[0]
+        return f"{'/'.join(str(part) for part in wrong['loc'][1:])}: {reason_of(wrong)}"
     except Invalid as error:
         return detail_of(error)[1]
     return None

@@ -16,7 +16,7 @@ from app.conversations.service import TITLE_JOB, Conversations
 from app.core.errors import AppError
 from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import get_logger
-from app.formats.service import indent_continuation
+from app.formats.service import indent_continuation, transcript
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 from app.tenancy.schemas import Caller
 
@@ -75,8 +75,8 @@ async def _write(chat: ChatModel, tenant_id: TenantId, exchange: FirstExchange) 
     """Return a title, empty if no text remains of it, and the model that wrote it. Raises the model's errors."""
     mark = secrets.token_hex(8)
     question, answer = (indent_continuation(text) for text in (exchange.question, exchange.answer))
-    transcript = f"<transcript {mark}>\n[user] {question}\n[assistant] {answer}\n</transcript {mark}>"
-    messages = [ChatMessage("system", _INSTRUCTIONS), ChatMessage("user", transcript)]
+    lines = [f"[user] {question}", f"[assistant] {answer}"]
+    messages = [ChatMessage("system", _INSTRUCTIONS), ChatMessage("user", transcript(mark, lines))]
     written = await chat.answer(messages, shape=Title, tenant_id=tenant_id, purpose=ModelPurpose.TITLE)
     line = " ".join(written.value.title.split()).strip(_QUOTES + " ").removesuffix(".")
     return first_words(line, max_characters=_MAX_CHARACTERS), written.model

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 from pydantic import JsonValue
 
 from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, Role, ToolCall, ToolResult
+from app.formats.tags import break_tags
 
 Vendor: TypeAlias = Literal["openai", "anthropic"]
 
@@ -176,8 +177,12 @@ def safe_name(value: str) -> str:
 
 def delimit(tag: str, text: str, attributes: str = "") -> str:
     """Put text between `<tag>` and `</tag>`; break closing tags inside the text, so that it cannot end the block."""
-    safe = re.sub(rf"</(?=\s*{tag})", "< /", text, flags=re.IGNORECASE)
-    return f"<{tag}{attributes}>\n{safe}\n</{tag}>"
+    return f"<{tag}{attributes}>\n{break_tags(text, tag)}\n</{tag}>"
+
+
+def transcript(mark: str, lines: Sequence[str]) -> str:
+    """Return lines for a model that reads a conversation, as data between tags with `mark`, a random text."""
+    return f"<transcript {mark}>\n{break_tags(chr(10).join(lines), 'transcript')}\n</transcript {mark}>"
 
 
 def indent_continuation(text: str) -> str:

@@ -15,7 +15,7 @@ from app.formats.parse import canonical as from_canonical
 from app.formats.parse import openai as from_openai
 from app.formats.parse import openai_responses as from_responses
 from app.formats.parse import validation
-from app.formats.parts import delimit, has_content, indent_continuation, parse_parts, result_text, to_text
+from app.formats.parts import delimit, has_content, indent_continuation, parse_parts, result_text, to_text, transcript
 from app.formats.render.anthropic import AnthropicRenderer
 from app.formats.render.base import Renderer
 from app.formats.render.canonical import CanonicalRenderer
@@ -34,6 +34,7 @@ from app.formats.schemas import (
     TurnLike,
     WrittenMessages,
 )
+from app.formats.tags import break_tags
 from app.formats.tokens import (
     STORED_TOKENIZER,
     CachingCounter,
@@ -55,6 +56,7 @@ __all__ = [
     "TextCounter",
     "apply_viewpoint",
     "arrange",
+    "break_tags",
     "call_key",
     "count_render",
     "delimit",
@@ -76,6 +78,7 @@ __all__ = [
     "roles_with_several_speakers",
     "text_of",
     "to_canonical",
+    "transcript",
     "write",
 ]
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from app.conversations.schemas.conversations import content_text
 from app.core.ids import TenantId
 from app.formats.schemas import CanonicalTurn
-from app.formats.service import has_only_items, indent_continuation
+from app.formats.service import has_only_items, indent_continuation, transcript
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 
 PROMPT_VERSION: Final = "summary-1"
@@ -61,13 +61,11 @@ async def summarise(
 ) -> WrittenSummary:
     """Summarise earlier summaries and the turns after them. Raises as the model does."""
     mark = secrets.token_hex(8)
-    pieces = [f"<transcript {mark}>"]
-    pieces.extend(f"[earlier summary]\n  {indent_continuation(text)}" for text in before)
+    pieces = [f"[earlier summary]\n  {indent_continuation(text)}" for text in before]
     pieces.extend(written(turn) for turn in turns if not has_only_items(turn))
-    pieces.append(f"</transcript {mark}>")
     messages = [
         ChatMessage("system", _INSTRUCTIONS.format(words=words)),
-        ChatMessage("user", "\n".join(pieces)),
+        ChatMessage("user", transcript(mark, pieces)),
     ]
     answer = await model.answer(messages, shape=Written, tenant_id=tenant_id, purpose=ModelPurpose.SUMMARY, model=name)
     value = Written(

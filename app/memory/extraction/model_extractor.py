@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from app.core.ids import TenantId
 from app.formats.schemas import Role
+from app.formats.service import transcript
 from app.memory.extraction.rule_extractor import starting_tier
 from app.memory.facts.spelling import object_key, predicate_key, resolve_subject
 from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact, is_placeholder
@@ -162,8 +163,7 @@ async def ask_statements(
 
 
 def _messages(instructions: str, lines: Sequence[str]) -> list[ChatMessage]:
-    mark = secrets.token_hex(8)
-    delimited = "\n".join([f"<transcript {mark}>", *lines, f"</transcript {mark}>"])
+    delimited = transcript(secrets.token_hex(8), lines)
     return [ChatMessage("system", instructions), ChatMessage("user", delimited)]
 
 

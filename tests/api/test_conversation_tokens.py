@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -100,6 +101,21 @@ def claims_of(service: Service, token: str) -> TokenClaims:
 
 
 # making one
+
+
+def test_the_guide_lists_what_a_token_opens() -> None:
+    """`{id}` and other names of a path are one; an open turn's calls are named together."""
+    guide = (Path(__file__).parents[2] / "docs/guides/tokens.md").read_text()
+    table = guide.partition("| `read` | `append`, additionally |")[2].partition("\n\n")[0]
+
+    def calls(text: str) -> set[tuple[str, str]]:
+        listed = re.findall(r"`(GET|POST) (/[^`]+)`", text)
+        return {(method, re.sub(r"\{[^}]+\}", "{}", path)) for method, path in listed}
+
+    columns = list(zip(*(row.strip("|").split(" | ") for row in table.strip().splitlines()[1:]), strict=True))
+    named = [{(method, re.sub(r"\{[^}]+\}", "{}", path)) for method, path in (OPERATIONS[one] for one in operations)}
+             for operations in (READING, {"append_turns", "open_turn"})]  # fmt: skip
+    assert [calls("\n".join(column)) for column in columns] == named
 
 
 async def test_a_token_says_what_it_was_made_for(client: Client) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -308,6 +309,59 @@ async def test_the_user_is_the_owner_of_a_conversation_that_is_created(
     assert (await tenant.get("/v1/conversations", params={"owner": "eve"})).json()["data"] == []
     body = {"conversation_id": "support-8", "messages": [user("hi")], "user": "x" * 257}
     problem(await tenant.post("/openai/v1/chat/completions", json=body), 400, "invalid_request", "/user")
+
+
+def refusal(answer: httpx.Response, pointer: str) -> str:
+    """Return the sentence of a refusal of a field of the request."""
+    assert answer.status_code in {400, 422}, answer.text
+    body = problem(answer, answer.status_code, "invalid_request", pointer)
+    return str(body["errors"][0]["detail"])
+
+
+@pytest.mark.parametrize("name", [
+    "conversation_idd", "conversationid", "conversationId", "Conversation_ID", "conversation-id", "convesation_id",
+    "conversation_di", "conversation_ids", "xconversation_id",
+])  # fmt: skip
+async def test_a_name_that_is_almost_conversation_id_is_refused(tenant: Client, fake: FakeChat, name: str) -> None:
+    body: dict[str, Any] = {"messages": [user("hi")], "model": CHAT_MODEL}
+    path = "/openai/v1/chat/completions"
+    for sent, pointer in (({name: "trip"}, f"/{name}"), ({"metadata": {name: "trip"}}, f"/metadata/{name}")):
+        assert "`conversation_id`" in refusal(await tenant.post(path, json=body | sent), pointer)
+    sent = {"input": "hi", "model": CHAT_MODEL, name: "trip"}
+    assert "`conversation`" in refusal(await tenant.post("/openai/v1/responses", json=sent), f"/{name}")
+    assert fake.chats == []
+
+
+@pytest.mark.parametrize("path", ["/openai/v1/chat/completions", "/openai/v1/responses"])
+@pytest.mark.parametrize("name", ["X-Conversation-Idd", "X-Converstion-Id", "XConversation-Id", "X_Conversation_Id"])
+async def test_a_header_that_is_almost_the_right_one_is_refused(
+    tenant: Client, fake: FakeChat, name: str, path: str
+) -> None:
+    body = {"input": "hi"} if path.endswith("responses") else {"messages": [user("hi")]}
+    answer = await tenant.post(path, json=body | {"model": CHAT_MODEL}, headers={name: "trip"})
+    assert "X-Conversation-Id" in refusal(answer, f"/{name.lower()}")
+    assert fake.chats == []
+
+
+async def test_an_answer_says_that_nothing_is_stored(tenant: Client) -> None:
+    chat_body = {"messages": [user("hi")], "model": CHAT_MODEL, "metadata": {"conversation": "x", "id": "y"}}
+    unstored: list[tuple[str, dict[str, Any]]] = [
+        ("chat/completions", chat_body),
+        ("chat/completions", chat_body | {"stream": True}),
+        ("responses", {"input": "hi", "model": CHAT_MODEL, "store": False}),
+        ("responses", {"input": "hi", "model": CHAT_MODEL, "store": False, "stream": True}),
+    ]
+    for path, body in unstored:
+        answer = await tenant.post(f"/openai/v1/{path}", json=body)
+        assert (answer.status_code, answer.headers["X-Turnkeep-Stored"]) == (200, "false"), answer.text
+    for path, body in (
+        ("chat/completions", chat_body | {"conversation_id": "trip"}),
+        ("responses", {"input": "hi", "model": CHAT_MODEL}),
+    ):
+        answer = await tenant.post(f"/openai/v1/{path}", json=body)
+        assert "X-Turnkeep-Stored" not in answer.headers
+        assert answer.headers["X-Conversation-Id"]
+    assert (await tenant.get("/openai/v1/models")).headers["X-Turnkeep-Stored"] == "false"
 
 
 async def test_without_a_conversation_it_is_a_proxy_that_stores_nothing(

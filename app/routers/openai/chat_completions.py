@@ -23,7 +23,8 @@ from app.agents.generation.service import AnswerEvent
 from app.conversations.schemas.conversations import Name
 from app.core.errors import AppError, FieldError, InvalidFields
 from app.core.ids import ConversationId, format_id, parse_id
-from app.core.validation.invalid import fields_of
+from app.core.validation.invalid import fields_of, unknown_field
+from app.core.validation.misspelt import misspelt
 from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
@@ -32,6 +33,9 @@ from app.routers.http.routing.strict_route import ModelRequestRoute
 from app.routers.live.sse import EventStream, event_content, kept_alive, wait_for_disconnect
 
 CONVERSATION_HEADER: Final = "X-Conversation-Id"
+STORED_HEADER: Final = "X-Turnkeep-Stored"
+"""`false` on an answer of which nothing is stored."""
+_NAME: Final = "conversation_id"
 _MAX_NAME: Final = 512
 _MODEL: Final = r"^[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*(/[A-Za-z0-9_:@+-][A-Za-z0-9._:@+-]*)*$"
 """No part of a model's name starts with a dot: `..` would reach other paths of the endpoint, with our key."""
@@ -111,15 +115,16 @@ async def create_chat_completion(
     messages are stored, together with the answer, and the model is sent a context built from the conversation;
     `token_budget` and `context` configure it. `user` becomes the owner of a conversation that this request creates; 409
     `conversation_owned` if it exists with another owner. Without a conversation, request and answer pass unchanged.
+    A name that is almost `conversation_id` is refused. `X-Turnkeep-Stored: false`: nothing is stored.
     """
+    refuse_misspelt_header(request)
     generation_request = _generation_request(
         body, header=conversation, project=project, is_retry=is_repeated(retry_count)
     )
     if not body.get("stream"):
         answered = await while_connected(request, services.generation.complete(caller, generation_request))
         response = json_response(answered.completion)
-        if answered.conversation_id is not None:
-            response.headers[CONVERSATION_HEADER] = format_id(answered.conversation_id)
+        name_conversation(response, answered.conversation_id)
         return response
     stack = AsyncExitStack()
     answer_stream = await while_connected(
@@ -127,21 +132,20 @@ async def create_chat_completion(
     )
     events = kept_alive(_events(answer_stream.events()), every_s=services.settings.live.live_heartbeat_s)
     stream = EventStream(events, stack)
-    if answer_stream.conversation_id is not None:
-        stream.headers[CONVERSATION_HEADER] = format_id(answer_stream.conversation_id)
+    name_conversation(stream, answer_stream.conversation_id)
     return stream
 
 
 @router.post("/embeddings", response_model=Passed, responses=problem_responses(*_FAILURES))
 async def create_embedding(body: PassedBody, caller: Writer, services: Services, request: Request) -> Response:
     """Create embeddings with the model's endpoint; request and answer pass unchanged."""
-    return json_response(await while_connected(request, services.generation.post(caller, "/embeddings", body)))
+    return _passed(await while_connected(request, services.generation.post(caller, "/embeddings", body)))
 
 
 @router.get("/models", response_model=Passed, responses=problem_responses(*_READ_FAILURES))
 async def list_models(caller: Reader, services: Services) -> Response:
     """List the models of the endpoint, unchanged."""
-    return json_response(await services.generation.get(caller, "/models"))
+    return _passed(await services.generation.get(caller, "/models"))
 
 
 @router.get(
@@ -155,12 +159,41 @@ async def get_model(
     services: Services,
 ) -> Response:
     """Read one model of the endpoint, unchanged."""
-    return json_response(await services.generation.get(caller, f"/models/{model}"))
+    return _passed(await services.generation.get(caller, f"/models/{model}"))
 
 
 def is_repeated(retry_count: str | None) -> bool:
     """Return whether OpenAI's client repeats a request."""
     return retry_count is not None and retry_count.isdecimal() and int(retry_count[:9]) > 0
+
+
+def name_conversation(response: Response, conversation_id: ConversationId | None) -> None:
+    """Set the header that names the conversation of an answer, or the one that says that nothing is stored."""
+    if conversation_id is None:
+        response.headers[STORED_HEADER] = "false"
+    else:
+        response.headers[CONVERSATION_HEADER] = format_id(conversation_id)
+
+
+def refuse_misspelt_header(request: Request) -> None:
+    """Raise Invalid for a header that is almost `X-Conversation-Id`: its conversation would get nothing."""
+    name = misspelt(request.headers.keys(), CONVERSATION_HEADER.lower())
+    if name is not None:
+        detail = f"Unknown header. Did you mean `{CONVERSATION_HEADER}`?"
+        raise InvalidFields([FieldError(f"/{name}", detail, "header", is_unknown=True)])
+
+
+def _refuse_misspelt(members: JsonObject, *path: str) -> None:
+    """Raise Invalid for a member that is almost `conversation_id`: its conversation would get nothing."""
+    if (name := misspelt(members, _NAME)) is not None:
+        raise InvalidFields([unknown_field([*path, name], [_NAME])])
+
+
+def _passed(content: JsonObject) -> Response:
+    """Return an answer of the model's endpoint of which nothing is stored."""
+    response = json_response(content)
+    name_conversation(response, None)
+    return response
 
 
 def json_response(content: JsonObject) -> Response:
@@ -199,6 +232,9 @@ def _generation_request(
     body: JsonObject, *, header: str | None, project: str | None, is_retry: bool
 ) -> GenerationRequest:
     metadata = body.get("metadata")
+    _refuse_misspelt(body)
+    if isinstance(metadata, dict):
+        _refuse_misspelt(metadata, "metadata")
     in_metadata = metadata.get("conversation_id") if isinstance(metadata, dict) else None
     given = next((one for one in (body.get("conversation_id"), header, in_metadata) if one is not None), None)
     if given is None:

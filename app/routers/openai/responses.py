@@ -16,7 +16,6 @@ from app.agents.generation.responses.schemas import (
 )
 from app.agents.generation.responses.service import FollowedResponse, ResponseOptions
 from app.core.errors import AppError, FieldError, InvalidFields
-from app.core.ids import format_id
 from app.core.paging import Order
 from app.formats.schemas import JsonObject
 from app.providers.upstream import DONE
@@ -27,13 +26,14 @@ from app.routers.http.routing.strict_route import PassThroughRoute
 from app.routers.live.connection_limits import Connections
 from app.routers.live.sse import EventStream, event_content, kept_alive
 from app.routers.openai.chat_completions import (
-    CONVERSATION_HEADER,
     NameHeader,
     ProjectHeader,
     RetryHeader,
     is_repeated,
     json_response,
+    name_conversation,
     named_conversation,
+    refuse_misspelt_header,
     while_connected,
 )
 from app.routers.openai.conversations import After, Include, Limit
@@ -86,6 +86,7 @@ async def create_response(
     `token_budget`. A client that sends its whole history names the conversation in `X-Conversation-Id`; then only new
     messages are stored, as for chat completions.
     """
+    refuse_misspelt_header(request)
     options = ResponseOptions(
         name=None if conversation is None else named_conversation(conversation, project, owner=None),
         project=project,
@@ -96,16 +97,14 @@ async def create_response(
         created = await while_connected(request, services.responses.create(caller, body, options))
         response = json_response(created.response)
         mark_replay(response, is_replay=created.is_replay)
-        if created.conversation_id is not None:
-            response.headers[CONVERSATION_HEADER] = format_id(created.conversation_id)
+        name_conversation(response, created.conversation_id)
         return response
     stack = AsyncExitStack()
     answer = await while_connected(
         request, stack.enter_async_context(services.responses.streaming(caller, body, options))
     )
     stream = _stream(services, answer.events, stack)
-    if answer.conversation_id is not None:
-        stream.headers[CONVERSATION_HEADER] = format_id(answer.conversation_id)
+    name_conversation(stream, answer.conversation_id)
     mark_replay(stream, is_replay=answer.is_replay)
     return stream
 

@@ -16,6 +16,8 @@ from app.agents.generation.responses.schemas import (
     CreateResponse,
 )
 from app.core.errors import FieldError, Invalid, InvalidFields
+from app.core.validation.invalid import unknown_field
+from app.core.validation.misspelt import misspelt
 from app.formats.parse.validation import is_name
 from app.formats.schemas import JsonObject
 from app.providers.shapes import LimitName
@@ -46,6 +48,7 @@ def chat_body(body: CreateResponse, *, limit_name: LimitName) -> JsonObject:
     """Return the members of the chat completion, without its messages. Raises Invalid."""
     extras = cast("JsonObject", body.model_extra or {})
     _refuse(body, extras)
+    _refuse_misspelt(extras)
     choice = None if body.tool_choice is None else _tool_choice(body.tool_choice)
     chat = {name: value for name, value in extras.items() if name not in _REFUSED}
     for name in _PASSED:
@@ -104,6 +107,13 @@ def is_reference(item: JsonObject) -> bool:
     """Return whether an item is a reference to a stored one."""
     kind = item.get("type")
     return kind == "item_reference" or (kind is None and "role" not in item and is_name(item.get("id")))
+
+
+def _refuse_misspelt(extras: JsonObject) -> None:
+    """Raise Invalid for a member that is almost the name of a conversation or response: that would get nothing."""
+    for right in ("conversation", "previous_response_id", "conversation_id"):
+        if (name := misspelt(extras, right)) is not None:
+            raise InvalidFields([unknown_field([name], ["conversation" if right == "conversation_id" else right])])
 
 
 def _refuse(body: CreateResponse, extras: JsonObject) -> None:

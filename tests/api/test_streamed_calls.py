@@ -135,7 +135,7 @@ async def test_calls_are_stored_apart_in_whatever_way_they_are_streamed(
         done = [
             item["item"]
             for line in response.text.split("\n")
-            if line.startswith("data: ") and (item := json.loads(line[6:]))["type"] == "response.output_item.done"
+            if line.startswith("data: {") and (item := json.loads(line[6:]))["type"] == "response.output_item.done"
         ]
         assert [(item["call_id"], item["name"], json.loads(item["arguments"])) for item in done] == EXPECTED
     history = [ask, {"role": "assistant", "content": None, "tool_calls": [ONE, TWO]}, *results(TWO, ONE)]

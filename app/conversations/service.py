@@ -351,9 +351,9 @@ class Conversations:
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],
         expected_seq: int | None = None, index: IndexTime = IndexTime.NOW,
-        idempotency_key: IdempotencyKey | None = None,
+        idempotency_key: IdempotencyKey | None = None, is_import: bool = False,
     ) -> RequestResult[AppendResult]:  # fmt: skip
-        """Append turns, all or none. `index`: when their vectors are made.
+        """Append turns, all or none. `index`: when their vectors are made. `is_import`: they were said before.
 
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
         Invalid if a turn breaks a rule. Conversation tokens are accepted; Forbidden `token_not_allowed` for turns that
@@ -367,6 +367,7 @@ class Conversations:
             expected_seq=expected_seq,
             index=index,
             idempotency_key=None if idempotency_key is None else idempotency_key.for_caller(caller),
+            is_import=is_import,
         )
 
     async def find_result(

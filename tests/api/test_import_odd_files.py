@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.api.test_imports import imported
+from tests.api.test_mcp_arguments import caller_of
 from tests.support.api import Client, Service, problem
+from tests.support.live import serving
 
 
 def node(name: str, parent: str | None, role: str, text: str, at: float = 1.7e9, **more: Any) -> dict[str, Any]:
@@ -329,3 +331,44 @@ async def test_reasoning_and_hidden_messages_are_kept_and_shown_to_no_model(serv
         assert "Nice name!" in shown, form
     assert [one["text"] for one in await client.recall(conversation, "spoken words", mode="text")]
     assert not await client.recall(conversation, "secret plan profile", mode="text")
+
+
+# appends of a history
+
+
+def said(text: str, at: str) -> dict[str, Any]:
+    return {"role": "user", "content": text, "occurred_at": at}
+
+
+async def test_an_append_of_a_history_keeps_the_times_at_which_it_was_said(client: Client) -> None:
+    now = await client.conversation()
+    await client.append(now, {"role": "user", "content": "today"})
+    old, plain = await client.conversation(), await client.conversation()
+    path = f"/v1/conversations/{old}/turns"
+    for year, month in ((2023, 3), (2023, 1), (2023, 9)):
+        body = {"turns": [said(f"in {month}", f"{year}-0{month}-01T10:00:00Z")], "import": True}
+        assert (await client.post(path, json=body)).is_success
+    await client.append(plain, said("the same without the member", "2023-01-01T10:00:00Z"))
+    found = {one["id"]: one for one in (await client.get("/v1/conversations")).json()["data"]}
+    assert [*found] == [plain, now, old]
+    assert (found[old]["created_at"], found[old]["active_at"]) == (
+        "2023-01-01T10:00:00.000Z", "2023-09-01T10:00:00.000Z",
+    )  # fmt: skip
+    assert found[old]["updated_at"] > found[now]["created_at"], "expiry counts from the append"
+    where = {"active_before": "2024-01-01T00:00:00Z"}
+    assert [one["id"] for one in (await client.post("/v1/conversations/search", json=where)).json()["data"]] == [old]
+    await client.append(old, {"role": "user", "content": "and now"})
+    after = {"turns": [said("earlier still", "2022-01-01T10:00:00Z")], "import": True}
+    assert (await client.post(path, json=after)).is_success
+    first = (await client.get("/v1/conversations")).json()["data"][0]
+    assert (first["id"], first["created_at"][:4]) == (old, "2022"), "active_at never goes back"
+    wrong = {"turns": [said("x", "2022-01-01T10:00:00Z")], "import": "yes"}
+    problem(await client.post(path, json=wrong), 422, "invalid_request")
+
+
+async def test_the_tool_appends_a_history_with_its_times(service: Service, client: Client) -> None:
+    arguments = {"external_id": "by-tool", "turns": [said("long ago", "2021-05-01T10:00:00Z")], "import": True}
+    async with serving(service.app, service.settings) as port, caller_of(client, port) as run:
+        await run("append_turns", **arguments)
+    found = (await listed(client))["by-tool"]
+    assert found["active_at"] == found["created_at"] == "2021-05-01T10:00:00.000Z"

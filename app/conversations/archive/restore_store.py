@@ -225,11 +225,11 @@ async def update_counters(
 async def advance_head(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, chain_hash: bytes
 ) -> None:
-    """Write the end of the chain after turns were added to a locked head. It is a use, from which retention counts."""
+    """Write the end of the chain after turns were added to a locked head."""
     await tx.execute(
         f"""
         update conversation_heads set last_seq = $3, rev = $4, chain_hash = $5,
-            updated_at = greatest(updated_at, {NOW_SQL}), vectors_at = clock_timestamp()
+            updated_at = greatest(updated_at, {NOW_SQL})
         where tenant_id = $1 and conversation_id = $2
         """,  # noqa: S608
         tenant_id,

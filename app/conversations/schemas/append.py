@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeAlias, cast
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, StrictBool, model_validator
 
 from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
 from app.formats import service as formats
@@ -49,6 +49,16 @@ IndexTimeIn: TypeAlias = Annotated[
     ),
 ]
 
+ImportIn: TypeAlias = Annotated[
+    StrictBool,
+    Field(
+        validation_alias="import",
+        description="The turns are a history that was said before. `active_at` of the conversation becomes the newest"
+        " `occurred_at` (it never goes back), and `created_at` the oldest one, so that the conversation keeps its place"
+        " in lists. Expiry counts from the append as ever.",
+    ),
+]
+
 
 class TurnsToAppend(BaseModel):
     """Turns to append, and their format."""
@@ -60,6 +70,7 @@ class TurnsToAppend(BaseModel):
         " Without it they are turns of this API; messages of Anthropic and items of OpenAI Responses are recognised by"
         " their blocks and types.",
     )
+    is_import: ImportIn = False
 
     @model_validator(mode="before")
     @classmethod

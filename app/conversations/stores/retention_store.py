@@ -312,11 +312,12 @@ async def backdate(
     """Write the times of turns that were said before they were stored, under the lock of the head.
 
     `created_at` moves back only. `active_at` becomes that of the turns if they are the first (`is_first`), else it
-    moves forward only; its indexed copy moves with it. Expiry counts from `updated_at`, which is not changed.
+    moves forward only; its indexed copy moves with it. Expiry counts from `updated_at`, which is not changed, and the
+    days without use from now.
     """
     row = await tx.fetchrow(
         f"""
-        update conversation_heads set active_at = least({NOW_SQL}, case
+        update conversation_heads set vectors_at = clock_timestamp(), active_at = least({NOW_SQL}, case
             when $4 then coalesce($3::timestamptz, active_at) else greatest(active_at, $3::timestamptz) end)
         where tenant_id = $1 and conversation_id = $2 returning active_at, updated_at
         """,  # noqa: S608

@@ -74,9 +74,9 @@ class Appender:
 
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput], expected_seq: int | None,
-        index: IndexTime, idempotency_key: IdempotencyKey | None,
+        index: IndexTime, idempotency_key: IdempotencyKey | None, is_import: bool,
     ) -> RequestResult[AppendResult]:  # fmt: skip
-        """Append turns, all or none."""
+        """Append turns, all or none. `is_import`: the conversation takes the times at which they were said."""
         now = datetime.now(UTC)
         if is_much(turns):
             drafts = await asyncio.to_thread(make_drafts, turns, limits=self._limits, now=now)
@@ -93,7 +93,7 @@ class Appender:
             async with self._database.transaction(caller.tenant_id) as tx:
                 return await self._idempotency.run_once(
                     caller, tx, idempotency_key, result_ids=turn_ids, read=self._read,
-                    run=lambda: self._store(caller, tx, conversation_id, prepared, expected_seq),
+                    run=lambda: self._store(caller, tx, conversation_id, prepared, expected_seq, is_import=is_import),
                 )  # fmt: skip
 
         stored = await name_conflict(store)
@@ -143,6 +143,8 @@ class Appender:
         conversation_id: ConversationId,
         prepared: Sequence[PreparedTurn],
         expected_seq: int | None,
+        *,
+        is_import: bool,
     ) -> RequestResult[Sequence[TurnRow]]:
         head = await lock_conversation(caller, tx, conversation_id)
         known = await self._known(caller, tx, conversation_id, prepared)
@@ -154,12 +156,22 @@ class Appender:
             await check_answers(caller, tx, conversation_id, prepared, stored=known)
             placed = await self.write_last(caller, tx, head, fresh)
             record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
+            if is_import:
+                await self._backdate(caller, tx, head, placed.rows)
         new_rows = iter(placed.rows if placed else ())
         rows = [
             known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
             for item in prepared
         ]
         return RequestResult(rows, is_new=placed is not None)
+
+    async def _backdate(self, caller: Caller, tx: Transaction, head: ConversationRow, rows: Sequence[TurnRow]) -> None:
+        """Give the conversation the times at which its turns were said. `head`: as it was before them."""
+        times = [row.occurred_at for row in rows]
+        newest = max(times) if head.last_seq == 0 else max(head.active_at, *times)
+        await retention_store.backdate(
+            tx, caller.tenant_id, ConversationId(head.id), created_at=min(times), active_at=newest, is_first=True
+        )
 
     async def write_last(
         self, caller: Caller, tx: Transaction, head: ConversationRow, prepared: Sequence[PreparedTurn], *,

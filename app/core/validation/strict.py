@@ -64,7 +64,8 @@ class Strict(BaseModel):
             found: list[ErrorDetails] = error.errors(include_url=False)
             if not any(map(_is_unknown_here, found)):
                 raise
-            known = sorted(cls.model_fields)
+            names = ((one.validation_alias, name) for name, one in cls.model_fields.items())
+            known = sorted(alias if isinstance(alias, str) else name for alias, name in names)
             raise ValidationError.from_exception_data(
                 cls.__name__, [_with_known(one, known) for one in found]
             ) from None

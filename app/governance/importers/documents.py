@@ -24,6 +24,8 @@ _MULTIBYTE: Final = re.compile(rb"[\xc3-\xf4][\x80-\xbf]")
 _SPACE: Final = re.compile(r"[\s\ufeff\x1e,]*")
 _BLANK: Final = re.compile(r"\s*")
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
+_WORD: Final = re.compile(r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|[^,\[\]{}"]*')
+"""A text, or what is no JSON up to the next mark."""
 _FIRST_MEMBER: Final = re.compile(r'\{\s*("[^"\\]{1,64}")\s*:')
 _NAME: Final = re.compile(r'"(?:conversation_id|conversationId|thread_id|session_id|uuid|id)"\s*:\s*"([^"\\]{1,256})"')
 _LINE: Final = re.compile(r"^[ \t]*[{\[].*[}\]][ \t]*,?[ \t]*$", re.MULTILINE)
@@ -248,7 +250,8 @@ class _Salvage:
 
     def _end_of_item(self, at: int, sample: tuple[str, frozenset[str]] | None) -> int:
         """Return the place after a broken item: its last bracket, or the next item that is like an earlier one."""
-        end = _closing(self._text, at)
+        is_container = self._text[at : at + 1] in {"[", "{"}
+        end = _closing(self._text, at) if is_container else max(at + 1, _after(_WORD, self._text, at))
         if end is not None and self._text[_after(_BLANK, self._text, end) :][:1] in {",", "]"}:
             return end
         if sample is not None:

@@ -372,7 +372,7 @@ class LiveSocket:
             )
         appended = await self._container.conversations.append(
             self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, index=frame.index,
-            idempotency_key=key,
+            idempotency_key=key, is_import=frame.is_import,
         )  # fmt: skip
         result = appended.value
         return AckFrame(
@@ -492,7 +492,7 @@ def _may_write_as(before: Caller, now: Caller) -> bool:
 
 
 def _written(frame: AppendFrame) -> bytes:
-    body = frame.model_dump(mode="json", include={"turns", "expected_seq", "index"}, exclude_unset=True)
+    body = frame.model_dump(mode="json", include={"turns", "expected_seq", "index", "is_import"}, exclude_unset=True)
     return json.dumps(body, sort_keys=True).encode()
 
 

@@ -28,7 +28,7 @@ _WORD: Final = re.compile(r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|[^,\[\]{}"]*')
 """A text, or what is no JSON up to the next mark."""
 _FIRST_MEMBER: Final = re.compile(r'\{\s*("[^"\\]{1,64}")\s*:')
 _NAME: Final = re.compile(r'"(?:conversation_id|conversationId|thread_id|session_id|uuid|id)"\s*:\s*"([^"\\]{1,256})"')
-_LINE: Final = re.compile(r"^[ \t]*[{\[].*[}\]][ \t]*,?[ \t]*$", re.MULTILINE)
+_LINE: Final = re.compile(r"^\{.+\}[ \t]*,?[ \t]*\r?$", re.MULTILINE)
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT: Final = "\ufffd"
 _MAX_INTEGER: Final = 2**53 - 1
@@ -260,7 +260,7 @@ class _Salvage:
             for number, match in enumerate(opening.finditer(self._text, at)):
                 read = _decode_at(self._text, match.end())
                 value = None if read is None else read[0]
-                if isinstance(value, dict) and len(members & value.keys()) * 2 > len(members):
+                if isinstance(value, dict) and len(members & value.keys()) * 3 > len(members):
                     return match.start()
                 if number > _MAX_CANDIDATES:
                     break

@@ -74,6 +74,17 @@ class JsonCursor:
         if found is not None:
             yield from found.items()
 
+    def objects_of(self, *names: str) -> Iterator["JsonCursor"]:
+        """Yield the items of the first of these members that is there; a member that is no list, itself.
+
+        So a list of another type is one object that cannot be read, and what follows it is read.
+        """
+        members = self.value if isinstance(self.value, dict) else {}
+        name = next((name for name in names if members.get(name) is not None), None)
+        if name is not None:
+            place = JsonCursor(members[name], f"{self.at}/{_escaped(name)}")
+            yield from place.items() if isinstance(place.value, list) else [place]
+
     def text(self) -> str:
         """Return a text."""
         if not isinstance(self.value, str):

@@ -155,7 +155,7 @@ class _CheckedObjects:
         self.is_empty = True
         self.has_stored = False
         self._broken = dict(broken)
-        self._names: set[tuple[str, str]] = set()
+        self._memories: dict[str, JsonObject] = {}
         self._turns: dict[str, set[str]] = {}
 
     def records_of(self, item: ForeignObject) -> Iterator[JsonObject]:
@@ -163,7 +163,8 @@ class _CheckedObjects:
         self.is_empty = False
         try:
             records = list(self._valid(item))
-            self._require_new(item, records)
+            if self._is_copy(item, records):
+                return
         except Invalid as error:
             pointer, detail = detail_of(error)
             yield self._refused(item, pointer or item.place.at, detail)
@@ -213,8 +214,8 @@ class _CheckedObjects:
             else:
                 raise item.place.error(wrong)
 
-    def _require_new(self, item: ForeignObject, records: Iterable[JsonObject]) -> None:
-        """Raise Invalid if another object of the file has the name of this one.
+    def _is_copy(self, item: ForeignObject, records: Iterable[JsonObject]) -> bool:
+        """Return whether an object is an earlier memory again. Raises Invalid if another object has its name.
 
         Two copies of a chat share messages: the later one adds what is new in it.
         """
@@ -228,14 +229,17 @@ class _CheckedObjects:
             elif record["type"] == "turn":
                 turns[conversation].add(name)
             elif record["type"] == "memory":
-                if ("memory", name) in self._names:
+                earlier = self._memories.setdefault(name, record)
+                if earlier is not record and earlier != record:
                     raise item.place.error("its id is that of an earlier memory of the file")
-                self._names.add(("memory", name))
+                if earlier is not record:
+                    return True
         for name, added in turns.items():
-            earlier = self._turns.setdefault(name, added)
-            if earlier is not added and earlier.isdisjoint(added) and earlier and added:
+            stored = self._turns.setdefault(name, added)
+            if stored is not added and stored.isdisjoint(added) and stored and added:
                 raise item.place.error("its id is that of an earlier conversation of the file")
-            earlier |= added
+            stored |= added
+        return False
 
 
 def _problem_of(record: JsonObject) -> str | None:

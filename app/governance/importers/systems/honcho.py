@@ -28,9 +28,9 @@ def objects(document: JsonCursor) -> Iterator[ForeignObject]:
     if isinstance(document.value, list):
         document = JsonCursor({"sessions": document.value})
     assistants = set(_assistants(document))
-    for place in document.list_of("sessions"):
+    for place in document.objects_of("sessions"):
         yield ForeignObject("conversation", place, partial(_session, place, assistants), place.name_of("id", "name"))
-    for place in document.list_of("conclusions", "observations"):
+    for place in document.objects_of("conclusions", "observations"):
         yield ForeignObject("memory", place, partial(_conclusion, place), place.name_of("id"))
 
 
@@ -48,7 +48,7 @@ def _conclusion(place: JsonCursor) -> Iterator[JsonObject]:
 
 def _assistants(document: JsonCursor) -> Iterator[str]:
     """Yield the peers that speak as the assistant. A peer that cannot be read does not."""
-    for place in document.list_of("peers"):
+    for place in document.objects_of("peers"):
         try:
             name = place.need("id", "name").name()
             if _is_assistant(place):

@@ -59,7 +59,7 @@ def objects(document: JsonCursor) -> Iterator[ForeignObject]:
     """Yield all threads, then the memories of all items of the store."""
     listed = list(document.items()) if isinstance(document.value, list) else []
     is_store = any(place.name_of("key") is not None for place in listed[:_EXAMINED])
-    checkpoints = [] if is_store else listed or list(document.list_of("checkpoints"))
+    checkpoints = [] if is_store else listed or list(document.objects_of("checkpoints"))
     threads: dict[str, dict[str, _GraphCheckpoint]] = {}
     first: dict[str, JsonCursor] = {}
     for place in checkpoints:
@@ -74,7 +74,7 @@ def objects(document: JsonCursor) -> Iterator[ForeignObject]:
             first.setdefault(found.thread, place)
     for thread, found in threads.items():
         yield ForeignObject("conversation", first[thread], partial(_thread, thread, found), thread)
-    for place in listed if is_store else [] if listed else document.list_of("items"):
+    for place in listed if is_store else [] if listed else document.objects_of("items"):
         yield ForeignObject("memory", place, partial(_item, place), place.name_of("key"))
 
 

@@ -49,13 +49,13 @@ def _file(document: JsonCursor) -> Iterator[ForeignObject]:
     if document.get("agents") is None:
         yield from _first_version(document)
         return
-    blocks = {name: block for block in document.list_of("blocks") if (name := block.name_of("id")) is not None}
+    blocks = {name: block for block in document.objects_of("blocks") if (name := block.name_of("id")) is not None}
     memories: list[ForeignObject] = []
     attached: set[str] = set()
-    for agent in document.list_of("agents"):
+    for agent in document.objects_of("agents"):
         yield ForeignObject("conversation", agent, partial(_named_agent, agent), agent.name_of("name"))
         name = agent.name_of("name")
-        for listed in agent.list_of("block_ids") if isinstance(agent.value, dict) else ():
+        for listed in agent.objects_of("block_ids"):
             identity = listed.value if isinstance(listed.value, str) else ""
             block = blocks.get(identity)
             if block is None:
@@ -64,7 +64,7 @@ def _file(document: JsonCursor) -> Iterator[ForeignObject]:
                 attached.add(identity)
                 memories.append(_block(block, f"{name}/{identity}", name))
     yield from memories
-    for block in document.list_of("blocks"):
+    for block in document.objects_of("blocks"):
         identity = block.name_of("id")
         if identity is None or identity not in attached:
             yield _block(block, f"/{identity}", None)
@@ -89,7 +89,7 @@ def _first_version(document: JsonCursor) -> Iterator[ForeignObject]:
         return _agent(document, named, named)
 
     yield ForeignObject("conversation", document, read, name)
-    for block in document.list_of("core_memory") if name is not None else ():
+    for block in document.objects_of("core_memory") if name is not None else ():
         yield _block(block, f"{name}/{block.name_of('label')}", name)
 
 

@@ -29,16 +29,16 @@ def objects(document: JsonCursor) -> Iterator[ForeignObject]:
     """Yield all threads, then the facts of all edges."""
     if isinstance(document.value, list):
         document = JsonCursor({"threads": document.value})
-    owner = document.text_of("user_id")
-    for place in document.list_of("threads", "sessions"):
+    owner = document.name_of("user_id")
+    for place in document.objects_of("threads", "sessions"):
         name = place.name_of("thread_id", "session_id", "uuid")
         yield ForeignObject("conversation", place, partial(_thread, place, owner), name)
     names = {
         uuid: name
-        for node in document.list_of("nodes")
+        for node in document.objects_of("nodes")
         if (uuid := node.name_of("uuid")) is not None and (name := node.name_of("name")) is not None
     }
-    for place in document.list_of("edges", "facts"):
+    for place in document.objects_of("edges", "facts"):
         yield ForeignObject("fact", place, partial(_fact, place, names, owner), place.name_of("uuid"))
 
 

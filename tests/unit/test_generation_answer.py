@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from app.agents.generation.answer import PartialAnswer, answer_turn
+from app.agents.generation.partial import partial_turn
 from app.providers.upstream import event_data
 
 PIECES = 2000
@@ -101,3 +102,13 @@ def test_what_an_endpoint_notes_at_length_does_not_keep_an_answer_from_being_sto
     choice = {"message": {"content": "so"}, "finish_reason": "x" * 40_000}
     turn = answer_turn(PartialAnswer.of({"id": "y" * 40_000, "choices": [choice]}), {})
     assert turn.metadata == {"response_id": "y" * 256, "finish_reason": "x" * 256}
+
+
+def test_a_kept_part_of_an_answer_has_no_call_of_a_tool_that_is_not_allowed() -> None:
+    """A name without arguments may be the start of an allowed one, so it is looked at again at the end."""
+    answer = PartialAnswer(allowed_tools=frozenset({"weather_station"}))
+    answer.add(piece(tool_calls=[{"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather"}}]))
+    answer.add({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    assert partial_turn(answer, {}) is None
+    answer.allowed_tools = None
+    assert partial_turn(answer, {}) is not None

@@ -28,7 +28,12 @@ def partial_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput | None:
     elif not message.get("content") and not message.get("refusal"):
         return None
     whole = PartialAnswer(
-        message=message, id=answer.id, model=answer.model, usage=answer.usage, finish_reason=answer.finish_reason
+        message=message,
+        id=answer.id,
+        model=answer.model,
+        usage=answer.usage,
+        finish_reason=answer.finish_reason,
+        allowed_tools=answer.allowed_tools,
     )
     try:
         turn = answer_turn(whole, body)

@@ -250,7 +250,7 @@ def _narrowed_values(old: Schema, new: Schema) -> Iterator[str]:
                 elif is_tighter(float(limit), float(former)):
                     yield f"{name} is {limit}, and was {former}"
     for name in ("pattern", "format"):
-        if before is None and name in new and new[name] not in {old.get(name), _described_pattern(old)}:
+        if before is None and name in new and new[name] not in (old.get(name), _described_pattern(old)):
             yield f"the {name} is {new[name]!r}"
 
 

@@ -189,6 +189,10 @@ class ModelBudgetExhaustedError(RateLimitedError):
     """`model_budget_exhausted`."""
 
 
+class ModelErrorError(UnavailableError):
+    """`model_error`."""
+
+
 class ModelInvalidError(UnavailableError):
     """`model_invalid`."""
 
@@ -447,6 +451,7 @@ ERRORS: Final[Mapping[str, type[TurnkeepError]]] = MappingProxyType(
         "malformed_request": MalformedRequestError,
         "method_not_allowed": MethodNotAllowedError,
         "model_budget_exhausted": ModelBudgetExhaustedError,
+        "model_error": ModelErrorError,
         "model_invalid": ModelInvalidError,
         "model_not_configured": ModelNotConfiguredError,
         "model_overloaded": ModelOverloadedError,
@@ -552,6 +557,7 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "malformed_request": "The request is not valid HTTP: the request line, a header or the framing of the body is broken. `detail` says which rule it breaks, if the head can be read: the header `Host` is missing, occurs twice or is no host name or address; `Transfer-Encoding` is not `chunked`; a request with a body has `Upgrade`. The same code refuses a WebSocket with an invalid handshake. The connection is closed. No operation was reached, so none declares this answer.",
         "method_not_allowed": "This path does not support this method. `Allow` lists the methods that it supports: of `/v1/facts/search` those of the search, not those of a fact.",
         "model_budget_exhausted": "The tenant's daily budget for chat models (`TURNKEEP_LLM_DAILY_TOKENS`, `TURNKEEP_LLM_DAILY_COST`) is spent. It is reset at midnight UTC: `Retry-After` gives the seconds until then, `resumes_at` the time. Nothing else is blocked. `GET /v1/admin/usage` shows the usage.",
+        "model_error": "The chat model called a tool that `tool_choice` of the type `allowed_tools` does not list. Nothing was stored but the aborted turns. Send the request again; if it fails again, send the model only the tools that it may call.",
         "model_invalid": "The answer of the chat model cannot be used: no JSON, empty, of the wrong shape even after a repair, or cut off at `TURNKEEP_LLM_MAX_OUTPUT_TOKENS`. Send the request again; if it fails again, use a model that can return JSON, or raise the limit.",
         "model_not_configured": "This call needs a chat model, and none is configured: see `TURNKEEP_LLM_MODEL`. Everything else works without one.",
         "model_overloaded": "The chat model's endpoint, or the queue in front of it, is overloaded. Send the request again after `Retry-After`.",

@@ -463,7 +463,7 @@ class CreateResponse(TypedDict):
     moderation: NotRequired["JsonValue | None"]
     background: NotRequired["bool | None"]
     tools: NotRequired["list[dict[str, JsonValue]] | None"]
-    tool_choice: NotRequired["JsonValue | None"]
+    tool_choice: NotRequired['Literal["none", "auto", "required"] | dict[str, JsonValue] | None']
     parallel_tool_calls: NotRequired["bool | None"]
     max_tool_calls: NotRequired["int | None"]
     max_output_tokens: NotRequired["int | None"]
@@ -1480,6 +1480,7 @@ class Opening(TypedDict):
 
     turn: "OpenTurn"
     writer: NotRequired[str]
+    position: NotRequired[Literal["committed", "opened"]]
 
 
 class Operation(TypedDict):
@@ -1836,6 +1837,7 @@ class Problem(TypedDict):
         "conversation_owned",
         "conversation_trashed",
         "cursor_invalid",
+        "data_folder_not_writable",
         "data_missing",
         "database_unavailable",
         "duplicate_key",
@@ -1884,6 +1886,7 @@ class Problem(TypedDict):
         "mcp_tool_unknown",
         "method_not_allowed",
         "model_budget_exhausted",
+        "model_error",
         "model_invalid",
         "model_not_configured",
         "model_overloaded",
@@ -2941,7 +2944,9 @@ EventType: TypeAlias = Literal[
     "fact.retracted",
     "fact.deleted",
 ]
-ForeignSystem: TypeAlias = Literal["chatgpt", "openai", "mem0", "zep", "letta", "langgraph", "honcho"]
+ForeignSystem: TypeAlias = Literal[
+    "chatgpt", "claude", "open_webui", "librechat", "openai", "mem0", "zep", "letta", "langgraph", "honcho"
+]
 Format: TypeAlias = Literal["openai", "openai_responses", "anthropic", "workers_ai", "canonical"]
 IndexTime: TypeAlias = Literal["now", "deferred"]
 JobState: TypeAlias = Literal["queued", "parked", "cancelled"]

@@ -1010,6 +1010,7 @@ export class Operations extends HeyApiClient {
      * messages are stored, together with the answer, and the model is sent a context built from the conversation;
      * `token_budget` and `context` configure it. `user` becomes the owner of a conversation that this request creates; 409
      * `conversation_owned` if it exists with another owner. Without a conversation, request and answer pass unchanged.
+     * A name that is almost `conversation_id` is refused. `X-Turnkeep-Stored: false`: nothing is stored.
      */
     public createChatCompletion<ThrowOnError extends boolean = true>(options: Options<CreateChatCompletionData, ThrowOnError>): RequestResult<CreateChatCompletionResponses, CreateChatCompletionErrors, ThrowOnError, 'data'> {
         return (options.client ?? this.client).post<CreateChatCompletionResponses, CreateChatCompletionErrors, ThrowOnError, 'data'>({

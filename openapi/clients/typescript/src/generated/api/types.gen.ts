@@ -1398,8 +1398,12 @@ export type CreateResponse = {
     }> | null;
     /**
      * Tool Choice
+     *
+     * `none`, `auto`, `required`, or an object of the type `function`, `custom` or `allowed_tools`. With the last, an answer that calls another tool fails.
      */
-    tool_choice?: JsonValue | null;
+    tool_choice?: 'none' | 'auto' | 'required' | {
+        type: 'function' | 'custom' | 'allowed_tools';
+    } | null;
     /**
      * Parallel Tool Calls
      */
@@ -2694,7 +2698,7 @@ export type FilePart = {
  *
  * A system whose documents can be imported.
  */
-export type ForeignSystem = 'chatgpt' | 'openai' | 'mem0' | 'zep' | 'letta' | 'langgraph' | 'honcho';
+export type ForeignSystem = 'chatgpt' | 'claude' | 'open_webui' | 'librechat' | 'openai' | 'mem0' | 'zep' | 'letta' | 'langgraph' | 'honcho';
 
 /**
  * ForkRequest
@@ -4452,6 +4456,12 @@ export type Opening = {
      * Name of the writer, chosen by the client; the same writer may resume after a lost connection.
      */
     writer?: string;
+    /**
+     * Position
+     *
+     * Where the turn stands in the conversation: by the order in which turns are committed or, with `opened`, before all turns that are stored after this call.
+     */
+    position?: 'committed' | 'opened';
 };
 
 /**
@@ -7857,7 +7867,7 @@ export type Problem = {
      *
      * The stable name of this case. A later release may add codes: where a client meets one that it does not know, it should act on `status` and `retryable`.
      */
-    code: 'admin_key_file_invalid' | 'agent_disabled' | 'agent_id_required' | 'agent_not_allowed' | 'agent_timeout' | 'agent_tool_unknown' | 'already_superseded' | 'answer_too_large' | 'body_too_large' | 'body_too_slow' | 'bootstrap_key_invalid' | 'budget_too_small' | 'chunk_too_large' | 'conversation_advanced' | 'conversation_conflict' | 'conversation_owned' | 'conversation_trashed' | 'cursor_invalid' | 'data_missing' | 'database_unavailable' | 'duplicate_key' | 'embedded_postgres_busy' | 'embedded_postgres_data' | 'embedded_postgres_failed' | 'embedded_postgres_missing' | 'embedded_postgres_place' | 'embedded_postgres_unsupported' | 'embedded_postgres_user' | 'embedded_postgres_version' | 'embedder_assets_damaged' | 'embedder_assets_missing' | 'embedder_closed' | 'embedder_failed' | 'embedder_invalid' | 'embedder_overloaded' | 'embedder_rate_limited' | 'embedder_unavailable' | 'fact_retracted' | 'forbidden' | 'head_too_large' | 'host_not_allowed' | 'idempotency_mismatch' | 'import_incomplete' | 'import_line_too_long' | 'import_too_large' | 'import_unreadable' | 'import_unsupported' | 'internal_error' | 'invalid_request' | 'issuer_unavailable' | 'job_running' | 'job_timeout' | 'job_waiting' | 'json_too_deep' | 'key_expired' | 'key_not_valid' | 'key_restricted' | 'key_revoked' | 'last_admin_key' | 'length_mismatch' | 'long_term_disabled' | 'malformed_json' | 'malformed_request' | 'mcp_tool_unknown' | 'method_not_allowed' | 'model_budget_exhausted' | 'model_invalid' | 'model_not_configured' | 'model_overloaded' | 'model_rate_limited' | 'model_refused' | 'model_unavailable' | 'not_found' | 'not_ready' | 'not_supported' | 'nothing_to_undo' | 'number_not_interoperable' | 'operation_ended' | 'operation_token_expired' | 'operation_token_invalid' | 'origin_not_allowed' | 'overloaded' | 'port_taken' | 'postgres_unusable' | 'quota_exhausted' | 'rate_limited' | 'replicas_outdated' | 'resource_busy' | 'response_ended' | 'response_unfinished' | 'revision_changed' | 'route_not_found' | 'schema_newer' | 'schema_outdated' | 'secret_replaced' | 'secret_shown_once' | 'source_gone' | 'sources_erased' | 'space_dropping' | 'space_incomplete' | 'space_no_previous' | 'space_not_configured' | 'space_searched' | 'stream_fenced' | 'stream_gap' | 'text_not_storable' | 'text_too_large' | 'token_expired' | 'token_not_allowed' | 'token_ranks_unusable' | 'token_unusable' | 'too_many_connections' | 'too_many_facts' | 'too_many_failed_keys' | 'too_many_open_turns' | 'too_many_operations' | 'too_many_webhooks' | 'tool_call_answered' | 'tool_call_unknown' | 'turn_aborted' | 'turn_committed' | 'turn_erased' | 'turn_id_conflict' | 'turn_pending' | 'unauthenticated' | 'unsupported_media_type' | 'worker_lost' | 'writer_mismatch';
+    code: 'admin_key_file_invalid' | 'agent_disabled' | 'agent_id_required' | 'agent_not_allowed' | 'agent_timeout' | 'agent_tool_unknown' | 'already_superseded' | 'answer_too_large' | 'body_too_large' | 'body_too_slow' | 'bootstrap_key_invalid' | 'budget_too_small' | 'chunk_too_large' | 'conversation_advanced' | 'conversation_conflict' | 'conversation_owned' | 'conversation_trashed' | 'cursor_invalid' | 'data_folder_not_writable' | 'data_missing' | 'database_unavailable' | 'duplicate_key' | 'embedded_postgres_busy' | 'embedded_postgres_data' | 'embedded_postgres_failed' | 'embedded_postgres_missing' | 'embedded_postgres_place' | 'embedded_postgres_unsupported' | 'embedded_postgres_user' | 'embedded_postgres_version' | 'embedder_assets_damaged' | 'embedder_assets_missing' | 'embedder_closed' | 'embedder_failed' | 'embedder_invalid' | 'embedder_overloaded' | 'embedder_rate_limited' | 'embedder_unavailable' | 'fact_retracted' | 'forbidden' | 'head_too_large' | 'host_not_allowed' | 'idempotency_mismatch' | 'import_incomplete' | 'import_line_too_long' | 'import_too_large' | 'import_unreadable' | 'import_unsupported' | 'internal_error' | 'invalid_request' | 'issuer_unavailable' | 'job_running' | 'job_timeout' | 'job_waiting' | 'json_too_deep' | 'key_expired' | 'key_not_valid' | 'key_restricted' | 'key_revoked' | 'last_admin_key' | 'length_mismatch' | 'long_term_disabled' | 'malformed_json' | 'malformed_request' | 'mcp_tool_unknown' | 'method_not_allowed' | 'model_budget_exhausted' | 'model_error' | 'model_invalid' | 'model_not_configured' | 'model_overloaded' | 'model_rate_limited' | 'model_refused' | 'model_unavailable' | 'not_found' | 'not_ready' | 'not_supported' | 'nothing_to_undo' | 'number_not_interoperable' | 'operation_ended' | 'operation_token_expired' | 'operation_token_invalid' | 'origin_not_allowed' | 'overloaded' | 'port_taken' | 'postgres_unusable' | 'quota_exhausted' | 'rate_limited' | 'replicas_outdated' | 'resource_busy' | 'response_ended' | 'response_unfinished' | 'revision_changed' | 'route_not_found' | 'schema_newer' | 'schema_outdated' | 'secret_replaced' | 'secret_shown_once' | 'source_gone' | 'sources_erased' | 'space_dropping' | 'space_incomplete' | 'space_no_previous' | 'space_not_configured' | 'space_searched' | 'stream_fenced' | 'stream_gap' | 'text_not_storable' | 'text_too_large' | 'token_expired' | 'token_not_allowed' | 'token_ranks_unusable' | 'token_unusable' | 'too_many_connections' | 'too_many_facts' | 'too_many_failed_keys' | 'too_many_open_turns' | 'too_many_operations' | 'too_many_webhooks' | 'tool_call_answered' | 'tool_call_unknown' | 'turn_aborted' | 'turn_committed' | 'turn_erased' | 'turn_id_conflict' | 'turn_pending' | 'unauthenticated' | 'unsupported_media_type' | 'worker_lost' | 'writer_mismatch';
     /**
      * Request Id
      *
@@ -12228,6 +12238,10 @@ export type ListModelsData = {
 
 export type ListModelsErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -12289,6 +12303,10 @@ export type GetModelData = {
 };
 
 export type GetModelErrors = {
+    /**
+     * Bad Request
+     */
+    400: Problem;
     /**
      * Unauthorized
      */
@@ -12390,10 +12408,6 @@ export type CreateOpenaiConversationErrors = {
      */
     415: Problem;
     /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
      * Too Many Requests
      */
     429: Problem;
@@ -12434,6 +12448,10 @@ export type DeleteOpenaiConversationData = {
 
 export type DeleteOpenaiConversationErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -12445,10 +12463,6 @@ export type DeleteOpenaiConversationErrors = {
      * Not Found
      */
     404: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
     /**
      * Too Many Requests
      */
@@ -12490,6 +12504,10 @@ export type GetOpenaiConversationData = {
 
 export type GetOpenaiConversationErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -12501,10 +12519,6 @@ export type GetOpenaiConversationErrors = {
      * Not Found
      */
     404: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
     /**
      * Too Many Requests
      */
@@ -12578,10 +12592,6 @@ export type UpdateOpenaiConversationErrors = {
      */
     415: Problem;
     /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
      * Too Many Requests
      */
     429: Problem;
@@ -12643,6 +12653,10 @@ export type ListOpenaiItemsData = {
 
 export type ListOpenaiItemsErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -12654,10 +12668,6 @@ export type ListOpenaiItemsErrors = {
      * Not Found
      */
     404: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
     /**
      * Too Many Requests
      */
@@ -12738,10 +12748,6 @@ export type CreateOpenaiItemsErrors = {
      */
     415: Problem;
     /**
-     * Unprocessable Entity
-     */
-    422: Problem;
-    /**
      * Too Many Requests
      */
     429: Problem;
@@ -12788,6 +12794,10 @@ export type DeleteOpenaiItemData = {
 
 export type DeleteOpenaiItemErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -12799,10 +12809,6 @@ export type DeleteOpenaiItemErrors = {
      * Not Found
      */
     404: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
     /**
      * Too Many Requests
      */
@@ -12857,6 +12863,10 @@ export type GetOpenaiItemData = {
 
 export type GetOpenaiItemErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -12868,10 +12878,6 @@ export type GetOpenaiItemErrors = {
      * Not Found
      */
     404: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
     /**
      * Too Many Requests
      */
@@ -13016,6 +13022,10 @@ export type DeleteResponseData = {
 
 export type DeleteResponseErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -13027,10 +13037,6 @@ export type DeleteResponseErrors = {
      * Not Found
      */
     404: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
     /**
      * Too Many Requests
      */
@@ -13091,6 +13097,10 @@ export type GetResponseData = {
 
 export type GetResponseErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -13102,10 +13112,6 @@ export type GetResponseErrors = {
      * Not Found
      */
     404: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
     /**
      * Too Many Requests
      */
@@ -13147,6 +13153,10 @@ export type CancelResponseData = {
 
 export type CancelResponseErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -13162,10 +13172,6 @@ export type CancelResponseErrors = {
      * Conflict
      */
     409: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
     /**
      * Too Many Requests
      */
@@ -13228,6 +13234,10 @@ export type ListResponseInputItemsData = {
 
 export type ListResponseInputItemsErrors = {
     /**
+     * Bad Request
+     */
+    400: Problem;
+    /**
      * Unauthorized
      */
     401: Problem;
@@ -13239,10 +13249,6 @@ export type ListResponseInputItemsErrors = {
      * Not Found
      */
     404: Problem;
-    /**
-     * Unprocessable Entity
-     */
-    422: Problem;
     /**
      * Too Many Requests
      */
@@ -13819,9 +13825,9 @@ export type ImportDataData = {
         /**
          * Source
          *
-         * The system that the body is a JSON document of; default: the body is lines of an export.
+         * The system that the body is a document of: JSON, JSON lines, or these in gzip or ZIP. `auto`: the content of the body decides. Default: the body is lines of an export.
          */
-        source?: ForeignSystem | null;
+        source?: ForeignSystem | 'auto' | null;
     };
     url: '/v1/import';
 };

@@ -546,6 +546,12 @@ def _claude_tools(b: Builder) -> None:
     b.show({"role": "user", "content": [*results, *rest]})
 
 
+def _claude_system(b: Builder) -> None:
+    text = b.rng.choice(b.systems) if b.systems and b.maybe(0.3) else b.text()
+    b.give({"role": "system", "content": text if b.maybe() else [{"type": "text", "text": text}]}, shown=False)
+    b.systems += [] if text in b.systems else [text]
+
+
 def _claude_empty(b: Builder) -> None:
     blank = [{"type": "text", "text": " "}]
     b.give({"role": "assistant", "content": b.rng.choice(["", blank])}, shown=False)
@@ -626,7 +632,14 @@ _CHAT: Final[list[_Step]] = [
     _chat_tools,
     _chat_tools,
 ]
-_CLAUDE: Final[list[_Step]] = [_claude_user, _claude_answer, _claude_tools, _claude_tools, _claude_empty]
+_CLAUDE: Final[list[_Step]] = [
+    _claude_user,
+    _claude_answer,
+    _claude_tools,
+    _claude_tools,
+    _claude_system,
+    _claude_empty,
+]
 _STEPS: Final[dict[Format, list[_Step]]] = {
     Format.OPENAI: _CHAT,
     Format.WORKERS_AI: _CHAT,

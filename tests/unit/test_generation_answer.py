@@ -107,7 +107,8 @@ def test_what_an_endpoint_notes_at_length_does_not_keep_an_answer_from_being_sto
 def test_a_kept_part_of_an_answer_has_no_call_of_a_tool_that_is_not_allowed() -> None:
     """A name without arguments may be the start of an allowed one, so it is looked at again at the end."""
     answer = PartialAnswer(allowed_tools=frozenset({"weather_station"}))
-    answer.add(piece(tool_calls=[{"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather"}}]))
+    function = {"name": "weather", "arguments": ""}
+    answer.add(piece(tool_calls=[{"index": 0, "id": "call_1", "type": "function", "function": function}]))
     answer.add({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
     assert partial_turn(answer, {}) is None
     answer.allowed_tools = None

@@ -372,3 +372,41 @@ async def test_the_tool_appends_a_history_with_its_times(service: Service, clien
         await run("append_turns", **arguments)
     found = (await listed(client))["by-tool"]
     assert found["active_at"] == found["created_at"] == "2021-05-01T10:00:00.000Z"
+
+
+# who gets what
+
+
+async def test_the_same_export_in_two_tenants_and_of_two_owners_stays_apart(
+    service: Service, client: Client, other: Client
+) -> None:
+    chats: list[dict[str, Any]] = []
+    for user in ("ana", "ben"):
+        message = {"id": "m", "role": "user", "content": f"I am {user}"}
+        history = {"currentId": "m", "messages": {"m": message}}
+        chats.append({"id": f"ow-{user}", "user_id": user, "title": "t", "chat": {"history": history}})
+    for tenant in (client, other):
+        result = await imported(service, tenant, json.dumps(chats).encode(), source="auto")
+        assert (result["problems"], result["records"]["turn"]) == ([], 2)
+    for tenant in (client, other):
+        found = await listed(tenant)
+        assert {name: one["owner"] for name, one in found.items()} == {"ow-ana": "ana", "ow-ben": "ben"}
+        for name, one in found.items():
+            assert [turn["content"] for turn in await tenant.history(one["id"])] == [f"I am {name[3:]}"]
+    ids = [{one["id"] for one in (await listed(tenant)).values()} for tenant in (client, other)]
+    assert ids[0].isdisjoint(ids[1])
+
+
+async def test_an_imported_conversation_with_a_time_to_live_expires_after_the_import(
+    service: Service, client: Client
+) -> None:
+    await imported(service, client, json.dumps([chat("old", 1685577600)]).encode(), source="chatgpt")
+    old = (await listed(client))["old"]
+    await client.patch(f"/v1/conversations/{old['id']}", json={"ttl_s": 3600})
+    later = chat("old", 1685577600)
+    later["mapping"]["c"] = node("c", "b", "user", "more", 1685577700)
+    later["current_node"] = "c"
+    await imported(service, client, json.dumps([later]).encode(), source="chatgpt")
+    await service.run_jobs()
+    found = (await listed(client))["old"]
+    assert found["expires_at"] > found["updated_at"] > "2024"

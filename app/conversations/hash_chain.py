@@ -4,6 +4,7 @@
 
 - role, kind and actor (after their defaults), content, tool_calls, tool_call_id, tool_results, usage, model, adapter,
   metadata; null values, and an empty tool_calls, tool_results or metadata, are left out
+- integers beyond ±(2^53 - 1), which RFC 8785 does not have, are written with all of their digits
 - supersedes, the id (a ULID) of the turn that this turn replaces, if any
 - occurred_at as RFC 3339 in UTC with milliseconds, only if it differs from created_at
 
@@ -39,10 +40,27 @@ def new_salt() -> bytes:
 
 def canonical_form(fields: Mapping[str, JsonValue]) -> bytes:
     """Return the RFC 8785 form of the fields that are not None."""
-    given = {name: value for name, value in fields.items() if value is not None}
+    given: dict[str, JsonValue] = {name: value for name, value in fields.items() if value is not None}
     if all(type(value) is str for value in given.values()):  # most turns: the same bytes in a fourth of the time
         return _OF_TEXTS.encode(given).encode()
-    return rfc8785.dumps(given)  # pyright: ignore[reportArgumentType]
+    try:
+        return rfc8785.dumps(given)  # pyright: ignore[reportArgumentType]
+    except rfc8785.IntegerDomainError:
+        return _with_large_integers(given)
+
+
+def _with_large_integers(value: JsonValue) -> bytes:
+    """Return the RFC 8785 form of a value, with all digits of integers."""
+    match value:
+        case dict():
+            names = sorted(value, key=lambda name: name.encode("utf-16-be"))
+            return b"{%s}" % b",".join(rfc8785.dumps(name) + b":" + _with_large_integers(value[name]) for name in names)
+        case list():
+            return b"[%s]" % b",".join(map(_with_large_integers, value))
+        case int() if not isinstance(value, bool):
+            return str(value).encode()
+        case _:
+            return rfc8785.dumps(value)
 
 
 def content_hash(salt: bytes, form: bytes) -> bytes:

@@ -351,16 +351,17 @@ class Conversations:
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],
         expected_seq: int | None = None, index: IndexTime = IndexTime.NOW,
-        idempotency_key: IdempotencyKey | None = None, is_import: bool = False,
+        idempotency_key: IdempotencyKey | None = None, is_import: bool = False, sanitised: Sequence[str] = (),
     ) -> RequestResult[AppendResult]:  # fmt: skip
         """Append turns, all or none. `index`: when their vectors are made. `is_import`: they were said before.
+        `sanitised` is part of the result.
 
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
         Invalid if a turn breaks a rule. Conversation tokens are accepted; Forbidden `token_not_allowed` for turns that
         the token does not permit.
         """
         writer = caller.require_conversation(Scope.WRITE, conversation_id)
-        return await self._appender.append(
+        appended = await self._appender.append(
             writer,
             conversation_id,
             turns=permitted_turns(caller, turns),
@@ -369,6 +370,9 @@ class Conversations:
             idempotency_key=None if idempotency_key is None else idempotency_key.for_caller(caller),
             is_import=is_import,
         )
+        if not sanitised:
+            return appended
+        return appended.with_value(appended.value.model_copy(update={"sanitised": list(sanitised)}))
 
     async def find_result(
         self, caller: Caller, *, idempotency_key: IdempotencyKey | None

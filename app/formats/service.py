@@ -14,8 +14,8 @@ from app.formats.parse import anthropic as from_anthropic
 from app.formats.parse import canonical as from_canonical
 from app.formats.parse import openai as from_openai
 from app.formats.parse import openai_responses as from_responses
-from app.formats.parse import validation
 from app.formats.parts import delimit, has_content, indent_continuation, parse_parts, result_text, to_text, transcript
+from app.formats.produced import admit_message, admit_messages, storable
 from app.formats.render.anthropic import AnthropicRenderer
 from app.formats.render.base import Renderer
 from app.formats.render.canonical import CanonicalRenderer
@@ -54,6 +54,8 @@ __all__ = [
     "CachingCounter",
     "Margin",
     "TextCounter",
+    "admit_message",
+    "admit_messages",
     "apply_viewpoint",
     "arrange",
     "break_tags",
@@ -76,6 +78,7 @@ __all__ = [
     "parse_tool_result",
     "render",
     "roles_with_several_speakers",
+    "storable",
     "text_of",
     "to_canonical",
     "transcript",
@@ -149,9 +152,9 @@ def parse(
     `system` is Anthropic's separate system text (or blocks), or `instructions`; it becomes the first turn. `root` and
     `system_root` are the JSON pointers of both in the request. Raises Invalid with a pointer to the first wrong field:
     `invalid_request`, `json_too_deep`, `text_not_storable`, `number_not_interoperable`. The sequence of messages is not
-    checked.
+    checked. What a model or a tool produced is not refused for its texts and numbers (`produced`).
     """
-    given = validation.checked_objects(messages, root)
+    given, _ = admit_messages(messages, root)
     turns = from_anthropic.parse_system(source, system, system_root)
     for index, message in enumerate(given):
         turns.extend(parse_single_message(source, message, f"{root}/{index}"))

@@ -37,13 +37,16 @@ def stored(source: Format, messages: list[Any]) -> list[CanonicalTurn]:
     return turns
 
 
-def shown(source: Format, messages: list[Any], system: str | None = None) -> tuple[list[Any], str | None]:
-    """The context of messages with room for everything."""
+def shown(
+    source: Format, messages: list[Any], system: str | None = None, *, target: Format | None = None
+) -> tuple[list[Any], str | None]:
+    """The context of messages with room for everything, in their format or in another one (`target`)."""
     turns = stored(source, messages)
     blocks = [block for unit in group_turns(turns).units for block in unit.blocks]
     blocks.sort(key=lambda block: block.turn.position)
-    rendered = render(source, system=system, blocks=blocks, named=roles_with_several_speakers(turns))
-    return [plain(source, message) for message in rendered.messages], rendered.system
+    target = target or source
+    rendered = render(target, system=system, blocks=blocks, named=roles_with_several_speakers(turns))
+    return [plain(target, message) for message in rendered.messages], rendered.system
 
 
 def plain(source: Format, message: Any) -> Any:

@@ -121,7 +121,7 @@ def without_unsent(target: Format, message: Message, *, part: bool = False) -> M
 
 def history(target: Format, rng: Random, *, steps: int | None = None) -> History:
     """Return a random history of a format."""
-    builder = Builder(target, rng, wide=target not in {Format.ANTHROPIC, Format.CANONICAL})
+    builder = Builder(target, rng)
     choices = _STEPS[target]
     _START[target](builder)
     for _ in range(rng.randint(1, 7) if steps is None else steps):

@@ -5,8 +5,6 @@ concatenated, other values replace the earlier ones.
 """
 
 import json
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -17,6 +15,7 @@ from app.agents.generation.call_deltas import Delta, StreamedCalls, with_calls
 from app.conversations.schemas.conversations import Turn, TurnInput, content_text
 from app.core.errors import Invalid
 from app.formats import service as formats
+from app.formats.produced import storable
 from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
 from app.providers.endpoint import InvalidAnswer, usage_in
 from app.providers.upstream import UpstreamRefusal
@@ -28,7 +27,6 @@ _MAX_USAGE_CHARACTERS: Final = 4096
 _MAX_MODEL_CHARACTERS: Final = 256
 _MAX_ORIGIN_CHARACTERS: Final = 256
 _FIRST_HIGH_SURROGATE, _LAST_HIGH_SURROGATE = "\ud800", "\udbff"
-_NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(slots=True)
@@ -133,32 +131,22 @@ def pieces_of(text: str, length: int) -> list[str]:
     return [text[at : at + length] for at in range(0, len(text), length)]
 
 
-def storable(value: JsonValue) -> JsonValue:
-    """Return a value without characters that cannot be stored; split surrogate pairs are joined.
-
-    Integers beyond 2^53 - 1 and non-finite numbers become null, because JSON readers disagree on them.
-    """
-    if isinstance(value, str):
-        if _NOT_STORABLE.search(value):
-            joined = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
-            return joined.replace("\0", "")
-        return value
-    if isinstance(value, list):
-        return [storable(one) for one in value]
-    if isinstance(value, dict):
-        return {str(storable(name)): storable(one) for name, one in value.items()}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return None if isinstance(value, int) and abs(value) > _MAX_INTEGER else value
-
-
 def _usage_of(answer: PartialAnswer) -> JsonObject | None:
     """Return the usage that the endpoint reports; only the two counts if it is too large to store."""
-    usage = storable(cast("JsonValue", answer.usage))
+    usage = _interoperable(storable(cast("JsonValue", answer.usage)))
     if not isinstance(usage, dict) or len(json.dumps(usage)) <= _MAX_USAGE_CHARACTERS:
         return usage if isinstance(usage, dict) else None
     counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
     return {name: count for name, count in counts.items() if isinstance(count, int)}
+
+
+def _interoperable(value: JsonValue) -> JsonValue:
+    """Return a value with null for numbers that readers of JSON disagree on: counts are never as large."""
+    if isinstance(value, list):
+        return [_interoperable(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _interoperable(member) for name, member in value.items()}
+    return None if isinstance(value, int) and abs(value) > _MAX_INTEGER else value
 
 
 def turn_of(parsed: ParsedTurn) -> TurnInput:

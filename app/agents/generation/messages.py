@@ -6,12 +6,12 @@ from typing import Final, cast
 
 from pydantic import JsonValue
 
-from app.agents.generation.answer import turn_of, without_empty_members
+from app.agents.generation.answer import turn_of
 from app.agents.generation.call_deltas import with_calls
+from app.context.schemas import MAX_SYSTEM_CHARACTERS
 from app.conversations.schemas.conversations import Turn, TurnInput, content_text
-from app.core.errors import FieldError, Invalid
+from app.core.errors import FieldError, Invalid, TooLarge
 from app.formats import service as formats
-from app.formats.parse.validation import check_json
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role, TurnLike
 
 MAX_MESSAGES: Final = 10_000
@@ -61,7 +61,7 @@ class RequestMessages:
     def with_system(self, text: str | None) -> "RequestMessages":
         """Return the messages with more instructions before them."""
         texts = [one for one in (text, self.system) if one]
-        return replace(self, system="\n\n".join(texts) or None)
+        return replace(self, system="\n\n".join(dict.fromkeys(texts)) or None)
 
 
 def _call_keys(turn: TurnLike) -> set[str]:
@@ -75,11 +75,7 @@ def _answered_keys(turn: TurnLike) -> set[str]:
 
 def read_chat(given: JsonValue) -> RequestMessages:
     """Return the messages of a chat completion. System messages are instructions. Raises Invalid."""
-    cleaned = (
-        [with_calls(without_empty_members(one)) if isinstance(one, dict) else one for one in given]
-        if isinstance(given, list)
-        else given
-    )
+    cleaned = [with_calls(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
     if isinstance(cleaned, list):
         require_number(len(cleaned), "/messages")
     parsed = formats.parse(Format.OPENAI, cleaned)
@@ -100,8 +96,8 @@ def read_items(given: Sequence[tuple[str, JsonObject]], *, keeps_system: bool) -
     """
     parsed: list[ParsedTurn] = []
     for at, item in given:
-        check_json(item, at)
-        parsed += formats.parse_single_message(Format.OPENAI_RESPONSES, item, at)
+        admitted, _ = formats.admit_message(item, at)
+        parsed += formats.parse_single_message(Format.OPENAI_RESPONSES, admitted, at)
     spoken = [at for at, turn in enumerate(parsed) if keeps_system or turn.role is not Role.SYSTEM]
     turns = [parsed[at] for at in spoken]
     return RequestMessages(
@@ -120,5 +116,14 @@ def require_number(count: int, at: str) -> None:
         raise Invalid("invalid_request", f"A request may have at most {MAX_MESSAGES} messages.", fields=fields)
 
 
+def require_system_length(text: str) -> None:
+    """Raise TooLarge `text_too_large` if the system texts of a request are too long in total."""
+    if len(text) > MAX_SYSTEM_CHARACTERS:
+        detail = f"The system texts of a request may have at most {MAX_SYSTEM_CHARACTERS} characters in total."
+        raise TooLarge("text_too_large", detail, fields=[FieldError("/messages", "too much system text")])
+
+
 def _system_text(parsed: Sequence[ParsedTurn]) -> str | None:
-    return "\n\n".join(content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM) or None
+    texts = [content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM]
+    require_system_length("\n\n".join(texts))
+    return "\n\n".join(dict.fromkeys(texts)) or None

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pydantic import BaseModel, Field, JsonValue
 
 from app.agents.generation.answer import turn_of
+from app.agents.generation.known_items import unstored_items
+from app.agents.generation.messages import read_items
 from app.agents.generation.openai_items import CONVERSATION_PREFIX, item_place, items
 from app.conversations.schemas.conversations import (
     Conversation,
@@ -131,8 +133,16 @@ class OpenAIConversations:
         return DeletedConversation(id=_openai_id(conversation_id), object="conversation.deleted", deleted=True)
 
     async def append(self, caller: Caller, conversation_id: ConversationId, *, body: NewItems) -> Items:
-        """Append items, all or none. Raises as an append of turns does."""
-        stored = (await self._conversations.append(caller, conversation_id, turns=_turns(body.items))).value
+        """Append items, all or none, and return them. Raises as an append of turns does.
+
+        Items with the ids of stored ones are left out (`known_items`).
+        """
+        given = [(f"/items/{at}", item) for at, item in enumerate(body.items)]
+        new = await unstored_items(self._conversations, caller, given, conversation_id)
+        if not new:
+            return item_page([], has_more=False)
+        turns = [turn for _, turn in read_items(new, keeps_system=True).to_store(0)]
+        stored = (await self._conversations.append(caller, conversation_id, turns=turns)).value
         return item_page([item for turn in stored.turns for item in items(turn)], has_more=False)
 
     async def list_items(

@@ -5,12 +5,11 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue, StrictBool, StrictInt
 
-from app.agents.generation.messages import MAX_MESSAGES, RequestMessages
+from app.agents.generation.messages import MAX_MESSAGES, RequestMessages, require_system_length
 from app.context.schemas import (
     MAX_FILTERED_PARTICIPANTS,
     MAX_QUERY_CHARACTERS,
     MAX_RECENT_TURNS,
-    MAX_SYSTEM_CHARACTERS,
     MAX_TOKEN_BUDGET,
     ContextRequest,
     Gap,
@@ -21,7 +20,6 @@ from app.context.schemas import (
 )
 from app.conversations.schemas.conversations import MessageObject, ParsedObject, Turn
 from app.conversations.schemas.responses import ContinuedResponse
-from app.core.errors import FieldError, TooLarge
 from app.core.ids import ConversationId
 from app.core.validation.ids import ConversationNameIn
 from app.core.validation.strict import Strict
@@ -59,9 +57,7 @@ class ContextOptions(Strict):
         Raises TooLarge `text_too_large` if both together are too long.
         """
         texts = "\n\n".join(text for text in (self.system, system) if text)
-        if len(texts) > MAX_SYSTEM_CHARACTERS:
-            detail = f"The system texts of a request may have at most {MAX_SYSTEM_CHARACTERS} characters in total."
-            raise TooLarge("text_too_large", detail, fields=[FieldError("/messages", "too much system text")])
+        require_system_length(texts)
         members = {name: getattr(self, name) for name in type(self).model_fields}
         return ContextRequest.model_validate({**members, "token_budget": token_budget, "system": texts or None})
 

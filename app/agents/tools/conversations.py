@@ -197,7 +197,12 @@ async def _append_turns(services: ToolServices, caller: Caller, body: AppendTurn
     conversation_id = await found_or_created(services, caller, body, owner=body.owner)
     caller.require_conversation(Scope.WRITE, conversation_id)
     result = await services.conversations.append(
-        caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq, is_import=body.is_import
+        caller,
+        conversation_id,
+        turns=body.turns,
+        expected_seq=body.expected_seq,
+        is_import=body.is_import,
+        sanitised=body.sanitised,
     )
     return result.value
 

@@ -1,6 +1,6 @@
 """Arguments of tools beyond the bodies of the REST calls, and the schemas of `ask_agent`."""
 
-from typing import Annotated, Literal, Protocol, TypeAlias
+from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, field_validator, model_validator
@@ -111,6 +111,8 @@ class BuildContext(NamedConversation, ContextRequest):
 
 class AppendTurns(NamedConversation, TurnsToAppend):
     """Turns to append to a conversation, all or none."""
+
+    is_always_unchecked: ClassVar[bool] = True
 
     expected_seq: NonNegative | None = None
     owner: Name | None = Field(

@@ -7,11 +7,12 @@ of an OpenAI Responses item is parsed as one.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, cast
 
-from pydantic import BaseModel, Field, StrictBool, model_validator
+from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, StrictBool, model_validator
 
 from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
+from app.core.validation.json_text import Unchecked
 from app.formats import service as formats
 from app.formats.parse.validation import field_error
 from app.formats.schemas import GIVEN, Format, JsonObject
@@ -31,6 +32,10 @@ _OF_TURNS: Final = frozenset(TurnContent.model_fields) - {
     "tool_results",
     "kind",
 }
+
+
+PRODUCED_MEMBERS: Final = frozenset({"turns", "content", "tool_calls", "tool_results"})
+"""Members of bodies and frames in which texts and numbers of a model or a tool are: their models check the rest."""
 
 
 class IndexTime(StrEnum):
@@ -72,9 +77,32 @@ class TurnsToAppend(BaseModel):
     )
     is_import: ImportIn = False
 
-    @model_validator(mode="before")
+    is_always_unchecked: ClassVar[bool] = False
+    """Whether the texts and numbers of turns were not checked when their JSON was parsed."""
+
+    _sanitised: list[str] = PrivateAttr(default_factory=list)
+
+    @property
+    def sanitised(self) -> list[str]:
+        """The pointers of members in which characters were left out that cannot be stored."""
+        return self._sanitised
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _read_messages(cls, body: object) -> object:
+    def _read_turns(cls, body: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        sanitised: list[str] = []
+        if isinstance(body, dict) and (cls.is_always_unchecked or isinstance(body, Unchecked)):
+            members = dict(cast("dict[str, object]", body))
+            given = cast("list[object]", members.get("turns"))
+            if isinstance(cast("object", given), list) and len(given) <= MAX_TURNS:
+                members["turns"], sanitised = formats.admit_messages(given, "/turns")
+            body = members
+        read = handler(cls._with_parsed(cast("object", body)))
+        read._sanitised = sanitised  # noqa: SLF001 - a model of this class
+        return read
+
+    @classmethod
+    def _with_parsed(cls, body: object) -> object:
         if not isinstance(body, dict):
             return body
         given = cast("dict[str, Any]", body)

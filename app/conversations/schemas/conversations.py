@@ -22,10 +22,12 @@ from pydantic import (
 from app.conversations.schemas.participants import ParticipantOut, ParticipantsIn
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationNameIn, IdIn, NewTurnId
+from app.core.validation.json_text import Unchecked
 from app.core.validation.strict import Strict
 from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
 from app.formats.parts import part_text
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
+from app.formats.service import admit_message
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
@@ -313,6 +315,11 @@ class Revision(TurnContent):
     truncate_after: StrictBool = False
     expected_seq: NonNegative | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _admit(cls, body: object) -> object:
+        return admit_message(dict(body), "")[0] if isinstance(body, Unchecked) else body
+
 
 class Turn(BaseModel):
     """A stored turn. With `erased_at` it is a tombstone: its content was erased, its position and hashes are kept."""
@@ -363,7 +370,9 @@ class AppendResult(BaseModel):
     """Result of an append: the stored turns, and the new state of the conversation.
 
     `seq` and `head_hash` are those of the conversation after the last turn. Send `seq` as `expected_seq` of the next
-    append to append only if there was no other append since.
+    append to append only if there was no other append since. `sanitised`: JSON pointers of the request,
+    to members that a model or a tool produced and from which characters were left out: NUL and halves of surrogate
+    pairs.
     """
 
     conversation_id: str
@@ -371,6 +380,7 @@ class AppendResult(BaseModel):
     seq: int
     rev: int
     head_hash: str
+    sanitised: list[str]
 
 
 class RevisionResult(BaseModel):

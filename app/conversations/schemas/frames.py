@@ -5,16 +5,18 @@ The AsyncAPI document is generated from these models. Offsets and lengths count 
 
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints, model_validator
 
 from app.conversations.schemas.append import IndexTime, IndexTimeIn, TurnsToAppend
 from app.conversations.schemas.conversations import Name, NonNegative, Turn, UsageIn
 from app.conversations.schemas.summaries import Summary
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import IdIn, NewTurnId
+from app.core.validation.json_text import Unchecked
 from app.core.validation.strict import Strict
 from app.formats.message_schemas import DocumentedAs, ToolCall
 from app.formats.schemas import JsonObject, Kind, Role
+from app.formats.service import storable
 
 CONTENT: Final = "content"
 """The part with the text of a turn; the other parts are members of its tool calls."""
@@ -89,6 +91,11 @@ class Ending(Strict):
     model: Name | None = None
     metadata: JsonObject | None = None
     tool_calls: Calls | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _admit(cls, body: object) -> object:
+        return storable(dict(body)) if isinstance(body, Unchecked) else body
 
 
 class Aborting(Strict):
@@ -366,6 +373,7 @@ class AckFrame(BaseModel):
     seq: StrictInt | None = None
     rev: StrictInt | None = None
     head_hash: str | None = None
+    sanitised: list[str] | None = None
 
 
 class PongFrame(BaseModel):

@@ -371,4 +371,5 @@ def _append_result(
         seq=last.seq or 0,
         rev=last.rev,
         head_hash=(last.chain_hash or b"").hex(),
+        sanitised=[],
     )

@@ -7,6 +7,7 @@ walked in Python, with bounded work, to find the place. No function recurses.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from typing import Final, NoReturn, cast
 
 import numpy as np
@@ -15,8 +16,9 @@ from pydantic import JsonValue
 from app.core.errors import FieldError, Invalid, Malformed
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
-MAX_PASSED_INTEGER: Final = 2**64 - 1
-MIN_PASSED_INTEGER: Final = -(2**63)
+_MAX_DIGITS: Final = 1000
+"""Digits of an integer in a member that passes; `int` of thousands is slow, or an error."""
+_INTEGERS_OF_64_BITS: Final = range(-(2**63), 2**64)
 
 _Place = tuple[tuple[str | int, ...], object]
 _FOLD_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
@@ -47,11 +49,15 @@ class _Members(list[tuple[str, object]]):
     """The members of an object in the order of the text, with duplicates."""
 
 
-class _BadNumber:
-    """A number that cannot be stored. `passes`: it is an integer of 64 bits."""
+class Unchecked(dict[str, JsonValue]):
+    """A parsed object with values that not every reader stores: in members that pass, which their reader checks."""
 
-    def __init__(self, *, passes: bool) -> None:
-        self.passes = passes
+
+class _BadNumber:
+    """A number that is not interoperable. `value`: as an integer; None if it has too many digits."""
+
+    def __init__(self, value: int | None) -> None:
+        self.value = value
 
 
 class _RefusedError(Exception):
@@ -62,11 +68,19 @@ class _RefusedError(Exception):
         self.code = code
 
 
-def parse_json(body: bytes, *, max_depth: int, passes: Callable[[str], bool] | None = None) -> JsonValue:
+def parse_json(
+    body: bytes,
+    *,
+    max_depth: int,
+    passes: Callable[[str], bool] | None = None,
+    produced: Callable[[str], bool] | None = None,
+) -> JsonValue:
     """Parse a JSON text. Errors name their place.
 
     `passes` returns whether a member of the top-level object is only passed on to a model: in such a member integers
-    may have 64 bits and texts may contain NUL.
+    may have 64 bits and texts may contain NUL. `produced` returns whether a model or a tool may have produced it, so
+    that its reader checks it: integers may have 1000 digits, numbers beyond a double become integers, and texts may
+    contain lone surrogates, too. A text with such values is returned as `Unchecked`.
 
     Raises Malformed `malformed_json` and Invalid `json_too_deep`, `duplicate_key`, `text_not_storable` (NUL, a lone
     surrogate) and `number_not_interoperable` (an integer beyond ±(2^53 - 1), a float beyond a double).
@@ -89,10 +103,10 @@ def parse_json(body: bytes, *, max_depth: int, passes: Callable[[str], bool] | N
         if not _has_bad_escape(unescaped):
             return cast("JsonValue", parsed)
         code = "text_not_storable"
-    refusal = _refusal(text, code, passes)
+    refusal = _refusal(text, code, passes or _none, produced or _none)
     if refusal is not None:
         raise refusal
-    return cast("JsonValue", _load(text, _PASSING_DECODER))
+    return Unchecked(cast("dict[str, JsonValue]", _load(text, _PASSING_DECODER)))
 
 
 def _load(text: str, decoder: json.JSONDecoder) -> object:
@@ -178,34 +192,48 @@ def _pointer_to_depth(text: str, max_depth: int) -> str:
     return ""
 
 
-def _refusal(text: str, code: str, passes: Callable[[str], bool] | None) -> Invalid | None:
+def _none(_member: str) -> bool:
+    return False
+
+
+def _refusal(text: str, code: str, passes: Callable[[str], bool], produced: Callable[[str], bool]) -> Invalid | None:
     """Return the error for a refused text: parse it again with a tolerant decoder, and find the place.
 
-    Return None if all refused values are in members that pass, and may be passed on.
+    Return None if all refused values are in members that may have them.
     """
     path: tuple[str | int, ...] = ()
     places = list(_walk(_load(text, _TOLERANT_DECODER)))
     for place, value in places:
-        is_passed = passes is not None and bool(place) and isinstance(place[0], str) and passes(place[0])
+        member = place[0] if place else None
         found = _fault(value)
-        if found and not (is_passed and _may_pass(value)):
+        if found and not (
+            isinstance(member, str)
+            and ((produced(member) and _may_be_produced(value)) or (passes(member) and _may_pass(value)))
+        ):
             path, code = place, found
             break
     else:
-        if passes is not None and len(places) < _MAX_STEPS:
+        if len(places) < _MAX_STEPS and (passes is not _none or produced is not _none):
             return None
     detail = _REFUSALS[code]
     return Invalid(code, detail, fields=[FieldError(json_pointer(path), detail)])
 
 
+def _may_be_produced(value: object) -> bool:
+    """Return whether a reader can store a value that cannot be stored as it is."""
+    if isinstance(value, _BadNumber):
+        return value.value is not None
+    if isinstance(value, _Members):
+        return len({name for name, _ in value}) == len(value)
+    return isinstance(value, str)
+
+
 def _may_pass(value: object) -> bool:
     """Return whether a value that cannot be stored can be passed on: an integer of 64 bits, or text with NUL."""
     if isinstance(value, _BadNumber):
-        return value.passes
-    if isinstance(value, _Members):
-        names = [name for name, _ in value]
-        return len(set(names)) == len(names) and not any(_HALF_PAIR.search(name) for name in names)
-    return isinstance(value, str) and _HALF_PAIR.search(value) is None
+        return value.value is not None and value.value in _INTEGERS_OF_64_BITS
+    texts = [name for name, _ in value] if isinstance(value, _Members) else [value]
+    return _may_be_produced(value) and not any(isinstance(text, str) and _HALF_PAIR.search(text) for text in texts)
 
 
 def _fault(value: object) -> str | None:
@@ -223,24 +251,35 @@ def _fault(value: object) -> str | None:
 
 
 def _passing_int(digits: str) -> int:
-    if len(digits) > 20 or not MIN_PASSED_INTEGER <= (value := int(digits)) <= MAX_PASSED_INTEGER:  # noqa: PLR2004
+    if len(digits) > _MAX_DIGITS:
         raise _RefusedError("number_not_interoperable")
-    return value
+    return int(digits)
+
+
+def _passing_float(digits: str) -> float | int:
+    value = float(digits)
+    if value - value == 0:
+        return value
+    number = Decimal(digits)  # it has no fraction worth a digit, and as an integer it is the same number
+    if number.adjusted() >= _MAX_DIGITS:
+        raise _RefusedError("number_not_interoperable")
+    return int(number)
 
 
 def _int_or_bad(digits: str) -> object:
     try:
         value = _passing_int(digits)
     except _RefusedError:
-        return _BadNumber(passes=False)
-    return value if abs(value) <= MAX_SAFE_INTEGER else _BadNumber(passes=True)
+        return _BadNumber(None)
+    return value if abs(value) <= MAX_SAFE_INTEGER else _BadNumber(value)
 
 
 def _float_or_bad(digits: str) -> object:
     try:
-        return _exact_float(digits)
+        value = _passing_float(digits)
     except _RefusedError:
-        return _BadNumber(passes=False)
+        return _BadNumber(None)
+    return _BadNumber(value) if isinstance(value, int) else value
 
 
 def _walk(root: object) -> Iterator[_Place]:
@@ -271,7 +310,7 @@ _EXACT_DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_unique, parse_int=_exact_int, parse_float=_exact_float, parse_constant=_refuse_constant
 )
 _PASSING_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_int=_passing_int, parse_float=_exact_float, parse_constant=_refuse_constant
+    object_pairs_hook=_unique, parse_int=_passing_int, parse_float=_passing_float, parse_constant=_refuse_constant
 )
 _TOLERANT_DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_Members, parse_int=_int_or_bad, parse_float=_float_or_bad, parse_constant=_refuse_constant

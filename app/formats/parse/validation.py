@@ -1,6 +1,6 @@
 """Checks that every parser applies to its input. Errors name the place by a JSON pointer and never repeat content.
 
-Invariant: a value that `checked_objects` accepts is storable JSON, nested no deeper than `MAX_DEPTH`.
+Invariant: a value that `check_json` accepts is storable JSON, nested no deeper than `MAX_DEPTH`.
 """
 
 import math
@@ -35,19 +35,21 @@ def field_error(at: str, detail: str, code: str = "invalid_request") -> Invalid:
 
 
 def checked_objects(given: object, at: str) -> list[JsonObject]:
-    """Return a list of JSON objects. Raises Invalid naming the first wrong value."""
+    """Return a list of objects. Raises Invalid naming the first wrong value."""
     if not isinstance(given, list):
         raise field_error(at, "a list of objects")
     values = cast("list[object]", given)
     for index, value in enumerate(values):
         if not isinstance(value, dict):
             raise field_error(f"{at}/{index}", "an object")
-        check_json(cast("object", value), f"{at}/{index}")
     return cast("list[JsonObject]", values)
 
 
-def check_json(given: object, at: str) -> None:
-    """Raise Invalid if a value is not JSON, cannot be stored, or nests too deeply. Does not recurse."""
+def check_json(given: object, at: str, *, check_scalars: bool = True) -> None:
+    """Raise Invalid if a value is not JSON, cannot be stored, or nests too deeply. Does not recurse.
+
+    Without `check_scalars` texts and integers may have any value.
+    """
     pending: list[tuple[object, str, int, bool]] = [(given, at, 1, True)]
     while pending:
         value, pointer, depth, is_known = pending.pop()
@@ -57,12 +59,12 @@ def check_json(given: object, at: str) -> None:
             inner = cast("dict[object, object] | list[object]", value)
             steps = inner.items() if isinstance(inner, dict) else enumerate(inner)
             for key, member in steps:
-                if isinstance(inner, dict):
+                if isinstance(inner, dict) and check_scalars:
                     _check_key(key, pointer)
                 # the pointer ends before the first member whose name is the caller's own
                 is_known_member = is_known and (isinstance(key, int) or key in MEMBER_NAMES)
                 pending.append((member, f"{pointer}/{key}" if is_known_member else pointer, depth + 1, is_known_member))
-        else:
+        elif check_scalars or not isinstance(value, str | int):
             _check_scalar(value, pointer)
 
 

@@ -372,12 +372,13 @@ class LiveSocket:
             )
         appended = await self._container.conversations.append(
             self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, index=frame.index,
-            idempotency_key=key, is_import=frame.is_import,
+            idempotency_key=key, is_import=frame.is_import, sanitised=frame.sanitised,
         )  # fmt: skip
         result = appended.value
         return AckFrame(
-            type="ack", id=frame.id, turns=result.turns, seq=result.seq, rev=result.rev, head_hash=result.head_hash
-        )
+            type="ack", id=frame.id, turns=result.turns, seq=result.seq, rev=result.rev, head_hash=result.head_hash,
+            sanitised=result.sanitised,
+        )  # fmt: skip
 
     # Authentication
 

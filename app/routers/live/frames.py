@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from app.conversations.schemas.append import PRODUCED_MEMBERS
 from app.conversations.schemas.frames import ClientFrame, ErrorFrame
 from app.core.errors import AppError, InvalidFields, Malformed
 from app.core.validation.invalid import cut_fields, fields_of, property_names, public_detail
@@ -52,7 +53,7 @@ def _parse(data: bytes, max_depth: int) -> tuple[ClientFrame | AppError, str | N
 
 def parse_frame(data: bytes, *, max_depth: int) -> tuple[JsonValue, str | None]:
     """Parse a frame's JSON, and its `id` if it has a valid one. Raises Malformed and Invalid, as for a body."""
-    parsed = parse_json(data, max_depth=max_depth)
+    parsed = parse_json(data, max_depth=max_depth, produced=PRODUCED_MEMBERS.__contains__)
     if not isinstance(parsed, dict):
         raise Malformed("malformed_json", "A frame is a JSON object.")
     frame_id = parsed.get("id")

@@ -22,7 +22,16 @@ from app.routers.http.problems import OPENAI_ROOT, problem_responses
 from app.routers.http.routing.strict_route import PassThroughRoute
 from app.routers.openai.chat_completions import Passed
 
-router = APIRouter(prefix=f"{OPENAI_ROOT}/conversations", tags=["openai"], route_class=PassThroughRoute)
+
+class ItemsRoute(PassThroughRoute):
+    """A route whose body may have items, which are checked when they are read."""
+
+    def is_produced(self, member: str) -> bool:
+        """Return whether the member is `items`."""
+        return member == "items"
+
+
+router = APIRouter(prefix=f"{OPENAI_ROOT}/conversations", tags=["openai"], route_class=ItemsRoute)
 
 
 async def _conversation(

@@ -48,6 +48,10 @@ class ResponseRoute(PassThroughRoute):
         """Return whether the member is only passed on."""
         return member not in _STORED
 
+    def is_produced(self, member: str) -> bool:
+        """Return whether the member is `input`."""
+        return member == "input"
+
 
 router = APIRouter(prefix=f"{OPENAI_ROOT}/responses", tags=["openai"], route_class=ResponseRoute)
 

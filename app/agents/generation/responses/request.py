@@ -18,7 +18,7 @@ from app.agents.generation.responses.schemas import (
 from app.core.errors import FieldError, Invalid, InvalidFields
 from app.core.validation.invalid import unknown_field
 from app.core.validation.misspelt import misspelt
-from app.formats.parse.validation import is_name
+from app.formats.parse.validation import check_json, is_name
 from app.formats.schemas import JsonObject
 from app.providers.shapes import LimitName
 
@@ -90,6 +90,7 @@ def input_items(body: CreateResponse) -> list[tuple[str, JsonObject]]:
             raise _invalid("/input", "This is required without `conversation` or `previous_response_id`.")
         return []
     if isinstance(given, str):
+        check_json(given, "/input")
         return [("/input", {"role": "user", "content": given})]
     return [(f"/input/{at}", item) for at, item in enumerate(given)]
 

@@ -1,12 +1,13 @@
 """Public API of responses: create, read, follow, cancel and delete them."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from app.agents.generation.answer import PartialAnswer, answer_turn
+from app.agents.generation.known_items import unstored_items
 from app.agents.generation.messages import RequestMessages, read_items, require_number
 from app.agents.generation.openai_conversations import Items, item_page
 from app.agents.generation.openai_items import CONVERSATION_PREFIX, item_place, items
@@ -234,7 +235,10 @@ class Responses:
             raise InvalidFields(fields)
         aligns = name is None and previous is None and options.name is not None
         conversation = _conversation(name, options, owner=body.user, aligns=aligns)
-        within = conversation.conversation_id if previous is None else previous.conversation_id
+        within = await self._within(caller, conversation) if previous is None else previous.conversation_id
+        if within is not None and not aligns:
+            through = None if previous is None else previous.position
+            given = await unstored_items(self._conversations, caller, given, within, through=through)
         messages = await self._messages(caller, given, within, keeps_system=not aligns)
         repeated = repeated_members(body)
         request = GenerationRequest(
@@ -262,6 +266,16 @@ class Responses:
         except NotFound:
             fields = [FieldError("/previous_response_id", "no stored response has this id")]
             raise NotFound("not_found", "There is no such response.", fields=fields) from None
+
+    async def _within(self, caller: Caller, name: ConversationName) -> ConversationId | None:
+        """Return the conversation that a request names; None if it does not exist yet."""
+        if name.conversation_id is not None or name.external_id is None:
+            return name.conversation_id
+        with suppress(NotFound):
+            return await self._conversations.id_of(
+                caller, project=name.project or "default", external_id=name.external_id
+            )
+        return None
 
     async def _messages(
         self, caller: Caller, given: Sequence[tuple[str, JsonObject]], within: ConversationId | None, *,

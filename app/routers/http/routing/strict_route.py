@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 from pydantic import JsonValue
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.conversations.schemas.append import PRODUCED_MEMBERS
 from app.core.errors import FieldError, Invalid, InvalidFields
 from app.core.validation.content_codings import require_coding
 from app.core.validation.invalid import MAX_FIELDS, unknown_field
@@ -57,6 +58,10 @@ class StrictJsonRoute(APIRoute):
 
     def passes(self, _member: str) -> bool:
         """Return whether a member of the body is only passed on to the model (`parse_json`)."""
+        return False
+
+    def is_produced(self, _member: str) -> bool:
+        """Return whether a model or a tool may have produced a member, which its reader checks (`parse_json`)."""
         return False
 
     def __init__(self, path: str, endpoint: Callable[..., object], **options: Any) -> None:
@@ -125,8 +130,18 @@ class StrictJsonRoute(APIRoute):
     async def _parsed(self, request: Request, body: bytes) -> object:
         _require_json_type(request)
         settings = cast("Settings", request.app.state.settings)
-        parse = partial(parse_json, body, max_depth=settings.requests.max_json_depth, passes=self.passes)
+        parse = partial(
+            parse_json, body, max_depth=settings.requests.max_json_depth, passes=self.passes, produced=self.is_produced
+        )
         return parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
+
+
+class TurnsRoute(StrictJsonRoute):
+    """A route whose body has turns, or members of one. Their models check what the caller's program wrote."""
+
+    def is_produced(self, member: str) -> bool:
+        """Return whether the member has turns, or is one of a turn."""
+        return member in PRODUCED_MEMBERS
 
 
 class UploadRoute(StrictJsonRoute):
@@ -148,13 +163,21 @@ class ModelRequestRoute(PassThroughRoute):
         """Return whether this service does not read the member."""
         return member not in _READ_HERE
 
+    def is_produced(self, member: str) -> bool:
+        """Return whether the member is `messages`."""
+        return member == "messages"
+
 
 class GenerateRoute(StrictJsonRoute):
-    """A strict route whose `parameters` go to the model."""
+    """A strict route whose `parameters` go to the model. Messages are checked when they are read."""
 
     def passes(self, member: str) -> bool:
         """Return whether the member is `parameters`."""
         return member == "parameters"
+
+    def is_produced(self, member: str) -> bool:
+        """Return whether the member is `messages`."""
+        return member == "messages"
 
 
 async def _guard(request: Request) -> None:

@@ -9,9 +9,9 @@ from app.conversations.schemas.frames import Aborting, Chunk, ChunkResult, Endin
 from app.routers.http.dependencies import ConversationPath, ConversationWriter, Services, TurnPath
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
-from app.routers.http.routing.strict_route import StrictJsonRoute
+from app.routers.http.routing.strict_route import TurnsRoute
 
-router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["streaming"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["streaming"], route_class=TurnsRoute)
 
 Epoch = Annotated[
     int | None,

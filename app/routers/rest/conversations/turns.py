@@ -23,10 +23,10 @@ from app.routers.http.dependencies import (
 )
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
-from app.routers.http.routing.strict_route import StrictJsonRoute
+from app.routers.http.routing.strict_route import TurnsRoute
 
 ERASED_HEADER: Final = "X-Turnkeep-Erased"
-router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/v1/conversations/{conversation_id}/turns", tags=["turns"], route_class=TurnsRoute)
 
 OnlyThis = Annotated[bool, Query(description="Erase the named turns only, not their other revisions.")]
 
@@ -77,7 +77,7 @@ async def append_turns(
     """Append 1 to 500 turns, all or none. When this returns, they are durable and recall finds them."""
     result = await services.conversations.append(
         caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq, index=body.index,
-        idempotency_key=idempotency_key, is_import=body.is_import,
+        idempotency_key=idempotency_key, is_import=body.is_import, sanitised=body.sanitised,
     )  # fmt: skip
     return respond(response, result)
 

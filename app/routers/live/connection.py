@@ -374,11 +374,8 @@ class LiveSocket:
             self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, index=frame.index,
             idempotency_key=key, is_import=frame.is_import, sanitised=frame.sanitised,
         )  # fmt: skip
-        result = appended.value
-        return AckFrame(
-            type="ack", id=frame.id, turns=result.turns, seq=result.seq, rev=result.rev, head_hash=result.head_hash,
-            sanitised=result.sanitised,
-        )  # fmt: skip
+        members = {name: value for name, value in appended.value if name != "conversation_id"}
+        return AckFrame(type="ack", id=frame.id, **members)
 
     # Authentication
 

@@ -353,9 +353,9 @@ class Conversations:
         expected_seq: int | None = None, index: IndexTime = IndexTime.NOW,
         idempotency_key: IdempotencyKey | None = None, is_import: bool = False, sanitised: Sequence[str] = (),
     ) -> RequestResult[AppendResult]:  # fmt: skip
-        """Append turns, all or none. `index`: when their vectors are made. `is_import`: they were said before.
-        `sanitised` is part of the result.
+        """Append turns, all or none.
 
+        `index`: when their vectors are made. `is_import`: they were said before. `sanitised` is part of the result.
         Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
         Invalid if a turn breaks a rule. Conversation tokens are accepted; Forbidden `token_not_allowed` for turns that
         the token does not permit.

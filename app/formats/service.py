@@ -14,8 +14,8 @@ from app.formats.parse import anthropic as from_anthropic
 from app.formats.parse import canonical as from_canonical
 from app.formats.parse import openai as from_openai
 from app.formats.parse import openai_responses as from_responses
+from app.formats.parse.produced import admit_message, admit_messages, storable
 from app.formats.parts import delimit, has_content, indent_continuation, parse_parts, result_text, to_text, transcript
-from app.formats.produced import admit_message, admit_messages, storable
 from app.formats.render.anthropic import AnthropicRenderer
 from app.formats.render.base import Renderer
 from app.formats.render.canonical import CanonicalRenderer

@@ -1,5 +1,6 @@
 """Answers put together out of pieces: what is said, what is told of it, and how much work it takes."""
 
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -113,3 +114,25 @@ def test_a_kept_part_of_an_answer_has_no_call_of_a_tool_that_is_not_allowed() ->
     assert partial_turn(answer, {}) is None
     answer.allowed_tools = None
     assert partial_turn(answer, {}) is not None
+
+
+def test_an_answer_in_small_pieces_takes_no_memory_for_each_piece() -> None:
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": "x"}}
+    answer, before = PartialAnswer(), sys.getallocatedblocks()
+    for number in range(50_000):
+        delta = {"content": f"{number:06d}", "reasoning_content": f"{number:06d}", "tool_calls": [call]}
+        answer.add({"choices": [{"index": 0, "delta": delta}]})
+    assert sys.getallocatedblocks() - before < 5_000
+    whole = answer.whole()
+    assert (len(str(whole["content"])), len(str(whole["reasoning_content"]))) == (300_000, 300_000)
+    function = {"name": "look", "arguments": "x" * 50_000}
+    assert whole["tool_calls"] == [{"id": "a", "type": "function", "function": function}]
+
+
+def test_an_answer_that_is_passed_on_holds_no_text() -> None:
+    answer = PartialAnswer()
+    delta = {"content": "abc", "unknown": "member", "tool_calls": [{"index": 0, "function": {"arguments": "x"}}]}
+    answer.add({"id": "1", "choices": [{"index": 0, "delta": delta, "finish_reason": "stop"}]})
+    answer.drop_texts()
+    assert answer.whole() == {"role": "assistant", "content": None}
+    assert (answer.id, answer.finish_reason) == ("1", "stop")

@@ -7,11 +7,12 @@ concatenated, other values replace the earlier ones.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Final, cast
 
 from pydantic import JsonValue
 
-from app.agents.generation.call_deltas import Delta, StreamedCalls, with_calls
+from app.agents.generation.call_deltas import Delta, StreamedCalls, extended, with_calls
 from app.conversations.schemas.conversations import Turn, TurnInput, content_text
 from app.core.errors import Invalid
 from app.formats import service as formats
@@ -33,7 +34,8 @@ _FIRST_HIGH_SURROGATE, _LAST_HIGH_SURROGATE = "\ud800", "\udbff"
 class PartialAnswer:
     """The first choice of a chat completion, complete or partial.
 
-    Texts are joined once, at the end, so that the cost is linear in the length of the answer.
+    Texts are written into buffers, so that time and memory are linear in the length of the answer, however small its
+    pieces are.
     """
 
     message: JsonObject = field(default_factory=lambda: {"role": "assistant", "content": None})
@@ -44,7 +46,7 @@ class PartialAnswer:
     model: str | None = None
     usage: JsonObject | None = None
     finish_reason: str | None = None
-    _texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    _texts: dict[str, StringIO] = field(default_factory=dict[str, StringIO])
     _high_surrogates: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
@@ -84,8 +86,13 @@ class PartialAnswer:
 
     def whole(self) -> JsonObject:
         """Return the message as in a completion that was not streamed."""
-        message: JsonObject = {**self.message, **{name: "".join(texts) for name, texts in self._texts.items()}}
+        message: JsonObject = {**self.message, **{name: text.getvalue() for name, text in self._texts.items()}}
         return {**message, "tool_calls": [*self.calls.whole()]} if self.calls else message
+
+    def drop_texts(self) -> None:
+        """Remove what was added, except the id, the usage and the reason of the end."""
+        self._texts.clear()
+        self.message, self.calls = {"role": "assistant", "content": None}, StreamedCalls()
 
     def _storable(self, delta: Delta) -> str:
         """Return the storable text of a delta; a high surrogate at its end waits for the low one."""
@@ -105,7 +112,7 @@ class PartialAnswer:
                 deltas += self.calls.add([{"index": 0, "type": "function", "function": value}])
             elif isinstance(value, str) and name in _CONCATENATED:
                 self.message.setdefault(name, None)
-                self._texts.setdefault(name, []).append(value)
+                self._texts[name] = extended(self._texts.get(name), value)
                 if name in {"content", "refusal"}:
                     deltas.append(Delta(name, value))
             elif value not in _EMPTY_VALUES and name != "role":

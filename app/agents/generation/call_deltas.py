@@ -12,6 +12,7 @@ the latest call. In a list of several pieces without ids, each continues the cal
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Final
 
 from pydantic import JsonValue
@@ -39,19 +40,24 @@ class _StreamedCall:
     index: int | None
     members: JsonObject = field(default_factory=dict[str, JsonValue])
     names: dict[str, str] = field(default_factory=dict[str, str])
-    arguments: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    arguments: dict[str, StringIO | None] = field(default_factory=dict[str, StringIO | None])
 
     @property
     def id(self) -> str | None:
         value = self.members.get("id")
         return value if isinstance(value, str) else None
 
+    def has_arguments(self, kind: str) -> bool:
+        """Return whether there is text of the arguments of this kind of call."""
+        text = self.arguments.get(kind)
+        return text is not None and text.tell() > 0
+
     def whole(self) -> JsonObject:
         """Return the call as in a message that was not streamed."""
         call = dict(self.members)
-        for kind, texts in self.arguments.items():
+        for kind, text in self.arguments.items():
             name: JsonObject = {"name": self.names[kind]} if kind in self.names else {}
-            call[kind] = {**name, **({ARGUMENTS[kind]: "".join(texts)} if texts else {})}
+            call[kind] = {**name, **({} if text is None else {ARGUMENTS[kind]: text.getvalue()})}
         return call
 
 
@@ -73,7 +79,7 @@ class StreamedCalls:
     def are_allowed(self, names: Collection[str]) -> bool:
         """Return whether all calls so far are of these tools. A name without arguments may be the start of one."""
         return all(
-            name in names or (not any(call.arguments[kind]) and any(one.startswith(name) for one in names))
+            name in names or (not call.has_arguments(kind) and any(one.startswith(name) for one in names))
             for call in self._calls.values()
             for kind, name in call.names.items()
         )
@@ -123,13 +129,13 @@ def _add(call: _StreamedCall, piece: JsonObject) -> list[Delta]:
     for kind, member in ARGUMENTS.items():
         if not isinstance(body := piece.get(kind), dict):
             continue
-        texts = call.arguments.setdefault(kind, [])
-        more = _more_of_name(call.names.get(kind, ""), _text(body, "name") or "", is_ended=any(texts))
+        call.arguments.setdefault(kind, None)
+        more = _more_of_name(call.names.get(kind, ""), _text(body, "name") or "", is_ended=call.has_arguments(kind))
         if more:
             call.names[kind] = call.names.get(kind, "") + more
             deltas.append(Delta("name", more))
         if isinstance(text := body.get(member), str):
-            texts.append(text)
+            call.arguments[kind] = extended(call.arguments[kind], text)
             deltas.append(Delta("arguments", text))
     return deltas
 
@@ -144,6 +150,14 @@ def _more_of_name(name: str, piece: str, *, is_ended: bool) -> str:
 def _text(owner: JsonObject, name: str) -> str | None:
     value = owner.get(name)
     return value if isinstance(value, str) and value else None
+
+
+def extended(buffer: StringIO | None, text: str) -> StringIO:
+    """Write a text at the end of a buffer, or of a new one, and return it."""
+    buffer = StringIO() if buffer is None else buffer
+    buffer.write(text)
+    buffer.read(0)  # until the first read, a StringIO keeps an object for each write
+    return buffer
 
 
 def with_calls(message: JsonObject) -> JsonObject:

@@ -410,6 +410,8 @@ class AnswerStream:
             self._streamed.record_usage(self.answer.usage, said=sum(len(delta.text) for delta in deltas))
             for delta in deltas:
                 await self._publish_delta(delta)
+            if self._prepared is None:
+                self.answer.drop_texts()  # nothing is stored, so only the event is passed on
             shown = self._shown(piece, data)
             if shown is not None:
                 yield AnswerEvent(shown, "".join(delta.text for delta in deltas if delta.part == "content"), deltas)

@@ -16,8 +16,8 @@ from app.agents.generation.call_deltas import Delta, StreamedCalls, extended, wi
 from app.conversations.schemas.conversations import Turn, TurnInput, content_text
 from app.core.errors import Invalid
 from app.formats import service as formats
-from app.formats.parse.produced import storable
 from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
+from app.formats.service import storable
 from app.providers.endpoint import InvalidAnswer, usage_in
 from app.providers.upstream import UpstreamRefusal
 

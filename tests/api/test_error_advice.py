@@ -63,6 +63,15 @@ async def test_the_detail_says_how_many_errors_there_are_besides(client: Client)
     assert MARKER not in response.text
 
 
+async def test_a_wrong_parameter_of_several_types_is_one_error_at_its_name(client: Client) -> None:
+    response = await client.post("/v1/import", params={"source": "none"}, content=b"[]")
+    assert response.status_code == 422
+    errors = response.json()["errors"]
+    assert [(error["in"], error["pointer"]) for error in errors] == [("query", "/source")]
+    assert "'chatgpt'" in errors[0]["detail"]
+    assert "'auto'" in errors[0]["detail"]
+
+
 async def test_rules_that_are_checked_after_the_schema_are_in_the_detail_too(client: Client) -> None:
     conversation = await client.conversation()
     path = f"/v1/conversations/{conversation}/turns"

@@ -105,7 +105,7 @@ def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldErro
     for error in errors[: 4 * MAX_FIELDS]:
         place: Place = _PLACES.get(str(error["loc"][0]) if error["loc"] else "body", "header")
         loc = error["loc"][1:]
-        path, is_branch = _body_path(loc, body, error) if place == "body" else (list(loc), False)
+        path, is_branch = _body_path(loc, body, error) if place == "body" else _parameter_path(loc)
         if error["type"] in _UNKNOWN and path[-1:] == list(loc[-1:]):
             known = cast("Sequence[str]", error.get("ctx", {}).get("known", ()))
             parent = _at(body, path[:-1]) if place == "body" else None
@@ -250,6 +250,12 @@ def _at(body: object, path: Sequence[str | int]) -> object:
             return None
         body = child[0]
     return body
+
+
+def _parameter_path(loc: Sequence[str | int]) -> tuple[list[str | int], bool]:
+    """Return the path of a parameter's value, without the names of union branches, and whether there were any."""
+    path = [step for number, step in enumerate(loc) if number == 0 or isinstance(step, int)]
+    return path, len(path) < len(loc)
 
 
 def _body_path(loc: Sequence[str | int], body: object, error: ErrorDetails) -> tuple[list[str | int], bool]:

@@ -254,6 +254,59 @@ async def test_a_file_in_which_nothing_can_be_read_is_refused_at_once(client: Cl
     assert "a document of chatgpt, not of letta" in problem(answer, 422, "import_unreadable")["detail"]
 
 
+# messages that the server refuses
+
+
+TOO_MUCH: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "a text over the limit": (lambda odd: message_of(odd)["content"].update(parts=["x" * (2 * 2**20)]), "/content"),
+    "a part that nests too deeply": (lambda odd: message_of(odd)["content"].update(parts=[{"x": deep(40)}]), ""),
+    "a part with a long type": (
+        lambda odd: message_of(odd)["content"].update(parts=[{"content_type": "t" * 2000, "x": 1}]), "/content/0/type"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TOO_MUCH)
+async def test_a_message_over_a_limit_is_named_and_the_rest_of_its_chat_is_stored(
+    service: Service, client: Client, case: str
+) -> None:
+    change, pointer = TOO_MUCH[case]
+    odd = changed(change)
+    odd["mapping"]["c"] = node("c", "b", "user", "And then?", 1.7e9 + 2)
+    odd["current_node"] = "c"
+    result = await imported(service, client, json.dumps([odd, chat("good")]).encode(), source="chatgpt")
+    [wrong] = result["problems"]
+    assert (wrong["type"], wrong["id"]) == ("turn", "b")
+    assert wrong["errors"][0]["pointer"].startswith(pointer)
+    assert (result["records"]["conversation"], result["records"]["turn"]) == (2, 4)
+    found = await listed(client)
+    texts = [turn["content"] for turn in await client.history(found["odd"]["id"])]
+    assert texts == ["My parrot of odd is called Kiwi.", "And then?"]
+    again = await imported(service, client, json.dumps([odd]).encode(), source="chatgpt")
+    assert (again["problem_count"], again["existing_records"], again["records"]["turn"]) == (1, 3, 0)
+
+
+async def test_an_answer_over_a_limit_does_not_replace_the_one_before_it(service: Service, client: Client) -> None:
+    odd = chat("odd")
+    odd["mapping"]["b2"] = node("b2", "a", "assistant", "y" * (2 * 2**20), 1.7e9 + 2)
+    odd["mapping"]["b3"] = node("b3", "a", "assistant", "The newest name.", 1.7e9 + 3)
+    odd["mapping"]["a"]["children"] = ["b", "b2", "b3"]
+    odd["current_node"] = "b2"
+    result = await imported(service, client, json.dumps([odd]).encode(), source="chatgpt")
+    assert [(wrong["type"], wrong["id"]) for wrong in result["problems"]] == [("turn", "b2")]
+    history = await client.history((await listed(client))["odd"]["id"])
+    assert [turn["content"] for turn in history] == ["My parrot of odd is called Kiwi.", "The newest name."]
+
+
+async def test_a_chat_of_which_no_message_can_be_stored_is_refused(service: Service, client: Client) -> None:
+    odd = chat("odd")
+    for name in ("a", "b"):
+        message_of(odd, name)["content"].update(parts=["x" * (2 * 2**20)])
+    result = await imported(service, client, json.dumps([odd, chat("good")]).encode(), source="chatgpt")
+    assert [(wrong["type"], wrong["id"]) for wrong in result["problems"]] == [("conversation", "odd")]
+    assert {*await listed(client)} == {"good"}
+
+
 # times
 
 

@@ -7,7 +7,7 @@ get new salts and hashes; `origin_turn_id` names the recorded turn.
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid5
@@ -79,6 +79,7 @@ class _RebuiltConversation:
     last_position: int = 0
     actors: dict[str, Role] = field(default_factory=dict[str, Role])
     retired: list[UUID] = field(default_factory=list[UUID])
+    refused: dict[UUID, RecordRefusedError] = field(default_factory=dict[UUID, RecordRefusedError])
 
     def place(self, record: TurnRecord) -> int:
         """Return the position of the turn of a record, whose seq is the last one.
@@ -150,7 +151,8 @@ class ConversationRebuilder:
         outcome = ConversationOutcome.EXTENDED
         if is_new:
             outcome = ConversationOutcome.REMAPPED
-        return RestoredConversation(outcome, conversation_id, rebuilt.turns, rebuilt.summaries)
+        refused = [*rebuilt.refused.values()]
+        return RestoredConversation(outcome, conversation_id, rebuilt.turns, rebuilt.summaries, refused)
 
     async def _target(
         self, caller: Caller, tx: Transaction, record: ConversationRecord, line: int, *, is_foreign: bool
@@ -274,6 +276,8 @@ class ConversationRebuilder:
         conversation_id = ConversationId(rebuilt.conversation.id)
         positions = await store.find_positions(tx, caller.tenant_id, conversation_id, list(replaced.values()))
         rows = await asyncio.to_thread(self._rows, rebuilt, fresh, replaced, positions)
+        if not rows:
+            return
         await self._restorer.insert(caller, tx, rows)
         added = recorded_responses(
             ((row, fresh[row.id]) for row in rows), turn_id=lambda known: rebuilt.turn_id(str(known))
@@ -294,34 +298,42 @@ class ConversationRebuilder:
         replaced: dict[UUID, UUID],
         positions: dict[UUID, int],
     ) -> list[TurnRow]:
+        """Return the rows of new records. A wrong record of another system is left out: also of `replaced`."""
         rows: dict[UUID, TurnRow] = {}
         for turn_id, (line, record) in fresh.items():
-            row = self._row(rebuilt, turn_id, line, record)
+            if replaced.get(turn_id) in rebuilt.refused:
+                del replaced[turn_id]
             old = replaced.get(turn_id)
-            if old is not None:
-                if old in rows:
-                    position = rows[old].position
-                    rows[old] = rows[old]._replace(superseded_by=turn_id, index_state="none")
-                else:
-                    position = positions.get(old)
-                if position is None:
-                    wrong = FieldError("/supersedes_external_id", "names no live turn before it in its conversation")
-                    raise RecordRefusedError(line, [wrong])
-                row = row._replace(position=position)
-            rows[turn_id] = row
+            try:
+                position = None if old is None else _position_of(old, line, rows, positions)
+                row = self._row(rebuilt, turn_id, line, record, supersedes=old)
+            except RecordRefusedError as error:
+                if not rebuilt.is_foreign:
+                    raise
+                error.name = record.external_id
+                rebuilt.refused[turn_id] = error
+                replaced.pop(turn_id, None)
+                continue
+            if old in rows:
+                rows[old] = rows[old]._replace(superseded_by=turn_id, index_state="none")
+            rows[turn_id] = row if position is None else row._replace(position=position)
         return list(rows.values())
 
-    def _row(self, rebuilt: _RebuiltConversation, turn_id: UUID, line: int, record: TurnRecord) -> TurnRow:
-        """Return the row of a record at the end of the chain."""
+    def _row(
+        self, rebuilt: _RebuiltConversation, turn_id: UUID, line: int, record: TurnRecord, *, supersedes: UUID | None
+    ) -> TurnRow:
+        """Return the row of a record at the end of the chain. A record that is refused changes nothing."""
         require_content(record, line, self._limits)
         if rebuilt.is_foreign and record.response is not None:
             raise RecordRefusedError(line, [FieldError("/response", "not in a file of another system")])
+        has_content = record.status == "committed" and record.erased_at is None
+        text = self._checked_text(record, line) if has_content else ""
         conversation = rebuilt.conversation
         row = turn_row(conversation, record, has_vectors=self._restorer.has_vectors)._replace(
             id=turn_id,
             rev=rebuilt.rev if rebuilt.is_foreign else max(1, min(record.rev or 1, rebuilt.rev)),
             superseded_by=None if record.superseded_by is None else rebuilt.turn_id(str(record.superseded_by)),
-            supersedes=_replaced(rebuilt, record),
+            supersedes=supersedes or _replaced(rebuilt, record),
             origin_turn_id=record.origin_turn_id if rebuilt.is_foreign else record.id,
         )
         if record.status != "committed":
@@ -339,7 +351,7 @@ class ConversationRebuilder:
             committed_at=row.committed_at or now,
         )  # fmt: skip
         if record.erased_at is None:
-            row = self._hashed(row, line, record)
+            row = self._hashed(row, text)
         else:
             given = row.content_hash
             row = row._replace(salt=None, content_hash=given if given is not None else secrets.token_bytes(_HASH_BYTES))
@@ -349,18 +361,21 @@ class ConversationRebuilder:
         )  # fmt: skip
         return row._replace(chain_hash=rebuilt.chain)
 
-    def _hashed(self, row: TurnRow, line: int, record: TurnRecord) -> TurnRow:
-        """Return a row with its tokens and a new hash, after the checks of an append."""
+    def _checked_text(self, record: TurnRecord, line: int) -> str:
+        """Return the text of a record, after the checks of an append."""
         turn = TurnInput.model_construct(
             None, **{name: getattr(record, name) for name in TurnContent.model_fields}, role=record.role
         )
         try:
-            draft = make_draft(turn, limits=self._limits, now=datetime.now(UTC))
+            return make_draft(turn, limits=self._limits, now=datetime.now(UTC)).text
         except AppError as error:
             raise RecordRefusedError(line, error.fields) from None
+
+    def _hashed(self, row: TurnRow, text: str) -> TurnRow:
+        """Return a row with the tokens of its text and a new hash."""
         salt = new_salt()
         hashed = content_hash(salt, canonical_form(row_fields(row)))
-        return row._replace(salt=salt, content_hash=hashed, content_tokens=self._counter.count(draft.text))
+        return row._replace(salt=salt, content_hash=hashed, content_tokens=self._counter.count(text))
 
 
 def _rebuilt(found: ConversationRow, *, is_foreign: bool) -> _RebuiltConversation:
@@ -389,9 +404,17 @@ def _key(record: TurnRecord, line: int) -> str:
     return str(record.id)
 
 
+def _position_of(old: UUID, line: int, rows: Mapping[UUID, TurnRow], positions: Mapping[UUID, int]) -> int:
+    """Return the position of the live turn that a record replaces. Raises RecordRefusedError if it is none."""
+    position = rows[old].position if old in rows else positions.get(old)
+    if position is None:
+        wrong = FieldError("/supersedes_external_id", "names no live turn before it in its conversation")
+        raise RecordRefusedError(line, [wrong])
+    return position
+
+
 def _replaced(rebuilt: _RebuiltConversation, record: TurnRecord) -> UUID | None:
-    if record.supersedes_external_id is not None:
-        return rebuilt.turn_id(record.supersedes_external_id)
+    """Return the id of the turn that the record of an export replaces."""
     return None if record.supersedes is None else rebuilt.turn_id(str(record.supersedes))
 
 

@@ -218,18 +218,23 @@ class ConversationOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestoredConversation:
-    """The outcome of one conversation, its id, and how many turns and summaries were stored."""
+    """The outcome of one conversation, its id, and how many turns and summaries were stored.
+
+    `refused`: turns of another system that break a rule. They were left out; the others are stored.
+    """
 
     outcome: ConversationOutcome
     conversation_id: UUID
     turns: int
     summaries: int
+    refused: Sequence["RecordRefusedError"] = ()
 
 
 class RecordRefusedError(Exception):
-    """A record of an import breaks a rule. `fields` are its wrong members: nothing of their text."""
+    """A record of an import breaks a rule. `fields` are its wrong members: nothing of their text. `name`: its id."""
 
-    def __init__(self, line: int, fields: Sequence[FieldError]) -> None:
+    def __init__(self, line: int, fields: Sequence[FieldError], *, name: str | None = None) -> None:
         super().__init__()
         self.line = line
         self.fields = tuple(fields)
+        self.name = name

@@ -21,6 +21,8 @@ from app.governance.imports.upload import read_problem
 _MAX_NAME: Final = 512
 _TYPE: Final = re.compile(rb'\{"type":"([a-z_]{1,20})"[,}]')
 """The start of a line as exports write it: its type is known before it is parsed."""
+_EXTERNAL_ID: Final = re.compile(rb'\{"type":"[a-z_]{1,20}","external_id":"([^"\\]{1,512})"')
+"""The start of a line of a converted file, which may nest too deeply to be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class StagedLines:
         self.place = place
         self.taken = 0
         """Number of the lines that were taken so far."""
+        self.refused: list[RecordRefusedError] = []
+        """Turns that were left out, of a file of another system."""
         self._tx = tx
         self._tenant_id = tenant_id
         self._import_id = import_id
@@ -104,20 +108,32 @@ class StagedLines:
         try:
             value: JsonValue = parse_json(line, max_depth=self._depth)
         except AppError:
-            return None
+            external_id = _EXTERNAL_ID.match(line)
+            return None if external_id is None else external_id[1].decode(errors="replace")
         members = value if isinstance(value, dict) else {}
         names = (members.get(member) for member in ("external_id", "id"))
         return next((name[:_MAX_NAME] for name in names if isinstance(name, str) and name), None)
 
     async def children(
-        self, conversation: ConversationRecord
+        self, conversation: ConversationRecord, *, is_foreign: bool
     ) -> AsyncIterator[tuple[int, TurnRecord | SummaryRecord, int]]:
-        """Yield the turns and summaries up to the next object. Raises RecordRefusedError."""
+        """Yield the turns and summaries up to the next object. Raises RecordRefusedError.
+
+        A line of a file of another system that cannot be read is left out, and added to `refused`.
+        """
         while (found := await self.peek()) is not None:
             number, line = found
             if self.type_of(line) not in {"turn", "summary", ""}:
                 return
-            record = self.read(number, line)
+            try:
+                record = self.read(number, line)
+            except RecordRefusedError as error:
+                if not is_foreign:
+                    raise
+                error.name = self.name_of(line)
+                self.refused.append(error)
+                self.skip()
+                continue
             if not isinstance(record, TurnRecord | SummaryRecord):
                 return
             if record.conversation_id not in {None, conversation.id}:

@@ -263,29 +263,37 @@ class ImportRunner:
     ) -> RestoredConversation:
         if run.parameters.get("is_foreign"):
             raise NotExactError
-        return await self._restorer.restore(job_caller(run.tenant_id), tx, record, number, lines.children(record))
+        return await self._restorer.restore(
+            job_caller(run.tenant_id), tx, record, number, lines.children(record, is_foreign=False)
+        )
 
     async def _under_new_ids(
         self, run: OperationRun, tx: Transaction, record: ConversationRecord, number: int, lines: StagedLines
     ) -> RestoredConversation:
+        is_foreign = bool(run.parameters.get("is_foreign"))
+        children = lines.children(record, is_foreign=is_foreign)
         return await self._rebuilder.rebuild(
-            job_caller(run.tenant_id), tx, record, number, lines.children(record),
-            is_foreign=bool(run.parameters.get("is_foreign")),
-        )  # fmt: skip
+            job_caller(run.tenant_id), tx, record, number, children, is_foreign=is_foreign
+        )
 
     async def _count_conversation(
         self, lines: StagedLines, state: ImportState, record: ConversationRecord, restored: RestoredConversation
     ) -> None:
         await lines.skip_children()
-        state.conversations[restored.outcome.value] += 1
         is_new = restored.outcome in {ConversationOutcome.RESTORED, ConversationOutcome.REMAPPED}
+        refused = sorted([*lines.refused, *restored.refused], key=lambda turn: turn.line)
+        if is_new and refused and not restored.turns:
+            raise refused[0]  # nothing of it can be stored
+        for turn in refused:
+            state.refuse(turn, kind="turn", name=turn.name)
+        state.conversations[restored.outcome.value] += 1
         state.records["conversation"] += is_new
         state.records["turn"] += restored.turns
         state.records["summary"] += restored.summaries
         left_out = lines.taken - restored.turns - restored.summaries - is_new
         state.skipped += left_out
         if restored.outcome in {ConversationOutcome.EXISTING, ConversationOutcome.EXTENDED}:
-            state.existing += left_out
+            state.existing += left_out - len(refused)
         if restored.conversation_id != record.id and len(state.mapping) < _LISTED:
             state.mapping.append(
                 {

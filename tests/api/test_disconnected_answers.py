@@ -208,6 +208,23 @@ async def test_a_later_request_with_the_same_history_stores_nothing_twice(
     assert (await tenant.get(f"/v1/conversations/{conversation}/verify")).json()["valid"] is True
 
 
+@by_door
+@pytest.mark.parametrize("earlier", [[], ["yes"]])
+async def test_a_client_that_drops_the_partial_answer_stores_only_its_next_question(
+    port: int, tenant: Client, fake: FakeChat, door: str, earlier: list[str]
+) -> None:
+    conversation = await tenant.conversation()
+    for said in earlier:
+        await answered(tenant, fake, door, conversation, [{"role": "user", "content": said}])
+    await cut(port, tenant, fake, door, conversation, COUNTING, on_disconnect="keep")
+    await ended(tenant, conversation, 2 + 2 * len(earlier))
+    await answered(tenant, fake, door, conversation, [QUESTION, {"role": "user", "content": "Are you there?"}])
+    turns = await tenant.history(conversation)
+    assert [turn["content"] for turn in turns[2 * len(earlier) :]] == [
+        "Count for me.", PARTIAL, "Are you there?", "one two three four five six",
+    ]  # fmt: skip
+
+
 async def test_a_later_question_equal_to_an_earlier_one_is_a_new_one(port: int, tenant: Client, fake: FakeChat) -> None:
     conversation = await tenant.conversation()
     await answered(tenant, fake, "generate", conversation, [{"role": "user", "content": "yes"}])

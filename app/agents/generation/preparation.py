@@ -302,15 +302,21 @@ def _aligned(
     sent: Sequence[JsonObject], stored: Sequence[StoredMessage], turns: Sequence[Turn], *, is_retry: bool,
     has_earlier: bool,
 ) -> Alignment:  # fmt: skip
-    """Find the new messages. If the last answer is incomplete, and its question is sent again, it is answered again."""
+    """Find the new messages. The client may have dropped an incomplete last answer, and send its history without it.
+
+    If the question of that answer is the last message, it is answered again. If others follow it, these are new.
+    """
     alignment = align(sent, stored, is_retry=is_retry, has_earlier=has_earlier)
     newest = len(turns) - 1
     if alignment != Alignment(0) or not turns or not is_incomplete(turns[newest]):
         return alignment
     before = [message for message in stored if message.turn != newest]
-    if before and align(sent, before, is_retry=False, has_earlier=has_earlier) == Alignment(len(sent)):
+    if not before:
+        return alignment
+    alignment = align(sent, before, is_retry=False, has_earlier=has_earlier)
+    if alignment == Alignment(len(sent)):
         return Alignment(len(sent), regenerate_from=newest)
-    return alignment
+    return alignment if alignment.regenerate_from is None else Alignment(0)
 
 
 def _given_messages(request: GenerationRequest) -> RequestMessages:

@@ -101,6 +101,15 @@ class DerivedTitles:
         if self._model is not None:
             await self._jobs.enqueue(tx, caller.tenant_id, [title_job(head.id)])
 
+    async def renew_from(
+        self, caller: Caller, tx: Transaction, head: ConversationRow, *, turn_id: UUID, kind: str
+    ) -> None:
+        """Derive the title again if a turn that was stored between others is the first question now."""
+        if head.title is None and kind == Kind.USER_MESSAGE.value:
+            first = await _first_question(caller, tx, head)
+            if first is not None and first.id == turn_id:
+                await self.renew(caller, tx, head)
+
     async def invalidate(
         self,
         caller: Caller,

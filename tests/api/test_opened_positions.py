@@ -232,6 +232,18 @@ async def test_the_list_shows_the_last_turn_by_its_place(client: Client, convers
     assert listed["last_message"]["text"] == "answer"
 
 
+async def test_the_title_follows_the_first_question_by_its_place(client: Client) -> None:
+    for title, expected in ((None, "Where is my parcel?"), ("Mine", "Mine")):
+        conversation = await client.conversation(title=title)
+        transcript = await opened(client, conversation)
+        later = await opened(client, conversation)
+        await said(client, conversation, "answer")
+        await client.append(conversation, "And the bill?")
+        await committed(client, conversation, transcript, "Where is my parcel?")
+        await committed(client, conversation, later, "Hello?")
+        assert (await client.get(f"/v1/conversations/{conversation}")).json()["title"] == expected
+
+
 async def test_subscribers_get_the_place_with_the_turn(client: Client, service: Service, conversation: str) -> None:
     async with (
         serving(service.app, service.settings) as port,

@@ -216,6 +216,7 @@ class Reviser:
             )
             placed = place_revision(head, item, turn_id=item.draft.id or new_uuid(), spot=spot)
             await self._appender.write(caller, tx, head, placed, [item.draft])
+            await self._titles.renew_from(caller, tx, head, turn_id=placed.rows[0].id, kind=placed.rows[0].kind)
         row = placed.rows[0]
         changed = [(row.id, position)]
         if await invalidate(

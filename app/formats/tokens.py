@@ -9,6 +9,7 @@ Media count as constants from the providers' documentation: an image 765 (OpenAI
 x 170) or 85 in low detail; audio 600 (a minute at 10 a second); a file 2 000 (about a PDF page with its image).
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,8 @@ from typing import Final, Protocol
 from pydantic import JsonValue
 
 from app.formats.parts import compact_json, type_of
-from app.formats.schemas import GIVEN, Format, JsonObject, RenderedMessages
+from app.formats.schemas import GIVEN, Format, JsonObject, Kind, RenderedMessages
+from app.formats.unsent import without_members
 
 STORED_TOKENIZER: Final = "o200k_base"
 """The tokenizer of the counts that are stored with turns."""
@@ -33,14 +35,29 @@ AUDIO_TOKENS: Final = 600
 FILE_TOKENS: Final = 2000
 
 _PER_MILLE: Final = 1000
-_MAX_MEDIA_TYPE: Final = 128
-_UNSENT: Final = frozenset({"id", "is_error", "kind", "occurred_at", "phase", "position", "status", "type", GIVEN})
-"""Members that are not sent to a model, or are part of the framing."""
+_SAID_ITEMS: Final = frozenset({"message", "function_call", "function_call_output"})
+_STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
+_FRAMING: Final[Mapping[str, frozenset[str]]] = {
+    "type": _SAID_ITEMS,
+    "status": _STATUSES,
+    "phase": frozenset({"commentary", "final_answer"}),
+}
+"""Members of items with these values are part of the framing."""
+_CANONICAL: Final = frozenset({"id", "is_error", "kind", "occurred_at", "position", GIVEN})
+"""Members of the canonical shape that are not sent to a model."""
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image", "computer_screenshot"})
-_SAID_ITEMS: Final = frozenset({"message", "function_call", "function_call_output"})
 _AUDIO_TYPES: Final = frozenset({"input_audio", "audio", "audio_url"})
 _FILE_TYPES: Final = frozenset({"file", "input_file", "document", "video_url", "file_url"})
+_SOURCES: Final = frozenset({
+    "audio", "audio_url", "data", "file", "file_data", "file_id", "file_url", "image_url", "input_audio", "source",
+    "url", "video_url",
+})  # fmt: skip
+"""Members with the data or the address of media."""
+_SOURCE_FORMS: Final = frozenset({"detail", "format", "media_type", "mimeType", "mime_type", "type"})
+_MAX_FORM: Final = 128
+_ADDRESS: Final = re.compile(r"(?:data:[^,\s]{0,128};base64,)?[A-Za-z0-9+/=_-]*|https?://\S{1,8192}")
+_DATA_URL: Final = re.compile(r"data:[^,\s]{0,128};base64,[A-Za-z0-9+/=_-]*")
 
 
 class TextCounter(Protocol):
@@ -113,8 +130,9 @@ def system_tokens(system: str | None, counter: TextCounter) -> int:
 def message_tokens(message: JsonObject, counter: TextCounter) -> int:
     """Count the tokens of one message or item of any format, its framing included, without margin."""
     if _is_kept_item(message):
-        return MESSAGE_TOKENS + _item_tokens(message, counter)
+        return MESSAGE_TOKENS + _member_tokens(message, counter)
     total = MESSAGE_TOKENS
+    is_canonical = message.get("kind") in [*Kind] and isinstance(message.get("actor"), str)
     for key, value in message.items():
         match key:
             case "role" | "call_id" | "tool_call_id":
@@ -124,32 +142,64 @@ def message_tokens(message: JsonObject, counter: TextCounter) -> int:
             case "content" | "output":
                 total += _content_tokens(value, counter)
             case "tool_calls" if isinstance(value, list):
-                total += sum(CALL_TOKENS + counter.count(compact_json(_without_kept(call))) for call in value)
+                total += sum(CALL_TOKENS + counter.count(compact_json(_without_given(call))) for call in value)
             case "name" | "arguments":
                 total += counter.count(str(value))
-            case _ if key not in _UNSENT:
-                total += _member_tokens(key, value, counter)
-            case _:
+            case _ if (is_canonical and key in _CANONICAL) or value in (*_FRAMING.get(key, ()),):
                 pass
+            case _:
+                total += _member_tokens({key: value}, counter)
     return total
 
 
-def _member_tokens(key: str, value: JsonValue, counter: TextCounter) -> int:
-    """Count a member that only its own provider knows: its JSON, with a constant for each data URL."""
-    shown, media = _without_data_urls(value)
-    return media * IMAGE_TOKENS + counter.count(compact_json({key: shown}))
+def _member_tokens(members: JsonObject, counter: TextCounter) -> int:
+    """Count members that only their own provider knows: their JSON, with a constant for each of their media."""
+    shown, media = _without_media(members)
+    return media + counter.count(compact_json(shown))
 
 
-def _without_data_urls(value: JsonValue) -> tuple[JsonValue, int]:
+def _other_tokens(members: JsonObject, counter: TextCounter) -> int:
+    """Count the other members of a part; empty ones count nothing."""
+    members = {name: value for name, value in members.items() if value not in (None, "", [], {})}
+    return _member_tokens(members, counter) if members else 0
+
+
+def _without_media(value: JsonValue) -> tuple[JsonValue, int]:
+    """Return a value without its media, and the tokens of these."""
     if isinstance(value, str):
-        return ("", 1) if value.startswith("data:") and ";base64," in value[:_MAX_MEDIA_TYPE] else (value, 0)
+        return ("", IMAGE_TOKENS) if _DATA_URL.fullmatch(value) else (value, 0)
     if isinstance(value, list):
-        items = [_without_data_urls(item) for item in value]
-        return [item for item, _ in items], sum(media for _, media in items)
-    if isinstance(value, dict):
-        members = {name: _without_data_urls(member) for name, member in value.items()}
-        return {name: member for name, (member, _) in members.items()}, sum(media for _, media in members.values())
-    return value, 0
+        entries = [_without_media(entry) for entry in value]
+        return [entry for entry, _ in entries], sum(tokens for _, tokens in entries)
+    if not isinstance(value, dict):
+        return value, 0
+    constant = _media_constant(value)
+    if constant:
+        value = _without_sources(value)
+    elif value.get("type") == "image_generation_call" and _is_address(value.get("result")):
+        value, constant = {name: member for name, member in value.items() if name != "result"}, IMAGE_TOKENS
+    members = {name: _without_media(member) for name, member in value.items()}
+    return {name: member for name, (member, _) in members.items()}, constant + sum(
+        tokens for _, tokens in members.values()
+    )
+
+
+def _without_sources(part: JsonObject) -> JsonObject:
+    """Return the members of media that are neither data, an address nor a form."""
+    inner = {
+        name: _without_sources(value) if name in _SOURCES and isinstance(value, dict) else value
+        for name, value in part.items()
+    }
+    return {name: value for name, value in inner.items() if not _is_source(name, value)}
+
+
+def _is_source(name: str, value: JsonValue) -> bool:
+    is_form = name in _SOURCE_FORMS and isinstance(value, str) and len(value) <= _MAX_FORM
+    return is_form or (name in _SOURCES and (value == {} or _is_address(value)))
+
+
+def _is_address(value: JsonValue) -> bool:
+    return isinstance(value, str) and _ADDRESS.fullmatch(value) is not None
 
 
 def _content_tokens(content: JsonValue, counter: TextCounter) -> int:
@@ -158,8 +208,10 @@ def _content_tokens(content: JsonValue, counter: TextCounter) -> int:
             return counter.count(content)
         case list():
             return sum(_part_tokens(part, counter) for part in content)
-        case _:
+        case None:
             return 0
+        case _:
+            return counter.count(compact_json(content))
 
 
 def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
@@ -169,47 +221,39 @@ def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
     if kind == GIVEN:
         return 0  # members of the canonical shape that are not sent to the model
     if kind in _TEXT_TYPES and isinstance(text, str):
-        return counter.count(text)
+        return counter.count(text) + _other_tokens(without_members(part, frozenset({"text", "type"})), counter)
     if kind == "tool_use":
-        return CALL_TOKENS + counter.count(compact_json({name: part.get(name) for name in ("id", "name", "input")}))
+        call: JsonObject = {name: part.get(name) for name in ("id", "name", "input")}
+        rest = without_members(part, frozenset({*call, "type"}))
+        return CALL_TOKENS + counter.count(compact_json(call)) + _other_tokens(rest, counter)
     if kind == "tool_result":
-        answered = counter.count(str(part.get("tool_use_id")))
-        return CALL_TOKENS + answered + _content_tokens(part.get("content"), counter)
-    return _media_tokens(part, counter)
+        tokens = CALL_TOKENS + counter.count(str(part.get("tool_use_id")))
+        tokens += _content_tokens(part.get("content"), counter)
+        is_flag = isinstance(part.get("is_error"), bool)
+        framing = frozenset({"content", "tool_use_id", "type", *(["is_error"] if is_flag else [])})
+        return tokens + _other_tokens(without_members(part, framing), counter)
+    constant = _media_constant(part)
+    return constant + _other_tokens(_without_sources(part), counter) if constant else _member_tokens(part, counter)
 
 
 def _is_kept_item(message: JsonObject) -> bool:
     """Return whether this is a Responses item that is replayed unchanged."""
     kind = message.get("type")
-    return isinstance(kind, str) and kind not in _SAID_ITEMS
+    return "role" not in message and isinstance(kind, str) and kind not in _SAID_ITEMS
 
 
-def _item_tokens(item: JsonObject, counter: TextCounter) -> int:
-    """Count the tokens of a replayed item: its JSON, with constants for images."""
-    pictures = [name for name, value in item.items() if _is_picture(item, name, value)]
-    rest = {name: value for name, value in item.items() if name not in pictures}
-    return IMAGE_TOKENS * len(pictures) + counter.count(compact_json(rest))
+def _without_given(call: JsonValue) -> JsonValue:
+    return without_members(call, frozenset({GIVEN})) if isinstance(call, dict) else call
 
 
-def _is_picture(item: JsonObject, name: str, value: JsonValue) -> bool:
-    if isinstance(value, dict):
-        return type_of(value) in _IMAGE_TYPES
-    return name == "result" and item.get("type") == "image_generation_call" and isinstance(value, str)
-
-
-def _without_kept(call: JsonValue) -> JsonValue:
-    return {name: value for name, value in call.items() if name != GIVEN} if isinstance(call, dict) else call
-
-
-def _media_tokens(part: JsonObject, counter: TextCounter) -> int:
+def _media_constant(part: JsonObject) -> int:
+    """Return the tokens of media; 0 for other parts."""
     kind = type_of(part)
     if kind in _IMAGE_TYPES:
         return IMAGE_LOW_TOKENS if _detail(part) == "low" else IMAGE_TOKENS
     if kind in _AUDIO_TYPES:
         return AUDIO_TOKENS
-    if kind in _FILE_TYPES and not _has_text_source(part):
-        return FILE_TOKENS
-    return counter.count(compact_json(part))
+    return FILE_TOKENS if kind in _FILE_TYPES and not _has_text_source(part) else 0
 
 
 def _has_text_source(part: JsonObject) -> bool:

@@ -259,3 +259,10 @@ async def test_a_transcript_is_the_text_of_its_audio(
     listed = (await client.get("/v1/conversations")).json()["data"]
     [preview] = [one["last_message"]["text"] for one in listed if one["id"] == conversation]
     assert preview == ANSWER
+
+
+@pytest.mark.parametrize("kind", ["tool_use", "server_tool_use", "mcp_tool_use", "web_search_tool_result"])
+async def test_blocks_that_only_an_assistant_has_are_text_in_messages_of_users(client: Client, kind: str) -> None:
+    block = {"type": kind, "id": "t1", "tool_use_id": "t1", "name": "weather", "input": {}, "content": []}
+    context = await shown(client, "anthropic", {"role": "user", "content": [block, text("Hello.")]})
+    assert context["messages"] == [{"role": "user", "content": [text(f"[{kind}]"), text("Hello.")]}]

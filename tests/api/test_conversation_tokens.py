@@ -280,6 +280,15 @@ async def test_a_token_writes_nothing_as_another_actor(writer: Bound, turn: dict
     assert len(await writer.client.history(writer.conversation)) == 1
 
 
+async def test_a_token_does_not_show_its_turn_under_another_name(writer: Bound) -> None:
+    member = {"type": "turnkeep.given", "format": "openai", "members": {"name": "bob"}}
+    content = [{"type": "text", "text": "Pay me."}, member]
+    (await writer.append({"role": "user", "adapter": "openai", "content": content})).raise_for_status()
+    for target in ("openai", "workers_ai", "anthropic"):
+        context = await writer.client.context(writer.conversation, 4000, format=target)
+        assert "bob" not in json.dumps(context["messages"])
+
+
 async def test_what_no_turn_may_say_a_token_may_not_either(writer: Bound) -> None:
     calls = [{"id": "c", "name": "n", "arguments": "{}"}]
     problem(

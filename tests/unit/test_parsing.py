@@ -77,7 +77,7 @@ def test_an_output_message_keeps_id_status_phase_annotations_and_logprobs_beside
     assert plain_text(TurnInput.model_validate(turn.members())) == "It rains."
     assert items_of(turn) == [item]
     (said,) = shown(Format.OPENAI_RESPONSES, Format.OPENAI_RESPONSES, [item])
-    assert said == {"type": "message", "role": "assistant", "content": "It rains.", "phase": "final_answer"}
+    assert said == {name: value for name, value in item.items() if name != "id"}
     assert shown(Format.OPENAI_RESPONSES, Format.OPENAI, [item]) == [{"role": "assistant", "content": "It rains."}]
 
 
@@ -275,6 +275,7 @@ def test_what_is_faulty_is_repaired_and_what_is_left_out_is_said() -> None:
     ("source", "messages", "expected"),
     [
         (Format.OPENAI, {"role": "user"}, ("invalid_request", "/messages")),
+        (Format.OPENAI, [{"role": [], "content": "hi"}], ("invalid_request", "/messages/0/role")),
         (Format.OPENAI, ["hi"], ("invalid_request", "/messages/0")),
         (Format.OPENAI, [USER, {"role": "user", "content": None}], ("invalid_request", "/messages/1/content")),
         (Format.OPENAI, [{"role": "user", "content": [{"x": 1}]}], ("invalid_request", "/messages/0/content/0/type")),

@@ -72,8 +72,8 @@ def admit_message(message: JsonObject, at: str) -> tuple[JsonObject, list[str]]:
         elif name == "content" and isinstance(value, list):
             cleaned = [_admit_block(block, f"{pointer}/{number}") for number, block in enumerate(value)]
         else:
-            check_json(name, at)
-            check_json(value, pointer)
+            # with its name, because the pointer ends at a member whose name is the caller's own
+            check_json({name: value} if pointer == at else value, pointer)
             cleaned = value
         if cleaned != value:
             sanitised.append(pointer)
@@ -85,7 +85,8 @@ def _is_produced(message: JsonObject, member: str) -> bool:
     role, kind = message.get("role"), message.get("type")
     if role is None:
         return isinstance(kind, str) and kind not in _ITEMS_OF_PERSONS and member not in _OF_CALLERS
-    return role in _PRODUCED_ROLES and member not in _OF_CALLERS and member != "name"
+    is_produced = isinstance(role, str) and role in _PRODUCED_ROLES
+    return is_produced and member not in _OF_CALLERS and member != "name"
 
 
 def _admit_block(block: JsonValue, at: str) -> JsonValue:

@@ -187,7 +187,10 @@ class AnthropicRenderer(Renderer):
         return [block for block in shown if _is_sent(block)]
 
     def _accepted(self, block: JsonObject) -> JsonObject:
-        if type_of(block) in _AS_GIVEN or is_unknown(block):
+        kind = type_of(block)
+        if kind == "tool_use" or _is_own_use(kind) or _is_own_result(kind):  # only the assistant has these
+            return self.text(f"[{kind}]")
+        if kind in _AS_GIVEN or is_unknown(block):
             return block
         piece = parse_part(block)
         if isinstance(piece, TextContent):

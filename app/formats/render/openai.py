@@ -117,7 +117,7 @@ class OpenAiRenderer(Renderer):
         shown = self._parts(content, turn.role) if isinstance(content, list) else content
         shown = shown if isinstance(shown, str | list) else None
         name = original.get("name")
-        if isinstance(name, str) and safe_name(name) == name:
+        if name == turn.actor and safe_name(turn.actor) == name:  # a stored member must not name another speaker
             message["name"] = name
         else:
             shown = None if shown is None else self.prefixed(shown, turn, named)

@@ -80,7 +80,9 @@ def parse_parts(content: Content) -> list[ContentPiece]:
 
 
 def part_text(part: JsonObject) -> str | None:
-    """Return the text of a part: its `text`, else the transcript of its audio."""
+    """Return the text of a part: its `text`, else the transcript of its audio. What the model thought is no text."""
+    if type_of(part) in _UNSAID:
+        return None
     text = part.get("text")
     return text if isinstance(text, str) else _transcript(part)
 

@@ -5,6 +5,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -177,7 +178,7 @@ async def test_one_odd_memory_of_mem0_costs_no_other(service: Service, client: C
 BODY = json.dumps([chat("good-1"), chat("good-2", answer="Käse für Zoë 🦜")], ensure_ascii=False)
 
 
-def zipped(**files: str) -> bytes:
+def zipped(**files: str | bytes) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, text in files.items():
@@ -260,9 +261,6 @@ async def test_a_file_in_which_nothing_can_be_read_is_refused_at_once(client: Cl
 TOO_MUCH: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a text over the limit": (lambda odd: message_of(odd)["content"].update(parts=["x" * (2 * 2**20)]), "/content"),
     "a part that nests too deeply": (lambda odd: message_of(odd)["content"].update(parts=[{"x": deep(40)}]), ""),
-    "a part with a long type": (
-        lambda odd: message_of(odd)["content"].update(parts=[{"content_type": "t" * 2000, "x": 1}]), "/content/0/type"
-    ),
 }  # fmt: skip
 
 
@@ -305,6 +303,54 @@ async def test_a_chat_of_which_no_message_can_be_stored_is_refused(service: Serv
     result = await imported(service, client, json.dumps([odd, chat("good")]).encode(), source="chatgpt")
     assert [(wrong["type"], wrong["id"]) for wrong in result["problems"]] == [("conversation", "odd")]
     assert {*await listed(client)} == {"good"}
+
+
+@pytest.mark.parametrize("time", ["2999-01-01T00:00:00Z", "0001-01-01T00:00:00Z", 4_102_444_800])
+async def test_a_time_in_the_future_or_without_a_year_costs_no_message(
+    service: Service, client: Client, time: Any
+) -> None:
+    odd = chat("odd", 1.6e9)
+    message_of(odd)["create_time"] = time
+    late = chat("late")
+    late["create_time"] = message_of(late)["create_time"] = message_of(late, "a")["create_time"] = time
+    result = await imported(service, client, json.dumps([odd, late, chat("good")]).encode(), source="chatgpt")
+    assert (result["problems"], result["records"]["turn"]) == ([], 6)
+    found = await listed(client)
+    assert found["odd"]["active_at"] == found["odd"]["created_at"] == "2020-09-13T12:26:40.000Z"
+    assert found["late"]["created_at"].startswith(f"{datetime.now(UTC).year}")
+
+
+async def test_a_memory_that_was_changed_or_is_of_another_owner_is_named(service: Service, client: Client) -> None:
+    def file(owner: str, text: str) -> bytes:
+        return json.dumps([{"id": "m-1", "memory": text, "user_id": owner}]).encode()
+
+    await imported(service, client, file("mia", "Mia eats no peanuts"), source="mem0")
+    again = await imported(service, client, file("mia", "Mia eats no peanuts"), source="mem0")
+    assert (again["existing_records"], again["problem_count"]) == (1, 0)
+    for owner, text in (("mia", "Mia eats peanuts"), ("eve", "Mia eats no peanuts")):
+        result = await imported(service, client, file(owner, text), source="mem0")
+        assert (result["existing_records"], result["records"]["memory"]) == (0, 0)
+        [wrong] = result["problems"]
+        assert (wrong["type"], wrong["id"], wrong["errors"][0]["pointer"]) == ("memory", "m-1", "/external_id")
+
+
+async def test_all_members_of_a_gzip_file_are_read(service: Service, client: Client) -> None:
+    members = [gzip.compress(json.dumps(chat(f"member-{number}")).encode() + b"\n") for number in range(3)]
+    result = await imported(service, client, b"".join(members) + b"\0\0", source="auto")
+    assert (result["problems"], {*await listed(client)}) == ([], {"member-0", "member-1", "member-2"})
+    packed = zipped(conversations=gzip.compress(json.dumps([chat("packed")]).encode()))
+    await imported(service, client, packed, source="auto")
+    assert "packed" in await listed(client)
+
+
+async def test_a_member_that_nests_too_deeply_is_named_without_the_names_in_it(
+    service: Service, client: Client
+) -> None:
+    odd = changed(lambda odd: message_of(odd)["content"].update(parts=[{"private": {"names": deep(40)}}]))
+    message_of(odd, "a")["metadata"]["extra"] = {"deep": deep(60)}
+    result = await imported(service, client, json.dumps([odd]).encode(), source="chatgpt")
+    assert "names" not in json.dumps(result["problems"])
+    assert (result["problem_count"], result["records"]["turn"]) == (1, 1)
 
 
 # times

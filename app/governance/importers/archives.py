@@ -11,6 +11,7 @@ from app.governance.importers.documents import ForeignDocument, joined, read_doc
 _GZIP: Final = b"\x1f\x8b"
 _ZIP: Final = b"PK\x03\x04"
 _GZIP_WINDOW: Final = 31
+_GZIP_PIECE: Final = 64 * 2**10
 _MAX_FILES: Final = 10_000
 _CONVERSATIONS: Final = "conversations"
 _BESIDE: Final = frozenset({
@@ -38,14 +39,25 @@ def _too_large(max_bytes: int) -> TooLarge:
 
 
 def _gunzipped(data: bytes, max_bytes: int) -> bytes:
-    reader = zlib.decompressobj(_GZIP_WINDOW)
-    try:
-        text = reader.decompress(data, max_bytes + 1)
-    except zlib.error:
-        raise Invalid("import_unreadable", "The file is not valid gzip.") from None
-    if len(text) > max_bytes:
-        raise _too_large(max_bytes)
-    return text
+    pieces: list[bytes] = []
+    reader, size, ended = zlib.decompressobj(_GZIP_WINDOW), 0, 0
+    for start in range(0, len(data), _GZIP_PIECE):
+        left = data[start : start + _GZIP_PIECE]
+        while left:
+            if reader.eof:  # another member, as `cat` of two files makes
+                reader, ended = zlib.decompressobj(_GZIP_WINDOW), size
+            try:
+                piece = reader.decompress(left, max_bytes + 1 - size)
+            except zlib.error:
+                if 0 < size == ended:
+                    return b"".join(pieces)  # the rest is not gzip
+                raise Invalid("import_unreadable", "The file is not valid gzip.") from None
+            pieces.append(piece)
+            size += len(piece)
+            if size > max_bytes:
+                raise _too_large(max_bytes)
+            left = reader.unused_data
+    return b"".join(pieces)
 
 
 def _unzipped(data: bytes, max_bytes: int) -> list[bytes]:
@@ -58,10 +70,11 @@ def _unzipped(data: bytes, max_bytes: int) -> list[bytes]:
                 raise Invalid("import_unreadable", f"The archive has no {_CONVERSATIONS}.json.")
             if sum(entry.file_size for entry in chosen) > max_bytes:
                 raise _too_large(max_bytes)
-            return [archive.read(entry) for entry in sorted(chosen, key=lambda entry: entry.filename)]
+            texts = [archive.read(entry) for entry in sorted(chosen, key=lambda entry: entry.filename)]
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError):
         # RuntimeError: the archive has a password
         raise Invalid("import_unreadable", "The ZIP archive cannot be read.") from None
+    return [_gunzipped(text, max_bytes) if text.startswith(_GZIP) else text for text in texts]
 
 
 def _is_conversations(name: str) -> bool:

@@ -1,6 +1,7 @@
 """Build the records of conversations: turns with unique names, and calls that results can answer."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -17,6 +18,22 @@ _MAX_METADATA_BYTES: Final = 15 * 1024  # below the limit of the API, 16 KiB
 _MAX_TITLE: Final = 1024
 _MAX_EXTERNAL_ID: Final = 512
 _MAX_POINTER: Final = 1024
+_MAX_PART_TYPE: Final = 128
+_MAX_METADATA_DEPTH: Final = 24  # below the limit of the API, 32 levels
+_HIDDEN_PARTS: Final = frozenset({
+    "thinking", "redacted_thinking", "think", "thoughts", "reasoning", "reasoning_content", "reasoning_recap",
+    "redacted_reasoning", "omitted_reasoning", "summarized_reasoning",
+})  # fmt: skip
+"""Types of parts with the reasoning of a model, in the systems that are read here."""
+_REASONING: Final = re.compile(
+    r"\s*(?:<(think|thinking|reasoning)>(?:.*?</\1>|[ \t]*\r?\n.*\Z)"
+    r"|:::thinking\b(?:.*?\n:::[ \t]*(?:\r?\n|\Z)|.*\Z))\s*",
+    re.DOTALL | re.IGNORECASE,
+)
+"""Reasoning at the start of an answer, as text: in a tag, or in the block of LibreChat. It may be cut off."""
+_END_OF_REASONING: Final = "</antThinking>"
+_INNER_REASONING: Final = re.compile(rf"<antThinking>.*?{_END_OF_REASONING}\s*", re.DOTALL)
+"""Reasoning anywhere in an answer, in the tag that Claude used before it had blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +134,7 @@ class TurnBuilder:
         """
         if external_id in self._names:
             raise place.error("its id is that of an earlier message")
+        content = self._shown(content, is_answer=role is Role.ASSISTANT)
         made = [call for call in calls if self._is_new_call(call)]
         if not made and content in (None, "", []):
             return None
@@ -161,6 +179,34 @@ class TurnBuilder:
             name = message.name_of("uuid", "messageId", "id")
             yield refusal("turn", pointer or message.at, detail, name=name)
 
+    def _shown(self, content: JsonValue, *, is_answer: bool) -> JsonValue:
+        """Return content whose reasoning is in parts that no model is shown, and whose other parts have a type."""
+        if isinstance(content, str) and is_answer:
+            hidden, rest = split_reasoning(content)
+            items: list[JsonValue] = [item_part(self.system, {"type": "reasoning", "text": text}) for text in hidden]
+            return [*items, *([text_part(rest)] if rest else [])] if items else content
+        if not isinstance(content, list):
+            return content
+        parts: list[JsonValue] = []
+        for part in content:
+            members: JsonObject = part if isinstance(part, dict) else {}
+            kind, text = members.get("type"), members.get("text")
+            shown = self._shown(text, is_answer=is_answer) if kind == "text" and isinstance(text, str) else None
+            if isinstance(kind, str) and kind in _HIDDEN_PARTS:
+                parts.append(item_part(self.system, part))
+            elif isinstance(shown, list):
+                parts += shown
+            else:
+                parts.append(self._typed(members) if members else part)
+        return parts
+
+    def _typed(self, part: JsonObject) -> JsonObject:
+        """Return a part with a type that can be stored. A part that only Turnkeep makes is not taken from a file."""
+        kind = part.get("type")
+        is_own = kind == GIVEN and part.get("format") != self.system
+        is_type = isinstance(kind, str) and 0 < len(kind) <= _MAX_PART_TYPE
+        return part if is_type and not is_own else {**part, "type": "part"}
+
     def _is_new_call(self, call: JsonObject) -> bool:
         name = str(call["id"])
         if name in self._calls:
@@ -172,6 +218,19 @@ class TurnBuilder:
 def call(call_id: str, name: str, arguments: JsonValue) -> JsonObject:
     """Return a tool call. Arguments stay as they are, text or object."""
     return {"id": call_id, "name": name, "arguments": {} if arguments is None else arguments}
+
+
+def split_reasoning(text: str) -> tuple[list[str], str]:
+    """Return the pieces of reasoning in the text of an answer, and the rest of it."""
+    hidden: list[str] = []
+    start = 0
+    while (match := _REASONING.match(text, start)) is not None:
+        hidden.append(match[0].strip())
+        start = match.end()
+    end = max(start, text.rfind(_END_OF_REASONING) + len(_END_OF_REASONING)) if _END_OF_REASONING in text else start
+    inner = text[start:end]
+    hidden += [match[0].strip() for match in _INNER_REASONING.finditer(inner)]
+    return hidden, _INNER_REASONING.sub("", inner) + text[end:]
 
 
 def item_part(system: str, item: JsonValue) -> JsonObject:
@@ -260,10 +319,14 @@ def mixed_turns(
 def joined_text(parts: Iterable[JsonValue]) -> JsonValue:
     """Return parts as one text if they are only text, else as they are."""
     listed = list(parts)
-    texts = [part.get("text") for part in listed if isinstance(part, dict) and part.keys() == {"type", "text"}]
+    texts = [part.get("text") for part in listed if isinstance(part, dict) and _is_text(part)]
     if len(texts) == len(listed):
         return "\n".join(str(text) for text in texts)
     return listed
+
+
+def _is_text(part: JsonObject) -> bool:
+    return part.get("type") == "text" and part.keys() == {"type", "text"}
 
 
 def text_part(text: str, **members: JsonValue) -> JsonObject:
@@ -271,21 +334,39 @@ def text_part(text: str, **members: JsonValue) -> JsonObject:
     return {"type": "text", "text": text, **without_null(members)}
 
 
-def bounded(metadata: JsonObject) -> JsonObject:
-    """Return metadata within the limit of the API. The largest members are left out and named in `left_out`."""
-    if size_of(metadata) <= _MAX_METADATA_BYTES:
+def bounded(metadata: JsonObject, *, levels: int = 3) -> JsonObject:
+    """Return metadata within the limits of the API.
+
+    Members that nest too deeply and the largest members are left out and named in `left_out`. An object that is the
+    only member is looked into, down to `levels` of them.
+    """
+    is_shallow = _is_shallow(metadata)
+    if is_shallow and size_of(metadata) <= _MAX_METADATA_BYTES:
         return metadata
-    if len(metadata) == 1:
+    if len(metadata) == 1 and levels > 0:
         ((name, inner),) = metadata.items()
         if isinstance(inner, dict):
-            return {name: bounded(inner)}
-    kept = dict(metadata)
-    left_out: list[JsonValue] = []
+            return {name: bounded(inner, levels=levels - 1)}
+    kept = metadata if is_shallow else {name: value for name, value in metadata.items() if _is_shallow(value)}
+    left_out: list[JsonValue] = [name[:64] for name in metadata if name not in kept]
+    kept = dict(kept)
     while kept and size_of(kept) > _MAX_METADATA_BYTES - 1024:
         largest = max(kept, key=lambda name: size_of(kept[name]))
         left_out.append(largest[:64])
         del kept[largest]
     return {**kept, "left_out": left_out[:10]}
+
+
+def _is_shallow(value: JsonValue) -> bool:
+    """Return whether a value nests less deeply than the limit of metadata."""
+    pending = [(value, 0)]
+    while pending:
+        inner, depth = pending.pop()
+        members = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ()
+        if members and depth >= _MAX_METADATA_DEPTH:
+            return False
+        pending += [(member, depth + 1) for member in members if isinstance(member, dict | list)]
+    return True
 
 
 def size_of(value: JsonValue) -> int:

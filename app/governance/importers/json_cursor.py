@@ -132,7 +132,8 @@ class JsonCursor:
                 return format_time(datetime.combine(date.fromisoformat(given), datetime.min.time(), UTC))
             if isinstance(given, str):
                 read = datetime.fromisoformat(given)
-                return format_time(read.replace(tzinfo=UTC) if read.tzinfo is None else read)
+                if read.year > 1:  # the first year: a program's way to write that there is no time
+                    return format_time(read.replace(tzinfo=UTC) if read.tzinfo is None else read)
         except (ValueError, OverflowError, OSError):
             pass
         raise self.error("a time is expected")

@@ -17,7 +17,7 @@ from app.formats.parse.validation import check_json
 from app.formats.schemas import JsonObject
 from app.governance.exports.records import RECORD_LINE, write_foreign
 from app.governance.importers.archives import read_archive
-from app.governance.importers.building import ForeignObject, detail_of, refusal
+from app.governance.importers.building import ForeignObject, detail_of, refusal, without_null
 from app.governance.importers.detection import detect_system, is_export
 from app.governance.importers.documents import BrokenPart, ForeignDocument, read_document, storable
 from app.governance.importers.json_cursor import JsonCursor
@@ -121,7 +121,23 @@ def convert_file(
     system: ForeignSystem, document: JsonValue, *, created_at: str, broken: Mapping[str, BrokenPart] | None = None
 ) -> Iterator[bytes]:
     """Yield the lines of a file for `POST /v1/import`. `created_at` is RFC 3339, the time of the conversion."""
-    return write_foreign(system.value, convert(system, document, broken=broken), created_at=created_at)
+    records = _without_future(convert(system, document, broken=broken), now=created_at)
+    return write_foreign(system.value, records, created_at=created_at)
+
+
+def _without_future(records: Iterable[JsonObject], *, now: str) -> Iterator[JsonObject]:
+    """Yield records without times after the conversion: a turn has that of the turn before it."""
+    earlier: JsonValue = None
+    for record in records:
+        name = "created_at" if record["type"] == "conversation" else "occurred_at"
+        if record["type"] in {"conversation", "turn"}:
+            if record["type"] == "conversation":
+                earlier = None
+            said_at = record.get(name)
+            if isinstance(said_at, str) and said_at > now:
+                record = without_null({**record, name: earlier})  # noqa: PLW2901
+            earlier = record.get(name) or earlier
+        yield record
 
 
 def _require_system(system: ForeignSystem, document: JsonValue) -> None:

@@ -13,7 +13,9 @@ from app.conversations.schemas.records import ConversationRecord, RecordRefusedE
 from app.core.database.transactions import Transaction
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import TenantId
+from app.core.validation.invalid import cut_fields
 from app.core.validation.json_text import parse_json
+from app.formats.parse.validation import MEMBER_NAMES
 from app.governance.exports.records import RECORD_LINE, Record
 from app.governance.imports import store
 from app.governance.imports.upload import read_problem
@@ -84,7 +86,7 @@ class StagedLines:
         try:
             value = parse_json(line, max_depth=self._depth)
         except AppError as error:
-            fields = error.fields or [FieldError("", error.code)]
+            fields = cut_fields(error.fields, MEMBER_NAMES) or [FieldError("", error.code)]
             raise RecordRefusedError(number, fields) from None
         try:
             return RECORD_LINE.validate_python(value)

@@ -121,15 +121,15 @@ class MemoryRestorer:
                 refused.append(RecordRefusedError(line, [FieldError("/content", f"over {max_bytes} bytes in UTF-8")]))
             elif memory_id not in rows:
                 rows[memory_id], lines[memory_id] = one, line
-            elif one.id is not None and _text_of(one) != _text_of(rows[memory_id]):
-                refused.append(_id_taken(line, "memory"))
+            elif _text_of(one) != _text_of(rows[memory_id]):
+                refused.append(_memory_taken(line, one))
         stored = await store.insert_memories(tx, caller.tenant_id, rows)
         fresh = [(memory_id, one) for memory_id, one in rows.items() if memory_id in stored]
         texts = await store.read_memory_texts(tx, caller.tenant_id, [one for one in rows if one not in stored])
         refused += [
-            _id_taken(lines[memory_id], "memory")
+            _memory_taken(lines[memory_id], rows[memory_id])
             for memory_id, text in texts.items()
-            if rows[memory_id].id is not None and text != _text_of(rows[memory_id])
+            if text != _text_of(rows[memory_id])
         ]
         documents = [IndexDocument(one.content, "", _created_at(one)) for _, one in fresh]
         prepared = await self._index.prepare(caller, documents, deferred=True) if documents else []
@@ -272,6 +272,13 @@ def _is_same(stored: FactKey, recorded: FactKey) -> bool:
 
 def _id_taken(line: int, kind: str) -> RecordRefusedError:
     return RecordRefusedError(line, [FieldError("/id", f"another {kind} has this id")])
+
+
+def _memory_taken(line: int, record: MemoryRecord) -> RecordRefusedError:
+    if record.id is not None or record.external_id is None:
+        return _id_taken(line, "memory")
+    detail = "the memory with this external_id has another text or owner; delete it to import this one"
+    return RecordRefusedError(line, [FieldError("/external_id", detail)])
 
 
 def _text_of(record: MemoryRecord) -> tuple[str, str | None, str]:

@@ -114,7 +114,6 @@ def _turn(
     content: JsonValue = _content(message.get("content"))
     recipient = message.text_of("recipient") or ""
     is_call = role is Role.ASSISTANT and recipient not in _TO_ALL and isinstance(content, str) and bool(content)
-    is_result = role is Role.TOOL and open_call is not None
     meta = message.get("metadata")
     source_metadata: JsonObject = {
         "status": message.object().get("status"),
@@ -123,7 +122,7 @@ def _turn(
         "metadata": (meta.object() or None) if meta is not None else None,
         **source_role,
     }
-    if not is_call and not is_result and content and _is_hidden(message, role, meta):
+    if not is_call and content and _is_hidden(message, role, meta):
         hidden: list[JsonValue] = [item_part(SYSTEM, message.need("content").value)]
         content = hidden
         source_metadata["is_hidden"] = True
@@ -153,6 +152,7 @@ def _is_hidden(message: JsonCursor, role: Role, meta: JsonCursor | None) -> bool
         role is Role.SYSTEM
         or kind in _HIDDEN_CONTENTS
         or message.object().get("weight") == 0
+        or message.object().get("channel") == "analysis"
         or flags.get("is_visually_hidden_from_conversation") is True
     )
 

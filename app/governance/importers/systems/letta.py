@@ -21,7 +21,9 @@ from app.governance.importers.building import (
     TurnBuilder,
     call,
     conversation,
+    item_part,
     memory,
+    text_part,
     without_null,
 )
 from app.governance.importers.json_cursor import JsonCursor
@@ -31,6 +33,8 @@ _ROLES: Final = {
     "user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM, "tool": Role.TOOL, "function": Role.TOOL,
     "approval": Role.ASSISTANT, "summary": Role.ASSISTANT,
 }  # fmt: skip
+
+_SAYS: Final = "send_message"
 
 
 def objects(document: JsonCursor) -> Iterator[ForeignObject]:
@@ -127,9 +131,15 @@ def _turns(builder: TurnBuilder, message: JsonCursor, number: int, agent: str) -
     answered = message.text_of("tool_call_id")
     if answered is None and returns:
         answered = returns[0].text_of("tool_call_id")
+    content, calls = _content(message), [_call(place) for place in message.list_of("tool_calls")]
+    if content and any(made["name"] == _SAYS for made in calls):
+        # an agent that speaks by a tool: its text is what it thinks
+        parts = content if isinstance(content, list) else [text_part(str(content))]
+        hidden: list[JsonValue] = [item_part(SYSTEM, part) for part in parts]
+        content = hidden
     found = builder.turn(
-        message, name, role, _content(message), actor=actor, occurred_at=said_at, model=message.text_of("model"),
-        calls=[_call(place) for place in message.list_of("tool_calls")], answers=answered,
+        message, name, role, content, actor=actor, occurred_at=said_at, model=message.text_of("model"),
+        calls=calls, answers=answered,
         source_metadata=source_metadata,
     )  # fmt: skip
     if found is not None:

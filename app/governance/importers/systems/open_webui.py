@@ -40,8 +40,9 @@ _KEPT: Final = ("updated_at", "archived", "pinned", "folder_id", "meta", "share_
 _KEPT_OF_CHATS: Final = ("models", "params", "tags", "system")
 _KEPT_OF_MESSAGES: Final = ("modelName", "models", "sources", "citations", "error", "annotation", "usage", "info")
 _DETAILS: Final = re.compile(
-    r'<details\b[^>]*\btype="(?:reasoning|tool_calls|code_interpreter)".*?</details>\s*', re.DOTALL
+    r"<details\b[^>]*\btype=[\"']?(?:reasoning|tool_calls|code_interpreter)\b[^>]*>", re.IGNORECASE
 )
+_DETAILS_TAG: Final = re.compile(r"<(/?)details\b[^>]*>\s*", re.IGNORECASE)
 
 
 def objects(document: JsonCursor) -> Iterator[ForeignObject]:
@@ -129,15 +130,32 @@ def _of_text(message: JsonCursor) -> Iterator[JsonObject | MadeCall | CallResult
             yield {"type": "part", **part.object()}
     elif content is not None:
         text = content.text()
-        for details in _DETAILS.findall(text):
+        hidden, rest = _without_details(text)
+        for details in hidden:
             yield item_part(SYSTEM, {"type": "details", "text": details})
-        rest = _DETAILS.sub("", text).strip() if "<details" in text else text
         if rest:
             yield text_part(rest)
     for file in message.list_of("files"):
         title = file.name_of("name") or JsonCursor(file.object().get("file")).name_of("filename", "id")
         kind = file.name_of("type") or "file"
         yield {"type": kind, **without_null({"filename": title or file.name_of("id")})}
+
+
+def _without_details(text: str) -> tuple[list[str], str]:
+    """Return the details of a text that the interface folds, and the rest. Details that do not end take all of it."""
+    hidden: list[str] = []
+    shown: list[str] = []
+    end = 0
+    while (opening := _DETAILS.search(text, end)) is not None:
+        shown.append(text[end : opening.start()])
+        end, depth = len(text), 0
+        for tag in _DETAILS_TAG.finditer(text, opening.start()):
+            depth += -1 if tag[1] else 1
+            if depth == 0:
+                end = tag.end()
+                break
+        hidden.append(text[opening.start() : end])
+    return hidden, "".join([*shown, text[end:]]).strip() if hidden else text
 
 
 def _of_output(message: JsonCursor, items: list[JsonCursor]) -> Iterator[JsonObject | MadeCall | CallResult]:

@@ -194,6 +194,25 @@ async def test_a_fork_and_an_import_keep_the_order(client: Client, service: Serv
         assert await texts(third, copy) == expected
 
 
+async def test_after_an_import_no_turn_takes_the_place_of_a_removed_one(
+    client: Client, service: Service, conversation: str
+) -> None:
+    path = f"/v1/conversations/{conversation}/turns"
+    for _ in range(2):
+        transcript = await opened(client, conversation)
+        assert (await client.post(f"{path}/{transcript['id']}/abort", json={})).status_code == 200
+    edited, removed = await said(client, conversation, "first"), await said(client, conversation, "removed")
+    revision = {"content": "edited", "truncate_after": True}
+    assert (await client.post(f"{path}/{edited['id']}/revisions", json=revision)).status_code == 201
+    exported = (await client.get(f"/v1/conversations/{conversation}/export")).content
+    async with await service.new_tenant() as other:
+        await imported(service, other, exported)
+        await said(other, conversation, "after the import")
+        erased = (await other.delete(f"{path}?ids={removed['id']}")).json()["erased"]
+        assert erased == [removed["id"]]
+        assert await texts(other, conversation) == ["Hello.", "edited", "after the import"]
+
+
 async def test_a_turn_that_supersedes_another_has_no_other_place(client: Client, conversation: str) -> None:
     [first] = await client.history(conversation)
     body = {"turn": {"role": "user", "supersedes": first["id"]}, "position": "opened"}

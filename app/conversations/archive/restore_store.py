@@ -201,16 +201,20 @@ class HeadCounters:
 async def update_counters(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, counters: HeadCounters
 ) -> None:
-    """Count the live turns and their tokens, and write what the head counts."""
+    """Count the live turns and their tokens, and write what the head counts.
+
+    Later turns get no position of a superseded turn: turns at one position are revisions of each other.
+    """
     await tx.execute(
         """
         update conversation_heads h set turn_count = n.turns, token_count = n.tokens, session = $3,
             reserved_positions = greatest(h.reserved_positions, n.last_position - h.last_seq),
             last_occurred_at = $4, language = coalesce($5, h.language)
         from (
-            select count(*) as turns, coalesce(sum(t.content_tokens), 0)::bigint as tokens,
+            select count(*) filter (where t.superseded_by is null) as turns,
+                   coalesce(sum(t.content_tokens) filter (where t.superseded_by is null), 0)::bigint as tokens,
                    coalesce(max(t.position), 0) as last_position from turns t
-            where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed' and t.superseded_by is null
+            where t.tenant_id = $1 and t.conversation_id = $2 and t.status = 'committed'
         ) n
         where h.tenant_id = $1 and h.conversation_id = $2
         """,

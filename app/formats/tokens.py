@@ -43,7 +43,7 @@ _FRAMING: Final[Mapping[str, frozenset[str]]] = {
     "phase": frozenset({"commentary", "final_answer"}),
 }
 """Members of items with these values are part of the framing."""
-_CANONICAL: Final = frozenset({"id", "is_error", "kind", "occurred_at", "position", GIVEN})
+_CANONICAL: Final = frozenset({"adapter", "id", "is_error", "kind", "occurred_at", "position", GIVEN})
 """Members of the canonical shape that are not sent to a model."""
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image", "computer_screenshot"})

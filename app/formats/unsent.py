@@ -26,7 +26,7 @@ UNSENT_MEMBERS: Final[Mapping[Format, Mapping[Literal["message", "part"], frozen
         }),
         "part": _CACHE,
     },
-    Format.CANONICAL: {"message": frozenset({"adapter", "metadata", "model"}), "part": frozenset()},
+    Format.CANONICAL: {"message": frozenset({"metadata", "model"}), "part": frozenset()},
 }  # fmt: skip
 """Members of messages, and of their parts, blocks and calls."""
 

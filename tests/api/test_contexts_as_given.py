@@ -266,3 +266,12 @@ async def test_blocks_that_only_an_assistant_has_are_text_in_messages_of_users(c
     block = {"type": kind, "id": "t1", "tool_use_id": "t1", "name": "weather", "input": {}, "content": []}
     context = await shown(client, "anthropic", {"role": "user", "content": [block, text("Hello.")]})
     assert context["messages"] == [{"role": "user", "content": [text(f"[{kind}]"), text("Hello.")]}]
+
+
+async def test_thinking_stays_at_its_place_in_a_canonical_context_that_is_appended_again(client: Client) -> None:
+    answer = {"role": "assistant", "content": [text("Hm."), SIGNED, use("t1")]}
+    given = [ASKED, answer, {"role": "user", "content": [result("t1"), text("And now?")]}]
+    given += [{"role": "assistant", "content": [AGAIN, text("Sun.")]}]
+    canonical = await shown(client, "anthropic", *given, format="canonical")
+    again = await shown(client, "canonical", *canonical["messages"], format="anthropic")
+    assert again["messages"] == given

@@ -206,6 +206,31 @@ async def test_characters_that_cannot_be_stored_are_left_out_of_what_a_model_or_
     assert (await tenant.get(f"/v1/conversations/{conversation}/verify")).json()["valid"] is True
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('{"a": "\\ud83d", "b\\udc00": "\\ud83d\\ude00"}', {"a": "", "b": "\U0001f600"}),
+        ('{"a": %s}' % ("[" * 600 + "]" * 600), None),
+        ('{"a": 1e400}', None),
+    ],
+)
+async def test_arguments_of_any_text_have_a_context_of_each_format(
+    tenant: Client, arguments: str, expected: dict[str, Any] | None
+) -> None:
+    conversation = await tenant.conversation()
+    call = {"id": "t1", "type": "function", "function": {"name": "send", "arguments": arguments}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [call]}
+    await tenant.append(
+        conversation, ASK, calls, {"role": "tool", "tool_call_id": "t1", "content": "sent"}, format="openai"
+    )
+    for target in HISTORIES:
+        context = await tenant.context(conversation, 10_000, format=target)
+        if target == "openai":
+            assert context["messages"][1]["tool_calls"] == [call]
+        if target == "anthropic":
+            assert context["messages"][1]["content"][0]["input"] == (expected or {"arguments": arguments})
+
+
 async def test_a_split_pair_of_surrogates_is_joined(tenant: Client) -> None:
     conversation = await tenant.conversation()
     body = '{"turns": [{"role": "assistant", "content": "a\\u0000\\ud83d\\ude00"}]}'

@@ -8,13 +8,17 @@ the given order, signed thinking too; unsigned thinking is left out.
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 from pydantic import JsonValue
 
+from app.core.errors import Invalid
 from app.formats.extra_fields import items_in
 from app.formats.parse import anthropic as parsed
+from app.formats.parse import validation
+from app.formats.parse.produced import storable
 from app.formats.parts import (
     AudioContent,
     FileContent,
@@ -325,21 +329,33 @@ def _use(call: ToolCall) -> JsonObject:
 
 
 def _input(call: ToolCall) -> JsonObject:
-    """Return the arguments as an object; text that is not a JSON object becomes {"arguments": text}."""
+    """Return the arguments as an object; text that is not a JSON object becomes {"arguments": text}.
+
+    So does text that nests too deeply or has numbers that no double has.
+    """
     if not isinstance(call.arguments, str):
         return call.arguments
     if not call.arguments.strip():
         return {}
     try:
-        parsed_arguments: JsonValue = json.loads(call.arguments, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        value: JsonValue = json.loads(call.arguments, parse_constant=_refuse, parse_float=_finite)
+        validation.check_json(value, "", check_scalars=False)
+    except (Invalid, ValueError, RecursionError):
         return {"arguments": call.arguments}
-    return parsed_arguments if isinstance(parsed_arguments, dict) else {"arguments": call.arguments}
+    value = storable(value)  # escapes in the text may be halves of surrogate pairs
+    return value if isinstance(value, dict) else {"arguments": call.arguments}
 
 
 def _refuse(constant: str) -> JsonValue:
     # NaN and Infinity are not JSON, though Python parses them
     raise ValueError(constant)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(digits)
+    return value
 
 
 def _source(url: str, kinds: frozenset[str]) -> JsonObject | None:

@@ -73,6 +73,8 @@ def _turn(turn: CanonicalTurn, calls: Sequence[ToolCall]) -> JsonObject:
     }
     if calls:
         shown["tool_calls"] = [_call(call) for call in calls]
+    if turn.adapter is not None:
+        shown["adapter"] = turn.adapter
     if turn.occurred_at is not None:
         shown["occurred_at"] = format_time(turn.occurred_at)
     return shown
@@ -96,6 +98,7 @@ def _result(answered: AnsweredCall) -> JsonObject:
         "actor": answered.call.name,
         "tool_call_id": answered.call.id,
         "content": result.content if isinstance(result.content, str) else [*result.content],
+        **({} if result.adapter is None else {"adapter": result.adapter}),
         **({"is_error": True} if result.is_error else {}),
         **_given_member(result.given),
     }

@@ -10,12 +10,24 @@ from collections.abc import Iterator
 from typing import Final
 
 _BRACKET: Final = re.compile(
-    "[<\u02c2\u1438\u2039\u226e\u2329\u276c\u276e\u27e8\u29fc\u3008\ufe64\uff1c]|&lt;|&#0*60;|&#x0*3c;|\\\\u003c",
+    "[<\u02c2\u1438\u2039\u226e\u2329\u276c\u276e\u27e8\u29fc\u3008\ufe64\uff1c]|&lt;?|&#0*60;?|&#x0*3c;?|\\\\u003c",
     re.IGNORECASE,
 )
 """`<`, the characters that look like it, and the escapes that stand for it."""
-_SLASHES: Final = "/\u2044\u2215\u2571\u27cb\u29f8"
-_FILLERS: Final = frozenset("\u115f\u1160\u3164\uffa0")
+_SLASHES: Final = "/\u2044\u2215\u2571\u27cb\u29f8\u29f9"
+_ESCAPED_SLASH: Final = re.compile(r"&sol;?|&#0*47;?|&#x0*2f;?|\\u002f|\\(?=[/\u2044\u2215])", re.IGNORECASE)
+"""Escapes that stand for a slash, and the backslash that JSON puts before one."""
+_LOOK_ALIKES: Final = str.maketrans(
+    "\u0430\u0251\u03b1\u1d00\u044c\u0432\u0299\u0185\u13cf\u0441\u03f2\u1d04\u0501\u0257\u1d05\u0435"
+    "\u04bd\u212e\u1d07\u03b5\u0192\u0584\ua730\u0261\u0581\u0262\u04bb\u0570\u029c\u0456\u03b9\u0131"
+    "\u026a\u0458\u03f3\u1d0a\u043a\u03ba\u1d0b\u04cf\u01c0\u029f\u043c\u1d0d\u043f\u0578\u057c\u0274"
+    "\u03b7\u043e\u03bf\u0585\u03c3\u1d0f\u0440\u03c1\u1d18\u051b\u0566\u0433\u0280\u0455\ua731\u01bd"
+    "\u0442\u03c4\u1d1b\u03c5\u057d\u0446\u1d1c\u028b\u03bd\u0475\u1d20\u051d\u0461\u03c9\u1d21\u0445"
+    "\u03c7\u0443\u03b3\u04af\u028f\u1d22\u0290",
+    "aaaabbbbbcccdddeeeeefffggghhhiiiijjjkkklllmmnnnnnooooopppqqrrssstttuuuuuvvvwwwwxxyyyyzz",
+)
+"""Letters of other scripts that look like ASCII ones, in lower case."""
+_FILLERS: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Letters without a glyph."""
 
 
@@ -37,6 +49,8 @@ def break_tags(text: str, tag: str, *, bracket: str | None = None) -> str:
 def _begins_tag(text: str, start: int, tag: str, *, is_loose: bool) -> bool:
     """Return whether a tag's slash and name follow a bracket; the slash may be missing if `is_loose`."""
     has_slash, matched = False, 0
+    if (escape := _ESCAPED_SLASH.match(text, start)) is not None:
+        has_slash, start = True, escape.end()
     for character in _visible(text, start):
         if matched == len(tag):
             return not (character.isalnum() or character == "_")
@@ -58,7 +72,7 @@ def _visible(text: str, start: int) -> Iterator[str]:
         if character.isascii() and character.isprintable():
             yield character.lower()
             continue
-        for piece in unicodedata.normalize("NFKD", character).lower():
+        for piece in unicodedata.normalize("NFKD", character).lower().translate(_LOOK_ALIKES):
             is_hidden = unicodedata.category(piece)[0] in "CM" or piece in _FILLERS
             if piece.isspace() or not is_hidden:
                 yield piece

@@ -30,7 +30,12 @@ BRACKETS = [
     "\\u003c",
 ]
 SLASHES = ["/", "\uff0f", "\u2044", "\u2215", "\u29f8"]
+ESCAPED_SLASHES = ["&#47;", "&sol;", "&#x2F;", "\\u002f", "\\/", "\\u002F"]
 LETTERS = ["background", "BackGround", "\uff42ackgroun\uff44", "\U0001d41background", "\u24d1ackground"]
+LOOK_ALIKES = [
+    "b\u0430ckground", "ba\u0441kgr\u043eund", "backgr\u03bfund", "\u0412ackground", "\u0299\u1d00\u1d04\u1d0bground",
+    "b\u0251ckgro\u057d\u0578d", "back\u2800ground",
+]  # fmt: skip
 SPACES = ["", " ", "\n", "\u2003"]
 hidden = st.lists(st.sampled_from(HIDDEN), max_size=3).map("".join)
 
@@ -63,6 +68,14 @@ def test_no_spelling_of_a_closing_tag_ends_a_block(before: str, tag: str, after:
     assert not re.search(r"</\s*background(?!\w)", as_seen(inside))
     assert inside.replace(" ", "") == text.replace(" ", "")  # only spaces were put in
     assert break_tags(inside, "background") == inside
+
+
+@pytest.mark.parametrize("name", [*LOOK_ALIKES, "background"])
+@pytest.mark.parametrize("slash", [*ESCAPED_SLASHES, "/"])
+@pytest.mark.parametrize("bracket", ["<", "&lt;", "&lt", "&#60", "\\u003c"])
+def test_letters_of_other_scripts_and_escapes_end_no_block(bracket: str, slash: str, name: str) -> None:
+    tag = f"{bracket}{slash}{name}>"
+    assert break_tags(f"x {tag} y", "background") == f"x {bracket} {slash}{name}> y"
 
 
 @given(text=st.text())

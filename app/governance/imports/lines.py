@@ -14,8 +14,9 @@ from app.core.database.transactions import Transaction
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import TenantId
 from app.core.validation.invalid import cut_fields
-from app.core.validation.json_text import parse_json
+from app.core.validation.json_text import Unchecked, parse_json
 from app.formats.parse.validation import MEMBER_NAMES
+from app.formats.service import admit_message
 from app.governance.exports.records import RECORD_LINE, Record
 from app.governance.imports import store
 from app.governance.imports.upload import read_problem
@@ -33,6 +34,10 @@ class LinePlace:
 
     chunk: int = 0
     index: int = 0
+
+
+def _is_any(_member: str) -> bool:
+    return True
 
 
 class StagedLines:
@@ -84,7 +89,7 @@ class StagedLines:
     def read(self, number: int, line: bytes) -> Record:
         """Return a line as a record. Raises RecordRefusedError."""
         try:
-            value = parse_json(line, max_depth=self._depth)
+            value = self._parsed(line)
         except AppError as error:
             fields = cut_fields(error.fields, MEMBER_NAMES) or [FieldError("", error.code)]
             raise RecordRefusedError(number, fields) from None
@@ -93,13 +98,24 @@ class StagedLines:
         except ValidationError as error:
             raise RecordRefusedError(number, read_problem(error, value)) from None
 
+    def _parsed(self, line: bytes) -> JsonValue:
+        """Parse a line. In a turn, numbers that a model or a tool produced may be of any size, as in an append."""
+        value = parse_json(line, max_depth=self._depth, produced=_is_any)
+        if not isinstance(value, Unchecked):
+            return value
+        if value.get("type") == "turn":
+            admitted, sanitised = admit_message(value, "")
+            if not sanitised:
+                return admitted
+        return parse_json(line, max_depth=self._depth)  # raises the error, with its place
+
     def type_of(self, line: bytes) -> str:
         """Return the type of a line; an empty text for one that cannot be read."""
         found = _TYPE.match(line)
         if found is not None:
             return found[1].decode()
         try:
-            value: JsonValue = parse_json(line, max_depth=self._depth)
+            value = self._parsed(line)
         except AppError:
             return ""
         kind = value.get("type") if isinstance(value, dict) else None
@@ -108,7 +124,7 @@ class StagedLines:
     def name_of(self, line: bytes) -> str | None:
         """Return the id of the object of a line, if it can be read: that of the other system, or of the record."""
         try:
-            value: JsonValue = parse_json(line, max_depth=self._depth)
+            value = self._parsed(line)
         except AppError:
             external_id = _EXTERNAL_ID.match(line)
             return None if external_id is None else external_id[1].decode(errors="replace")

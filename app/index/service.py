@@ -299,16 +299,17 @@ class SearchIndex:
         return len(shown) == limit
 
     async def copy(
-        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, owner: str | None,
+        self, caller: Caller, tx: Transaction, *, kind: EntryKind, conversation_id: ConversationId, owner: str | None,
         pairs: Sequence[tuple[UUID, UUID, int | None]], texts: Mapping[UUID, str],
     ) -> list[UUID]:  # fmt: skip
-        """Copy the entries and vectors of turns into another conversation.
+        """Copy the entries and vectors of turns or summaries into another conversation.
 
-        `pairs` are (turn, its copy with a new id, the copy's position). The originals are locked. Their unfinished jobs
-        are enqueued for the copies; `texts` are those of the copies. Return the copies that wait for vectors.
+        `pairs` are (source, its copy with a new id, the position of the copy). The originals are locked. Their
+        unfinished jobs are enqueued for the copies; `texts` are those of the copies. Return the copies that wait for
+        vectors.
         """
-        keys = await find_keys(tx, caller.tenant_id, EntryKind.TURN, [pair[0] for pair in pairs])
-        pairs = [(keys[turn_id], copy_id, position) for turn_id, copy_id, position in pairs if turn_id in keys]
+        keys = await find_keys(tx, caller.tenant_id, kind, [pair[0] for pair in pairs])
+        pairs = [(keys[source_id], copy_id, position) for source_id, copy_id, position in pairs if source_id in keys]
         due = self.spaces.current.embedder is not None
         copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs, due=due)
         await store.copy_vectors(tx, caller.tenant_id, pairs)

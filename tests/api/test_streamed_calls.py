@@ -112,7 +112,7 @@ EXPECTED = [("call_one", "one", {"one": 1}), ("call_two", "two", {"two": 2})]
     ("door", "way"),
     [("chat", way) for way in WAYS] + [("generate", "without index"), *[("responses", way) for way in OF_RESPONSES]],
 )
-async def test_calls_are_stored_apart_in_whatever_way_they_are_streamed(
+async def test_calls_are_stored_apart_in_each_way_of_streaming_them(
     tenant: Client, fake: FakeChat, door: str, way: str
 ) -> None:
     conversation = await tenant.conversation()
@@ -260,9 +260,7 @@ UNCALLED = (
 )
 
 
-async def test_a_result_is_paired_with_its_call_whatever_spaces_are_around_the_id(
-    tenant: Client, fake: FakeChat
-) -> None:
+async def test_a_result_is_paired_with_its_call_despite_spaces_around_the_id(tenant: Client, fake: FakeChat) -> None:
     conversation = await tenant.conversation()
     padded = {**ONE, "id": " call_one"}
     await tenant.append(conversation, USER, {"role": "assistant", "tool_calls": [padded]})

@@ -38,6 +38,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Busy, Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, new_uuid
 from app.core.outbox import EventType
+from app.index.schemas import EntryKind
 from app.index.service import SearchIndex
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 from app.tenancy.service import Tenancy
@@ -259,7 +260,13 @@ class Forker:
         pairs = [(row.id, copy.id, copy.position) for row, copy in zip(rows, copies, strict=True)]
         texts = {copy.id: plain_text(turn_view(copy)) for copy in copies}
         waiting_ids = await self._index.copy(
-            caller, tx, conversation_id=ConversationId(fork.id), owner=fork.owner, pairs=pairs, texts=texts
+            caller,
+            tx,
+            kind=EntryKind.TURN,
+            conversation_id=ConversationId(fork.id),
+            owner=fork.owner,
+            pairs=pairs,
+            texts=texts,
         )
         if parent.vectors != VectorState.KEPT:
             await turn_store.mark_pending(tx, caller.tenant_id, waiting_ids)
@@ -283,6 +290,7 @@ class Forker:
         await self._index.copy(
             caller,
             tx,
+            kind=EntryKind.SUMMARY,
             conversation_id=fork_id,
             owner=fork.owner,
             pairs=[(summary_id, copy_id, None) for summary_id, copy_id, _, _ in copies],

@@ -1,6 +1,7 @@
 """`turnkeep export` and `turnkeep import`: beside a server on a real socket, across lost connections and kills."""
 
 import asyncio
+import codecs
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -113,7 +114,15 @@ async def test_refused_records_and_a_wrong_key_end_with_code_1(
     assert "line 3: /seq: " in complained
     file.write_bytes(b"no export")
     code, _, complained = await command(url, other, "import", file)
-    assert (code, "[import_unreadable] (line 1)" in complained) == (1, True), complained
+    assert (code, complained.count("\n"), "file.jsonl is no export of Turnkeep" in complained) == (1, 1, True), (
+        complained
+    )
+    file.write_bytes(b"")
+    assert await command(url, other, "import", file) == (1, "", "turnkeep: file.jsonl is empty.\n")
+    file.write_bytes(codecs.BOM_UTF8 + file_of(found))
+    async with working(service):
+        code, written, complained = await command(url, other, "import", file, "--dry-run")
+    assert (code, "would be stored: conversation" in written) == (0, True), complained
     file.write_bytes(file_of(found))
     key, other.key = other.key, "tk_wrong"
     assert "[unauthenticated]" in (await command(url, other, "import", file))[2]

@@ -98,7 +98,7 @@ def convert(
         fail(f"{file} is not a file.")
     foreign = foreign_file(file, system)
     if foreign is None:
-        fail(f"{file.name} cannot be converted: it is an export of Turnkeep, or its system is not recognised.")
+        fail(f"{file.name} is an export of Turnkeep: import it as it is.")
 
     from app.cli.archives.outcome import RefusedLines
 

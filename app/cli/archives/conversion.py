@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-import typer
-
 from app.cli.common import fail
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ class ForeignFile:
 
 
 def foreign_file(file: Path, system: str | None) -> ForeignFile | None:
-    """Return the file of another system. Without `system` its content decides; None for one that is not recognised."""
+    """Return the file of another system, or None for an export of Turnkeep. Without `system` its content decides."""
     from app.core.errors import AppError
     from app.governance.importers.service import ForeignSystem, detect, is_export, read_archive
 
@@ -58,9 +56,10 @@ def foreign_file(file: Path, system: str | None) -> ForeignFile | None:
         fail(f"{file.name}: {error.detail}")
     chosen = detect(document.value) if named is None else ForeignSystem(named)
     if chosen is None:
+        if not file.stat().st_size:
+            fail(f"{file.name} is empty.")
         names = ", ".join(ForeignSystem)
-        typer.echo(f"turnkeep: no system is recognised in {file.name}: name it with --from {names}.", err=True)
-        return None
+        fail(f"{file.name} is no export of Turnkeep, and of no system that is recognised: name it with --from {names}.")
     return ForeignFile(chosen, document)
 
 

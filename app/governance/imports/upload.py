@@ -4,6 +4,7 @@ The header is the first line and the trailer the last. Records are not parsed he
 with the trailer, so that an incomplete or changed file is refused before anything of it is stored.
 """
 
+import codecs
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -121,7 +122,7 @@ class UploadReader:
         if line.startswith(_CHECKPOINT):
             return
         if self.header is None:
-            self.header = self._header(line)
+            self.header = self._header(line.removeprefix(codecs.BOM_UTF8))
             return
         if self._held is not None:
             yield from self._record(*self._held)

@@ -3,6 +3,7 @@
 `registry` lists the data of a conversation or a turn.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -157,9 +158,9 @@ class Governance:
     async def _delete(
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, project: str
     ) -> dict[str, int]:
-        counts = await self._facts.erase(caller, tx, conversation_id=conversation_id)
-        counts |= await self._index.erase(caller, tx, conversation_id=conversation_id)
-        counts |= await self._conversations.erase(caller, tx, conversation_id=conversation_id, project=project)
+        counts = Counter(await self._facts.erase(caller, tx, conversation_id=conversation_id))
+        counts.update(await self._index.erase(caller, tx, conversation_id=conversation_id))
+        counts.update(await self._conversations.erase(caller, tx, conversation_id=conversation_id, project=project))
         record(tx, caller, Action.CONVERSATION_DELETE, ObjectKind.CONVERSATION, conversation_id, counts=counts)
         return counts
 

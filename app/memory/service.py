@@ -305,10 +305,10 @@ class FactService:
         keys = await store.keys_of_turns(tx, caller.tenant_id, turn_ids)
         timelines = await self._writer.open(caller, tx, keys=keys)
         evidence = sum(timeline.remove(lambda one, _: one.source in removed) for timeline in timelines.values())
-        facts = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={}) if timelines else 0
+        deleted = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
         decisions, sources = await decision_store.delete_of_turns(tx, caller.tenant_id, turn_ids)
-        counts = {"facts": facts, "fact_evidence": evidence, "fact_decisions": decisions}
-        return counts | {"fact_decision_sources": sources}
+        counts = {"fact_evidence": evidence, "fact_decisions": decisions, "fact_decision_sources": sources}
+        return deleted | counts
 
     async def withdraw_superseded(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
         """Remove the evidence of turns that are superseded."""
@@ -329,8 +329,8 @@ class FactService:
         evidence = sum(
             timeline.remove(lambda _, origin: origin.conversation_id in removed) for timeline in timelines.values()
         )
-        facts = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={}) if timelines else 0
-        counts = Counter({"facts": facts, "fact_evidence": evidence, "fact_decisions": 0, "fact_decision_sources": 0})
+        deleted = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
+        counts = Counter(deleted | {"fact_evidence": evidence, "fact_decisions": 0, "fact_decision_sources": 0})
         more = len(keys) == limit
         if not more:
             for conversation_id in conversation_ids:
@@ -355,8 +355,8 @@ class FactService:
             timeline.remove(lambda _, origin: project is None or origin.project == project)
             for timeline in timelines.values()
         )
-        facts = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={}) if timelines else 0
-        counts = {"facts": facts, "fact_evidence": evidence}
+        deleted = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
+        counts = deleted | {"fact_evidence": evidence}
         counts |= await erasure_store.delete_decisions(tx, caller.tenant_id, keys)
         if len(keys) < limit and project is None:
             more = await erasure_store.delete_decisions_of(
@@ -427,7 +427,8 @@ class FactService:
                     tx, caller.tenant_id, owner=owner, conversation_id=conversation_id, limit=_SWEPT_AT_ONCE
                 )
                 timelines = await self._writer.open(caller, tx, keys=keys)
-                deleted += await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
+                counts = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
+                deleted += counts["facts"]
             if len(keys) < _SWEPT_AT_ONCE:
                 break
         return deleted

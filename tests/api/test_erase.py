@@ -396,7 +396,7 @@ async def test_a_deletion_counts_every_table_of_the_registry(client: Client, ser
     await respond(service, client, conversation, ids[0])
     counts = await service.container.governance.delete_conversation(caller, parse_id(conversation))  # type: ignore[arg-type]
     assert counts == {
-        "vectors": 2, "index_entries": 2, "turn_chunks": 1, "turn_streams": 1, "turns": 3, "conversation_heads": 1,
+        "vectors": 3, "index_entries": 3, "turn_chunks": 1, "turn_streams": 1, "turns": 3, "conversation_heads": 1,
         "conversations": 1, "summaries": 1, "facts": 1, "fact_evidence": 1, "fact_decisions": 1,
         "fact_decision_sources": 2, "responses": 1,
     }  # fmt: skip

@@ -129,6 +129,23 @@ async def test_with_a_project_only_that_project_of_the_owner_goes(service: Servi
     assert await rows(service, client, "memories", "owner = 'ann'") > 0
 
 
+@pytest.mark.parametrize("subject", ["owner", "actor", "conversation_id"])
+async def test_a_receipt_counts_the_index_entries_of_facts(service: Service, client: Client, subject: str) -> None:
+    conversation = await client.conversation(owner="ann", participants=["ann"])
+    said = {"role": "user", "actor": "ann", "content": "My boat is the Marguerite."}
+    [turn] = (await client.append(conversation, said))["turns"]
+    for predicate in ("owns", "sails"):
+        fact = {"subject": "ann", "predicate": predicate, "object": "a boat", "source_turn_ids": [turn["id"]]}
+        assert (await client.post("/v1/facts", json=fact)).status_code == 201
+    before = {table: await rows(service, client, table) for table in ("facts", "index_entries", "vectors")}
+    assert before["index_entries"] == 3
+    receipt = await erase(service, client, **{subject: conversation if subject == "conversation_id" else "ann"})
+    after = {table: await rows(service, client, table) for table in before}
+    removed = {table: count - after[table] for table, count in before.items()}
+    assert removed["facts"] == 2
+    assert {table: receipt["counts"][table]["deleted"] for table in before} == removed
+
+
 async def test_erasing_a_conversation_counts_every_table(service: Service, client: Client) -> None:
     conversation, _ = await own(client, "ann")
     other, _ = await own(client, "bob")

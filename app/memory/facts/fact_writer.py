@@ -70,8 +70,8 @@ class FactWriter:
         *,
         timelines: Iterable[FactTimeline],
         prepared: Mapping[str, PreparedEntries],
-    ) -> int:
-        """Write the changes. Return the number of deleted facts."""
+    ) -> dict[str, int]:
+        """Write the changes. Return the numbers of deleted facts, index entries and vectors, by table."""
         timelines = list(timelines)
         deleted = [fact_id for timeline in timelines for fact_id in timeline.deleted()]
         written = [(timeline, one) for timeline in timelines for one in timeline.written()]
@@ -85,7 +85,7 @@ class FactWriter:
         before = {fact_id: one for timeline in timelines for fact_id, one in timeline.before.items()}
         moved = {one.fact.id for _, one in written}
         unindexed = [fact_id for fact_id in deleted if fact_id not in moved]
-        await self._write_entries(caller, tx, before, unindexed, [one for _, one in written], prepared)
+        removed = await self._write_entries(caller, tx, before, unindexed, [one for _, one in written], prepared)
         self._record_events(caller, tx, before, unindexed, [one for _, one in written])
         for timeline in timelines:
             if timeline.expired:
@@ -93,7 +93,7 @@ class FactWriter:
         decisions = [_kept(timeline, decision) for timeline in timelines for decision in timeline.decisions]
         if decisions:
             await decision_store.insert(tx, caller.tenant_id, decisions)
-        return deleted_count
+        return {"facts": deleted_count} | removed
 
     def _record_events(
         self,
@@ -120,17 +120,24 @@ class FactWriter:
         deleted: Sequence[UUID],
         written: Sequence[StoredFact],
         prepared: Mapping[str, PreparedEntries],
-    ) -> None:
+    ) -> dict[str, int]:
+        """Replace the entries of changed facts. Return the rows of those that are gone, by table."""
         fresh = [one for one in written if one.listed and not _same_entry(before.get(one.fact.id), one)]
         stale = [
             *deleted,
             *(one.fact.id for one in written if not _same_entry(before.get(one.fact.id), one)),
         ]
         stale = [fact_id for fact_id in stale if fact_id in before and before[fact_id].listed]
-        if stale:
-            await self._index.erase_entries(caller, tx, kind=EntryKind.FACT, source_ids=stale)
+        fresh_ids = {one.fact.id for one in fresh}
+        replaced = [fact_id for fact_id in stale if fact_id in fresh_ids]
+        gone = [fact_id for fact_id in stale if fact_id not in fresh_ids]
+        if replaced:
+            await self._index.erase_entries(caller, tx, kind=EntryKind.FACT, source_ids=replaced)
+        removed = {"index_entries": 0, "vectors": 0}
+        if gone:
+            removed = await self._index.erase_entries(caller, tx, kind=EntryKind.FACT, source_ids=gone)
         if not fresh:
-            return
+            return removed
         missing = [one for one in fresh if _text(one) not in prepared]
         in_words = self._index.prepare_words(
             [IndexDocument(_text(one), _NO_ACTOR, one.fact.valid_from) for one in missing]
@@ -143,6 +150,7 @@ class FactWriter:
             for start in range(0, len(due), _FACTS_PER_JOB)
         ]
         await self._index.write(caller, tx, entries=entries, also=jobs)
+        return removed
 
 
 def _event_of(before: StoredFact | None, after: StoredFact) -> EventType:

@@ -13,7 +13,7 @@ import pytest
 from tests.api.test_imports import imported
 from tests.api.test_mcp_arguments import caller_of
 from tests.support.api import Client, Service, problem
-from tests.support.live import serving
+from tests.support.live import serving, socket_on
 
 
 def node(name: str, parent: str | None, role: str, text: str, at: float = 1.7e9, **more: Any) -> dict[str, Any]:
@@ -463,6 +463,53 @@ async def test_an_append_of_a_history_keeps_the_times_at_which_it_was_said(clien
     assert (first["id"], first["created_at"][:4]) == (old, "2022"), "active_at never goes back"
     wrong = {"turns": [said("x", "2022-01-01T10:00:00Z")], "import": "yes"}
     problem(await client.post(path, json=wrong), 422, "invalid_request")
+
+
+async def test_a_frame_appends_a_history_with_its_times(service: Service, client: Client) -> None:
+    conversation = await client.conversation()
+    async with (
+        serving(service.app, service.settings) as port,
+        socket_on(port, conversation, client.key) as socket,
+    ):
+        answer = await socket.ask("append", turns=[said("long ago", "2021-05-01T10:00:00Z")], **{"import": True})
+        assert answer["type"] == "ack"
+        wrong = await socket.ask("append", turns=[said("x", "2021-05-01T10:00:00Z")], **{"import": "yes"})
+        assert wrong["type"] == "error"
+    stored = (await client.get(f"/v1/conversations/{conversation}")).json()
+    assert stored["active_at"] == stored["created_at"] == "2021-05-01T10:00:00.000Z"
+
+
+FAULTS: dict[str, Callable[[str], str]] = {
+    "a quote is missing in the first chat": lambda text: text.replace('"odd"', '"odd', 1),
+    "a bracket is missing in the first chat": lambda text: text.replace("}", "", 1),
+    "a bracket too many in the first chat": lambda text: text.replace("{", "{{", 1),
+    "a text without an end before the first chat": lambda text: text.replace("[", '["half, ', 1),
+    "a list without an end before the first chat": lambda text: text.replace("[", "[[1, 2, ", 1),
+    "a bracket that ends the list too early": lambda text: text.replace('{"id": "good-1"', ']{"id": "good-1"', 1),
+}
+
+
+@pytest.mark.parametrize("form", ["{}", '{{"conversations": {}, "version": 1}}'], ids=["list", "member"])
+@pytest.mark.parametrize("case", FAULTS)
+async def test_a_fault_in_the_first_chat_costs_no_chat_after_it(
+    service: Service, client: Client, case: str, form: str
+) -> None:
+    text = FAULTS[case](json.dumps([chat("odd"), chat("good-1"), chat("good-2")]))
+    body = form.format(text)
+    result = await imported(service, client, body.encode(), source="chatgpt")
+    assert {"good-1", "good-2"} <= {*await listed(client)}
+    assert result["problem_count"] >= 1
+    assert result["records"]["turn"] in {4, 6}
+
+
+@pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be"])
+async def test_a_document_in_a_text_whose_end_is_missing_is_read_up_to_there(
+    service: Service, client: Client, encoding: str
+) -> None:
+    body = json.dumps(json.dumps([chat("good-1"), chat("good-2"), chat("odd")]))[:-60]
+    result = await imported(service, client, body.encode(encoding), source="chatgpt")
+    assert {*await listed(client)} == {"good-1", "good-2"}
+    assert result["conversations"]["refused"] == 1
 
 
 async def test_the_tool_appends_a_history_with_its_times(service: Service, client: Client) -> None:

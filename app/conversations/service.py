@@ -352,13 +352,14 @@ class Conversations:
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],
         expected_seq: int | None = None, index: IndexTime = IndexTime.NOW,
         idempotency_key: IdempotencyKey | None = None, is_import: bool = False, sanitised: Sequence[str] = (),
+        of_history: Collection[UUID] = (),
     ) -> RequestResult[AppendResult]:  # fmt: skip
         """Append turns, all or none.
 
         `index`: when their vectors are made. `is_import`: they were said before. `sanitised` is part of the result.
-        Raises Conflict `conversation_advanced` (with the current seq), `turn_id_conflict`, `idempotency_mismatch`;
-        Invalid if a turn breaks a rule. Conversation tokens are accepted; Forbidden `token_not_allowed` for turns that
-        the token does not permit.
+        `of_history`: ids of turns whose results may lack a call. Raises Conflict `conversation_advanced` (with the
+        current seq), `turn_id_conflict`, `idempotency_mismatch`; Invalid if a turn breaks a rule. Conversation tokens
+        are accepted; Forbidden `token_not_allowed` for turns that the token does not permit.
         """
         writer = caller.require_conversation(Scope.WRITE, conversation_id)
         appended = await self._appender.append(
@@ -369,9 +370,8 @@ class Conversations:
             index=index,
             idempotency_key=None if idempotency_key is None else idempotency_key.for_caller(caller),
             is_import=is_import,
+            of_history=of_history,
         )
-        if not sanitised:
-            return appended
         return appended.with_value(appended.value.model_copy(update={"sanitised": list(sanitised)}))
 
     async def find_result(

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from app.agents.lifecycle.schemas import PRODUCED_ITEMS
 from app.container import Container
 from app.core.errors import AppError, Forbidden, Invalid
 from app.core.ids import format_id
@@ -44,7 +45,8 @@ _INVALID_REQUEST: Final = -32600
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params", "name", "arguments", "_meta", "uri", "cursor"})
 _ENVELOPE_DEPTH: Final = 2
 """Levels of a message around the arguments of a tool, which may be as deep as a REST body."""
-_APPEND_TURNS: Final = "append_turns"
+_PRODUCED: Final = PRODUCED_ITEMS | {"turns"}
+"""Arguments with texts and numbers of a model or a tool: their models check the rest of them."""
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _INLINE_BYTES: Final = 64 * 2**10
 _NOT_ONE_MESSAGE: Final = "The body is one JSON-RPC request or notification: an object with jsonrpc, method and params."
@@ -248,27 +250,22 @@ def _trimmed(scope: Scope) -> Scope:
 
 
 def _parse_message(body: bytes, max_depth: int) -> tuple[JsonValue, bytes]:
-    """Parse a message. Turns to append may have texts and numbers of a model or a tool; their model checks them.
+    """Parse a message. Turns and items to store may have texts and numbers of a model or a tool.
 
-    The library refuses halves of surrogate pairs, so it gets NUL in their place, which that model leaves out too.
+    The library refuses halves of surrogate pairs, so it gets NUL in their place, which their readers leave out too.
     """
     parsed = parse_json(body, max_depth=max_depth, produced="params".__eq__)
     if not isinstance(parsed, Unchecked):
         return parsed, body
     params = parsed.get("params")
-    arguments = params.get("arguments") if isinstance(params, dict) and params.get("name") == _APPEND_TURNS else None
-    turns = arguments.get("turns") if isinstance(arguments, dict) else None
-    rest = body if turns is None else json.dumps(_without(parsed, turns)).encode()
-    parse_json(rest, max_depth=max_depth)
+    arguments = params.get("arguments") if isinstance(params, dict) else None
+    if isinstance(params, dict) and isinstance(arguments, dict):
+        checked = {name: value for name, value in arguments.items() if name not in _PRODUCED}
+        parse_json(json.dumps(parsed | {"params": params | {"arguments": checked}}).encode(), max_depth=max_depth)
+    else:
+        parse_json(body, max_depth=max_depth)
     text = json.dumps(parsed, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
     return parsed, _HALF_PAIR.sub(r"\\u0000", text.decode("utf-16-le", "surrogatepass")).encode()
-
-
-def _without(value: JsonValue, left_out: JsonValue) -> JsonValue:
-    """Return the objects of a message with null in the place of one value."""
-    if value is left_out:
-        return None
-    return {name: _without(member, left_out) for name, member in value.items()} if isinstance(value, dict) else value
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:

@@ -84,7 +84,7 @@ async def test_before_the_first_turn_there_are_the_instructions_and_the_input_an
         assert answer == {
             "input_items": [
                 {"type": "message", "role": "system", "content": "Be kind."},
-                {"role": "user", "content": "hello"},
+                {"type": "message", "role": "user", "content": "hello"},
             ],
             "recall_fact_ids": [],
             "context_token_count": answer["context_token_count"],

@@ -30,7 +30,7 @@ from app.conversations.streams.commit import TurnReplacement
 from app.conversations.streams.exchanges import Exchange, open_answer_turn
 from app.core.errors import AppError, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
-from app.formats.schemas import JsonObject, Kind
+from app.formats.schemas import JsonObject, Kind, Role
 from app.governance.service import Governance
 from app.providers.pieces import estimated_tokens
 from app.settings import Settings
@@ -261,15 +261,21 @@ class Preparer:
         Their ids follow from their places, so that a repeated request stores them once.
         """
         at_once = self._settings.limits.max_turns_per_append
+        newest = max((at for at, (_, turn) in enumerate(new) if turn.role is not Role.TOOL), default=-1)
         ids: list[TurnId] = []
         while len(new) >= at_once:
             batch = [
                 turn.model_copy(update={"id": _id_at(target.conversation_id, len(ids) + number)})
                 for number, (_, turn) in enumerate(new[: at_once - 1])
             ]
-            stored = await self._conversations.append(caller, target.conversation_id, turns=batch)
+            batch_ids = [TurnId(cast("UUID", turn.id)) for turn in batch]
+            # as in an exchange, only the results at the end of a request need their calls
+            of_history = batch_ids[: max(0, newest + 1 - len(ids))]
+            stored = await self._conversations.append(
+                caller, target.conversation_id, turns=batch, of_history=of_history
+            )
             target.last_seq = stored.value.seq
-            ids += [TurnId(cast("UUID", turn.id)) for turn in batch]
+            ids += batch_ids
             new = new[len(batch) :]
         return new, ids
 

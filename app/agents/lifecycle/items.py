@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from app.conversations.schemas.conversations import MAX_PARTS, TurnInput, content_text
 from app.core.errors import AppError, FieldError, Invalid, InvalidFields
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role
-from app.formats.service import parse, text_of, to_canonical
+from app.formats.service import admit_message, parse_single_message, text_of, to_canonical
 
 _CHARACTERS_PER_TOKEN = 4
 _MEMBER_OF = {"tool_calls": "", "tool_call_id": "/call_id", "actor": ""}
@@ -14,10 +14,14 @@ _MEMBER_OF = {"tool_calls": "", "tool_call_id": "/call_id", "actor": ""}
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of a request: its JSON pointer, and the turn that it was parsed to."""
+    """One item of a request: its JSON pointer, and the turn that it was parsed to.
+
+    `sanitised`: the pointers of its members in which characters were left out that cannot be stored.
+    """
 
     at: str
     turn: ParsedTurn
+    sanitised: Sequence[str]
 
 
 def read_items(given: Sequence[JsonObject], *, root: str, user_id: str | None, maximum: int) -> list[Item]:
@@ -25,12 +29,14 @@ def read_items(given: Sequence[JsonObject], *, root: str, user_id: str | None, m
     if len(given) > maximum:
         raise refusal(root, f"at most {maximum} items in one turn")
     items: list[Item] = []
-    for index, turn in enumerate(parse(Format.OPENAI_RESPONSES, list(given), root=root)):
+    for index, item in enumerate(given):
         at = f"{root}/{index}"
+        admitted, sanitised = admit_message(item, at)
+        [turn] = parse_single_message(Format.OPENAI_RESPONSES, admitted, at)
         if isinstance(turn.content, list) and len(turn.content) > MAX_PARTS:
             raise refusal(f"{at}/content", f"at most {MAX_PARTS} parts in one item")
         spoken = user_id is not None and turn.role is Role.USER and turn.actor is None
-        items.append(Item(at, replace(turn, actor=user_id) if spoken else turn))
+        items.append(Item(at, replace(turn, actor=user_id) if spoken else turn, sanitised))
     return items
 
 
@@ -53,6 +59,11 @@ def turn_inputs(items: Sequence[Item]) -> list[tuple[str, TurnInput]]:
         )
         for item in items
     ]
+
+
+def sanitised_in(items: Sequence[Item]) -> list[str]:
+    """Return the pointers of all members in which characters were left out."""
+    return [pointer for item in items for pointer in item.sanitised]
 
 
 def upcoming_turns(items: Sequence[Item]) -> list[CanonicalTurn]:

@@ -1,6 +1,6 @@
 """Requests and responses of the turn lifecycle."""
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
 
@@ -23,6 +23,9 @@ Instructions: TypeAlias = Annotated[str, StringConstraints(max_length=MAX_SYSTEM
 InputTokens: TypeAlias = Annotated[
     StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET, description="The token budget of all input items together.")
 ]
+PRODUCED_ITEMS: Final = frozenset({"current_input", "input_items", "output_items"})
+"""Members with texts and numbers of a model or a tool: `read_items` checks the rest of them."""
+
 OperationToken: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_OPERATION_CHARACTERS)]
 
 
@@ -103,17 +106,34 @@ class TurnContext(BaseModel):
     gap: Gap | None
 
 
+def _is_empty(pointers: list[str]) -> bool:
+    return not pointers
+
+
+Sanitised: TypeAlias = Annotated[
+    list[str],
+    Field(
+        default_factory=list,
+        exclude_if=_is_empty,
+        description="JSON pointers of the request, to members that a model or a tool produced and from which characters"
+        " were left out: NUL and halves of surrogate pairs. Absent if there are none.",
+    ),
+]
+
+
 class TurnPrepared(TurnContext):
     """A turn whose input is stored. `operation_token` completes it, until `expires_at`."""
 
     operation_token: str
     expires_at: TimeOut
+    sanitised: Sanitised
 
 
 class TurnDone(BaseModel):
     """Confirmation that the turn is stored, by this request or an earlier one."""
 
     ok: Literal[True]
+    sanitised: Sanitised
 
 
 class MaintenanceCounts(BaseModel):

@@ -10,7 +10,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from app.agents.lifecycle.counters import LifecycleCounters
-from app.agents.lifecycle.items import Item, point_to_items, query_of, read_items, refusal, turn_inputs, upcoming_turns
+from app.agents.lifecycle.items import (
+    Item,
+    point_to_items,
+    query_of,
+    read_items,
+    refusal,
+    sanitised_in,
+    turn_inputs,
+    upcoming_turns,
+)
 from app.agents.lifecycle.maintenance import Maintenance
 from app.agents.lifecycle.memory_tree import MemoryTreeReader
 from app.agents.lifecycle.operation_tokens import PreparedOperation, read_operation, sign_operation
@@ -124,7 +133,7 @@ class Lifecycle:
             name = SessionName(request.project, request.session_id, request.user_id)
             append_request = IdempotentAppend(turn_inputs([*inputs, *outputs]), ids.candidates(), ids.plan)
             await self._store(caller, name, request.turn_id, append_request)
-            return TurnDone(ok=True)
+            return TurnDone(ok=True, sanitised=sanitised_in([*inputs, *outputs]))
 
     async def run_turn(self, caller: Caller, *, request: RunTurn) -> TurnPrepared | TurnDone:
         """Store a turn's input and return its context with a token; with the token, store the output.
@@ -270,7 +279,10 @@ class Lifecycle:
             caller.tenant_id, request.project, request.session_id, request.turn_id, len(items), expires_at
         )
         return TurnPrepared(
-            **context.model_dump(), operation_token=sign_operation(self._secret, operation), expires_at=expires_at
+            **context.model_dump(),
+            operation_token=sign_operation(self._secret, operation),
+            expires_at=expires_at,
+            sanitised=sanitised_in(items),
         )
 
     async def _end(self, caller: Caller, request: RunTurn, token: str) -> TurnDone:
@@ -288,7 +300,7 @@ class Lifecycle:
         name = SessionName(operation.project, operation.session_id)
         append_request = IdempotentAppend(turn_inputs(items), ids.candidates(), ids.plan, create=False)
         await self._store(caller, name, operation.turn_id, append_request)
-        return TurnDone(ok=True)
+        return TurnDone(ok=True, sanitised=sanitised_in(items))
 
 
 def _preparing(request: RunTurn) -> BeforeTurn:

@@ -74,9 +74,12 @@ class Appender:
 
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput], expected_seq: int | None,
-        index: IndexTime, idempotency_key: IdempotencyKey | None, is_import: bool,
+        index: IndexTime, idempotency_key: IdempotencyKey | None, is_import: bool, of_history: Collection[UUID] = (),
     ) -> RequestResult[AppendResult]:  # fmt: skip
-        """Append turns, all or none. `is_import`: the conversation takes the times at which they were said."""
+        """Append turns, all or none. `is_import`: the conversation takes the times at which they were said.
+
+        `of_history`: ids of turns whose results are stored without a call, too.
+        """
         now = datetime.now(UTC)
         if is_much(turns):
             drafts = await asyncio.to_thread(make_drafts, turns, limits=self._limits, now=now)
@@ -93,7 +96,9 @@ class Appender:
             async with self._database.transaction(caller.tenant_id) as tx:
                 return await self._idempotency.run_once(
                     caller, tx, idempotency_key, result_ids=turn_ids, read=self._read,
-                    run=lambda: self._store(caller, tx, conversation_id, prepared, expected_seq, is_import=is_import),
+                    run=lambda: self._store(
+                        caller, tx, conversation_id, prepared, expected_seq, is_import=is_import, of_history=of_history
+                    ),
                 )  # fmt: skip
 
         stored = await name_conflict(store)
@@ -145,6 +150,7 @@ class Appender:
         expected_seq: int | None,
         *,
         is_import: bool,
+        of_history: Collection[UUID],
     ) -> RequestResult[Sequence[TurnRow]]:
         head = await lock_conversation(caller, tx, conversation_id)
         known = await self._known(caller, tx, conversation_id, prepared)
@@ -153,7 +159,7 @@ class Appender:
         if fresh:
             self.require_quota(caller)
             require_seq(head, expected_seq)
-            await check_answers(caller, tx, conversation_id, prepared, stored=known)
+            await check_answers(caller, tx, conversation_id, prepared, stored=known, of_history=of_history)
             placed = await self.write_last(caller, tx, head, fresh)
             record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
             if is_import:

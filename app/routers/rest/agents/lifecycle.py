@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from app.agents.lifecycle.schemas import (
+    PRODUCED_ITEMS,
     AfterTurn,
     BeforeTurn,
     Maintained,
@@ -19,7 +20,16 @@ from app.routers.http.dependencies import AgentReader, AgentWriter, Reader, Serv
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 
-router = APIRouter(prefix="/v1/lifecycle", tags=["lifecycle"], route_class=StrictJsonRoute)
+
+class _ItemsRoute(StrictJsonRoute):
+    """A route whose body may have items. They are checked when they are read."""
+
+    def is_produced(self, member: str) -> bool:
+        """Return whether the member is a list of items."""
+        return member in PRODUCED_ITEMS
+
+
+router = APIRouter(prefix="/v1/lifecycle", tags=["lifecycle"], route_class=_ItemsRoute)
 
 
 @router.post("/before-turn", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))

@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -479,3 +480,16 @@ def test_the_command_names_the_place_of_an_error_and_leaves_no_file(tmp_path: Pa
     assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (1, ["wrong.json"])
     assert b"/results: a list is expected" in done.stderr
     assert b"--from is one of chatgpt" in command("convert", wrong, "--from", "nobody").stderr
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["<details ", '<details type="reasoning" ', '<details type="reasoning">', "<think>", "\n:::thinking\n:::", " "],
+)
+@pytest.mark.parametrize("start", ["", "<think>", ":::thinking", "<details ", "<antThinking>"])
+def test_the_work_of_hiding_reasoning_grows_with_the_length_of_the_text(start: str, piece: str) -> None:
+    answer = {"id": "a", "parentId": None, "role": "assistant", "content": start + piece * (500_000 // len(piece))}
+    chat = {"id": "c", "chat": {"history": {"currentId": "a", "messages": {"a": answer}}}}
+    started = time.process_time()
+    assert [*convert(ForeignSystem.OPEN_WEBUI, [chat])]
+    assert time.process_time() - started < 10

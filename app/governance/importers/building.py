@@ -221,16 +221,14 @@ def call(call_id: str, name: str, arguments: JsonValue) -> JsonObject:
 
 
 def split_reasoning(text: str) -> tuple[list[str], str]:
-    """Return the pieces of reasoning in the text of an answer, and the rest of it."""
-    hidden: list[str] = []
+    """Return the reasoning at the start of an answer and that inside of it, as far as there is any, and the rest."""
     start = 0
     while (match := _REASONING.match(text, start)) is not None:
-        hidden.append(match[0].strip())
         start = match.end()
     end = max(start, text.rfind(_END_OF_REASONING) + len(_END_OF_REASONING)) if _END_OF_REASONING in text else start
     inner = text[start:end]
-    hidden += [match[0].strip() for match in _INNER_REASONING.finditer(inner)]
-    return hidden, _INNER_REASONING.sub("", inner) + text[end:]
+    pieces = text[:start].strip(), "\n".join(match[0].strip() for match in _INNER_REASONING.finditer(inner))
+    return [piece for piece in pieces if piece], _INNER_REASONING.sub("", inner) + text[end:]
 
 
 def item_part(system: str, item: JsonValue) -> JsonObject:

@@ -39,10 +39,8 @@ _ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.
 _KEPT: Final = ("updated_at", "archived", "pinned", "folder_id", "meta", "share_id")
 _KEPT_OF_CHATS: Final = ("models", "params", "tags", "system")
 _KEPT_OF_MESSAGES: Final = ("modelName", "models", "sources", "citations", "error", "annotation", "usage", "info")
-_DETAILS: Final = re.compile(
-    r"<details\b[^>]*\btype=[\"']?(?:reasoning|tool_calls|code_interpreter)\b[^>]*>", re.IGNORECASE
-)
-_DETAILS_TAG: Final = re.compile(r"<(/?)details\b[^>]*>\s*", re.IGNORECASE)
+_DETAILS: Final = re.compile(r"<(/?)details\b([^<>]*)>\s*", re.IGNORECASE)
+_FOLDED: Final = re.compile(r"\btype=[\"']?(?:reasoning|tool_calls|code_interpreter)\b", re.IGNORECASE)
 
 
 def objects(document: JsonCursor) -> Iterator[ForeignObject]:
@@ -131,8 +129,8 @@ def _of_text(message: JsonCursor) -> Iterator[JsonObject | MadeCall | CallResult
     elif content is not None:
         text = content.text()
         hidden, rest = _without_details(text)
-        for details in hidden:
-            yield item_part(SYSTEM, {"type": "details", "text": details})
+        if hidden:
+            yield item_part(SYSTEM, {"type": "details", "text": "".join(hidden)})
         if rest:
             yield text_part(rest)
     for file in message.list_of("files"):
@@ -145,16 +143,18 @@ def _without_details(text: str) -> tuple[list[str], str]:
     """Return the details of a text that the interface folds, and the rest. Details that do not end take all of it."""
     hidden: list[str] = []
     shown: list[str] = []
-    end = 0
-    while (opening := _DETAILS.search(text, end)) is not None:
-        shown.append(text[end : opening.start()])
-        end, depth = len(text), 0
-        for tag in _DETAILS_TAG.finditer(text, opening.start()):
+    start = end = depth = 0
+    for tag in _DETAILS.finditer(text):
+        if depth:
             depth += -1 if tag[1] else 1
-            if depth == 0:
+            if not depth:
+                hidden.append(text[start : tag.end()])
                 end = tag.end()
-                break
-        hidden.append(text[opening.start() : end])
+        elif not tag[1] and _FOLDED.search(tag[2]):
+            shown.append(text[end : tag.start()])
+            start, end, depth = tag.start(), len(text), 1
+    if depth:
+        hidden.append(text[start:])
     return hidden, "".join([*shown, text[end:]]).strip() if hidden else text
 
 

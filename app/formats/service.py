@@ -19,7 +19,7 @@ from app.formats.parts import delimit, has_content, indent_continuation, parse_p
 from app.formats.render.anthropic import AnthropicRenderer
 from app.formats.render.base import Renderer
 from app.formats.render.canonical import CanonicalRenderer
-from app.formats.render.openai import OpenAiRenderer
+from app.formats.render.openai import OpenAiRenderer, distinct_texts
 from app.formats.render.openai_responses import ResponsesRenderer
 from app.formats.render.workers_ai import WorkersAiRenderer
 from app.formats.schemas import (
@@ -62,6 +62,7 @@ __all__ = [
     "call_key",
     "count_render",
     "delimit",
+    "distinct_texts",
     "finish",
     "format_margin",
     "has_content",

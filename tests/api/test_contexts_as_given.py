@@ -194,8 +194,16 @@ async def test_an_image_in_a_result_of_anthropic_is_sent_to_responses(client: Cl
     assert (await shown(client, "anthropic", *messages))["messages"] == messages
 
 
-@pytest.mark.parametrize("named", ["openai", "openai_responses", "anthropic", "workers_ai"])
-async def test_a_system_text_is_sent_once_and_never_by_the_user_of_anthropic(client: Client, named: str) -> None:
+@pytest.mark.parametrize("named", list(Format))
+async def test_a_system_text_that_is_a_paragraph_of_the_requests_is_sent_once(client: Client, named: Format) -> None:
+    conversation = await client.conversation()
+    await client.append(conversation, {"role": "system", "content": "Be brief."}, ASKED)
+    context = await client.context(conversation, 4000, format=named, system="Be kind.\n\nBe brief.\n")
+    assert json.dumps([context["system"], context["messages"]]).count("Be brief.") == 1
+
+
+@pytest.mark.parametrize("named", list(Format))
+async def test_a_system_text_is_sent_once_and_never_by_the_user_of_anthropic(client: Client, named: Format) -> None:
     conversation = await client.conversation()
     system = {"role": "system", "content": "Be brief."}
     await client.append(conversation, system, ASKED, {"role": "system", "content": "Be kind."}, system, ASKED)

@@ -61,3 +61,14 @@ async def test_members_that_a_client_sends_reach_the_model_of_a_conversation(ten
     body = {"model": CHAT_MODEL, "conversation_id": conversation, "messages": messages}
     assert (await tenant.post("/openai/v1/chat/completions", json=body)).status_code == 200
     assert fake.chats[-1]["messages"] == messages
+
+
+async def test_system_messages_of_a_request_are_sent_once_though_one_is_stored(tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation()
+    await tenant.append(conversation, {"role": "system", "content": "Be brief."})
+    texts = ["Be kind.", "Be brief.", " Be kind.\n"]
+    given = [*({"role": "system", "content": text} for text in texts), {"role": "user", "content": "Hi."}]
+    body = {"model": CHAT_MODEL, "conversation_id": conversation, "messages": given}
+    (await tenant.post("/openai/v1/chat/completions", json=body)).raise_for_status()
+    sent = fake.chats[-1]["messages"]
+    assert sent == [{"role": "system", "content": "Be kind.\n\nBe brief."}, {"role": "user", "content": "Hi."}]

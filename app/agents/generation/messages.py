@@ -60,8 +60,8 @@ class RequestMessages:
 
     def with_system(self, text: str | None) -> "RequestMessages":
         """Return the messages with more instructions before them."""
-        texts = [one for one in (text, self.system) if one]
-        return replace(self, system="\n\n".join(dict.fromkeys(texts)) or None)
+        own = formats.distinct_texts(text, [self.system]) if self.system else []
+        return replace(self, system="\n\n".join([text, *own] if text else own) or None)
 
 
 def _call_keys(turn: TurnLike) -> set[str]:
@@ -126,4 +126,7 @@ def require_system_length(text: str) -> None:
 def _system_text(parsed: Sequence[ParsedTurn]) -> str | None:
     texts = [content_text(turn.content) for turn in parsed if turn.role is Role.SYSTEM]
     require_system_length("\n\n".join(texts))
-    return "\n\n".join(dict.fromkeys(texts)) or None
+    distinct: dict[str, str] = {}
+    for text in texts:
+        distinct.setdefault(text.strip(), text)
+    return "\n\n".join(distinct.values()) or None

@@ -37,7 +37,7 @@ from app.formats.parts import (
     type_of,
 )
 from app.formats.render.base import RenderedContent, Renderer, message_role
-from app.formats.render.openai import system_text
+from app.formats.render.openai import distinct_texts, system_text
 from app.formats.schemas import (
     AnsweredCall,
     Block,
@@ -100,7 +100,7 @@ class AnthropicRenderer(Renderer):
         spoken = [message for message in messages if message["role"] != "system"]
         if len(spoken) < len(messages):
             given = [system_text(message) for message in messages if message["role"] == "system"]
-            texts = dict.fromkeys(([] if system is None else [system.strip()]) + given)
+            texts = ([] if system is None else [system.strip()]) + distinct_texts(system, given)
             system = "\n\n".join(texts)
         if spoken and spoken[0]["role"] != "user":
             spoken = [*self.leading_messages(), *spoken]

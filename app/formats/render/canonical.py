@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from app.core.times import format_time
 from app.formats.parts import has_content
 from app.formats.render.base import Renderer
+from app.formats.render.openai import without_repeated_system
 from app.formats.schemas import (
     GIVEN,
     AnsweredCall,
@@ -22,6 +23,7 @@ from app.formats.schemas import (
     JsonObject,
     Kind,
     NoteBlock,
+    RenderedMessages,
     Role,
     ToolCall,
 )
@@ -55,6 +57,10 @@ class CanonicalRenderer(Renderer):
     ) -> list[JsonObject]:
         """Return the turn with calls."""
         return [_turn(turn, calls)] if calls or has_content(turn) else []
+
+    def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
+        """Leave out system turns of a text that is there already."""
+        return RenderedMessages(without_repeated_system(system, messages), system)
 
     def result_messages(self, answered: Sequence[AnsweredCall]) -> list[JsonObject]:
         """Return one tool turn for each result."""

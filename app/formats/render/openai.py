@@ -52,7 +52,7 @@ class OpenAiRenderer(Renderer):
     def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
         """Put the system text first, and leave out system messages of a text that is there already."""
         first = [] if system is None else [self.message(Role.SYSTEM, system)]
-        return RenderedMessages(without_repeated_system([*first, *messages]), None)
+        return RenderedMessages([*first, *without_repeated_system(system, messages)], None)
 
     def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the content of a turn with calls as one message."""
@@ -185,18 +185,23 @@ class OpenAiRenderer(Renderer):
         return safe_id(call.id, _ID_LENGTH)
 
 
-def without_repeated_system(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return the messages without system messages whose text an earlier one has."""
-    said: set[str] = set()
+def without_repeated_system(system: str | None, messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the messages without system messages whose text an earlier one or the request's `system` has."""
+    is_system = [message.get("role") in {"system", "developer"} for message in messages]
+    texts = [system_text(message) if is_one else "" for message, is_one in zip(messages, is_system, strict=True)]
+    unsent = set(distinct_texts(system, texts))
     shown: list[JsonObject] = []
-    for message in messages:
-        if message.get("role") in {"system", "developer"}:
-            text = system_text(message)
-            if text in said:
-                continue
-            said.add(text)
-        shown.append(message)
+    for message, text, is_one in zip(messages, texts, is_system, strict=True):
+        if not is_one or text in unsent:
+            shown.append(message)
+            unsent.discard(text)
     return shown
+
+
+def distinct_texts(system: str | None, texts: Sequence[str]) -> list[str]:
+    """Return each text once, without those that are whole paragraphs of `system`."""
+    paragraphs = f"\n\n{(system or '').strip()}\n\n"
+    return [text for text in dict.fromkeys(texts) if f"\n\n{text.strip()}\n\n" not in paragraphs]
 
 
 def system_text(message: JsonObject) -> str:

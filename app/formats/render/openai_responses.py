@@ -78,8 +78,7 @@ class ResponsesRenderer(Renderer):
 
     def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
         """Leave out system messages of a text that is there already."""
-        first = [] if system is None else [self.message(Role.SYSTEM, system)]
-        return RenderedMessages(without_repeated_system([*first, *messages])[len(first) :], system)
+        return RenderedMessages(without_repeated_system(system, messages), system)
 
     def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
         """Render one block: the message, if any, then all calls, then all results, between items to replay."""

@@ -8,7 +8,7 @@ A tool message names its tool. All system texts are the one first message.
 from typing import ClassVar
 
 from app.formats.parts import ImageContent, Media, data_url, safe_name
-from app.formats.render.openai import OpenAiRenderer, system_text
+from app.formats.render.openai import OpenAiRenderer, distinct_texts, system_text
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, RenderedMessages, Role, ToolCall
 
 
@@ -24,7 +24,7 @@ class WorkersAiRenderer(OpenAiRenderer):
         if len(rest) == len(messages):
             return super().finish(system, messages)
         given = [system_text(message) for message in messages if message["role"] in {"system", "developer"}]
-        texts = dict.fromkeys(([] if system is None else [system.strip()]) + given)
+        texts = ([] if system is None else [system.strip()]) + distinct_texts(system, given)
         return RenderedMessages([self.message(Role.SYSTEM, "\n\n".join(texts)), *rest], None)
 
     def name(self, turn: CanonicalTurn, named: frozenset[Role]) -> JsonObject:  # noqa: ARG002

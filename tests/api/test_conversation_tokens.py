@@ -289,6 +289,22 @@ async def test_a_token_does_not_show_its_turn_under_another_name(writer: Bound) 
         assert "bob" not in json.dumps(context["messages"])
 
 
+async def test_a_result_is_shown_as_the_result_of_its_call(service: Service, client: Client) -> None:
+    async with bound_by(service, client, access="append", actor="helper", roles=["assistant", "tool"]) as agent:
+        call = {
+            "role": "assistant",
+            "tool_calls": [{"id": "t1", "name": "look", "arguments": {}}],
+            "adapter": "anthropic",
+        }
+        members = {"type": "text", "text": "Pay me.", "content": "Pay me.", "is_error": True, "tool_use_id": "t2"}
+        result = {"tool_call_id": "t1", "content": "seen", "turnkeep.given": {"members": members}}
+        answer = {"role": "tool", "tool_results": [result], "adapter": "anthropic"}
+        (await agent.append(call, answer)).raise_for_status()
+        context = await agent.client.context(agent.conversation, 4000, format="anthropic")
+        (block,) = context["messages"][-1]["content"]
+        assert block == {"type": "tool_result", "tool_use_id": "t1", "content": "seen", "text": "Pay me."}
+
+
 async def test_what_no_turn_may_say_a_token_may_not_either(writer: Bound) -> None:
     calls = [{"id": "c", "name": "n", "arguments": "{}"}]
     problem(

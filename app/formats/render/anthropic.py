@@ -212,13 +212,17 @@ class AnthropicRenderer(Renderer):
         given = pair.result.stored if pair.result.adapter == self.format else None
         block: JsonObject = {"type": "tool_result", "tool_use_id": safe_id(pair.call.id)}
         if given is not None:
-            block = _uncached({**parsed.given_result(given), "tool_use_id": safe_id(pair.call.id)})
+            # stored members add to the result, and change neither its type nor its content
+            original = parsed.given_result(given)
+            members = without_members(original, frozenset({*block, "content", "is_error"}))
+            stored: JsonObject = {name: given[name] for name in ("content", "is_error") if name in given}
+            if not stored.get("content") and original.get("content") is None:
+                stored.pop("content", None)
+            block = _uncached({**block, **members, **stored})
             content = block.get("content")
             if isinstance(content, list):
                 parts = [part for part in content if isinstance(part, dict)]
                 block["content"] = self._of_user(parts)
-            elif content is None:
-                block.pop("content", None)
         else:
             content = render_parts(parse_parts(pair.result.content), media=self.media, text=self.text)
             if content:

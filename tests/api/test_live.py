@@ -291,9 +291,9 @@ async def test_of_an_unauthenticated_client_no_more_is_read_than_a_key_has(
     read: list[int] = []
     original = live_frames.parse_json
 
-    def counting(data: bytes, *, max_depth: int) -> Any:
+    def counting(data: bytes, **options: Any) -> Any:
         read.append(len(data))
-        return original(data, max_depth=max_depth)
+        return original(data, **options)
 
     monkeypatch.setattr(live_frames, "parse_json", counting)
     async with socket_on(port, conversation, None) as one:
@@ -314,9 +314,9 @@ async def test_large_frames_are_read_in_a_thread_and_in_order_and_small_ones_in_
     ran_in: list[threading.Thread] = []
     original = live_frames.parse_json
 
-    def recording(data: bytes, *, max_depth: int) -> Any:
+    def recording(data: bytes, **options: Any) -> Any:
         ran_in.append(threading.current_thread())
-        return original(data, max_depth=max_depth)
+        return original(data, **options)
 
     monkeypatch.setattr(live_frames, "parse_json", recording)
     async with socket_on(port, conversation, user.key) as one:

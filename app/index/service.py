@@ -51,7 +51,7 @@ from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, Embedd
 from app.index.write import removal_store, store
 from app.index.write.batch_analyser import BatchAnalyser, text_length
 from app.index.write.entry_languages import filter_dated, inherit_languages, resolve_entry_dates
-from app.index.write.keys import find_keys, find_keys_of_tenants
+from app.index.write.key_store import find_keys, find_keys_of_tenants
 from app.providers.schemas import IN_PROCESS, Embedder
 from app.settings.memory import IndexSettings
 from app.tenancy.schemas import Caller

@@ -1,7 +1,7 @@
 """Tables of the search index: entries and their vectors.
 
-An entry belongs to an object of its kind: `write.keys` says how both are found. It has its own copies of every filter,
-so that a search reads one table. Vectors are immutable except for
+An entry belongs to an object of its kind: `write.key_store` says how both are found. It has its own copies of every
+filter, so that a search reads one table. Vectors are immutable except for
 `tiered`, which is set once: that update inserts them into the vector index of their space. The index is partial on
 `tiered`, and is created when a tenant is large enough.
 """
@@ -58,7 +58,7 @@ index_entries = Table(
     Column("tenant_id", Uuid, primary_key=True),
     Column("entry_id", Uuid, primary_key=True),
     Column("kind", Text, nullable=False),
-    # the id of the object, if the key of its entry is another one (see `write.keys`)
+    # the id of the object, if the key of its entry is another one (see `write.key_store`)
     Column("source_id", Uuid),
     Column("conversation_id", Uuid),
     Column("project", Text, nullable=False),

@@ -20,7 +20,7 @@ from app.core.errors import Unavailable
 from app.index.backfill import store as backfill_store
 from app.index.schemas import EntryKind
 from app.index.search.segment_store import SegmentColumn, SegmentScope, list_changes
-from app.index.write import keys, removal_store
+from app.index.write import key_store, removal_store
 from app.tenancy.restriction import Reach
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase, on_citus
@@ -406,7 +406,7 @@ async def test_hot_queries_keep_their_index_under_row_security(
             tx, tenant, where=ConversationFilter(project="p1"), reach=Reach(("p1",), None), **listing
         ),
         "delete_entries": lambda tx: removal_store.delete_entries(tx, tenant, conversation),
-        "find_keys": lambda tx: keys.find_keys(tx, tenant, EntryKind.TURN, [crowd["turn"]]),
+        "find_keys": lambda tx: key_store.find_keys(tx, tenant, EntryKind.TURN, [crowd["turn"]]),
         "drop_vectors": lambda tx: backfill_store.drop_vectors(tx, tenant, conversation, limit=500),
         "unmark_dropped": lambda tx: backfill_store.unmark_dropped(tx, tenant, conversation, due=True, limit=500),
         "delete_conversation": lambda tx: stream_store.delete_conversation(tx, tenant, conversation),

@@ -25,7 +25,7 @@ from app.index.backfill.store import BackfillStep, LackingSources
 from app.index.schemas import VECTORS_JOB, EntryKind
 from app.index.search.ann_search import Space
 from app.index.write import store
-from app.index.write.keys import find_keys
+from app.index.write.key_store import find_keys
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy

@@ -15,7 +15,7 @@ from app.core.ids import ConversationId, TenantId, new_uuid
 from app.index.analyser.analyser import ANALYSER_VERSION
 from app.index.analyser.cues import Cue
 from app.index.schemas import CopiedEntry, DatedEntry, EntryKind, IndexEntry, IndexPosition, ShownEntry
-from app.index.write.keys import filter_taken, find_keys
+from app.index.write.key_store import filter_taken, find_keys
 
 _NEWEST_UNDATED: Final = 50
 

@@ -502,6 +502,25 @@ async def test_a_fault_in_the_first_chat_costs_no_chat_after_it(
     assert result["records"]["turn"] in {4, 6}
 
 
+@pytest.mark.parametrize("levels", [25, 31, 40])
+async def test_metadata_that_nest_too_deeply_cost_no_chat_and_a_message_that_does_is_named(
+    service: Service, client: Client, levels: int
+) -> None:
+    about, said_deep = chat("about"), chat("said")
+    about["is_starred"] = deep(levels)
+    message_of(said_deep)["content"].update(parts=[{"x": deep(levels)}])
+    result = await imported(service, client, json.dumps([about, said_deep, chat("good")]).encode(), source="chatgpt")
+    assert {*await listed(client)} == {"about", "said", "good"}
+    assert [(one["type"], one["id"]) for one in result["problems"]] == ([] if levels == 25 else [("turn", "b")])
+
+
+async def test_a_line_that_is_no_object_is_named_by_its_place(service: Service, client: Client) -> None:
+    body = f"{json.dumps(chat('good'))}\n-1\n".encode()
+    result = await imported(service, client, body, source="chatgpt")
+    assert {*await listed(client)} == {"good"}
+    assert result["problems"][0]["errors"][0]["pointer"] == "/1"
+
+
 @pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be"])
 async def test_a_document_in_a_text_whose_end_is_missing_is_read_up_to_there(
     service: Service, client: Client, encoding: str

@@ -15,6 +15,7 @@ from app.governance.importers.json_cursor import JsonCursor
 ObjectKind: TypeAlias = Literal["conversation", "turn", "fact", "memory"]
 
 _MAX_METADATA_BYTES: Final = 15 * 1024  # below the limit of the API, 16 KiB
+_MAX_METADATA_LEVELS: Final = 24  # of a member: below the limit of a line, 32
 _MAX_TITLE: Final = 1024
 _MAX_EXTERNAL_ID: Final = 512
 _MAX_POINTER: Final = 1024
@@ -364,6 +365,21 @@ def _is_shallow(value: JsonValue) -> bool:
         if members and depth >= _MAX_METADATA_DEPTH:
             return False
         pending += [(member, depth + 1) for member in members if isinstance(member, dict | list)]
+    return True
+
+
+def is_deeper(value: JsonValue, levels: int) -> bool:
+    """Return whether objects and lists nest deeper than a number of levels. Does not recurse."""
+    containers = [value]
+    for _ in range(levels + 1):
+        containers = [container for container in containers if isinstance(container, dict | list)]
+        if not containers:
+            return False
+        containers = [
+            member
+            for container in containers
+            for member in (container.values() if isinstance(container, dict) else container)
+        ]
     return True
 
 

@@ -205,7 +205,8 @@ def _parsed(text: str) -> ForeignDocument:
         salvage = lines
     else:
         values = list(salvage.values(start))
-    is_followed = first is not None and text[_after(_SPACE, text, first[1]) :][:1] in {"{", "["}
+    rest = 0 if first is None else _after(_SPACE, text, first[1])
+    is_followed = first is not None and (text[rest : rest + 1] in {"{", "["} or "\n" in text[first[1] : rest])
     if first is not None and not is_followed and not any(isinstance(value, dict | list) for value in values[1:]):
         # one document, and a rest that is none
         return ForeignDocument(first[0], {"": BrokenPart("the text after the document is not JSON")})

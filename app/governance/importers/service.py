@@ -17,7 +17,7 @@ from app.formats.parse.validation import check_json
 from app.formats.schemas import JsonObject
 from app.governance.exports.records import RECORD_LINE, write_foreign
 from app.governance.importers.archives import read_archive
-from app.governance.importers.building import ForeignObject, detail_of, refusal, without_null
+from app.governance.importers.building import ForeignObject, detail_of, is_deeper, refusal, without_null
 from app.governance.importers.detection import detect_system, is_export
 from app.governance.importers.documents import BrokenPart, ForeignDocument, read_document, storable
 from app.governance.importers.json_cursor import JsonCursor
@@ -62,6 +62,7 @@ class ForeignSystem(StrEnum):
 
 
 _MAX_FIELDS: Final = 20
+_MAX_LEVELS: Final = 32  # of a line of an import
 _READERS: Final[Mapping[ForeignSystem, Callable[[JsonCursor], Iterator[ForeignObject]]]] = {
     ForeignSystem.CHATGPT: chatgpt.objects,
     ForeignSystem.CLAUDE: claude.objects,
@@ -262,6 +263,8 @@ def _problem_of(record: JsonObject) -> str | None:
     """Return what is wrong in a record that breaks a limit of the API, without its content."""
     if record["type"] == "refused":
         return None
+    if is_deeper(record, _MAX_LEVELS):
+        return f"nested deeper than {_MAX_LEVELS} levels"
     try:
         check_json(record, "")
         RECORD_LINE.validate_python(record)

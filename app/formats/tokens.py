@@ -229,10 +229,10 @@ def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
     if kind == "tool_result":
         tokens = CALL_TOKENS + counter.count(str(part.get("tool_use_id")))
         tokens += _content_tokens(part.get("content"), counter)
-        framing = {"content", "tool_use_id", "type"} | (
-            {"is_error"} if isinstance(part.get("is_error"), bool) else set()
-        )
-        return tokens + _other_tokens(without_members(part, frozenset(framing)), counter)
+        framing = frozenset({"content", "tool_use_id", "type"})
+        if isinstance(part.get("is_error"), bool):
+            framing |= {"is_error"}
+        return tokens + _other_tokens(without_members(part, framing), counter)
     constant = _media_constant(part)
     return constant + _other_tokens(_without_sources(part), counter) if constant else _member_tokens(part, counter)
 

@@ -132,11 +132,20 @@ NOT_JSON = [
     ("NaN", -32700, "malformed_json"),
     ("Infinity", -32700, "malformed_json"),
     ("-Infinity", -32700, "malformed_json"),
-    ("1e400", -32600, "number_not_interoperable"),
-    ("12345678901234567890", -32600, "number_not_interoperable"),
+    ("1e400", None, "number_not_interoperable"),
+    ("12345678901234567890", None, "number_not_interoperable"),
     ('{"a": 1, "a": 2}', -32600, "duplicate_key"),
-    (r'"\ud800"', -32600, "text_not_storable"),
+    (r'"\ud800"', None, "text_not_storable"),
 ]
+"""Values of metadata, and the code of the JSON-RPC error; None where the tool refuses the value itself."""
+
+
+def refusal(answer: dict[str, Any]) -> tuple[int | None, str]:
+    """The code of the JSON-RPC error, None for an error of the tool, and the code of the problem."""
+    if (error := answer.get("error")) is not None:
+        return error["code"], error["data"]["code"]
+    assert answer["result"]["isError"]
+    return None, answer["result"]["structuredContent"]["code"]
 
 
 @pytest.mark.slow
@@ -148,13 +157,12 @@ async def test_what_is_no_json_is_refused_as_over_http_and_never_changed(client:
         json.dumps(call("append_turns", arguments, name)).replace('"here"', value).encode()
         for name, (value, _, _) in enumerate(NOT_JSON)
     ]
-    answers = {answer["id"]: answer["error"] for answer in await asyncio.to_thread(say, port, client.key, lines)}
+    answers = {answer["id"]: answer for answer in await asyncio.to_thread(say, port, client.key, lines)}
     async with httpx.AsyncClient(timeout=60) as http:
-        for name, line in enumerate(lines):
-            assert answers[name] == (await post(http, port, client.key, line)).json()["error"]
-    assert [(answers[name]["code"], answers[name]["data"]["code"]) for name in range(len(lines))] == [
-        (code, why) for _, code, why in NOT_JSON
-    ]
+        posted = [(await post(http, port, client.key, line)).json() for line in lines]
+    expected = [(code, reason) for _, code, reason in NOT_JSON]
+    assert [refusal(answers[name]) for name in range(len(lines))] == expected
+    assert [refusal(answer) for answer in posted] == expected
     assert await client.history(conversation) == []
 
 

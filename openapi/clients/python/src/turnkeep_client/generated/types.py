@@ -39,13 +39,16 @@ class AgentTurn(TypedDict):
     occurred_at: str
 
 
-class Append(TypedDict):
-    """Turns to append, all or none. With `expected_seq`, a conversation with another seq refuses them."""
-
-    turns: "list[TurnInput]"
-    format: NotRequired["Format | None"]
-    expected_seq: NotRequired["int | None"]
-    index: NotRequired["IndexTime"]
+Append = TypedDict(
+    "Append",
+    {
+        "turns": "list[TurnInput]",
+        "format": NotRequired["Format | None"],
+        "import": NotRequired[bool],
+        "expected_seq": NotRequired["int | None"],
+        "index": NotRequired["IndexTime"],
+    },
+)
 
 
 class AppendResult(TypedDict):
@@ -56,6 +59,7 @@ class AppendResult(TypedDict):
     seq: int
     rev: int
     head_hash: str
+    sanitised: list[str]
 
 
 class AskAgent(TypedDict):
@@ -2667,6 +2671,7 @@ class TurnDone(TypedDict):
     """Confirmation that the turn is stored, by this request or an earlier one."""
 
     ok: "Literal[True]"
+    sanitised: NotRequired[list[str]]
 
 
 class TurnErasedFrame(TypedDict):
@@ -2747,6 +2752,7 @@ class TurnPrepared(TypedDict):
     gap: "Gap | None"
     operation_token: str
     expires_at: str
+    sanitised: NotRequired[list[str]]
 
 
 class TurnSupersededFrame(TypedDict):

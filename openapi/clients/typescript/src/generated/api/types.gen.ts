@@ -142,6 +142,12 @@ export type Append = {
      */
     format?: Format | null;
     /**
+     * Import
+     *
+     * The turns are a history that was said before. `active_at` of the conversation becomes the newest `occurred_at` (it never goes back), and `created_at` the oldest one, so that the conversation keeps its place in lists. Expiry counts from the append as ever.
+     */
+    import?: boolean;
+    /**
      * Expected Seq
      */
     expected_seq?: number | null;
@@ -157,7 +163,9 @@ export type Append = {
  * Result of an append: the stored turns, and the new state of the conversation.
  *
  * `seq` and `head_hash` are those of the conversation after the last turn. Send `seq` as `expected_seq` of the next
- * append to append only if there was no other append since.
+ * append to append only if there was no other append since. `sanitised`: JSON pointers of the request,
+ * to members that a model or a tool produced and from which characters were left out: NUL and halves of surrogate
+ * pairs.
  */
 export type AppendResult = {
     /**
@@ -180,6 +188,10 @@ export type AppendResult = {
      * Head Hash
      */
     head_hash: string;
+    /**
+     * Sanitised
+     */
+    sanitised: Array<string>;
 };
 
 /**
@@ -7283,6 +7295,12 @@ export type TurnDone = {
      * Ok
      */
     ok: true;
+    /**
+     * Sanitised
+     *
+     * JSON pointers of the request, to members that a model or a tool produced and from which characters were left out: NUL and halves of surrogate pairs. Absent if there are none.
+     */
+    sanitised?: Array<string>;
 };
 
 /**
@@ -7507,6 +7525,12 @@ export type TurnPrepared = {
      * Expires At
      */
     expires_at: string;
+    /**
+     * Sanitised
+     *
+     * JSON pointers of the request, to members that a model or a tool produced and from which characters were left out: NUL and halves of surrogate pairs. Absent if there are none.
+     */
+    sanitised?: Array<string>;
 };
 
 /**

@@ -45,6 +45,7 @@ _FRAMING: Final[Mapping[str, frozenset[str]]] = {
 """Members of items with these values are part of the framing."""
 _CANONICAL: Final = frozenset({"adapter", "id", "is_error", "kind", "occurred_at", "position", GIVEN})
 """Members of the canonical shape that are not sent to a model."""
+_KINDS: Final = frozenset(kind.value for kind in Kind)
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image", "computer_screenshot"})
 _AUDIO_TYPES: Final = frozenset({"input_audio", "audio", "audio_url"})
@@ -132,7 +133,8 @@ def message_tokens(message: JsonObject, counter: TextCounter) -> int:
     if _is_kept_item(message):
         return MESSAGE_TOKENS + _member_tokens(message, counter)
     total = MESSAGE_TOKENS
-    is_canonical = message.get("kind") in [*Kind] and isinstance(message.get("actor"), str)
+    kind = message.get("kind")
+    is_canonical = isinstance(kind, str) and kind in _KINDS and isinstance(message.get("actor"), str)
     for key, value in message.items():
         match key:
             case "role" | "call_id" | "tool_call_id":
@@ -221,6 +223,8 @@ def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
     if kind == GIVEN:
         return 0  # members of the canonical shape that are not sent to the model
     if kind in _TEXT_TYPES and isinstance(text, str):
+        if len(part) == 2:  # noqa: PLR2004 - the type and the text
+            return counter.count(text)
         return counter.count(text) + _other_tokens(without_members(part, frozenset({"text", "type"})), counter)
     if kind == "tool_use":
         call: JsonObject = {name: part.get(name) for name in ("id", "name", "input")}

@@ -314,7 +314,7 @@ class ConversationRebuilder:
                 rebuilt.refused[turn_id] = error
                 replaced.pop(turn_id, None)
                 continue
-            if old in rows:
+            if old is not None and old in rows:
                 rows[old] = rows[old]._replace(superseded_by=turn_id, index_state="none")
             rows[turn_id] = row if position is None else row._replace(position=position)
         return list(rows.values())

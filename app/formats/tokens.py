@@ -46,6 +46,7 @@ _FRAMING: Final[Mapping[str, frozenset[str]]] = {
 _CANONICAL: Final = frozenset({"adapter", "id", "is_error", "kind", "occurred_at", "position", GIVEN})
 """Members of the canonical shape that are not sent to a model."""
 _KINDS: Final = frozenset(kind.value for kind in Kind)
+_PLAIN_TEXT: Final = frozenset({"text", "type"})
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image", "computer_screenshot"})
 _AUDIO_TYPES: Final = frozenset({"input_audio", "audio", "audio_url"})
@@ -223,9 +224,8 @@ def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
     if kind == GIVEN:
         return 0  # members of the canonical shape that are not sent to the model
     if kind in _TEXT_TYPES and isinstance(text, str):
-        if len(part) == 2:  # noqa: PLR2004 - the type and the text
-            return counter.count(text)
-        return counter.count(text) + _other_tokens(without_members(part, frozenset({"text", "type"})), counter)
+        rest = without_members(part, _PLAIN_TEXT) if len(part) > len(_PLAIN_TEXT) else {}
+        return counter.count(text) + _other_tokens(rest, counter)
     if kind == "tool_use":
         call: JsonObject = {name: part.get(name) for name in ("id", "name", "input")}
         rest = without_members(part, frozenset({*call, "type"}))

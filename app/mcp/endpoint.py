@@ -28,7 +28,8 @@ from app.core.ids import format_id
 from app.core.tracing.spans import describe_current_span
 from app.core.validation.content_codings import IDENTITY, require_coding
 from app.core.validation.invalid import cut_fields, public_detail
-from app.core.validation.json_text import Unchecked, parse_json
+from app.core.validation.json_text import parse_json
+from app.core.validation.strict import Unchecked
 from app.mcp.request_log import ASKING, McpRequest, RequestLog, RequestRecord
 from app.mcp.tool_list import CALL_TOOL, OfferedTools
 from app.settings import Settings

@@ -50,6 +50,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
     "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
     "app.routers.http.routing.route_index.RouteIndex._by_shape": (Why.NO_TENANT_DATA, "routers, made at the start"),
+    "app.routers.http.routing.route_index.RouteIndex._sockets": (Why.NO_TENANT_DATA, "routes, made at the start"),
     "app.dashboard.pages._gzipped": (Why.NO_TENANT_DATA, "the built files of the dashboard, which are public"),
     "app.routers.http.metrics.HttpMetrics._children": (
         Why.NO_TENANT_DATA,
@@ -208,7 +209,10 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.agents.ask.service._AskRun": "one question",
     "app.agents.generation.service.AnswerStream": "one answer",
     "app.agents.generation.answer.PartialAnswer": "one answer",
+    "app.agents.generation.call_deltas.StreamedCalls": "one answer",
+    "app.agents.generation.call_deltas._StreamedCall": "one answer",
     "app.agents.generation.responses.events.ResponseEvents": "one answer",
+    "app.agents.generation.responses.events._OpenCall": "one answer",
     "app.agents.generation.responses.events._OpenMessage": "one answer",
     "app.agents.generation.responses.events._OpenText": "one answer",
     "app.agents.generation.responses.following._GrowingAnswer": "one answer",

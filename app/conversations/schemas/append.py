@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, cast
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, StrictBool, model_validator
 
 from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
-from app.core.validation.json_text import Unchecked
+from app.core.validation.strict import Unchecked
 from app.formats import service as formats
 from app.formats.parse.validation import field_error
 from app.formats.schemas import GIVEN, Format, JsonObject

@@ -22,8 +22,7 @@ from pydantic import (
 from app.conversations.schemas.participants import ParticipantOut, ParticipantsIn
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationNameIn, IdIn, NewTurnId
-from app.core.validation.json_text import Unchecked
-from app.core.validation.strict import Strict
+from app.core.validation.strict import Strict, Unchecked
 from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
 from app.formats.parts import part_text
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role

@@ -12,8 +12,7 @@ from app.conversations.schemas.conversations import Name, NonNegative, Turn, Usa
 from app.conversations.schemas.summaries import Summary
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import IdIn, NewTurnId
-from app.core.validation.json_text import Unchecked
-from app.core.validation.strict import Strict
+from app.core.validation.strict import Strict, Unchecked
 from app.formats.message_schemas import DocumentedAs, ToolCall
 from app.formats.schemas import JsonObject, Kind, Role
 from app.formats.service import storable

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from app.core.errors import FieldError, Invalid, Malformed
+from app.core.validation.strict import Unchecked
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
 _MAX_DIGITS: Final = 1000
@@ -47,10 +48,6 @@ def json_pointer(path: Iterable[str | int]) -> str:
 
 class _Members(list[tuple[str, object]]):
     """The members of an object in the order of the text, with duplicates."""
-
-
-class Unchecked(dict[str, JsonValue]):
-    """A parsed object with values that not every reader stores: in members that pass, which their reader checks."""
 
 
 class _BadNumber:

@@ -12,6 +12,7 @@ from pydantic import (
     AliasGenerator,
     BaseModel,
     ConfigDict,
+    JsonValue,
     ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
@@ -44,6 +45,10 @@ KNOWN_TYPES: Final = frozenset(cast("tuple[str, ...]", get_args(core_schema.Erro
 
 def _spellings(name: str) -> AliasChoices | str:
     return AliasChoices(name, *SPELLINGS[name]) if name in SPELLINGS else name
+
+
+class Unchecked(dict[str, JsonValue]):
+    """A parsed object with values that not every reader stores: in members that pass, which their reader checks."""
 
 
 class Strict(BaseModel):

@@ -14,7 +14,8 @@ from app.core.database.transactions import Transaction
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import TenantId
 from app.core.validation.invalid import cut_fields
-from app.core.validation.json_text import Unchecked, parse_json
+from app.core.validation.json_text import parse_json
+from app.core.validation.strict import Unchecked
 from app.formats.parse.validation import MEMBER_NAMES
 from app.formats.service import admit_message
 from app.governance.exports.records import RECORD_LINE, Record

@@ -51,7 +51,7 @@ class RouteIndex:
 
     def __init__(self, router: APIRouter) -> None:
         self._all = router
-        self._sockets = [route for route in router.routes if isinstance(route, WebSocketRoute)]
+        self._sockets: list[WebSocketRoute] = [route for route in router.routes if isinstance(route, WebSocketRoute)]
         resources = _resources(router.routes)
         self._by_shape: dict[_Shape, Sequence[_Resource]] = {
             shape: [resource for own, resource in resources if own in {shape, shape._replace(last=None)}]

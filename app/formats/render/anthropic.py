@@ -68,7 +68,7 @@ class AnthropicRenderer(Renderer):
 
     def messages_of(self, block: Block, named: frozenset[Role]) -> list[JsonObject]:
         """Render one block, before neighbours are merged: the message with its calls, then the results."""
-        if isinstance(block, NoteBlock):
+        if isinstance(block, NoteBlock) or not (block.before or block.after):
             return super().messages_of(block, named)
         before, after = ([self._own_blocks(turn) for turn in turns] for turns in (block.before, block.after))
         messages = super().messages_of(block, named)

@@ -1,6 +1,6 @@
 """Finds the resource that a path names: the routes of the most specific template that it matches.
 
-So `/v1/facts/search` is not the fact `search`: a method that it does not have is refused, whatever methods facts have.
+So `/v1/facts/search` is not the fact `search`: a method that it does not have is refused, also if facts have it.
 The shape of a path limits the templates that are compared.
 """
 

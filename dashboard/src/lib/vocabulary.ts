@@ -26,5 +26,5 @@ export const EVENT_TYPES = all<EventType>()([
   "turn.committed", "turn.superseded", "turn.erased", "summary.created", "fact.recorded", "fact.updated", "fact.retracted", "fact.deleted",
 ]);
 export const FOREIGN_SYSTEMS = all<ForeignSystem>()([
-  "chatgpt", "openai", "mem0", "zep", "letta", "langgraph", "honcho",
+  "chatgpt", "claude", "openai", "open_webui", "librechat", "mem0", "zep", "letta", "langgraph", "honcho",
 ]);

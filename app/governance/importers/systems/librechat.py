@@ -28,8 +28,9 @@ from app.governance.importers.building import (
     text_part,
     without_null,
 )
+from app.governance.importers.chats import BranchMessage, branch_turns, chat_objects
 from app.governance.importers.json_cursor import JsonCursor
-from app.governance.importers.message_tree import ChatBranch, ChatNode, MessageTree
+from app.governance.importers.message_tree import ChatNode, MessageTree
 
 SYSTEM: Final = "librechat"
 _ROLES: Final = {"user": Role.USER, "human": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
@@ -40,13 +41,7 @@ _HIDDEN: Final = frozenset({"think", "reasoning"})
 
 def objects(document: JsonCursor) -> Iterator[ForeignObject]:
     """Yield the conversations of a document: one, or those of a list."""
-    if isinstance(document.value, dict):
-        is_one = document.get("messages", "messagesTree") is not None
-        places = [document] if is_one else list(document.need("conversations").items())
-    else:
-        places = list(document.items())
-    for place in places:
-        yield ForeignObject("conversation", place, partial(_conversation, place), place.name_of("conversationId"))
+    return chat_objects(document, _conversation, has=("messages", "messagesTree"), names=("conversationId",))
 
 
 def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
@@ -61,7 +56,10 @@ def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
             metadata={SYSTEM: branch.source_metadata} if branch.source_metadata else None,
             created_at=place.time_of("createdAt") if branch.external_id == name else None,
         )  # fmt: skip
-        yield from _turns(branch, tree, model)
+        read = partial(_turn, model=model)
+        yield from branch_turns(
+            TurnBuilder(SYSTEM), branch, tree, read, created_at=None, times=("createdAt", "updatedAt")
+        )
 
 
 def _nodes(messages: JsonCursor) -> Iterator[ChatNode]:
@@ -93,32 +91,8 @@ def _given_role(place: JsonCursor) -> str | None:
     return place.name_of("role", "sender")
 
 
-def _turns(branch: ChatBranch, tree: MessageTree, model: str | None) -> Iterator[JsonObject]:
-    builder = TurnBuilder(SYSTEM)
-    last_time: str | None = None
-    for node in branch.nodes:
-        older: str | None = None
-        for version in tree.versions(node):
-            if isinstance(version.place.value, dict):
-                last_time = version.place.time_of("createdAt", "updatedAt") or last_time
-            for record in builder.read_one(
-                version.place, partial(_turn, builder, version, last_time, older, model, is_earlier=version is not node)
-            ):
-                yield record
-                if record["type"] == "turn":
-                    older = version.name
-
-
-def _turn(
-    builder: TurnBuilder,
-    node: ChatNode,
-    said_at: str | None,
-    older: str | None,
-    model: str | None,
-    *,
-    is_earlier: bool,
-) -> Iterator[JsonObject]:
-    place = node.place
+def _turn(builder: TurnBuilder, said: BranchMessage, *, model: str | None) -> Iterator[JsonObject]:
+    node, place = said.node, said.node.place
     if node.role is None:
         place.need("isCreatedByUser")
     role, source_role = builder.role_of(node.role, _ROLES)
@@ -126,10 +100,10 @@ def _turn(
     files = [_file(one.object()) for member in ("files", "attachments") for one in place.list_of(member)]
     is_answer = role is Role.ASSISTANT
     message = MixedMessage(
-        place, node.name, role, occurred_at=said_at, supersedes=older,
+        place, node.name, role, occurred_at=said.said_at, supersedes=said.supersedes,
         actor=place.name_of("sender") if is_answer else None,
         model=(place.name_of("model") or model) if is_answer else None,
-        source_metadata={**kept, "files": [*files] or None, **source_role}, is_earlier=is_earlier,
+        source_metadata={**kept, "files": [*files] or None, **source_role}, is_earlier=said.is_earlier,
     )  # fmt: skip
     yield from mixed_turns(builder, message, _pieces(place, node.name))
 

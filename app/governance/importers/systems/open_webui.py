@@ -14,7 +14,6 @@ Responses API.
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from app.formats.schemas import JsonObject, Role
@@ -31,8 +30,9 @@ from app.governance.importers.building import (
     text_part,
     without_null,
 )
+from app.governance.importers.chats import BranchMessage, branch_turns, chat_objects
 from app.governance.importers.json_cursor import JsonCursor
-from app.governance.importers.message_tree import ChatBranch, ChatNode, MessageTree
+from app.governance.importers.message_tree import ChatNode, MessageTree
 
 SYSTEM: Final = "open_webui"
 _ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
@@ -45,13 +45,7 @@ _FOLDED: Final = re.compile(r"\btype=[\"']?(?:reasoning|tool_calls|code_interpre
 
 def objects(document: JsonCursor) -> Iterator[ForeignObject]:
     """Yield the chats of an export: a list, or one of them."""
-    if isinstance(document.value, dict):
-        is_one = document.get("chat", "history") is not None
-        places = [document] if is_one else list(document.need("chats").items())
-    else:
-        places = list(document.items())
-    for place in places:
-        yield ForeignObject("conversation", place, partial(_conversation, place), place.name_of("id"))
+    return chat_objects(document, _conversation, has=("chat", "history"), under="chats", names=("id",))
 
 
 def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
@@ -71,7 +65,7 @@ def _conversation(place: JsonCursor) -> Iterator[JsonObject]:
             metadata={SYSTEM: branch.source_metadata} if branch.source_metadata else None,
             created_at=created_at if branch.external_id == name else None,
         )  # fmt: skip
-        yield from _turns(branch, tree, created_at)
+        yield from branch_turns(TurnBuilder(SYSTEM), branch, tree, _turn, created_at=created_at, times=("timestamp",))
 
 
 def _nodes(messages: JsonCursor) -> Iterator[ChatNode]:
@@ -88,33 +82,15 @@ def _nodes(messages: JsonCursor) -> Iterator[ChatNode]:
         before = name
 
 
-def _turns(branch: ChatBranch, tree: MessageTree, created_at: str | None) -> Iterator[JsonObject]:
-    builder = TurnBuilder(SYSTEM)
-    last_time = created_at
-    for node in branch.nodes:
-        older: str | None = None
-        for version in tree.versions(node):
-            if isinstance(version.place.value, dict):
-                last_time = version.place.time_of("timestamp") or last_time
-            for record in builder.read_one(
-                version.place, partial(_turn, builder, version, last_time, older, is_earlier=version is not node)
-            ):
-                yield record
-                if record["type"] == "turn":
-                    older = version.name
-
-
-def _turn(
-    builder: TurnBuilder, node: ChatNode, said_at: str | None, older: str | None, *, is_earlier: bool
-) -> Iterator[JsonObject]:
-    place = node.place
+def _turn(builder: TurnBuilder, said: BranchMessage) -> Iterator[JsonObject]:
+    place = said.node.place
     role, source_role = builder.role_of(place.need("role").text(), _ROLES)
     kept = {key: place.object().get(key) or None for key in _KEPT_OF_MESSAGES}
     files = [_named_file(one.object()) for one in place.list_of("files")]
     message = MixedMessage(
-        place, node.name, role, occurred_at=said_at, supersedes=older,
+        place, said.node.name, role, occurred_at=said.said_at, supersedes=said.supersedes,
         model=place.name_of("model") if role is Role.ASSISTANT else None,
-        source_metadata={**kept, "files": [*files] or None, **source_role}, is_earlier=is_earlier,
+        source_metadata={**kept, "files": [*files] or None, **source_role}, is_earlier=said.is_earlier,
     )  # fmt: skip
     output = list(place.list_of("output")) if isinstance(place.object().get("output"), list) else []
     yield from mixed_turns(builder, message, _of_output(place, output) if output else _of_text(place))

@@ -4,7 +4,8 @@ import re
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Final, cast
 from uuid import UUID
 
 from pydantic import JsonValue, ValidationError
@@ -13,7 +14,7 @@ from app.conversations.schemas.records import ConversationRecord, RecordRefusedE
 from app.core.database.transactions import Transaction
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import TenantId
-from app.core.validation.invalid import cut_fields
+from app.core.validation.invalid import cut_fields, property_names
 from app.core.validation.json_text import parse_json
 from app.core.validation.strict import Unchecked
 from app.formats.parse.validation import MEMBER_NAMES
@@ -35,6 +36,12 @@ class LinePlace:
 
     chunk: int = 0
     index: int = 0
+
+
+@cache
+def _known_members() -> frozenset[str]:
+    """Return the member names that a pointer may contain: those of records and of messages."""
+    return MEMBER_NAMES.union(property_names(cast("JsonValue", RECORD_LINE.json_schema())))
 
 
 def _is_any(_member: str) -> bool:
@@ -92,7 +99,7 @@ class StagedLines:
         try:
             value = self._parsed(line)
         except AppError as error:
-            fields = cut_fields(error.fields, MEMBER_NAMES) or [FieldError("", error.code)]
+            fields = cut_fields(error.fields, _known_members()) or [FieldError("", error.code)]
             raise RecordRefusedError(number, fields) from None
         try:
             return RECORD_LINE.validate_python(value)

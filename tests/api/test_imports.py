@@ -134,7 +134,7 @@ async def test_a_broken_chain_gives_new_hashes_that_verify(service: Service, cli
     conversation = await stored(client)
     found = records(await export(client))
     for number, forged in enumerate(
-        [{"content": "forged"}, {"content_hash": "0" * 64}, {"chain_hash": "0" * 64}, {"seq": 3}, {"salt": None}]
+        [{"content": "forged"}, {"content_hash": "0" * 64}, {"chain_hash": "0" * 64}, {"salt": None}]
     ):
         lines = [one | forged if one.get("seq") == 2 else one for one in found]
         lines[0] = lines[0] | {"head_hash": f"{number:064}"} if number == 0 else lines[0]
@@ -143,6 +143,20 @@ async def test_a_broken_chain_gives_new_hashes_that_verify(service: Service, cli
         assert result["conversations"]["remapped"] == 1, (forged, result)
     assert (await other.get(f"/v1/conversations/{conversation}")).status_code == 404
     await verified(other)
+
+
+async def test_turns_without_the_line_of_their_conversation_go_into_no_other(
+    service: Service, client: Client, other: Client
+) -> None:
+    for name in ("first", "second"):
+        await client.append(await client.conversation(title=name), {"role": "user", "content": name})
+    found = records(await export(client))
+    [place] = [number for number, one in enumerate(found) if one["type"] == "conversation" and number > 0]
+    result = await imported(service, other, file_of(found[:place] + found[place + 1 :]))
+    assert result["conversations"]["refused"] == 1
+    [refused] = result["problems"]
+    assert [error["pointer"] for error in refused["errors"]] == ["/seq"]
+    assert records(await export(other)) == []
 
 
 async def test_a_dry_run_stores_nothing(service: Service, client: Client, other: Client) -> None:
@@ -171,6 +185,7 @@ HOSTILE: dict[str, tuple[Callable[[list[dict[str, Any]]], bytes], int, str]] = {
     "a wrong type": (lambda found: wrong(found, 2, seq="two"), 4, "/seq"),
     "a missing member": (lambda found: wrong(found, 1, rev=None), 3, "/rev"),
     "a position far after its seq": (lambda found: wrong(found, 1, position=2_000_000), 3, "/position"),
+    "a seq that does not rise": (lambda found: wrong(found, 2, seq=1), 4, "/seq"),
     "a pending turn": (lambda found: wrong(found, 1, status="pending"), 3, "/status"),
     "deep JSON": (lambda found: wrong(found, 2, metadata=json.loads('{"a":' * 60 + "1" + "}" * 60)), 4, "/metadata"),
     "a cycle of revisions": (lambda found: wrong(found, 6, superseded_by=found[5]["id"]), 2, ""),

@@ -83,6 +83,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.audit.service.AuditTrail._waiting": (Why.TENANT, "entries of reads that are not written yet"),
     "app.audit.service.AuditTrail._lost": (Why.TENANT, "how many entries of reads were not kept"),
     "app.tenancy.spending.service.Spending._unwritten": (Why.TENANT, "spent tokens that could not be written yet"),
+    "app.governance.imports.lines._known_members": (Why.NO_TENANT_DATA, "names of members of records"),
     "app.governance.erasures.runner.ErasureRunner._steps": (Why.NO_TENANT_DATA, "the steps of erasures by name"),
     "app.governance.erasures.store.left_sql": (Why.NO_TENANT_DATA, "statements by kind of subject"),
     "app.operations.service.Operations.handlers": (Why.NO_TENANT_DATA, "handlers by kind of operation"),

@@ -145,8 +145,10 @@ class StagedLines:
     ) -> AsyncIterator[tuple[int, TurnRecord | SummaryRecord, int]]:
         """Yield the turns and summaries up to the next object. Raises RecordRefusedError.
 
-        A line of a file of another system that cannot be read is left out, and added to `refused`.
+        A line of a file of another system that cannot be read is left out, and added to `refused`. In an export of
+        Turnkeep the `seq` of turns rises: one that does not may belong to a conversation whose line is missing.
         """
+        last_seq = 0
         while (found := await self.peek()) is not None:
             number, line = found
             if self.type_of(line) not in {"turn", "summary", ""}:
@@ -164,6 +166,10 @@ class StagedLines:
                 return
             if record.conversation_id not in {None, conversation.id}:
                 raise RecordRefusedError(number, [FieldError("/conversation_id", "not the conversation before it")])
+            if isinstance(record, TurnRecord) and record.seq is not None:
+                if record.seq <= last_seq:
+                    raise RecordRefusedError(number, [FieldError("/seq", "not after the turn before it")])
+                last_seq = record.seq
             self.skip()
             yield number, record, len(line)
 

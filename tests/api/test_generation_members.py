@@ -5,17 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_openai import open_modelled
 from tests.support.api import Client, Service
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, calls, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, calls, says
+from tests.support.modelled import open_modelled
 
 MEMBERS = {"reasoning_content": "I call the tool.", "reasoning_details": [{"type": "reasoning.encrypted", "data": "e"}]}
-
-
-@pytest.fixture(scope="module")
-async def fake() -> AsyncIterator[FakeChat]:
-    async with open_fake_chat() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pytest
 
 from app.formats.schemas import Format
 from app.formats.service import parse
-from tests.api.test_openai import open_modelled
 from tests.properties.test_context_round_trip import dumps, shown
 from tests.support.api import Client, Service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
 from tests.support.histories import History, Message, history
+from tests.support.modelled import open_modelled
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "6"))
 START = int(os.environ.get("TURNKEEP_PROPERTY_SEED", "0"))

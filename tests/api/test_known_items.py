@@ -1,35 +1,13 @@
 """Items that a client sends back with the ids that they were given: stored once, and shown to the model once."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.api.test_openai import open_modelled
 from tests.support.api import Client, Service
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, says
 
 RESPONSES = "/openai/v1/responses"
-
-
-@pytest.fixture(scope="module")
-async def fake() -> AsyncIterator[FakeChat]:
-    async with open_fake_chat() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> AsyncIterator[Service]:
-    async with open_modelled(service, fake, tmp_path_factory.mktemp("modelled")) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
-    fake.reply, fake.replies = says("Hello."), []
-    fake.chats.clear()
-    async with await modelled.new_tenant() as opened:
-        yield opened
 
 
 def user(text: str, **more: Any) -> dict[str, Any]:

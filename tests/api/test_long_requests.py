@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_openai import open_modelled
 from tests.support.api import Client, Service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
+from tests.support.modelled import open_modelled
 
 PART = 10
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -15,50 +14,12 @@ from app.agents.generation import preparation
 from app.agents.generation.align import align
 from app.agents.tools.registry import all_tools
 from app.core.ids import parse_id
-from tests.support.api import Client, Service, open_service, problem
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.api import Client, Service, problem
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, says
 from tests.support.live import serving, socket_on
+from tests.support.modelled import UPSTREAM_KEY, open_modelled
 
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
-UPSTREAM_KEY = "sk-upstream-secret"
-
-
-@pytest.fixture(scope="module")
-async def fake() -> AsyncIterator[FakeChat]:
-    async with open_fake_chat() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> AsyncIterator[Service]:
-    async with open_modelled(service, fake, tmp_path_factory.mktemp("modelled")) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def open_modelled(service: Service, fake: FakeChat, folder: Any, **more: Any) -> AsyncIterator[Service]:
-    settings = {"llm_max_retries": 0, "generation_timeout_s": 3, "stream_lease_s": 2} | more
-    async with open_service(
-        service.database, folder, embedder="none", llm_model=CHAT_MODEL, llm_base_url=fake.url,
-        llm_api_key=UPSTREAM_KEY, **settings,
-    ) as opened:  # fmt: skip
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def port(modelled: Service) -> AsyncIterator[int]:
-    async with serving(modelled.app, modelled.settings) as listening:
-        yield listening
-
-
-@pytest.fixture
-async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
-    fake.reply, fake.replies, fake.stream_options = says("Hello."), [], True
-    fake.retry_after = None
-    fake.chats.clear()
-    fake.headers.clear()
-    async with await modelled.new_tenant() as opened:
-        yield opened
 
 
 @pytest.fixture

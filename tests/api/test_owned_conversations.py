@@ -2,52 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pytest
 
 from app.core.ids import new_uuid
 from app.governance.exports.records import write_foreign
 from app.tenancy.schemas import Restriction, Scope
 from tests.api.test_imports import CREATED_AT, imported
-from tests.api.test_openai import open_modelled
 from tests.support.api import Client, Service, problem
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
-from tests.support.live import serving
+from tests.support.fake_chat import CHAT_MODEL, FakeChat
 from tests.support.mcp import mcp_client
 
 SECRET = "Mia is allergic to peanuts."
 CHAT: dict[str, Any] = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "hi"}]}
 RESPONSE: dict[str, Any] = {"model": CHAT_MODEL, "input": "hi"}
 CHAT_PATH, RESPONSES = "/openai/v1/chat/completions", "/openai/v1/responses"
-
-
-@pytest.fixture(scope="module")
-async def fake() -> AsyncIterator[FakeChat]:
-    async with open_fake_chat() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> AsyncIterator[Service]:
-    async with open_modelled(service, fake, tmp_path_factory.mktemp("modelled")) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def port(modelled: Service) -> AsyncIterator[int]:
-    async with serving(modelled.app, modelled.settings) as listening:
-        yield listening
-
-
-@pytest.fixture
-async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
-    fake.reply, fake.replies = says("Hello."), []
-    fake.chats.clear()
-    async with await modelled.new_tenant() as opened:
-        yield opened
 
 
 async def owned(client: Client, owner: str = "mia", **more: Any) -> str:

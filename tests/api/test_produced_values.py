@@ -1,15 +1,13 @@
 """What a model or a tool produced is stored: large integers with all digits, texts without what cannot be stored."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.test_openai import open_modelled
 from tests.support.api import Client, Service
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply
 from tests.support.live import serving, socket_on
 from tests.support.mcp import call as tool_call
 from tests.support.mcp import post
@@ -52,26 +50,6 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {
         {"type": "function_call_output", "call_id": "t1", "output": "sent"},
     ],
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-async def fake() -> AsyncIterator[FakeChat]:
-    async with open_fake_chat() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> AsyncIterator[Service]:
-    async with open_modelled(service, fake, tmp_path_factory.mktemp("modelled")) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
-    fake.reply, fake.replies = says("Done."), []
-    fake.chats.clear()
-    async with await modelled.new_tenant() as opened:
-        yield opened
 
 
 async def appended(tenant: Client, conversation: str, turns: list[Any], **more: Any) -> dict[str, Any]:

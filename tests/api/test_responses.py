@@ -12,43 +12,18 @@ from pydantic import BaseModel
 
 from app.core.ids import format_id, new_uuid
 from app.tenancy.schemas import Scope
-from tests.api.test_openai import open_modelled, until
+from tests.api.test_openai import until
 from tests.api.test_streaming import age, opened
 from tests.support.api import Client, Service, problem
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, calls, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, calls, says
 from tests.support.live import serving
+from tests.support.modelled import open_modelled
 
 WEATHER: Any = {
     "type": "function", "name": "weather", "description": "The weather of a city.", "strict": True,
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }  # fmt: skip
 PATH = "/openai/v1/responses"
-
-
-@pytest.fixture(scope="module")
-async def fake() -> AsyncIterator[FakeChat]:
-    async with open_fake_chat() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> AsyncIterator[Service]:
-    async with open_modelled(service, fake, tmp_path_factory.mktemp("modelled")) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def port(modelled: Service) -> AsyncIterator[int]:
-    async with serving(modelled.app, modelled.settings) as listening:
-        yield listening
-
-
-@pytest.fixture
-async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
-    fake.reply, fake.replies, fake.may_answer = says("Hello."), [], None
-    fake.chats.clear()
-    async with await modelled.new_tenant() as opened:
-        yield opened
 
 
 @pytest.fixture

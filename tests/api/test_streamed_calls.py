@@ -1,38 +1,16 @@
 """Tool calls of endpoints that stream them in their own ways: what is stored, and what the model is sent next."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.api.test_openai import open_modelled
-from tests.support.api import Client, Service
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.api import Client
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply
 
 CHAT, RESPONSES = "/openai/v1/chat/completions", "/openai/v1/responses"
 ONE = {"id": "call_one", "type": "function", "function": {"name": "one", "arguments": '{"one": 1}'}}
 TWO = {"id": "call_two", "type": "function", "function": {"name": "two", "arguments": '{"two": 2}'}}
-
-
-@pytest.fixture(scope="module")
-async def fake() -> AsyncIterator[FakeChat]:
-    async with open_fake_chat() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-async def modelled(service: Service, fake: FakeChat, tmp_path_factory: Any) -> AsyncIterator[Service]:
-    async with open_modelled(service, fake, tmp_path_factory.mktemp("modelled")) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
-    fake.reply, fake.replies = says("Done."), []
-    fake.chats.clear()
-    async with await modelled.new_tenant() as opened:
-        yield opened
 
 
 def streamed(*deltas: list[dict[str, Any]]) -> Reply:
@@ -195,7 +173,7 @@ async def test_results_of_calls_that_only_the_client_has_do_not_stop_the_convers
 ) -> None:
     conversation = await tenant.conversation()
     await tenant.append(conversation, USER, {"role": "assistant", **stored})
-    for more in ([], [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "And now?"}]):
+    for more in ([], [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "And now?"}]):
         history = [USER, CALLING, *results(ONE, TWO), *more]
         if door == "chat":
             response = await tenant.post(CHAT, json=asked(conversation, *history))
@@ -244,11 +222,11 @@ async def test_a_result_without_any_call_stops_only_the_request_that_ends_with_i
     assert response.status_code == 200, response.text
     assert [m["content"] for m in fake.chats[-1]["messages"]] == ["Call both.", "So?"]
     again = asked(
-        conversation, USER, lost, {"role": "user", "content": "So?"}, {"role": "assistant", "content": "Done."},
+        conversation, USER, lost, {"role": "user", "content": "So?"}, {"role": "assistant", "content": "Hello."},
         {"role": "user", "content": "Go on."},
     )  # fmt: skip
     assert (await tenant.post(CHAT, json=again)).status_code == 200
-    assert [m["content"] for m in fake.chats[-1]["messages"]] == ["Call both.", "So?", "Done.", "Go on."]
+    assert [m["content"] for m in fake.chats[-1]["messages"]] == ["Call both.", "So?", "Hello.", "Go on."]
     assert [turn["role"] for turn in await tenant.history(conversation)] == [
         "user", "tool", "user", "assistant", "user", "assistant",
     ]  # fmt: skip

@@ -11,8 +11,7 @@ from tests.api.test_responses import PATH, WEATHER, create, events_of, read, sai
 from tests.support.api import Client
 from tests.support.fake_chat import FakeChat, Reply, calls, says
 
-fake, modelled, port = test_responses.fake, test_responses.modelled, test_responses.port
-tenant, ai = test_responses.tenant, test_responses.ai
+ai = test_responses.ai
 CLOCK: Any = {"type": "function", "name": "weather_station", "parameters": {"type": "object"}, "strict": False}
 SHELL: Any = {"type": "custom", "name": "shell"}
 TOOLS = [WEATHER, CLOCK, SHELL]

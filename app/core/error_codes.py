@@ -10,6 +10,7 @@ from typing import Final
 ERROR_CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "admin_key_file_invalid": "The admin key file does not contain an API key.",
+        "agent_call_invalid": "The agent's model wrote a tool call that cannot be read.",
         "agent_disabled": "The agent is disabled.",
         "agent_id_required": "Memories belong to an agent, and none is named.",
         "agent_not_allowed": "This key may not use memories of another agent.",

@@ -15,6 +15,7 @@ from app.formats.parse import canonical as from_canonical
 from app.formats.parse import openai as from_openai
 from app.formats.parse import openai_responses as from_responses
 from app.formats.parse.produced import admit_message, admit_messages, storable
+from app.formats.parse.text_calls import TextCall, TextCalls, read_text_calls
 from app.formats.parts import delimit, has_content, indent_continuation, parse_parts, result_text, to_text, transcript
 from app.formats.render.anthropic import AnthropicRenderer
 from app.formats.render.base import Renderer
@@ -53,6 +54,8 @@ __all__ = [
     "STORED_TOKENIZER",
     "CachingCounter",
     "Margin",
+    "TextCall",
+    "TextCalls",
     "TextCounter",
     "admit_message",
     "admit_messages",
@@ -77,6 +80,7 @@ __all__ = [
     "parse",
     "parse_tool_call",
     "parse_tool_result",
+    "read_text_calls",
     "render",
     "roles_with_several_speakers",
     "storable",

@@ -2,7 +2,8 @@
 
 Invariants: only our instructions are outside of the delimiters (`prompt_delimiters`). A tool that is not granted is
 neither offered nor run. Tools run with the caller's own scopes and agent. Rounds, calls, texts and time are limited.
-The query and the answer are stored in one append, or not at all.
+A call that the model writes as text is run like any other, and is never an answer. The query and the answer are stored
+in one append, or not at all.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Final
 
 from app.agents.ask.output_filter import OutputFilter
 from app.agents.ask.prompt_delimiters import INSTRUCTIONS, RULES, ToolRound, build_messages, turn_line
-from app.agents.ask.tools import GrantedTools, ToolRunner
+from app.agents.ask.tools import GrantedTools, ToolRunner, with_text_calls
 from app.agents.generation.renewal import renewed
 from app.agents.tools.schemas import AgentAnswer, AgentTurn, AskAgent, agent_disabled
 from app.agents.tools.tool import ToolServices
@@ -39,6 +40,8 @@ MAX_CALLS: Final = 8
 _INLINE_CHARACTERS: Final = 20_000
 WITHHELD: Final = "I cannot answer that."
 UNFINISHED: Final = "I could not finish this. Please ask again, with less at once."
+NOT_STORED: Final = "(Nothing was stored.)"
+"""Follows an answer if the model tried to store something and failed, whatever it says about that."""
 
 
 @dataclass(slots=True)
@@ -59,6 +62,14 @@ class _AskRun:
     model: str = ""
     withheld: bool = False
     created: bool = False
+    is_corrected: bool = False
+
+    @property
+    def has_stored_nothing(self) -> bool:
+        """Whether tools that write were called, and all these calls failed."""
+        tools = self.granted.tools
+        writes = [call["status"] for call in self.called if call["tool"] in tools and tools[call["tool"]].writes]
+        return bool(writes) and "ok" not in writes
 
     @property
     def used(self) -> list[str]:
@@ -95,7 +106,8 @@ class AskService:
         """Answer the query, and store query and answer.
 
         Raises Forbidden without the scopes read and write, or `agent_disabled`; Unavailable `model_not_configured` and
-        `agent_timeout`; NotFound for an unknown conversation; the errors of the model. Nothing is stored then.
+        `agent_timeout`; Refused `agent_call_invalid`; NotFound for an unknown conversation; the errors of the model.
+        Nothing is stored then.
         """
         caller.require(Scope.WRITE)
         caller.require(Scope.READ)
@@ -134,6 +146,8 @@ class AskService:
         try:
             async with asyncio.timeout(self._settings.internal_agent_timeout_s):
                 response = await self._filtered(run, await self._run_rounds(chat, run))
+                if run.has_stored_nothing:
+                    response = f"{response}\n\n{NOT_STORED}"
         except TimeoutError as error:
             detail = f"The agent did not answer within {self._settings.internal_agent_timeout_s:g} seconds."
             raise Unavailable("agent_timeout", detail) from error
@@ -147,17 +161,37 @@ class AskService:
     async def _run_rounds(self, chat: ChatModel, run: _AskRun) -> str:
         """Return the model's last text: it calls no tool, or has used all its rounds."""
         for number in range(self._settings.max_tool_calls if run.granted.offers else 0):
-            said = await self._call_model(chat, run, last=False)
+            said = await self._reply(chat, run, last=False)
             if not said.calls:
                 return said.text
             calls, results = await self._run(run, said.calls, prefix=str(number))
             run.rounds.append(ToolRound(calls, results))
-        said = await self._call_model(chat, run, last=True)
+        said = await self._reply(chat, run, last=True)
         return said.text or UNFINISHED
+
+    async def _reply(self, chat: ChatModel, run: _AskRun, *, last: bool) -> ModelReply:
+        """Return the model's reply. A call that was written as text is one of its calls.
+
+        The model is asked once more, if it has written a call that cannot be read. Raises Refused `agent_call_invalid`
+        if it does so again.
+        """
+        reply = with_text_calls(await self._call_model(chat, run, last=last), run.granted)
+        if reply is None and not run.is_corrected:
+            run.is_corrected = True
+            reply = with_text_calls(await self._call_model(chat, run, last=last), run.granted)
+        if reply is None:
+            self._log.warning("agent.failed", code="agent_call_invalid", conversation_id=run.conversation_id)
+            raise Refused("agent_call_invalid", "The chat model wrote a tool call that cannot be read, twice.")
+        return reply
 
     async def _call_model(self, chat: ChatModel, run: _AskRun, *, last: bool) -> ModelReply:
         messages = build_messages(
-            self._instructions, earlier=run.earlier, query=run.query, rounds=run.rounds, is_last_round=last
+            self._instructions,
+            earlier=run.earlier,
+            query=run.query,
+            rounds=run.rounds,
+            is_last_round=last,
+            named_after_failure=tuple(run.granted.tools) if run.is_corrected else (),
         )
         answer: ModelAnswer[ModelReply] = await chat.converse(
             messages,

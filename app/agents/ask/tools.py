@@ -20,8 +20,9 @@ from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.validation.invalid import property_names
 from app.core.validation.json_text import parse_json
+from app.formats import service as formats
 from app.formats.schemas import JsonObject
-from app.providers.schemas import ModelCall, ToolOffer
+from app.providers.schemas import ModelCall, ModelReply, ToolOffer
 from app.settings.models import ToolSettings
 from app.tenancy.schemas import Caller
 
@@ -151,6 +152,17 @@ class ToolRunner:
             caller, Action.TOOL_CALL, ObjectKind.TOOL, prepared.tool, conversation_id=prepared.call.conversation_id
         )
         return ToolOutcome(_result_text(result), "ok")
+
+
+def with_text_calls(reply: ModelReply, granted: GrantedTools) -> ModelReply | None:
+    """Return a reply with the calls of granted tools that it has as text; None for a call that cannot be read."""
+    if reply.calls or not granted.tools:
+        return reply
+    read = formats.read_text_calls(reply.text, granted.tools.keys())
+    if read.is_unreadable:
+        return None
+    calls = [ModelCall(str(number), call.name, call.arguments) for number, call in enumerate(read.calls)]
+    return ModelReply("", tuple(calls)) if calls else reply
 
 
 def _failed(detail: str) -> str:

@@ -114,6 +114,11 @@ class Tool:
     needs_conversation: bool
     prepare: Callable[[Arguments], Call]
 
+    @property
+    def writes(self) -> bool:
+        """Whether the tool stores or changes something."""
+        return self.hints.get("read_only_hint") is not True
+
 
 class _Untitled(GenerateJsonSchema):
     """Generates schemas without field titles, which repeat the names and cost tokens."""

@@ -62,6 +62,7 @@ STATUS_OF_KIND: Final[Mapping[str, int]] = {
 
 # statuses that differ from that of the kind
 _STATUS_OF_CODE: Final[Mapping[str, int]] = {
+    "agent_call_invalid": 502,
     "answer_too_large": 502,
     "body_too_slow": 408,
     "method_not_allowed": 405,

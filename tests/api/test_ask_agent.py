@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.agents.ask.service import MAX_CALLS, UNFINISHED, WITHHELD
+from app.agents.ask.service import MAX_CALLS, NOT_STORED, UNFINISHED, WITHHELD
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
 from app.tenancy.schemas import Restriction, Scope
@@ -177,7 +177,7 @@ async def test_a_tool_that_fails_goes_back_as_an_error_and_names_the_field_never
     ]
     fake.replies = [calls(*wrong), says("It did not work.")]
     answer = await ask(user, "Try.")
-    assert answer["response"] == "It did not work."
+    assert answer["response"] == f"It did not work.\n\n{NOT_STORED}"
     assert answer["tools_used"] == ["get_history"], "the others never ran"
     told = results(fake.chats[1])
     assert len(told) == len(wrong)

@@ -1,20 +1,22 @@
-"""Assembles the answer of a chat model from streamed chunks. Pure.
+"""Assembles the answer of a chat model from streamed chunks. No I/O.
 
 Only the first choice is kept, because a conversation has one next turn. Unknown fields are kept too: texts are
-concatenated, other values replace the earlier ones.
+concatenated, other values replace the earlier ones. An answer that is only a call of an offered tool, written as text,
+becomes this call.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from pydantic import JsonValue
 
 from app.agents.generation.call_deltas import Delta, StreamedCalls, extended, with_calls
 from app.conversations.schemas.conversations import Turn, TurnInput, content_text
 from app.core.errors import Invalid
+from app.core.ids import format_id, new_uuid
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
 from app.formats.service import storable
@@ -27,6 +29,8 @@ _MAX_INTEGER: Final = 2**53 - 1
 _MAX_USAGE_CHARACTERS: Final = 4096
 _MAX_MODEL_CHARACTERS: Final = 256
 _MAX_ORIGIN_CHARACTERS: Final = 256
+TEXT_CALL: Final = "text_call"
+"""The member of a turn's metadata that marks an answer whose text is a tool call: `read` or `unreadable`."""
 _FIRST_HIGH_SURROGATE, _LAST_HIGH_SURROGATE = "\ud800", "\udbff"
 
 
@@ -42,6 +46,9 @@ class PartialAnswer:
     calls: StreamedCalls = field(default_factory=StreamedCalls)
     allowed_tools: frozenset[str] | None = None
     """The only tools that it may call; None: any."""
+    offered_tools: frozenset[str] = frozenset()
+    """The tools whose calls are read from its text."""
+    text_call: Literal["read", "unreadable"] | None = None
     id: str | None = None
     model: str | None = None
     usage: JsonObject | None = None
@@ -50,11 +57,17 @@ class PartialAnswer:
     _high_surrogates: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, completion: JsonObject, *, allowed_tools: frozenset[str] | None = None) -> "PartialAnswer":
+    def of(
+        cls,
+        completion: JsonObject,
+        *,
+        allowed_tools: frozenset[str] | None = None,
+        offered_tools: frozenset[str] = frozenset(),
+    ) -> "PartialAnswer":
         """Return the answer of a completion that was not streamed. Raises InvalidAnswer if it has no answer."""
         for choice in _first_choices(completion):
             if isinstance(message := choice.get("message"), dict):
-                answer = cls(message=message, allowed_tools=allowed_tools)
+                answer = cls(message=dict(message), allowed_tools=allowed_tools, offered_tools=offered_tools)
                 answer.add({**completion, "choices": [{"finish_reason": choice.get("finish_reason")}]})
                 return answer
         raise no_answer()
@@ -88,6 +101,21 @@ class PartialAnswer:
         """Return the message as in a completion that was not streamed."""
         message: JsonObject = {**self.message, **{name: text.getvalue() for name, text in self._texts.items()}}
         return {**message, "tool_calls": [*self.calls.whole()]} if self.calls else message
+
+    def read_text_calls(self) -> list[JsonObject]:
+        """Add the calls of which the text of the complete answer consists, and return them."""
+        if not self.offered_tools or self.finish_reason != "stop" or self.whole().get("tool_calls"):
+            return []
+        read = formats.read_text_calls(self.text, self.offered_tools)
+        self.text_call = "unreadable" if read.is_unreadable else "read" if read.calls else None
+        return [
+            {
+                "id": f"call_{format_id(new_uuid())}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in read.calls
+        ]
 
     def drop_texts(self) -> None:
         """Remove what was added, except the id, the usage and the reason of the end."""
@@ -195,7 +223,7 @@ def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
         raise _forbidden_call()
     asked = body.get("model")
     model = answer.model or (asked if isinstance(asked, str) else None)
-    origin = {"response_id": answer.id, "finish_reason": answer.finish_reason}
+    origin = {"response_id": answer.id, "finish_reason": answer.finish_reason, TEXT_CALL: answer.text_call}
     fields = {
         "usage": _usage_of(answer),
         "model": None if model is None else str(storable(model))[:_MAX_MODEL_CHARACTERS] or None,

@@ -34,6 +34,7 @@ def partial_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput | None:
         usage=answer.usage,
         finish_reason=answer.finish_reason,
         allowed_tools=answer.allowed_tools,
+        text_call=answer.text_call,
     )
     try:
         turn = answer_turn(whole, body)

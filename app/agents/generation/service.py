@@ -34,6 +34,7 @@ from app.agents.generation.partial import partial_turn
 from app.agents.generation.preparation import PreparedRequest, Preparer
 from app.agents.generation.renewal import renewed
 from app.agents.generation.schemas import GenerationRequest, GenerationResult
+from app.agents.generation.text_calls import offered_tools, read_completion, with_streamed_calls
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import Chunk
@@ -136,9 +137,9 @@ class Generation:
             try:
                 async with self._renewed(prepared.exchange):
                     completion = await upstream.post(caller.tenant_id, _COMPLETIONS, prepared.body)
-                turns = await self._commit_whole(
-                    caller, prepared, PartialAnswer.of(completion, allowed_tools=request.allowed_tools)
-                )
+                offered = offered_tools(prepared.body, allowed=request.allowed_tools)
+                completion, answer = read_completion(completion, offered=offered, allowed=request.allowed_tools)
+                turns = await self._commit_whole(caller, prepared, answer)
             except BaseException as error:
                 await self._end_early(caller, prepared, error)
                 raise
@@ -326,7 +327,9 @@ class AnswerStream:
         streamed: Streamed,
         request: GenerationRequest,
     ) -> None:
-        self.answer = PartialAnswer(allowed_tools=request.allowed_tools)
+        allowed = request.allowed_tools
+        offered = frozenset[str]() if prepared is None else offered_tools(prepared.body, allowed=allowed)
+        self.answer = PartialAnswer(allowed_tools=allowed, offered_tools=offered)
         self.turns: list[Turn] = []
         self.is_committed = False
         self.has_failed = False
@@ -405,14 +408,11 @@ class AnswerStream:
             if data.strip() == DONE:
                 is_done = True
                 break
-            piece = read_piece(data)
-            deltas = self.answer.add(piece)
-            self._streamed.record_usage(self.answer.usage, said=sum(len(delta.text) for delta in deltas))
+            shown, deltas = self._read(data)
             for delta in deltas:
                 await self._publish_delta(delta)
             if self._prepared is None:
                 self.answer.drop_texts()  # nothing is stored, so only the event is passed on
-            shown = self._shown(piece, data)
             if shown is not None:
                 yield AnswerEvent(shown, "".join(delta.text for delta in deltas if delta.part == "content"), deltas)
         if self.answer.finish_reason is None and (self._prepared is not None or not is_done):
@@ -422,6 +422,17 @@ class AnswerStream:
             self.turns = await self._generation._commit(self._caller, self._prepared, self.answer)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             self.is_committed = True
         yield AnswerEvent(DONE)
+
+    def _read(self, data: str) -> tuple[str | None, list[Delta]]:
+        """Add the data of an event to the answer; return the data to send, and what it adds to the answer."""
+        piece = read_piece(data)
+        had_ended = self.answer.finish_reason is not None
+        deltas = self.answer.add(piece)
+        self._streamed.record_usage(self.answer.usage, said=sum(len(delta.text) for delta in deltas))
+        if not had_ended and (calls := self.answer.read_text_calls()):
+            piece, added = with_streamed_calls(piece, calls)
+            return self._shown(piece, json.dumps(piece, ensure_ascii=False)), [*deltas, *self.answer.add(added)]
+        return self._shown(piece, data), deltas
 
     async def _publish_delta(self, delta: Delta) -> None:
         if self._exchange is None or not delta.part.startswith(_LIVE_PARTS):

@@ -29,11 +29,12 @@ _AROUND: Final = re.compile(
 )
 _FUNCTION_TAG: Final = re.compile(r"<function=([\w.-]{1,64})>\s*")
 _NAME_BEFORE: Final = re.compile(r"([\w.-]{1,64})\s*(?:\[ARGS\])?\s*(?=\{)")
+_QUOTE: Final = """["'`\u2018\u2019\u201c\u201d]"""
+_NAME_MEMBER: Final = rf"(?<![\w.]){_QUOTE}?(?:{'|'.join(_NAMES)}){_QUOTE}?\s*[:=]\s*"
 _NAMED_START: Final = re.compile(
-    r"""[\s\[{]*["']name["']\s*:\s*["'][\w.-]+["']\s*,\s*["'](?:arguments|parameters)["']"""
+    rf"[\s\[{{]*{_NAME_MEMBER}{_QUOTE}[\w.-]+{_QUOTE}\s*,\s*{_QUOTE}?(?:arguments|parameters){_QUOTE}?\s*[:=]"
 )
-_QUOTE: Final = """["']"""
-_NAME_MEMBER: Final = rf"{_QUOTE}(?:{'|'.join(_NAMES)}){_QUOTE}\s*:\s*{_QUOTE}"
+_STARTS: Final = frozenset("{[\"'")
 _END_OF_CALL: Final = re.compile(r"\)\]?\s*(?:```\s*)?\Z")
 _END_CHARACTERS: Final = 40
 
@@ -130,11 +131,13 @@ def _read(values: list[JsonValue], names: Collection[str]) -> TextCalls:
 def _unwrapped(values: list[JsonValue]) -> Iterator[JsonValue]:
     """Yield the values; in place of a list its items, and of a wrapper such as `tool_calls` its only member."""
     for value in values:
+        inner = value
         if isinstance(value, dict) and len(value) == 1 and (name := next(iter(value))) in _WRAPPERS:
             inner = value[name]
-            yield from inner if isinstance(inner, list) else [inner if isinstance(inner, dict) else value]
+        if isinstance(inner, list):
+            yield from _unwrapped(inner)
         else:
-            yield from value if isinstance(value, list) else [value]
+            yield inner if isinstance(inner, dict) else value
 
 
 def _candidate(value: JsonValue) -> _Candidate | None:
@@ -178,13 +181,13 @@ def _is_meant_as_call(text: str, names: Collection[str]) -> bool:
     if not names:
         return False
     name = "|".join(re.escape(one) for one in sorted(names, key=len, reverse=True))
-    if text[start : start + 1] in {"{", "["} and re.search(rf"{_NAME_MEMBER}(?:{name}){_QUOTE}", text):
+    if text[start : start + 1] in _STARTS and re.search(rf"{_NAME_MEMBER}{_QUOTE}(?:{name}){_QUOTE}", text):
         return True
     if re.compile(rf"\[?(?:{name})\(").match(text, start) and _END_OF_CALL.search(text[-_END_CHARACTERS:]):
         return True
     if re.compile(rf"(?:Thought:.*\n)?Action:\s*(?:{name})\s*\n", re.IGNORECASE).match(text, start):
         return True
-    _, tag, tagged = text.rpartition("<tool_call>")
+    _, tag, tagged = text.partition("<tool_call>")
     is_at_end = bool(tag) and tagged.rstrip().endswith(("</tool_call>", "}"))
     return is_at_end and re.search(rf"{_QUOTE}(?:{name}){_QUOTE}", tagged) is not None
 

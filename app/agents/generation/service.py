@@ -26,15 +26,17 @@ from app.agents.generation.answer import (
     PartialAnswer,
     answer_text,
     answer_turn,
+    offered_tools,
     pieces_of,
+    read_completion,
     read_piece,
+    with_streamed_calls,
 )
 from app.agents.generation.call_deltas import Delta
 from app.agents.generation.partial import partial_turn
 from app.agents.generation.preparation import PreparedRequest, Preparer
 from app.agents.generation.renewal import renewed
 from app.agents.generation.schemas import GenerationRequest, GenerationResult
-from app.agents.generation.text_calls import offered_tools, read_completion, with_streamed_calls
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import Chunk

@@ -1824,6 +1824,7 @@ class Problem(TypedDict):
     detail: str
     code: Literal[
         "admin_key_file_invalid",
+        "agent_call_invalid",
         "agent_disabled",
         "agent_id_required",
         "agent_not_allowed",

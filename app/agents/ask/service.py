@@ -146,7 +146,7 @@ class AskService:
         try:
             async with asyncio.timeout(self._settings.internal_agent_timeout_s):
                 response = await self._filtered(run, await self._run_rounds(chat, run))
-                if run.has_stored_nothing:
+                if run.has_stored_nothing and not run.withheld:
                     response = f"{response}\n\n{NOT_STORED}"
         except TimeoutError as error:
             detail = f"The agent did not answer within {self._settings.internal_agent_timeout_s:g} seconds."

@@ -13,8 +13,8 @@ from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, calls, open_fak
 from tests.support.live import serving
 from tests.support.timing import PATIENT_S
 
-DOORS = ("generate", "completions", "responses")
-by_door = pytest.mark.parametrize("door", DOORS)
+ROUTES = ("generate", "completions", "responses")
+by_route = pytest.mark.parametrize("route", ROUTES)
 QUESTION = {"role": "user", "content": "Count for me."}
 
 
@@ -49,26 +49,26 @@ async def tenant(modelled: Service, fake: FakeChat) -> AsyncIterator[Client]:
 
 
 def request_of(
-    door: str, conversation: str, messages: list[dict[str, Any]], **more: Any
+    route: str, conversation: str, messages: list[dict[str, Any]], **more: Any
 ) -> tuple[str, dict[str, Any], dict[str, str]]:
     """The path, the body and the headers of a request for an answer in a conversation."""
-    if door == "generate":
+    if route == "generate":
         return "/v1/generate", {"conversation_id": conversation, "messages": messages} | more, {}
     body = {"model": CHAT_MODEL} | more
-    if door == "completions":
+    if route == "completions":
         return "/openai/v1/chat/completions", body | {"messages": messages, "conversation_id": conversation}, {}
     return "/openai/v1/responses", body | {"input": messages}, {"X-Conversation-Id": conversation}
 
 
 async def cut(
-    port: int, tenant: Client, fake: FakeChat, door: str, conversation: str, reply: Reply, *,
+    port: int, tenant: Client, fake: FakeChat, route: str, conversation: str, reply: Reply, *,
     messages: list[dict[str, Any]] | None = None, headers: dict[str, str] | None = None, **more: Any,
 ) -> str:  # fmt: skip
     """Ask for an answer that stops, and close the socket when all that the model says has arrived. Gives the text."""
     fake.reply, fake.may_go_on = reply, asyncio.Event()
-    path, body, named = request_of(door, conversation, messages or [QUESTION], stream=True, **more)
+    path, body, named = request_of(route, conversation, messages or [QUESTION], stream=True, **more)
     expected = (reply.text or "")[: max(0, (reply.stops_after or 1) - 1) * reply.piece]
-    expected = expected.rsplit(" ", 1)[0] if door == "responses" else expected  # it sends whole words
+    expected = expected.rsplit(" ", 1)[0] if route == "responses" else expected  # it sends whole words
     received = ""
     before = len(fake.chats)
     async with httpx.AsyncClient(headers=tenant.headers, timeout=PATIENT_S) as http:
@@ -76,7 +76,7 @@ async def cut(
         async with http.stream("POST", url, json=body, headers=named | (headers or {})) as response:
             assert response.status_code == 200, await response.aread()
             lines = response.aiter_lines()
-            has_event = door != "responses"  # it sends events before the model answers
+            has_event = route != "responses"  # it sends events before the model answers
             while not has_event or expected not in text_of(received) or len(fake.chats) == before:
                 received += await anext(lines) + "\n"
                 has_event = has_event or "data: {" in received
@@ -85,7 +85,7 @@ async def cut(
 
 
 def text_of(received: str) -> str:
-    """The text of the events so far, of any door."""
+    """The text of the events so far, of any route."""
     texts: list[str] = []
     for line in received.splitlines():
         if not line.startswith("data: {"):
@@ -109,10 +109,10 @@ async def ended(tenant: Client, conversation: str, count: int) -> list[dict[str,
 
 
 async def answered(
-    tenant: Client, fake: FakeChat, door: str, conversation: str, messages: list[dict[str, Any]], **more: Any
+    tenant: Client, fake: FakeChat, route: str, conversation: str, messages: list[dict[str, Any]], **more: Any
 ) -> None:
     fake.reply = says("one two three four five six")
-    path, body, named = request_of(door, conversation, messages, **more)
+    path, body, named = request_of(route, conversation, messages, **more)
     answer = await tenant.post(path, json=body, headers=named)
     assert answer.status_code == 200, answer.text
 
@@ -121,12 +121,12 @@ COUNTING = says("one two three four five six", stops_after=3)
 PARTIAL = "one two th"
 
 
-@by_door
+@by_route
 async def test_a_partial_answer_is_kept_with_its_question_and_marked_as_incomplete(
-    port: int, tenant: Client, fake: FakeChat, door: str
+    port: int, tenant: Client, fake: FakeChat, route: str
 ) -> None:
     conversation = await tenant.conversation()
-    await cut(port, tenant, fake, door, conversation, COUNTING, on_disconnect="keep")
+    await cut(port, tenant, fake, route, conversation, COUNTING, on_disconnect="keep")
     question, answer = await ended(tenant, conversation, 2)
     assert (question["content"], answer["content"]) == ("Count for me.", PARTIAL)
     assert answer["metadata"]["incomplete"] is True
@@ -141,13 +141,13 @@ async def test_a_partial_answer_is_kept_with_its_question_and_marked_as_incomple
     assert any(record.get("content") == PARTIAL and record["metadata"]["incomplete"] is True for record in exported)
 
 
-@by_door
+@by_route
 @pytest.mark.parametrize("chosen", [{}, {"on_disconnect": "abort"}], ids=["not chosen", "abort"])
 async def test_without_keep_question_and_partial_answer_are_aborted(
-    port: int, tenant: Client, fake: FakeChat, door: str, chosen: dict[str, Any]
+    port: int, tenant: Client, fake: FakeChat, route: str, chosen: dict[str, Any]
 ) -> None:
     conversation = await tenant.conversation()
-    await cut(port, tenant, fake, door, conversation, COUNTING, **chosen)
+    await cut(port, tenant, fake, route, conversation, COUNTING, **chosen)
     for _ in range(200):
         page = await tenant.get(f"/v1/conversations/{conversation}/turns", params={"status": "aborted"})
         if len(page.json()["data"]) == 2:
@@ -157,27 +157,27 @@ async def test_without_keep_question_and_partial_answer_are_aborted(
     assert await tenant.history(conversation) == []
 
 
-@by_door
+@by_route
 async def test_before_the_first_token_the_question_alone_is_kept(
-    port: int, tenant: Client, fake: FakeChat, door: str
+    port: int, tenant: Client, fake: FakeChat, route: str
 ) -> None:
     conversation = await tenant.conversation()
-    await cut(port, tenant, fake, door, conversation, says("one two", stops_after=1), on_disconnect="keep")
+    await cut(port, tenant, fake, route, conversation, says("one two", stops_after=1), on_disconnect="keep")
     [question] = await ended(tenant, conversation, 1)
     assert question["content"] == "Count for me."
-    await answered(tenant, fake, door, conversation, [QUESTION])
+    await answered(tenant, fake, route, conversation, [QUESTION])
     turns = await tenant.history(conversation)
     assert [turn["content"] for turn in turns] == ["Count for me.", "one two three four five six"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@by_door
+@by_route
 async def test_a_client_that_disconnects_before_the_model_answers_leaves_its_question(
-    port: int, tenant: Client, fake: FakeChat, door: str, *, stream: bool
+    port: int, tenant: Client, fake: FakeChat, route: str, *, stream: bool
 ) -> None:
     conversation = await tenant.conversation()
     fake.reply = says("late", delay_s=3.0)
-    path, body, named = request_of(door, conversation, [QUESTION], stream=stream, on_disconnect="keep")
+    path, body, named = request_of(route, conversation, [QUESTION], stream=stream, on_disconnect="keep")
     async with httpx.AsyncClient(headers=tenant.headers, timeout=PATIENT_S) as http:
         asking = asyncio.create_task(http.post(f"http://127.0.0.1:{port}{path}", json=body, headers=named))
         while not fake.chats:  # noqa: ASYNC110 - the fake has no event for it
@@ -187,20 +187,20 @@ async def test_a_client_that_disconnects_before_the_model_answers_leaves_its_que
     assert [turn["content"] for turn in await ended(tenant, conversation, 1)] == ["Count for me."]
 
 
-@by_door
+@by_route
 @pytest.mark.parametrize("resent", ["the question", "question and partial answer"])
 async def test_a_later_request_with_the_same_history_stores_nothing_twice(
-    port: int, tenant: Client, fake: FakeChat, door: str, resent: str
+    port: int, tenant: Client, fake: FakeChat, route: str, resent: str
 ) -> None:
     conversation = await tenant.conversation()
-    await cut(port, tenant, fake, door, conversation, COUNTING, on_disconnect="keep")
+    await cut(port, tenant, fake, route, conversation, COUNTING, on_disconnect="keep")
     await ended(tenant, conversation, 2)
     if resent == "the question":
-        await answered(tenant, fake, door, conversation, [QUESTION])
+        await answered(tenant, fake, route, conversation, [QUESTION])
         expected = ["Count for me.", "one two three four five six"]
     else:
         more = {"role": "user", "content": "Go on."}
-        await answered(tenant, fake, door, conversation, [QUESTION, {"role": "assistant", "content": PARTIAL}, more])
+        await answered(tenant, fake, route, conversation, [QUESTION, {"role": "assistant", "content": PARTIAL}, more])
         expected = ["Count for me.", PARTIAL, "Go on.", "one two three four five six"]
     turns = await tenant.history(conversation)
     assert [turn["content"] for turn in turns] == expected
@@ -208,17 +208,17 @@ async def test_a_later_request_with_the_same_history_stores_nothing_twice(
     assert (await tenant.get(f"/v1/conversations/{conversation}/verify")).json()["valid"] is True
 
 
-@by_door
+@by_route
 @pytest.mark.parametrize("earlier", [[], ["yes"]])
 async def test_a_client_that_drops_the_partial_answer_stores_only_its_next_question(
-    port: int, tenant: Client, fake: FakeChat, door: str, earlier: list[str]
+    port: int, tenant: Client, fake: FakeChat, route: str, earlier: list[str]
 ) -> None:
     conversation = await tenant.conversation()
     for said in earlier:
-        await answered(tenant, fake, door, conversation, [{"role": "user", "content": said}])
-    await cut(port, tenant, fake, door, conversation, COUNTING, on_disconnect="keep")
+        await answered(tenant, fake, route, conversation, [{"role": "user", "content": said}])
+    await cut(port, tenant, fake, route, conversation, COUNTING, on_disconnect="keep")
     await ended(tenant, conversation, 2 + 2 * len(earlier))
-    await answered(tenant, fake, door, conversation, [QUESTION, {"role": "user", "content": "Are you there?"}])
+    await answered(tenant, fake, route, conversation, [QUESTION, {"role": "user", "content": "Are you there?"}])
     turns = await tenant.history(conversation)
     assert [turn["content"] for turn in turns[2 * len(earlier) :]] == [
         "Count for me.", PARTIAL, "Are you there?", "one two three four five six",
@@ -239,17 +239,17 @@ async def test_a_later_question_equal_to_an_earlier_one_is_a_new_one(port: int, 
 ONE_CALL = ("search", {"query": "how many marsupials are there"})
 
 
-@by_door
+@by_route
 async def test_a_call_that_was_cut_is_dropped_and_its_text_stays(
-    port: int, tenant: Client, fake: FakeChat, door: str
+    port: int, tenant: Client, fake: FakeChat, route: str
 ) -> None:
     conversation = await tenant.conversation()
     cut_call = calls(ONE_CALL, stops_after=4)
-    await cut(port, tenant, fake, door, conversation, cut_call, on_disconnect="keep")
+    await cut(port, tenant, fake, route, conversation, cut_call, on_disconnect="keep")
     assert [turn["kind"] for turn in await ended(tenant, conversation, 1)] == ["user_message"]
     with_text = Reply("Let me search. ", piece=15, tool_calls=cut_call.tool_calls, stops_after=4)
     question = {"role": "user", "content": "And with text?"}
-    await cut(port, tenant, fake, door, conversation, with_text, messages=[question], on_disconnect="keep")
+    await cut(port, tenant, fake, route, conversation, with_text, messages=[question], on_disconnect="keep")
     *_, answer = await ended(tenant, conversation, 3)
     assert (answer["content"], answer["tool_calls"], answer["kind"]) == ("Let me search. ", [], "agent_message")
     assert answer["metadata"]["incomplete"] is True
@@ -265,13 +265,13 @@ async def test_of_two_calls_the_complete_one_is_kept(port: int, tenant: Client, 
     assert len(await tenant.history(conversation)) == 4
 
 
-@by_door
+@by_route
 async def test_an_answer_whose_model_fails_is_aborted_though_the_client_would_keep_it(
-    port: int, tenant: Client, fake: FakeChat, door: str
+    port: int, tenant: Client, fake: FakeChat, route: str
 ) -> None:
     conversation = await tenant.conversation()
     fake.reply = says("one two three", breaks_after=2)
-    path, body, named = request_of(door, conversation, [QUESTION], stream=True, on_disconnect="keep")
+    path, body, named = request_of(route, conversation, [QUESTION], stream=True, on_disconnect="keep")
     async with httpx.AsyncClient(headers=tenant.headers, timeout=PATIENT_S) as http:
         await http.post(f"http://127.0.0.1:{port}{path}", json=body, headers=named)
     assert await tenant.history(conversation) == []
@@ -353,9 +353,9 @@ async def test_two_tenants_keep_each_its_own_partial_answer(
         assert texts == [["Count for me.", PARTIAL], ["Count for me.", "uno d"]]
 
 
-@pytest.mark.parametrize("door", DOORS)
-async def test_another_choice_than_abort_and_keep_is_refused(tenant: Client, fake: FakeChat, door: str) -> None:
-    path, body, named = request_of(door, await tenant.conversation(), [QUESTION], on_disconnect="store")
+@pytest.mark.parametrize("route", ROUTES)
+async def test_another_choice_than_abort_and_keep_is_refused(tenant: Client, fake: FakeChat, route: str) -> None:
+    path, body, named = request_of(route, await tenant.conversation(), [QUESTION], on_disconnect="store")
     refused = await tenant.post(path, json=body, headers=named)
     assert refused.status_code in {400, 422}, refused.text
     assert "on_disconnect" in refused.text

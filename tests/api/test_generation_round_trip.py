@@ -99,17 +99,17 @@ async def by_items(tenant: Client, seed: int) -> None:
 def appended(source: Format) -> Callable[[Client, int], Coroutine[Any, Any, None]]:
     """The history of any format first, then an answer of the model."""
 
-    async def door(tenant: Client, seed: int) -> None:
+    async def route(tenant: Client, seed: int) -> None:
         conversation = await tenant.conversation()
         body = {"turns": given_in(source, seed).messages, "format": source}
         await post(tenant, f"/v1/conversations/{conversation}/turns", body, 201)
         body = {"conversation_id": conversation, "token_budget": ROOM, "messages": after([], seed)}
         await post(tenant, "/v1/generate", body)
 
-    return door
+    return route
 
 
-DOORS: dict[str, tuple[Format, Callable[[Client, int], Coroutine[Any, Any, None]]]] = {
+ROUTES: dict[str, tuple[Format, Callable[[Client, int], Coroutine[Any, Any, None]]]] = {
     "chat": (Format.OPENAI, by_chat),
     "generate": (Format.OPENAI, by_generate),
     "responses": (Format.OPENAI_RESPONSES, by_responses),
@@ -118,12 +118,12 @@ DOORS: dict[str, tuple[Format, Callable[[Client, int], Coroutine[Any, Any, None]
 }
 
 
-def expected(door: str, source: Format, seed: int) -> list[Message]:
+def expected(route: str, source: Format, seed: int) -> list[Message]:
     """The messages for the model: as given if they are chat messages, else as a context for chat has them."""
     given = given_in(source, seed)
     if source is Format.OPENAI:
         messages = given.shown
-        if door in {"chat", "generate"}:  # system messages are instructions of this call, which come first
+        if route in {"chat", "generate"}:  # system messages are instructions of this call, which come first
             texts = list(dict.fromkeys(m["content"] for m in messages if m["role"] in {"system", "developer"}))
             rest = [m for m in messages if m["role"] not in {"system", "developer"}]
             messages = [*([{"role": "system", "content": "\n\n".join(texts)}] if texts else []), *rest]
@@ -141,12 +141,12 @@ def shown_as_chat(turns: list[Message]) -> list[Message]:
     return messages
 
 
-def differences(door: str, seed: int, requests: dict[str, list[Message]]) -> list[str]:
+def differences(route: str, seed: int, requests: dict[str, list[Message]]) -> list[str]:
     """What the model was sent for one history, where it differs from what was given."""
-    source, _ = DOORS[door]
-    sent, wanted = requests.get(f"So, {seed}?", []), expected(door, source, seed)
+    source, _ = ROUTES[route]
+    sent, wanted = requests.get(f"So, {seed}?", []), expected(route, source, seed)
     differing = [] if dumps(sent) == dumps(wanted) else [f"seed {seed}: {dumps(sent)} instead of {dumps(wanted)}"]
-    if door == "chat":  # the whole history once more, with the answer and another question
+    if route == "chat":  # the whole history once more, with the answer and another question
         answer = {"role": "assistant", "content": "Done."}
         again = requests.get(f"Then, {seed}?", [])
         if dumps(again[:-1]) != dumps([*sent, answer]):
@@ -154,9 +154,9 @@ def differences(door: str, seed: int, requests: dict[str, list[Message]]) -> lis
     return differing
 
 
-@pytest.mark.parametrize("door", DOORS)
-async def test_a_model_is_sent_the_messages_that_were_given(tenant: Client, fake: FakeChat, door: str) -> None:
-    _, through = DOORS[door]
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_model_is_sent_the_messages_that_were_given(tenant: Client, fake: FakeChat, route: str) -> None:
+    _, through = ROUTES[route]
     limit = asyncio.Semaphore(AT_ONCE)
     failures: list[str] = []
 
@@ -172,5 +172,5 @@ async def test_a_model_is_sent_the_messages_that_were_given(tenant: Client, fake
         fake.chats.clear()
         await asyncio.gather(*map(one, seeds))
         requests = {str(chat["messages"][-1]["content"]): chat["messages"] for chat in fake.chats}
-        failures += [line for seed in seeds for line in differences(door, seed, requests)]
-        assert not failures, f"{len(failures)} histories of {door}:\n" + "\n".join(failures[:5])
+        failures += [line for seed in seeds for line in differences(route, seed, requests)]
+        assert not failures, f"{len(failures)} histories of {route}:\n" + "\n".join(failures[:5])

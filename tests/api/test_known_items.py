@@ -29,7 +29,7 @@ def sent(fake: FakeChat) -> list[tuple[str, Any]]:
     return [(message["role"], message.get("content")) for message in fake.chats[-1]["messages"]]
 
 
-async def begun(tenant: Client, fake: FakeChat) -> tuple[str, list[dict[str, Any]]]:
+async def start_exchange(tenant: Client, fake: FakeChat) -> tuple[str, list[dict[str, Any]]]:
     """A conversation with a question, a call, its result and an answer; and its items."""
     conversation = await tenant.conversation()
     fake.replies = [Reply("Let me see.", tool_calls=(("call_1", "weather", '{"city": "Kiel"}'),)), says("Rain.")]
@@ -76,7 +76,7 @@ def reshaped(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("way", [all_of, backwards, only_answers_named, references, reshaped])
 async def test_items_with_known_ids_are_stored_once_and_shown_once(tenant: Client, fake: FakeChat, way: Any) -> None:
-    conversation, given = await begun(tenant, fake)
+    conversation, given = await start_exchange(tenant, fake)
     new = [user("And tomorrow?")]
     await respond(tenant, [*way(given), *new], conversation=conversation)
     assert sent(fake) == [*KNOWN, ("user", "And tomorrow?")]
@@ -108,7 +108,7 @@ async def test_the_history_may_come_with_a_previous_response(
 
 
 async def test_other_content_under_a_known_id_is_a_conflict(tenant: Client, fake: FakeChat) -> None:
-    conversation, given = await begun(tenant, fake)
+    conversation, given = await start_exchange(tenant, fake)
     changed = given[0] | {"content": "Another question?"}
     asked = len(fake.chats)
     for path, body in [
@@ -127,7 +127,7 @@ async def test_other_content_under_a_known_id_is_a_conflict(tenant: Client, fake
 async def test_ids_of_other_conversations_and_tenants_are_those_of_new_items(
     modelled: Service, tenant: Client, fake: FakeChat
 ) -> None:
-    _, given = await begun(tenant, fake)
+    _, given = await start_exchange(tenant, fake)
     for client in (tenant, await modelled.new_tenant()):
         other = await client.conversation()
         await respond(client, [*given, user("And?")], conversation=other)
@@ -138,14 +138,14 @@ async def test_ids_of_other_conversations_and_tenants_are_those_of_new_items(
 
 
 async def test_erased_items_stay_erased(tenant: Client, fake: FakeChat) -> None:
-    conversation, given = await begun(tenant, fake)
+    conversation, given = await start_exchange(tenant, fake)
     await tenant.delete(f"/openai/v1/conversations/{conversation}/items/{given[-1]['id']}")
     await respond(tenant, [*given, user("And?")], conversation=conversation)
     assert sent(fake) == [*KNOWN[:-1], ("user", "And?")]
 
 
 async def test_created_items_are_stored_once(tenant: Client, fake: FakeChat) -> None:
-    conversation, given = await begun(tenant, fake)
+    conversation, given = await start_exchange(tenant, fake)
     path = f"/openai/v1/conversations/{conversation}/items"
     response = await tenant.post(path, json={"items": [*given, user("New.")]})
     assert response.status_code == 200, response.text

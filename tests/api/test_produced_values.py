@@ -243,8 +243,8 @@ async def test_a_streamed_turn_is_committed_with_the_calls_that_the_model_made(t
     assert stored["tool_calls"] == [{"id": "1", "name": "f", "arguments": INPUT}]
 
 
-@pytest.mark.parametrize("door", ["chat", "generate", "responses", "items"])
-async def test_generating_calls_take_what_a_model_said_before(tenant: Client, fake: FakeChat, door: str) -> None:
+@pytest.mark.parametrize("route", ["chat", "generate", "responses", "items"])
+async def test_generating_calls_take_what_a_model_said_before(tenant: Client, fake: FakeChat, route: str) -> None:
     conversation = await tenant.conversation()
     messages = [
         ASK,
@@ -262,11 +262,11 @@ async def test_generating_calls_take_what_a_model_said_before(tenant: Client, fa
         "generate": ("/v1/generate", {"messages": messages, "conversation_id": conversation}),
         "responses": (RESPONSES, {"model": CHAT_MODEL, "input": items, "conversation": conversation}),
         "items": (f"/openai/v1/conversations/{conversation}/items", {"items": items}),
-    }[door]
+    }[route]
     headers = {"Content-Type": "application/json"}
     response = await tenant.post(path, content=json.dumps(body), headers=headers)
     assert response.status_code == 200, response.text
-    if door != "items":
+    if route != "items":
         sent = fake.chats[-1]["messages"]
         assert json.loads(sent[1]["tool_calls"][0]["function"]["arguments"]) == INPUT
         assert sent[2]["content"] == GOOD

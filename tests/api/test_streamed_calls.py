@@ -87,16 +87,16 @@ EXPECTED = [("call_one", "one", {"one": 1}), ("call_two", "two", {"two": 2})]
 
 
 @pytest.mark.parametrize(
-    ("door", "way"),
+    ("route", "way"),
     [("chat", way) for way in WAYS] + [("generate", "without index"), *[("responses", way) for way in OF_RESPONSES]],
 )
 async def test_calls_are_stored_apart_in_each_way_of_streaming_them(
-    tenant: Client, fake: FakeChat, door: str, way: str
+    tenant: Client, fake: FakeChat, route: str, way: str
 ) -> None:
     conversation = await tenant.conversation()
     fake.replies = [streamed(*WAYS[way])]
     ask = {"role": "user", "content": "Call both."}
-    match door:
+    match route:
         case "chat":
             body = {"model": CHAT_MODEL, "messages": [ask], "conversation_id": conversation, "stream": True}
             response = await tenant.post(CHAT, json=body)
@@ -109,7 +109,7 @@ async def test_calls_are_stored_apart_in_each_way_of_streaming_them(
     assert response.status_code == 200, response.text
     turns = await tenant.history(conversation)
     assert calls_in(turns) == EXPECTED
-    if door == "responses":
+    if route == "responses":
         done = [
             item["item"]
             for line in response.text.split("\n")
@@ -167,17 +167,17 @@ CALLING: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [
 
 
 @pytest.mark.parametrize("stored", [{"content": "I call."}, {"content": None, "tool_calls": [ONE]}])
-@pytest.mark.parametrize("door", ["chat", "generate", "responses"])
+@pytest.mark.parametrize("route", ["chat", "generate", "responses"])
 async def test_results_of_calls_that_only_the_client_has_do_not_stop_the_conversation(
-    tenant: Client, fake: FakeChat, door: str, stored: dict[str, Any]
+    tenant: Client, fake: FakeChat, route: str, stored: dict[str, Any]
 ) -> None:
     conversation = await tenant.conversation()
     await tenant.append(conversation, USER, {"role": "assistant", **stored})
     for more in ([], [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "And now?"}]):
         history = [USER, CALLING, *results(ONE, TWO), *more]
-        if door == "chat":
+        if route == "chat":
             response = await tenant.post(CHAT, json=asked(conversation, *history))
-        elif door == "generate":
+        elif route == "generate":
             response = await tenant.post("/v1/generate", json={"messages": history, "conversation_id": conversation})
         else:
             given = [item for message in history for item in as_items(message)]

@@ -377,7 +377,7 @@ async def test_no_read_misses_an_acknowledged_write_while_replay_stops_and_goes_
     readers = [read(one, conversation) for one in (client, beside) for conversation in conversations]
     await asyncio.gather(disturb(), *map(write, conversations), *readers)
     assert reads > 50
-    assert sum(acknowledged.values()) > 20
+    assert min(acknowledged.values()) > 1  # few on a busy machine
     assert other.container.reader.standby_reads > before
     assert other.container.reader.fallbacks[Fallback.LAG] > 0
 

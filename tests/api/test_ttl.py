@@ -248,7 +248,7 @@ async def test_cut_off_at_any_statement_the_next_sweep_completes_it(
         assert [fault async for some in check.conversations(limit=None) for fault in some] == []
         assert await check.references() == []
 
-    cuts = await cut_off_everywhere(lambda: sweep(service), after_each=sound, maximum=18, again_from=11)
+    cuts = await cut_off_everywhere(lambda: sweep(service), after_each=sound, maximum=20, again_from=12)
     assert cuts > 10
     for conversation in gone:
         assert await left(connection, client.tenant_id, conversation) == {}

@@ -24,8 +24,12 @@ from app.providers.endpoint import (
     UsageRecorder,
     chat_slot,
     client_of,
+    context_exceeded,
     delay,
     reported_tokens,
+    request_timeout,
+    timed_out,
+    too_long,
 )
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import (
@@ -48,6 +52,7 @@ from app.providers.shapes import (
     other_variant,
     shape_request,
 )
+from app.providers.window import learnt_window, output_tokens
 from app.settings.models import ChatSettings, Endpoint
 
 if TYPE_CHECKING:
@@ -73,6 +78,9 @@ class _Call:
     purpose: ModelPurpose
     model: str
     max_output_tokens: int
+    timeout_s: float
+    limit: str
+    """The setting that limits its time, for the error of a time-out."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -92,7 +100,7 @@ class OpenAIChat:
     ) -> None:
         self._endpoint = endpoint
         self._settings = settings
-        self._timeout_s = settings.llm_timeout_s
+        self._timeout_s, self._job_timeout_s = settings.llm_timeout_s, settings.llm_job_timeout_s
         self._ledger = ledger
         self._guard = guard
         # separate slots, so that interactive callers do not wait for jobs
@@ -100,6 +108,7 @@ class OpenAIChat:
             interactive: asyncio.Semaphore(settings.llm_concurrency) for interactive in (False, True)
         }
         self._variants: dict[tuple[str, str | None], RequestVariant] = {}
+        self._windows: dict[str, int] = {}
         self._usage = UsageRecorder(ledger)
         self._log = get_logger()
         self._client = client_of(endpoint, timeout_s=self._timeout_s)
@@ -108,6 +117,10 @@ class OpenAIChat:
     def model(self) -> str:
         """Return the name of the default model."""
         return self._endpoint.model
+
+    def window(self, model: str | None = None) -> int:
+        """Return the tokens that a model reads and writes in one call: the setting, or less as its endpoint said."""
+        return self._windows.get(model or self.model, self._settings.llm_context_tokens)
 
     async def close(self) -> None:
         """Wait until all usage is recorded, and close the connections."""
@@ -123,9 +136,10 @@ class OpenAIChat:
         purpose: ModelPurpose,
         model: str | None = None,
         max_output_tokens: int | None = None,
+        timeout_s: float | None = None,
     ) -> ModelAnswer[Shape]:
         """Answer with a value of `shape`. An invalid answer is sent back once, with its errors."""
-        call = self._call(tenant_id, purpose, model, max_output_tokens)
+        call = self._call(tenant_id, purpose, model, max_output_tokens, timeout_s)
         asked = shape_request(shape)
         return await self._accounted(call, lambda: self._shaped(call, messages, asked))
 
@@ -137,9 +151,10 @@ class OpenAIChat:
         purpose: ModelPurpose,
         model: str | None = None,
         max_output_tokens: int | None = None,
+        timeout_s: float | None = None,
     ) -> ModelAnswer[str]:
         """Answer with text that is complete and not empty."""
-        call = self._call(tenant_id, purpose, model, max_output_tokens)
+        call = self._call(tenant_id, purpose, model, max_output_tokens, timeout_s)
         return await self._accounted(call, lambda: self._complete(call, messages, None))
 
     async def converse(
@@ -151,9 +166,10 @@ class OpenAIChat:
         purpose: ModelPurpose,
         model: str | None = None,
         max_output_tokens: int | None = None,
+        timeout_s: float | None = None,
     ) -> ModelAnswer[ModelReply]:
         """Answer with calls of tools, or with text. The caller refuses calls of tools that were not offered."""
-        call = self._call(tenant_id, purpose, model, max_output_tokens)
+        call = self._call(tenant_id, purpose, model, max_output_tokens, timeout_s)
 
         async def work() -> ModelReply:
             return (await self._chosen(call, messages, None, tools)).reply()
@@ -161,10 +177,21 @@ class OpenAIChat:
         return await self._accounted(call, work)
 
     def _call(
-        self, tenant_id: TenantId, purpose: ModelPurpose, model: str | None, max_output_tokens: int | None
+        self,
+        tenant_id: TenantId,
+        purpose: ModelPurpose,
+        model: str | None,
+        max_output_tokens: int | None,
+        timeout_s: float | None,
     ) -> _Call:
-        limit = max_output_tokens or self._settings.llm_max_output_tokens
-        return _Call(tenant_id, purpose, model or self._endpoint.model, limit)
+        output = output_tokens(self.window(model), most=max_output_tokens or self._settings.llm_max_output_tokens)
+        if timeout_s is not None:
+            limit = "the caller's own limit"
+        elif purpose in _INTERACTIVE:
+            timeout_s, limit = self._timeout_s, "TURNKEEP_LLM_TIMEOUT_MS"
+        else:
+            timeout_s, limit = self._job_timeout_s, "TURNKEEP_LLM_JOB_TIMEOUT_S"
+        return _Call(tenant_id, purpose, model or self._endpoint.model, output, timeout_s, limit)
 
     # limits and the ledger
 
@@ -174,7 +201,7 @@ class OpenAIChat:
         known = self.model if call.model == self.model else "other"
         with MeasuredStage(Stage.MODEL, purpose=call.purpose.value, model=known):
             slots = self._slots[call.purpose in _INTERACTIVE]
-            async with chat_slot(slots, wait=asyncio.timeout(self._timeout_s)):
+            async with chat_slot(slots, wait=asyncio.timeout(call.timeout_s)):
                 value = await self._answered(call, work)
         return ModelAnswer(value, call.model, call.usage)
 
@@ -182,11 +209,11 @@ class OpenAIChat:
         await self._ledger.check(call.tenant_id, call.purpose)
         failed = True
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(call.timeout_s):
                 value = await work()
             failed = False
         except TimeoutError as error:
-            raise CHAT_ERRORS.unanswered() from error
+            raise timed_out(call.timeout_s, call.limit) from error
         finally:
             await self._usage.record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
         return value
@@ -233,7 +260,7 @@ class OpenAIChat:
                 variant = refusal.other
             except (RateLimited, Unavailable) as error:
                 max_retries = self._settings.llm_max_retries
-                wait = delay(error, attempt, max_retries=max_retries, timeout_s=self._timeout_s)
+                wait = delay(error, attempt, max_retries=max_retries, timeout_s=call.timeout_s)
                 if wait is None:
                     raise
                 attempt += 1
@@ -259,6 +286,14 @@ class OpenAIChat:
             del self._variants[next(iter(self._variants))]
         self._variants[key] = variant
 
+    def _learn_window(self, call: _Call, complaint: str, asked: Sequence[str]) -> None:
+        if len(self._windows) >= _MAX_VARIANTS:
+            del self._windows[next(iter(self._windows))]
+        request_tokens = _estimated(asked) + call.max_output_tokens
+        window = learnt_window(complaint, request_tokens=request_tokens, window=self.window(call.model))
+        self._windows[call.model] = window
+        self._log.warning("model.window_learnt", count=window)
+
     async def _request(
         self,
         call: _Call,
@@ -281,10 +316,14 @@ class OpenAIChat:
                 max_tokens=call.max_output_tokens if variant.limit == "max_tokens" else openai.omit,
                 max_completion_tokens=call.max_output_tokens if variant.limit != "max_tokens" else openai.omit,
                 temperature=0 if variant.temperature else openai.omit,
+                timeout=request_timeout(call.timeout_s),
             )
             choice = _choice(completion)
             _count(call, words_of(messages, tools), completion, choice)
         except openai.APIStatusError as error:
+            if context_exceeded(error):
+                self._learn_window(call, _error_text(error), words_of(messages, tools))
+                raise too_long() from None
             other = other_variant(variant, _error_text(error)) if error.status_code in _COMPLAINTS else None
             if other is not None and (other.format == variant.format or asked is not None):
                 raise _VariantRefusedError(other) from None

@@ -16,13 +16,17 @@ from app.core.telemetry import get_logger
 from app.core.tracing.export import trace_http_client
 from app.formats.schemas import JsonObject
 from app.providers.schemas import ChatModel, Ledger, ModelPurpose, ModelUsage
+from app.providers.window import is_too_long
 from app.settings.models import Endpoint
 
 if TYPE_CHECKING:
     import openai
 
 _FIRST_DELAY_S = 0.25
-_TIMEOUT, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 408, 409, 429, 500
+_REQUEST_TIMEOUT, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 408, 409, 429, 500
+_TIMED_OUT = frozenset({408, 504, 524})
+_TOO_LONG = frozenset({400, 413, 422, 500})
+"""Statuses of requests that are longer than the window; 500 by older releases of llama.cpp."""
 _OVERLOADED = frozenset({503, 529})
 _LONGEST_RETRY_AFTER_S = 3600
 
@@ -54,6 +58,8 @@ class EndpointErrors:
     invalid: str
     expected: str
     event: str
+    timeout: str | None = None
+    """The code of a time-out; None: time-outs have no code of their own."""
 
     def refused(self, error: "openai.APIStatusError") -> AppError:
         """Return the error for a status."""
@@ -64,13 +70,16 @@ class EndpointErrors:
         if status in _OVERLOADED:
             return Unavailable(self.overloaded, f"{self.name} is overloaded.", retry_after_s=wait)
         get_logger().warning(self.event, status=status)
-        passing = status >= _SERVER_ERROR or status in {_CONFLICT, _TIMEOUT}
+        if self.timeout is not None and status in _TIMED_OUT:
+            detail = f"{self.name} answered {status}: a limit of its own has ended the request."
+            return Unavailable(self.timeout, detail)
+        passing = status >= _SERVER_ERROR or status in {_CONFLICT, _REQUEST_TIMEOUT}
         return (Unavailable if passing else Refused)(
             self.unavailable, f"{self.name} answered {status}.", retry_after_s=wait
         )
 
     def unanswered(self) -> Unavailable:
-        """Return the error for no answer, or none in time."""
+        """Return the error for an endpoint that cannot be reached, or that loses the connection."""
         return Unavailable(self.unavailable, f"{self.name} does not answer.")
 
     def invalid_answer(self) -> InvalidAnswer:
@@ -78,6 +87,7 @@ class EndpointErrors:
         return InvalidAnswer(self.invalid, f"{self.name} answered with something that is no {self.expected}.")
 
 
+_TIMEOUT_CODE: Final = "model_timeout"
 CHAT_ERRORS: Final = EndpointErrors(
     name="The chat model's endpoint",
     rate_limited="model_rate_limited",
@@ -86,18 +96,47 @@ CHAT_ERRORS: Final = EndpointErrors(
     invalid="model_invalid",
     expected="answer to what it was asked",
     event="model.refused",
+    timeout=_TIMEOUT_CODE,
 )
 _CONNECT_TIMEOUT_S: Final = 5.0
 _MAX_TOKENS: Final = 10**9
+
+
+def timed_out(timeout_s: float, limit: str) -> Unavailable:
+    """Return the error of a chat model without an answer in time. `limit` names the setting."""
+    detail = f"The chat model did not answer within {timeout_s:g} seconds ({limit})."
+    return Unavailable(_TIMEOUT_CODE, detail)
+
+
+def too_long() -> Refused:
+    """Return the error of a request that is longer than the chat model's window."""
+    detail = "The request is longer than the chat model can read in one call: send less."
+    return Refused("model_context_exceeded", detail)
+
+
+def context_exceeded(error: "openai.APIStatusError") -> bool:
+    """Return whether an endpoint refuses a request because it is longer than the model's window."""
+    if error.status_code not in _TOO_LONG:
+        return False
+    return is_too_long(error.code, error.message) or is_too_long(error.type, "")
+
+
+def request_timeout(timeout_s: float) -> "openai.Timeout":
+    """Return the client's limits of one request."""
+    import openai  # noqa: PLC0415 - see `client_of`
+
+    return openai.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s))
 
 
 def delay(error: AppError, attempt: int, *, max_retries: int, timeout_s: float) -> float | None:
     """Return the seconds until the next try; None: no more tries.
 
     The delay is `Retry-After`, or doubles with each try, with random jitter. A delay that is too long for the request's
-    time limit gives None: it would turn a clear error into a time-out.
+    time limit gives None: it would turn a clear error into a time-out. A request that timed out is not repeated: it
+    would take as long again.
     """
-    if not error.retryable or isinstance(error, InvalidAnswer) or attempt >= max_retries:
+    is_final = isinstance(error, InvalidAnswer) or error.code == _TIMEOUT_CODE
+    if not error.retryable or is_final or attempt >= max_retries:
         return None
     if error.retry_after_s is not None:
         wait = error.retry_after_s + random.uniform(0, _FIRST_DELAY_S)  # noqa: S311 - jitter, no cryptography
@@ -199,6 +238,6 @@ def client_of(endpoint: Endpoint, *, timeout_s: float) -> "openai.AsyncOpenAI":
         # an endpoint without keys ignores it, and the client requires one
         api_key=endpoint.api_key or "none",
         base_url=endpoint.base_url,
-        timeout=openai.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s)),
+        timeout=request_timeout(timeout_s),
         max_retries=0,  # our retries respect the deadline and the error kinds
     )

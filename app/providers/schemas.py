@@ -143,18 +143,28 @@ class ModelAnswer(Generic[Value]):
 class ChatModel(Protocol):
     """A chat model: answers messages with text or with a value of a given shape.
 
-    Never runs while a transaction is open. Without `model` or `max_output_tokens`, the configured values are used. The
-    ledger records every call, also failed ones, with its tenant and purpose.
+    Never runs while a transaction is open. Without `model` or `max_output_tokens`, the configured values are used. An
+    answer is never longer than a quarter of the window. `timeout_s` is the rest of the caller's own limit. Without it,
+    calls of jobs and interactive calls have a limit each, by their purpose. The ledger records every call, also failed
+    ones, with its tenant and purpose.
 
     Raises RateLimited `model_rate_limited` or `model_budget_exhausted` (the tenant's budget, with the time of its
-    reset). Raises Unavailable `model_overloaded`, `model_unavailable`, `model_invalid` (an answer that is cut off,
-    empty, or still of the wrong shape after a repair), or `model_refused` (the model or a content filter declines: not
-    retryable). No error repeats prompts or answers.
+    reset). Raises Unavailable `model_overloaded`, `model_unavailable`, `model_timeout` (the same request takes as long
+    again: ask for less), `model_context_exceeded` (longer than the window: not retryable, ask for less),
+    `model_invalid` (an answer that is cut off, empty, or still of the wrong shape after a repair), or `model_refused`
+    (the model or a content filter declines: not retryable). No error repeats prompts or answers.
     """
 
     @property
     def model(self) -> str:
         """Return the name of the default model."""
+        ...
+
+    def window(self, model: str | None = None) -> int:
+        """Return the tokens that a model reads and writes in one call.
+
+        This is the configured number, or less once the endpoint has refused a request as too long.
+        """
         ...
 
     async def answer(
@@ -166,6 +176,7 @@ class ChatModel(Protocol):
         purpose: ModelPurpose,
         model: str | None = None,
         max_output_tokens: int | None = None,
+        timeout_s: float | None = None,
     ) -> ModelAnswer[Shape]:
         """Answer with a validated value of `shape`. The messages need not describe the shape."""
         ...
@@ -178,6 +189,7 @@ class ChatModel(Protocol):
         purpose: ModelPurpose,
         model: str | None = None,
         max_output_tokens: int | None = None,
+        timeout_s: float | None = None,
     ) -> ModelAnswer[str]:
         """Answer with text that is complete and not empty."""
         ...
@@ -191,6 +203,7 @@ class ChatModel(Protocol):
         purpose: ModelPurpose,
         model: str | None = None,
         max_output_tokens: int | None = None,
+        timeout_s: float | None = None,
     ) -> ModelAnswer[ModelReply]:
         """Answer with tool calls or with text. Calls are not executed here, and may name any tool."""
         ...

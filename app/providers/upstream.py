@@ -27,10 +27,13 @@ from app.providers.endpoint import (
     UsageRecorder,
     chat_slot,
     client_of,
+    context_exceeded,
     delay,
     not_configured,
     reported_tokens,
     retry_after,
+    timed_out,
+    too_long,
     usage_in,
 )
 from app.providers.pieces import estimated_tokens
@@ -171,6 +174,9 @@ class Upstream:
 
     # One request
 
+    def _timed_out(self) -> Unavailable:
+        return timed_out(self._settings.generation_timeout_s, "TURNKEEP_GENERATION_TIMEOUT_S")
+
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._settings.generation_timeout_s
 
@@ -217,7 +223,7 @@ class Upstream:
                 async with asyncio.timeout_at(deadline):
                     return await self._send(path, body)
             except TimeoutError as error:
-                raise CHAT_ERRORS.unanswered() from error
+                raise self._timed_out() from error
             except openai.APIStatusError as error:
                 refusal: AppError = _refusal(error)
             except openai.APIConnectionError:
@@ -260,7 +266,7 @@ class Upstream:
                 async with asyncio.timeout_at(deadline):
                     piece = await anext(pieces, None)
             except TimeoutError as error:
-                raise CHAT_ERRORS.unanswered() from error
+                raise self._timed_out() from error
             except Exception as error:
                 # for any exception of the client's connection: the answer was cut off
                 raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.") from error
@@ -316,7 +322,8 @@ def _refusal(error: "openai.APIStatusError") -> AppError:
     if status < _OK:
         return CHAT_ERRORS.invalid_answer()
     if status < _SERVER_ERROR and status not in _PASSING and status != 404:  # noqa: PLR2004 - no such model
-        known = AppError("model_refused", "The chat model's endpoint refuses this request as it is.")
+        refused = AppError("model_refused", "The chat model's endpoint refuses this request as it is.")
+        known = too_long() if context_exceeded(error) else refused
     body = error.body
     given = cast("JsonObject", body) if isinstance(body, dict) and "message" in body else None
     wait = retry_after(error)

@@ -52,6 +52,9 @@ class ChatSettings(_OpenAISettings):
     llm_timeout_ms: Annotated[int, Field(ge=100, le=600_000)] = Field(
         default=12_000, description="Longest time for one call to it, retries and repairs included."
     )
+    llm_job_timeout_s: Annotated[float, Field(ge=0.1, le=3600)] = Field(
+        default=180.0, description="The same for calls of jobs: summaries, facts, redaction, titles."
+    )
     llm_max_output_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = Field(
         default=800, description="Maximum tokens of one answer, if a call names no limit."
     )

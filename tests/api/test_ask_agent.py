@@ -19,7 +19,7 @@ from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, calls
 from tests.support.live import serving
 from tests.support.mcp import mcp_client
 from tests.support.postgres import TestDatabase
-from tests.support.timing import PATIENT_MS, shorten_timeout
+from tests.support.timing import PATIENT_MS
 
 ASK = "/v1/agent/ask"
 GRANTED = ["recall_memory", "store_memory", "recall", "get_history"]
@@ -249,7 +249,6 @@ async def test_rounds_and_calls_are_limited_and_then_it_answers_without_tools(us
     [
         (Reply(mode="rate_limited"), 429, "model_rate_limited"),
         (Reply(mode="error"), 503, "model_unavailable"),
-        (Reply(mode="timeout"), 503, "model_unavailable"),
         (Reply(mode="html"), 502, "model_invalid"),
         (Reply(mode="garbage"), 502, "model_invalid"),
         (Reply(mode="wrong_json"), 502, "model_invalid"),
@@ -264,12 +263,9 @@ async def test_rounds_and_calls_are_limited_and_then_it_answers_without_tools(us
 )
 @pytest.mark.parametrize("late", [False, True])
 async def test_when_the_model_fails_nothing_is_stored_and_the_error_is_the_models(
-    user: Client, agency: Service, fake: FakeChat, monkeypatch: pytest.MonkeyPatch, reply: Reply, status: int,
-    code: str, *, late: bool,
-) -> None:  # fmt: skip
+    user: Client, fake: FakeChat, reply: Reply, status: int, code: str, *, late: bool
+) -> None:
     conversation = await user.conversation()
-    if reply.mode == "timeout":
-        shorten_timeout(monkeypatch, agency.container.chat, timeout_s=1.5)
     fake.replies = [*([calls(("recall_memory", {"query": "x"}))] if late else []), reply]
     refusal = await user.post(ASK, json={"query": "s3cretmarker", "conversation_id": conversation})
     problem(refusal, status, code)
@@ -279,14 +275,26 @@ async def test_when_the_model_fails_nothing_is_stored_and_the_error_is_the_model
 
 
 @pytest.mark.slow
+async def test_an_answer_has_the_time_of_the_agent_and_not_that_of_other_calls(
+    database: TestDatabase, tmp_path: Path, fake: FakeChat
+) -> None:
+    more = with_agent(fake, llm_timeout_ms=200, embedder="none")
+    async with open_service(database, tmp_path, **more) as slow, await slow.new_tenant() as user:
+        fake.reply = says("In time.", delay_s=1)
+        assert (await ask(user, "Take your time."))["response"] == "In time."
+
+
+@pytest.mark.slow
 async def test_an_answer_that_takes_too_long_is_given_up(
     database: TestDatabase, tmp_path: Path, fake: FakeChat
 ) -> None:
-    more = with_agent(fake, internal_agent_timeout_s=2.0, llm_timeout_ms=9000, embedder="none")
+    more = with_agent(fake, internal_agent_timeout_s=2.0, llm_timeout_ms=200, embedder="none")
     async with open_service(database, tmp_path, **more) as slow, await slow.new_tenant() as user:
         fake.replies = [calls(("recall_memory", {"query": "x"})), says("too late", delay_s=8)]
         refusal = await user.post(ASK, json={"query": "x"})
-        assert problem(refusal, 503, "agent_timeout")["retryable"] is True
+        refused = problem(refusal, 503, "agent_timeout")
+        assert refused["retryable"] is True
+        assert "TURNKEEP_INTERNAL_AGENT_TIMEOUT_S" in refused["detail"]
         assert (await user.get("/v1/conversations")).json()["data"] == []
         usage = (await user.get("/v1/admin/usage")).json()["data"]
         assert usage[0]["failed"] == 1, "what was given up is counted too"

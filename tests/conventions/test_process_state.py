@@ -112,6 +112,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         Why.NO_TENANT_DATA,
         "parameters that each model of the endpoint takes",
     ),
+    "app.providers.chat.OpenAIChat._windows": (Why.NO_TENANT_DATA, "tokens that each model of the endpoint reads"),
     "app.providers.endpoint.UsageRecorder._running": (Why.OWN, "tasks to wait for at the end"),
     "app.agents.generation.service.Generation._pending": (Why.OWN, "tasks to wait for at the end"),
     "app.agents.generation.service.Generation._running": (Why.TENANT, "answers that are streamed, by tenant and turn"),

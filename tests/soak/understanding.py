@@ -49,6 +49,7 @@ _OURS = ("conversation.compact", "conversation.retain", "conversation.facts", "f
 _SETTINGS = {
     "TURNKEEP_LLM_MODEL": CHAT_MODEL,
     "TURNKEEP_LLM_TIMEOUT_MS": "600",
+    "TURNKEEP_LLM_JOB_TIMEOUT_S": "0.6",
     "TURNKEEP_LLM_MAX_RETRIES": "0",
     "TURNKEEP_JOB_LEASE_S": "2",
     "TURNKEEP_JOB_POLL_S": "0.2",

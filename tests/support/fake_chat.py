@@ -24,6 +24,8 @@ _COMPLETIONS, _MODELS = "POST /v1/chat/completions ", "GET /v1/models "
 class Reply:
     """One answer. `mode` is "ok" or a failure: those of `REFUSALS`, of `WRONG_BODIES`, or a broken connection.
 
+    "refused_as" is 400 with the text.
+
     `usage` None leaves the usage out. Streamed, the text comes in pieces of `piece` characters; with `breaks_after` the
     connection is lost after so many of them, with `stops_after` nothing more comes until the fake may
     go on, and `pause_s` lies between two.
@@ -93,6 +95,7 @@ _ERRORS: dict[str, tuple[int, dict[str, str]]] = REFUSALS | {
     "too_long": (400, {"message": "maximum context length exceeded", "code": "context_length_exceeded"}),
     "forbidden": (403, {"message": "not this key sk-x"}),
     "no_model": (404, {"message": "no such model"}),
+    "gateway_timeout": (504, {"message": "secret of the upstream"}),
     "bad_gateway": (502, {"message": "secret of the upstream"}),
 }
 
@@ -169,8 +172,9 @@ class FakeChat(FakeOpenAI):
         await asyncio.sleep(30 if reply.mode == "timeout" else reply.delay_s)
         if self.may_answer is not None:
             await self.may_answer.wait()
-        if reply.mode in _ERRORS or reply.mode == "echo":  # which repeats in its complaint what it was asked
-            status, error = _ERRORS.get(reply.mode, (400, {"message": str(request["messages"])}))
+        if reply.mode in _ERRORS or reply.mode in {"echo", "refused_as"}:  # "echo" repeats what it was asked
+            complaint = str(reply.text if reply.mode == "refused_as" else request["messages"])
+            status, error = _ERRORS.get(reply.mode, (400, {"message": complaint}))
             return await self._send(writer, status, {"error": error})
         if reply.mode in WRONG_BODIES:
             kind = "text/html" if reply.mode == "html" else "application/json"

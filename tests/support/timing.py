@@ -11,7 +11,10 @@ PATIENT_MS = 30_000
 
 def shorten_timeout(monkeypatch: pytest.MonkeyPatch, provider: Any, *, timeout_s: float = 0.5) -> None:
     """Let an embedder or chat model give up soon, until the end of the test or `monkeypatch.undo()`."""
-    monkeypatch.setattr(provider, "_timeout_s", timeout_s)
+    names = [name for name in ("_timeout_s", "_job_timeout_s") if hasattr(provider, name)]
+    assert names
+    for name in names:
+        monkeypatch.setattr(provider, name, timeout_s)
 
 
 class StoppedClock:

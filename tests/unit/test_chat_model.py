@@ -75,6 +75,7 @@ def endpoint(fake: FakeChat, **more: str) -> Endpoint:
 def settings(*, timeout_s: float = 5.0, max_retries: int = 2, concurrency: int = 2) -> ChatSettings:
     return ChatSettings(
         llm_timeout_ms=round(timeout_s * 1000),
+        llm_job_timeout_s=timeout_s,
         llm_max_retries=max_retries,
         llm_concurrency=concurrency,
         llm_max_output_tokens=100,
@@ -157,13 +158,14 @@ FAILURES = [
     (Reply(mode="overloaded"), "model_overloaded", True),
     (Reply(mode="error"), "model_unavailable", True),
     (Reply(mode="bad_gateway"), "model_unavailable", True),
-    (Reply(mode="timeout"), "model_unavailable", True),
+    (Reply(mode="timeout"), "model_timeout", True),
+    (Reply(mode="gateway_timeout"), "model_timeout", True),
     (Reply(mode="reset"), "model_unavailable", True),
     (Reply(mode="cut"), "model_unavailable", True),
     (Reply(mode="unauthorized"), "model_unavailable", False),
     (Reply(mode="forbidden"), "model_unavailable", False),
     (Reply(mode="no_model"), "model_unavailable", False),
-    (Reply(mode="too_long"), "model_unavailable", False),
+    (Reply(mode="too_long"), "model_context_exceeded", False),
     (Reply(mode="echo"), "model_unavailable", False),
     (FILTERED, "model_refused", False),
     (says("", refusal="I must not."), "model_refused", False),
@@ -234,7 +236,9 @@ async def test_what_fails_for_a_moment_is_sent_again_a_few_times(fake: FakeChat,
     await model.close()
 
 
-@pytest.mark.parametrize("mode", ["unauthorized", "no_quota", "no_model", "filtered", "garbage", "too_long"])
+@pytest.mark.parametrize(
+    "mode", ["unauthorized", "no_quota", "no_model", "filtered", "garbage", "too_long", "gateway_timeout"]
+)
 async def test_a_request_that_a_retry_cannot_correct_is_sent_once(fake: FakeChat, mode: str) -> None:
     model = chat(fake)
     fake.reply = Reply(mode=mode)
@@ -268,7 +272,7 @@ async def test_a_call_ends_in_time_with_all_its_tries_and_its_repair(fake: FakeC
         started = loop.time()
         with pytest.raises(AppError) as refusal:
             await add(model)
-        assert refusal.value.code == "model_unavailable"
+        assert refusal.value.code == "model_timeout"
         assert loop.time() - started < 1
     await model.close()
 
@@ -560,3 +564,68 @@ async def test_the_fake_streams_as_endpoints_do(fake: FakeChat) -> None:
     with pytest.raises(Exception, match=r"(?i)peer|closed|connection|read"):
         _ = [chunk async for chunk in stream]
     await client.close()
+
+
+# time-outs and windows
+
+
+@pytest.mark.parametrize(
+    ("purpose", "setting"),
+    [
+        (ModelPurpose.SUMMARY, "TURNKEEP_LLM_JOB_TIMEOUT_S"),
+        (ModelPurpose.FACTS, "TURNKEEP_LLM_JOB_TIMEOUT_S"),
+        (ModelPurpose.REDACTION, "TURNKEEP_LLM_JOB_TIMEOUT_S"),
+        (ModelPurpose.TITLE, "TURNKEEP_LLM_JOB_TIMEOUT_S"),
+        (ModelPurpose.AGENT, "TURNKEEP_LLM_TIMEOUT_MS"),
+    ],
+)
+async def test_a_time_out_names_the_setting_that_limits_the_call(
+    fake: FakeChat, purpose: ModelPurpose, setting: str
+) -> None:
+    model = chat(fake, timeout_s=0.2)
+    fake.reply = Reply(mode="timeout")
+    with pytest.raises(Unavailable) as refusal:
+        await say(model, purpose=purpose)
+    assert refusal.value.code == "model_timeout"
+    assert setting in refusal.value.detail
+    assert len(fake.chats) == 1
+    await model.close()
+
+
+async def test_calls_of_jobs_have_a_longer_limit_than_interactive_ones(fake: FakeChat) -> None:
+    limits = ChatSettings(llm_timeout_ms=200, llm_job_timeout_s=5.0)
+    model = OpenAIChat(endpoint(fake), settings=limits, ledger=Book(), guard=allowed)
+    fake.reply = says("slowly", delay_s=0.4)
+    assert await say(model, purpose=ModelPurpose.SUMMARY) == "slowly"
+    assert await say(model, purpose=ModelPurpose.AGENT, timeout_s=2.0) == "slowly"
+    with pytest.raises(Unavailable):
+        await say(model, purpose=ModelPurpose.AGENT)
+    assert ChatSettings().llm_job_timeout_s == 180.0
+    await model.close()
+
+
+async def test_a_refusal_as_too_long_teaches_the_window_of_that_model(fake: FakeChat) -> None:
+    model = chat(fake)
+    long = [ChatMessage("user", "a fairly long question " * 2000)]
+    assert model.window() == model.window("other") == 128_000
+    fake.reply = Reply("maximum context length is 4,096 tokens, and you asked for more", mode="refused_as")
+    with pytest.raises(Unavailable) as refusal:
+        await model.text(long, tenant_id=TENANT, purpose=ModelPurpose.SUMMARY)
+    assert (refusal.value.code, refusal.value.retryable) == ("model_context_exceeded", False)
+    assert (model.window(), model.window("other"), len(fake.chats)) == (4096, 128_000, 1)
+    fake.reply = says("Hello.")
+    await say(model, max_output_tokens=4000)
+    assert fake.chats[-1]["max_tokens"] == 1024
+    await model.close()
+
+
+async def test_a_refusal_that_names_max_tokens_and_the_window_is_not_tried_in_other_forms(fake: FakeChat) -> None:
+    model = chat(fake)
+    text = "'max_tokens' is too large: 4000. This model's maximum context length is 512 tokens"
+    fake.reply = Reply(text, mode="refused_as")
+    with pytest.raises(Unavailable) as refusal:
+        await model.text(
+            [ChatMessage("user", "x " * 1000)], tenant_id=TENANT, purpose=ModelPurpose.FACTS, max_output_tokens=4000
+        )
+    assert (refusal.value.code, model.window(), len(fake.chats)) == ("model_context_exceeded", 512, 1)
+    await model.close()

@@ -149,7 +149,8 @@ class AskService:
                 if run.has_stored_nothing and not run.withheld:
                     response = f"{response}\n\n{NOT_STORED}"
         except TimeoutError as error:
-            detail = f"The agent did not answer within {self._settings.internal_agent_timeout_s:g} seconds."
+            limit_s = self._settings.internal_agent_timeout_s
+            detail = f"The agent did not answer within {limit_s:g} seconds (TURNKEEP_INTERNAL_AGENT_TIMEOUT_S)."
             raise Unavailable("agent_timeout", detail) from error
         if len(response.encode(errors="replace")) > self._max_bytes:
             detail = f"The agent's answer has more than the {self._max_bytes} bytes that a turn may have."
@@ -199,6 +200,7 @@ class AskService:
             tenant_id=run.caller.tenant_id,
             purpose=ModelPurpose.AGENT,
             model=self._settings.internal_agent_model,
+            timeout_s=self._settings.internal_agent_timeout_s,  # of which `_response` leaves it the rest
         )
         run.prompt_tokens += answer.usage.prompt_tokens
         run.completion_tokens += answer.usage.completion_tokens

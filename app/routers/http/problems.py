@@ -68,6 +68,7 @@ _STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "method_not_allowed": 405,
     "unsupported_media_type": 415,
     "embedder_invalid": 502,
+    "model_context_exceeded": 422,
     "model_error": 502,
     "model_invalid": 502,
     "model_rate_limited": 429,

@@ -249,6 +249,8 @@ async def test_rounds_and_calls_are_limited_and_then_it_answers_without_tools(us
     [
         (Reply(mode="rate_limited"), 429, "model_rate_limited"),
         (Reply(mode="error"), 503, "model_unavailable"),
+        (Reply(mode="late"), 503, "model_timeout"),
+        (Reply(mode="too_long"), 422, "model_context_exceeded"),
         (Reply(mode="html"), 502, "model_invalid"),
         (Reply(mode="garbage"), 502, "model_invalid"),
         (Reply(mode="wrong_json"), 502, "model_invalid"),

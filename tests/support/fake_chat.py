@@ -95,7 +95,7 @@ _ERRORS: dict[str, tuple[int, dict[str, str]]] = REFUSALS | {
     "too_long": (400, {"message": "maximum context length exceeded", "code": "context_length_exceeded"}),
     "forbidden": (403, {"message": "not this key sk-x"}),
     "no_model": (404, {"message": "no such model"}),
-    "gateway_timeout": (504, {"message": "secret of the upstream"}),
+    "late": (504, {"message": "secret of the upstream"}),
     "bad_gateway": (502, {"message": "secret of the upstream"}),
 }
 

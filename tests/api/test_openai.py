@@ -470,11 +470,6 @@ async def test_a_failure_of_the_endpoint_keeps_its_status_and_commits_nothing(
         assert raised.value.body == {"message": "slow down", "code": "rate_limit_exceeded"}
     if mode == "unauthorized":
         assert "sk-" not in str(raised.value.body)
-    codes = {"too_long": "model_context_exceeded", "timeout": "model_timeout", "reset": "model_unavailable"}
-    if mode in codes:
-        assert raised.value.response.json()["code"] == codes[mode]
-    if mode == "too_long":
-        assert raised.value.code == "context_length_exceeded", "under /openai/v1 as OpenAI has it"
     assert await rows(modelled, tenant, conversation) == [("user", "aborted"), ("assistant", "aborted")]
     aborted = await said(tenant, conversation)
     assert aborted == []

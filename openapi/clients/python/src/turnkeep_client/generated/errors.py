@@ -217,6 +217,10 @@ class ModelRefusedError(InvalidError):
     """`model_refused`."""
 
 
+class ModelTimeoutError(UnavailableError):
+    """`model_timeout`."""
+
+
 class ModelUnavailableError(UnavailableError):
     """`model_unavailable`."""
 
@@ -462,6 +466,7 @@ ERRORS: Final[Mapping[str, type[TurnkeepError]]] = MappingProxyType(
         "model_overloaded": ModelOverloadedError,
         "model_rate_limited": ModelRateLimitedError,
         "model_refused": ModelRefusedError,
+        "model_timeout": ModelTimeoutError,
         "model_unavailable": ModelUnavailableError,
         "not_found": NotFoundError,
         "not_ready": NotReadyError,
@@ -569,7 +574,8 @@ REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "model_overloaded": "The chat model's endpoint, or the queue in front of it, is overloaded. Send the request again after `Retry-After`.",
         "model_rate_limited": "The chat model's endpoint limits the rate of requests, and repeating them did not help. Not retryable if its account is empty. Send the request again after `Retry-After`, or raise the limit at the provider.",
         "model_refused": "The chat model, or a filter in front of it, declines to answer. Repeating the request does not help. From `POST /v1/generate` and `/openai/v1`, a refusal by the model's endpoint has the status of the endpoint, and its `error` as a member.",
-        "model_unavailable": "The chat model's endpoint does not answer within `TURNKEEP_LLM_TIMEOUT_MS`, or fails. Not retryable if it refuses the request: its key, model or URL may be wrong, or the request may be too long for the model. The log has its status.",
+        "model_timeout": "The chat model did not answer in time, or the endpoint's own limit ended the request (408, 504). `detail` names the setting that limits the call: `TURNKEEP_LLM_TIMEOUT_MS` for interactive calls, `TURNKEEP_LLM_JOB_TIMEOUT_S` for jobs, `TURNKEEP_GENERATION_TIMEOUT_S` for generated answers. The same request takes as long again: raise the setting, send less, or use a faster model (chat model).",
+        "model_unavailable": "The chat model's endpoint cannot be reached, loses the connection, or fails. Not retryable if it refuses the request: its key, model or URL may be wrong. The log has its status.",
         "not_found": "The object does not exist, or belongs to another tenant, or to a project or owner that the key does not reach. Check the id and the key (`GET /v1/keys/self`).",
         "not_ready": "The server is starting or stopping. Send the request again after a second, or to another replica.",
         "nothing_to_undo": "There is nothing to undo: the conversation has no valid summary, or no change of the fact is stored. The last ten changes of an owner's subject and predicate are stored, unless their sources were erased.",

@@ -49,6 +49,7 @@ from app.memory.service import FactService
 from app.operations.service import Operations
 from app.providers.chat import OpenAIChat
 from app.providers.embed_meter import EmbedMeter
+from app.providers.endpoint_calls import EndpointCalls
 from app.providers.receivers.webhook_sender import WebhookSender
 from app.providers.schemas import ChatModel, Embedder
 from app.providers.tokens import TiktokenCounter
@@ -270,9 +271,10 @@ def _models(settings: ChatSettings, base: Foundation, spending: Spending) -> tup
     if endpoint is None:
         return None, None
     guard = partial(_refuse_in_transaction, base)
+    calls = EndpointCalls(settings)
     return (
-        OpenAIChat(endpoint, settings=settings, ledger=spending, guard=guard),
-        Upstream(endpoint, settings=settings, ledger=spending, guard=guard),
+        OpenAIChat(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls),
+        Upstream(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls),
     )
 
 

@@ -7,8 +7,8 @@ most by the calls that are running. Neither errors nor logs contain prompts or a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from app.core.errors import AppError, RateLimited, Unavailable
@@ -22,7 +22,6 @@ from app.providers.endpoint import (
     InvalidAnswer,
     Refused,
     UsageRecorder,
-    chat_slot,
     client_of,
     context_exceeded,
     delay,
@@ -31,6 +30,7 @@ from app.providers.endpoint import (
     timed_out,
     too_long,
 )
+from app.providers.endpoint_calls import EndpointCalls
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import (
     ChatMessage,
@@ -48,6 +48,7 @@ from app.providers.shapes import (
     ShapeRequest,
     UnusableError,
     cleaned,
+    described_variant,
     first_limit_name,
     other_variant,
     shape_request,
@@ -67,6 +68,8 @@ _FILTERED: Final = frozenset({"content_filter", "content_policy_violation"})
 _COMPLAINTS: Final = frozenset({400, 404, 415, 422, 501})
 """Statuses with which an endpoint may reject one parameter of a request."""
 _MAX_VARIANTS: Final = 1000
+_JOB_WAITS: Final = 2
+"""How many times its time limit a call of a job may wait in our own queue."""
 _PROBE_TIMEOUT_S: Final = 10.0
 
 
@@ -81,8 +84,13 @@ class _Call:
     timeout_s: float
     limit: str
     """The setting that limits its time, for the error of a time-out."""
+    is_trial: bool = False
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    @property
+    def is_job(self) -> bool:
+        return self.purpose not in _INTERACTIVE
 
     @property
     def usage(self) -> ModelUsage:
@@ -96,17 +104,20 @@ class OpenAIChat:
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, settings: ChatSettings, ledger: Ledger, guard: Callable[[], None]
+        self,
+        endpoint: Endpoint,
+        *,
+        settings: ChatSettings,
+        ledger: Ledger,
+        guard: Callable[[], None],
+        calls: EndpointCalls | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._settings = settings
         self._timeout_s, self._job_timeout_s = settings.llm_timeout_s, settings.llm_job_timeout_s
         self._ledger = ledger
         self._guard = guard
-        # separate slots, so that interactive callers do not wait for jobs
-        self._slots: Mapping[bool, asyncio.Semaphore] = {
-            interactive: asyncio.Semaphore(settings.llm_concurrency) for interactive in (False, True)
-        }
+        self._calls = calls or EndpointCalls(settings)
         self._variants: dict[tuple[str, str | None], RequestVariant] = {}
         self._windows: dict[str, int] = {}
         self._usage = UsageRecorder(ledger)
@@ -200,19 +211,23 @@ class OpenAIChat:
         # callers choose other models by any name
         known = self.model if call.model == self.model else "other"
         with MeasuredStage(Stage.MODEL, purpose=call.purpose.value, model=known):
-            slots = self._slots[call.purpose in _INTERACTIVE]
-            async with chat_slot(slots, wait=asyncio.timeout(call.timeout_s)):
+            # a job may wait longer in our own queue: that costs nothing, and a new attempt would wait as long
+            wait_s = call.timeout_s * (_JOB_WAITS if call.is_job else 1)
+            async with self._calls.slot(is_job=call.is_job, wait_s=wait_s) as call.is_trial:
                 value = await self._answered(call, work)
         return ModelAnswer(value, call.model, call.usage)
 
     async def _answered(self, call: _Call, work: Callable[[], Awaitable[Result]]) -> Result:
         await self._ledger.check(call.tenant_id, call.purpose)
         failed = True
+        started_at = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(call.timeout_s):
+            # a trial may wait at the endpoint for a call that has as much time
+            async with asyncio.timeout(call.timeout_s * (2 if call.is_trial else 1)):
                 value = await work()
             failed = False
         except TimeoutError as error:
+            self._calls.back_off(is_job=call.is_job, sent_at=started_at)
             raise timed_out(call.timeout_s, call.limit) from error
         finally:
             await self._usage.record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
@@ -228,13 +243,11 @@ class OpenAIChat:
             unusable = error
         self._log.info("model.repair", tenant_id=format_id(call.tenant_id), kind=call.purpose.value)
         again = await self._complete(call, asked.repair_messages(messages, said, unusable.problems), asked)
+        self._describe_shape(call, asked, is_json=unusable.is_json)
         try:
-            value = asked.read(again)
+            return asked.read(again)
         except UnusableError:
             raise CHAT_ERRORS.invalid_answer() from None  # `from None`: the causes would quote the answer
-        if not unusable.is_json:
-            self._add_schema_to_prompt(call, asked)
-        return value
 
     async def _complete(self, call: _Call, messages: Sequence[ChatMessage], asked: ShapeRequest[Shape] | None) -> str:
         return (await self._chosen(call, messages, asked)).text()
@@ -255,7 +268,8 @@ class OpenAIChat:
         attempt = 0
         while True:
             try:
-                said = await self._request(call, messages, asked, variant, tools)
+                with self._calls.request(is_job=call.is_job, is_trial=call.is_trial):
+                    said = await self._request(call, messages, asked, variant, tools)
             except _VariantRefusedError as refusal:
                 variant = refusal.other
             except (RateLimited, Unavailable) as error:
@@ -274,12 +288,10 @@ class OpenAIChat:
     def _first_variant(self) -> RequestVariant:
         return RequestVariant(limit=first_limit_name(self._endpoint.base_url))
 
-    def _add_schema_to_prompt(self, call: _Call, asked: ShapeRequest[Shape]) -> None:
-        """Describe the schema in words from now on: the endpoint accepts a schema, but its answer is not JSON."""
+    def _describe_shape(self, call: _Call, asked: ShapeRequest[Shape], *, is_json: bool) -> None:
+        """Describe the shape in words from now on: the endpoint accepts a schema, and may ignore it."""
         key = (call.model, asked.name)
-        variant = self._variants.get(key, self._first_variant())
-        if variant.format == "schema":
-            self._keep_variant(key, replace(variant, format="object"))
+        self._keep_variant(key, described_variant(self._variants.get(key, self._first_variant()), is_json=is_json))
 
     def _keep_variant(self, key: tuple[str, str | None], variant: RequestVariant) -> None:
         if len(self._variants) >= _MAX_VARIANTS:
@@ -305,7 +317,7 @@ class OpenAIChat:
         """Send one request and return its answer. Raises _VariantRefusedError if another variant may be accepted."""
         import openai  # noqa: PLC0415 - see `client_of`
 
-        if asked is not None and variant.format != "schema":
+        if asked is not None and (variant.described or variant.format != "schema"):
             messages = asked.instructed(messages)
         try:
             completion = await self._client.chat.completions.create(
@@ -316,7 +328,7 @@ class OpenAIChat:
                 max_tokens=call.max_output_tokens if variant.limit == "max_tokens" else openai.omit,
                 max_completion_tokens=call.max_output_tokens if variant.limit != "max_tokens" else openai.omit,
                 temperature=0 if variant.temperature else openai.omit,
-                timeout=request_timeout(call.timeout_s),
+                timeout=request_timeout(2 * call.timeout_s),
             )
             choice = _choice(completion)
             _count(call, words_of(messages, tools), completion, choice)

@@ -6,8 +6,9 @@ to try if an endpoint refuses a part of it.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -26,7 +27,8 @@ _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _ABOUT_FORMAT = ("response_format", "json_schema", "json_object", "schema", "structured output", "grammar", "guided")
 # strict endpoints refuse these, or a model takes them as a description of the value
-_LEFT_OUT = frozenset({"default", "title", "examples", "minLength", "maxLength", "discriminator"})
+_LEFT_OUT = frozenset({"default", "title", "description", "examples", "minLength", "maxLength", "discriminator"})
+_EXAMPLES: Mapping[str, JsonValue] = {"string": "…", "integer": 1, "number": 0.5, "boolean": False}
 
 
 def first_limit_name(base_url: str) -> LimitName:
@@ -43,6 +45,17 @@ class RequestVariant:
     limit: LimitName = "max_tokens"
     limit_changed: bool = False
     temperature: bool = True
+    described: bool = False
+    """Whether the messages describe the shape besides the schema, because an answer had another shape."""
+
+
+def described_variant(variant: RequestVariant, *, is_json: bool) -> RequestVariant:
+    """Return the variant to use after an answer of another shape: the endpoint may ignore the schema.
+
+    A schema that gave JSON may still be of use.
+    """
+    format_ = "object" if variant.format == "schema" and not is_json else variant.format
+    return replace(variant, described=True, format=format_)
 
 
 def other_variant(variant: RequestVariant, complaint: str) -> RequestVariant | None:
@@ -83,15 +96,22 @@ class ShapeRequest(Generic[Shape]):
         """Return the value in an answer, also inside a code fence or other text. Raises UnusableError."""
         for candidate in _candidates(_ESCAPED_NUL.sub(r"\1", answer)):
             try:
-                return self.shape.model_validate_json(candidate)
+                value = self.shape.model_validate_json(candidate)
             except ValidationError as error:
                 if error.errors(include_url=False)[0]["type"] != "json_invalid":
                     raise UnusableError(_problems(error), is_json=True) from None
+            else:
+                if value.model_dump(mode="json") == self._example():
+                    raise UnusableError("it repeats the example", is_json=True)
+                return value
         raise UnusableError("it is not JSON", is_json=False)
 
     def instructed(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return the messages, with the schema as text at the end of the system message."""
-        words = f"Answer with one JSON object and nothing before or after it. It is valid against {self._schema_text()}"
+        words = (
+            "Answer with one JSON object and nothing before or after it. It is valid against this JSON schema:\n"
+            f"{_compact(self.schema)}\nIt looks like this, with values of your own:\n{_compact(self._example())}"
+        )
         first = messages[0] if messages else None
         if first is None or first.role != "system":
             return [ChatMessage("system", words), *messages]
@@ -101,13 +121,15 @@ class ShapeRequest(Generic[Shape]):
         """Return the messages, the invalid answer, and a message with its problems."""
         words = (
             f"This answer cannot be used: {problems}\nAnswer again, with one JSON object and nothing before or after"
-            f" it, valid against {self._schema_text()}"
+            f" it. It looks like this, with values of your own:\n{_compact(self._example())}"
         )
         said = answer[:_MAX_REPEATED_CHARACTERS]
         return [*messages, ChatMessage("assistant", said), ChatMessage("user", words)]
 
-    def _schema_text(self) -> str:
-        return f"this JSON schema:\n{json.dumps(self.schema, ensure_ascii=False, separators=(',', ':'))}"
+    def _example(self) -> JsonValue:
+        """Return a filled value of the shape: small models copy what they are shown, also a schema."""
+        definitions = self.schema.get("$defs")
+        return _example(self.schema, definitions if isinstance(definitions, dict) else {})
 
 
 def shape_request(shape: type[Shape]) -> ShapeRequest[Shape]:
@@ -121,6 +143,35 @@ def cleaned(text: str) -> str:
     if text.startswith("<think>") and "</think>" in text:
         text = text.partition("</think>")[2].strip()
     return text
+
+
+def _compact(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _example(schema: JsonValue, definitions: Mapping[str, JsonValue], *, inside: tuple[str, ...] = ()) -> JsonValue:
+    """Return an example of a strict schema: texts are `…`, lists have one item, and unions are their first member.
+
+    `inside` are the references that led here. A shape inside itself is null.
+    """
+    if not isinstance(schema, dict):
+        return None
+    step = partial(_example, definitions=definitions, inside=inside)
+    match schema:
+        case {"$ref": str(reference)}:
+            definition = None if reference in inside else definitions.get(reference.rpartition("/")[2])
+            example = step(definition, inside=(*inside, reference))
+        case {"enum": [first, *_]} | {"const": first}:
+            example = first
+        case {"anyOf": [first, *_]}:
+            example = step(first)
+        case {"type": "object", "properties": dict(properties)}:
+            example = {name: step(member) for name, member in properties.items()}
+        case {"type": "array", "items": items}:
+            example = [step(items)]
+        case _:
+            example = _EXAMPLES.get(str(schema.get("type")))
+    return example
 
 
 def _candidates(answer: str) -> list[str]:

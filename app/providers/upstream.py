@@ -36,6 +36,7 @@ from app.providers.endpoint import (
     too_long,
     usage_in,
 )
+from app.providers.endpoint_calls import EndpointCalls
 from app.providers.pieces import estimated_tokens
 from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
 from app.providers.shapes import LimitName, first_limit_name
@@ -120,12 +121,19 @@ class Upstream:
     """An endpoint with OpenAI's API."""
 
     def __init__(
-        self, endpoint: Endpoint, *, settings: ChatSettings, ledger: Ledger, guard: Callable[[], None]
+        self,
+        endpoint: Endpoint,
+        *,
+        settings: ChatSettings,
+        ledger: Ledger,
+        guard: Callable[[], None],
+        calls: EndpointCalls | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._settings = settings
         self._ledger = ledger
         self._guard = guard
+        self._calls = calls or EndpointCalls(settings)
         self._slots = asyncio.Semaphore(settings.generation_concurrency)
         self._usage = UsageRecorder(ledger)
         self._log = get_logger()
@@ -195,7 +203,8 @@ class Upstream:
             asked = json.dumps([body.get(name) for name in ("messages", "tools", "input")], ensure_ascii=False)
             spent = _Spent(model if isinstance(model, str) else self.model, estimated_tokens(asked))
             try:
-                yield spent
+                with self._calls.passed_on(), self._calls.request(is_job=False):
+                    yield spent
             except UpstreamRefusal:
                 spent.prompt_estimate = 0  # refused before anything was read
                 raise

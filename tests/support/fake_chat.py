@@ -8,7 +8,7 @@ function, it is given the request. What a request asks for that the fake does no
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -127,8 +127,20 @@ class FakeChat(FakeOpenAI):
         self.asked = asyncio.Event()
         self.may_answer: asyncio.Event | None = None
         """Where there is one, every answer waits for it."""
+        self.slots: asyncio.Semaphore | None = None
+        """Where there is one, that many requests are answered at once, and others wait in the order of arrival."""
+        self.begun: list[dict[str, Any]] = []
+        """Requests that have had a slot."""
+        self.given_up: list[dict[str, Any]] = []
+        """Requests whose client has closed the connection before the answer."""
+        self._readers: dict[asyncio.StreamWriter, asyncio.StreamReader] = {}
         self.may_go_on = asyncio.Event()
         """An answer with `stops_after` goes on once it is set."""
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._readers[writer] = reader
+        await super().handle(reader, writer)
+        del self._readers[writer]
 
     async def _answer(self, line: str, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         if line.startswith("GET /v1/models"):
@@ -145,6 +157,13 @@ class FakeChat(FakeOpenAI):
         if callable(reply):
             reply = reply(request)
         return await self._reply(reply, request, writer)
+
+    async def _work(self, reply: Reply, request: dict[str, Any]) -> None:
+        async with self.slots or nullcontext():
+            self.begun.append(request)
+            await asyncio.sleep(30 if reply.mode == "timeout" else reply.delay_s)
+            if self.may_answer is not None:
+                await self.may_answer.wait()
 
     async def _models(self, line: str, writer: asyncio.StreamWriter) -> bool:
         if self.models_mode in _ERRORS:
@@ -169,9 +188,13 @@ class FakeChat(FakeOpenAI):
         return "temperature" if not self.temperature and "temperature" in request else None
 
     async def _reply(self, reply: Reply, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
-        await asyncio.sleep(30 if reply.mode == "timeout" else reply.delay_s)
-        if self.may_answer is not None:
-            await self.may_answer.wait()
+        working = asyncio.ensure_future(self._work(reply, request))
+        while not working.done():
+            await asyncio.wait({working}, timeout=0.02)
+            if self._readers[writer].at_eof():
+                working.cancel()
+                self.given_up.append(request)
+                return False
         if reply.mode in _ERRORS or reply.mode in {"echo", "refused_as"}:  # "echo" repeats what it was asked
             complaint = str(reply.text if reply.mode == "refused_as" else request["messages"])
             status, error = _ERRORS.get(reply.mode, (400, {"message": complaint}))

@@ -363,6 +363,28 @@ async def test_an_endpoint_that_ignores_the_schema_gets_it_in_words(fake: FakeCh
     await model.close()
 
 
+@pytest.mark.parametrize("ends", ["well", "badly"])
+async def test_a_shape_that_needed_a_repair_is_described_from_then_on(fake: FakeChat, ends: str) -> None:
+    model = chat(fake)
+    wrong = says({"description": "What a model wrote.", "properties": {"result": 5}})
+    fake.replies = [wrong, GOOD if ends == "well" else wrong, GOOD]
+    if ends == "well":
+        await add(model)
+    else:
+        with pytest.raises(Unavailable):
+            await add(model)
+    await add(model)
+    first, repair, second = (request["messages"] for request in fake.chats)
+    example = '{"result":1,"words":"…"}'
+    assert example not in first[0]["content"]
+    assert example in repair[-1]["content"]
+    assert "properties" not in repair[-1]["content"], "small models copy a schema"
+    assert example in second[0]["content"]
+    await say(model)
+    assert example not in fake.chats[-1]["messages"][0]["content"], "only for this shape"
+    await model.close()
+
+
 async def test_a_fenced_answer_is_read(fake: FakeChat) -> None:
     model = chat(fake)
     fake.reply = says('```json\n{"result": 5, "words": "five"}\n```')
@@ -377,21 +399,21 @@ async def test_a_fenced_answer_is_read(fake: FakeChat) -> None:
 async def test_jobs_and_people_have_slots_of_their_own(fake: FakeChat, book: Book) -> None:
     model = chat(fake, book)
     fake.reply = says("slowly", delay_s=0.05)
-    await asyncio.gather(*[say(model) for _ in range(8)])
-    assert fake.max_under_way == 2
+    await asyncio.gather(*[say(model) for _ in range(3)])
+    assert fake.max_under_way == 1, "of jobs, until the endpoint has shown that it answers several at once"
     await asyncio.gather(*[say(model, purpose=purpose) for purpose in ModelPurpose for _ in range(4)])
-    assert fake.max_under_way == 4
-    assert len(book.rows) == 8 + 4 * len(ModelPurpose)
+    assert fake.max_under_way == 3, "a job, and two interactive calls"
+    assert len(book.rows) == 3 + 4 * len(ModelPurpose)
     await model.close()
 
 
 async def test_who_waits_too_long_for_a_turn_is_refused(fake: FakeChat, book: Book) -> None:
     model = chat(fake, book, concurrency=1, timeout_s=0.3)
     book.delay_s = 0.5
-    first = asyncio.create_task(say(model))
+    first = asyncio.create_task(say(model, purpose=ModelPurpose.AGENT))
     await asyncio.sleep(0.05)
     with pytest.raises(Unavailable) as refusal:
-        await say(model)
+        await say(model, purpose=ModelPurpose.AGENT)
     assert (refusal.value.code, refusal.value.retry_after_s) == ("model_overloaded", 1)
     assert await first == "Hello."
     await model.close()

@@ -47,6 +47,25 @@ def test_a_schema_is_strict_and_keeps_the_names_of_members() -> None:
     assert not any(f'"{word}":' in text for word in ("oneOf", "discriminator", "maxLength", "minLength"))
 
 
+def test_a_schema_has_no_docstrings_or_descriptions() -> None:
+    assert "A few animals" not in json.dumps(shape_request(Zoo).schema)
+    assert "description" not in json.dumps(shape_request(Zoo).schema)
+
+
+def test_a_repair_shows_a_filled_example_that_is_valid() -> None:
+    shown = shape_request(Zoo).repair_messages([], "no", "it is not JSON")[-1].content
+    example = json.loads(shown[shown.index("{") :])
+    zoo = Zoo.model_validate(example)
+    assert (zoo.title, zoo.animals) == ("…", [Cat(kind="cat", lives=1)])
+    assert "$defs" not in shown
+
+
+def test_an_answer_that_repeats_the_example_is_not_used() -> None:
+    with pytest.raises(UnusableError) as unusable:
+        shape_request(Said).read('{"text": "…"}')
+    assert unusable.value.is_json
+
+
 @pytest.mark.parametrize(
     "answer",
     [

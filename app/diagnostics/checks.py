@@ -10,13 +10,14 @@ from app.core.database.revisions import SchemaState, SchemaVersion, schema_state
 from app.core.database.schema import EXTENSIONS
 from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.diagnostics.schemas import Check, Level
-from app.diagnostics.store import ServerFacts, VectorFacts
+from app.diagnostics.store import ChatFacts, ServerFacts, VectorFacts
 from app.index.service import ChosenSpace
 from app.providers.chat import Probe
 from app.providers.local.embedder import LOCAL_MODELS
 from app.providers.openai import KNOWN_DIMENSIONS, PROVIDER
 from app.providers.schemas import EmbeddingSpaceName
 from app.settings import Settings, unknown_variables
+from app.settings.models import ChatSettings
 
 ROLES = (APP_ROLE, OPS_ROLE, SEARCH_ROLE)
 _MIN_SERVER_VERSION = 150000
@@ -28,6 +29,7 @@ _SHORT_SESSION_S = 60
 _LITTLE_DISK, _TOO_LITTLE_DISK = 2 * 2**30, 256 * 2**20
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _MiB = 2**20
+_FEW_CALLS = 4
 
 
 def _ok(name: str, found: str) -> Check:
@@ -284,6 +286,22 @@ def check_chat(found: Probe | None, model: str = "") -> Check:
         remedy = "Check TURNKEEP_LLM_MODEL; some gateways do not list all their models."
         return Check(name, Level.WARN, f"its endpoint does not list {model}", remedy)
     return _ok(name, f"{model}, its endpoint answers")
+
+
+def check_chat_calls(facts: ChatFacts, settings: ChatSettings) -> Check:
+    """Check that calls of the chat model end in time: failed calls that used tokens are mostly time-outs."""
+    name = "chat model: time-outs"
+    found = f"{facts.failed} of {facts.calls} calls failed since yesterday (UTC)"
+    if facts.timed_out_jobs:
+        found += f"; {facts.timed_out_jobs} jobs wait after a time-out"
+    elif facts.failed < _FEW_CALLS or facts.failed * 4 < facts.calls:
+        return _ok(name, found)
+    remedy = (
+        f"If the log has model_timeout, raise TURNKEEP_LLM_JOB_TIMEOUT_S (now {settings.llm_job_timeout_s:g}) for jobs"
+        f" and TURNKEEP_LLM_TIMEOUT_MS (now {settings.llm_timeout_ms}) for interactive calls, set"
+        " TURNKEEP_LLM_CONTEXT_TOKENS to the window of the model, or use a faster one (docs/guides/chat-model.md)."
+    )
+    return Check(name, Level.WARN, found, remedy)
 
 
 def check_settings(settings: Settings, environment: Mapping[str, str]) -> list[Check]:

@@ -22,6 +22,7 @@ from app.diagnostics import store, summary_store
 from app.diagnostics.checks import (
     ROLES,
     check_chat,
+    check_chat_calls,
     check_schema,
     check_server,
     check_settings,
@@ -193,6 +194,8 @@ async def _examine_database(settings: Settings) -> list[Check]:
     checks.append(of_schema)
     if settings.embedding.embedder != "none" and of_schema.level is Level.OK:
         checks += await _examine_vectors(server, settings)
+    if settings.chat.endpoint is not None and of_schema.level is Level.OK:
+        checks.append(await _examine_chat_calls(server, settings.chat))
     return checks
 
 
@@ -235,6 +238,14 @@ async def _examine_schema(server: Server) -> Check:
     except AppError as error:
         return Check("schema", Level.FAIL, "cannot be read", error.detail)
     return check_schema(version, known_revisions())
+
+
+async def _examine_chat_calls(server: Server, settings: ChatSettings) -> Check:
+    try:
+        async with server.opened(server.ops, name=_POOL) as ops, ops.snapshot() as tx:
+            return check_chat_calls(await store.chat_facts(tx), settings)
+    except AppError as error:
+        return Check("chat model: time-outs", Level.WARN, "cannot be counted", error.detail)
 
 
 async def _examine_vectors(server: Server, settings: Settings) -> list[Check]:

@@ -247,6 +247,32 @@ async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions
     return VectorFacts(0, 0, 0, 0, 0, ()) if row is None else VectorFacts(**dict(row))
 
 
+@dataclass(frozen=True, slots=True)
+class ChatFacts:
+    """Calls of chat models in the last days, and the jobs whose last attempt ended by a time-out of one."""
+
+    calls: int
+    failed: int
+    timed_out_jobs: int
+
+
+async def chat_facts(tx: Transaction) -> ChatFacts:
+    """Count calls of chat models since yesterday, and jobs that time-outs delay (ops role)."""
+    row = await tx.fetchrow(
+        """
+        select u.calls, u.failed, j.timed_out_jobs
+        from (
+            select coalesce(sum(calls), 0)::bigint as calls, coalesce(sum(failed), 0)::bigint as failed
+            from model_usage where day >= (now() at time zone 'UTC')::date - 1
+        ) u, (
+            select count(*) as timed_out_jobs
+            from jobs where state in ('queued', 'parked') and last_error = 'model_timeout'
+        ) j
+        """
+    )
+    return ChatFacts(0, 0, 0) if row is None else ChatFacts(**dict(row))
+
+
 # the data (ops role)
 
 

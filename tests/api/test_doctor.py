@@ -20,13 +20,14 @@ from app.core.database.revisions import SchemaVersion
 from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import NotFound
 from app.core.ids import TenantId, new_uuid, parse_id
-from app.diagnostics.checks import check_disk, check_schema, check_server, check_settings
+from app.diagnostics.checks import check_chat_calls, check_disk, check_schema, check_server, check_settings
 from app.diagnostics.machine import check_data_directory, check_model, check_port
 from app.diagnostics.schemas import Check, Fault, Level
 from app.diagnostics.service import DataCheck, check_installation, examine
-from app.diagnostics.store import RoleFacts, ServerFacts
+from app.diagnostics.store import ChatFacts, RoleFacts, ServerFacts
 from app.providers.local.minilm import minilm
 from app.settings import Settings
+from app.settings.models import ChatSettings
 from app.tenancy.key_text import generate_key
 from tests.support.api import Client, Service, settings_for
 from tests.support.fake_chat import CHAT_MODEL, open_fake_chat
@@ -595,6 +596,45 @@ async def test_a_database_that_is_down_is_said_and_all_else_is_checked(tmp_path:
     embedded = Settings(data_dir=tmp_path / "none", port=0)
     assert bad(await examine(embedded, environment={})) == {"database": Level.WARN}
     assert not embedded.database.data_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("facts", "level"),
+    [
+        (ChatFacts(0, 0, 0), Level.OK),
+        (ChatFacts(100, 3, 0), Level.OK),
+        (ChatFacts(100, 24, 0), Level.OK),
+        (ChatFacts(100, 25, 0), Level.WARN),
+        (ChatFacts(0, 0, 1), Level.WARN),
+    ],
+)
+def test_calls_of_the_chat_model_that_often_fail_are_a_warning_with_the_settings(
+    facts: ChatFacts, level: Level
+) -> None:
+    check = check_chat_calls(facts, ChatSettings())
+    assert check.level is level
+    assert f"{facts.failed} of {facts.calls}" in check.found
+    assert ("TURNKEEP_LLM_JOB_TIMEOUT_S (now 180)" in check.remedy) is (level is Level.WARN)
+
+
+@pytest.mark.sampled
+async def test_jobs_that_wait_after_a_time_out_of_the_chat_model_are_counted(service: Service, tmp_path: Path) -> None:
+    async with open_fake_chat() as fake, await service.new_tenant() as tenant:
+        more = {"embedder": "none", "llm_model": CHAT_MODEL, "llm_base_url": fake.url}
+        settings = settings_for(service.database, tmp_path, **more)
+        async with planting(service) as connection:
+            await connection.execute(
+                "insert into jobs (tenant_id, id, kind, max_attempts, state, last_error)"
+                " values ($1, $2, 'x.y', 5, 'parked', 'model_timeout')",
+                tenant.tenant_id,
+                new_uuid(),
+            )
+        checks = await examine(settings, environment={})
+        async with planting(service) as connection:
+            await connection.execute("delete from jobs where tenant_id = $1 and kind = 'x.y'", tenant.tenant_id)
+    (check,) = [check for check in checks if check.name == "chat model: time-outs"]
+    assert check.level is Level.WARN
+    assert re.search(r"[1-9]\d* jobs wait after a time-out", check.found)
 
 
 async def test_the_doctor_looks_whether_the_chat_model_is_there(service: Service, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ from app.memory.service import FactService
 from app.operations.service import Operations
 from app.providers.chat import OpenAIChat
 from app.providers.embed_meter import EmbedMeter
-from app.providers.endpoint_calls import EndpointCalls
+from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.receivers.webhook_sender import WebhookSender
 from app.providers.schemas import ChatModel, Embedder
 from app.providers.tokens import TiktokenCounter

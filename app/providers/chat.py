@@ -30,8 +30,8 @@ from app.providers.endpoint import (
     timed_out,
     too_long,
 )
-from app.providers.endpoint_calls import EndpointCalls
 from app.providers.pieces import estimated_tokens
+from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.schemas import (
     ChatMessage,
     Ledger,

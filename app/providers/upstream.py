@@ -36,8 +36,8 @@ from app.providers.endpoint import (
     too_long,
     usage_in,
 )
-from app.providers.endpoint_calls import EndpointCalls
 from app.providers.pieces import estimated_tokens
+from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
 from app.providers.shapes import LimitName, first_limit_name
 from app.settings.models import ChatSettings, Endpoint

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.providers.concurrency import (
+from app.providers.queues.concurrency import (
     AnsweredRequest,
     Concurrency,
     allowed_calls,

@@ -8,7 +8,7 @@ import pytest
 
 from app.core.errors import Unavailable
 from app.providers.chat import OpenAIChat
-from app.providers.endpoint_calls import EndpointCalls
+from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.schemas import ModelPurpose
 from app.providers.upstream import Upstream
 from app.settings.models import ChatSettings

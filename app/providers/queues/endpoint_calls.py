@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from app.core.errors import AppError, Unavailable
-from app.providers.concurrency import (
+from app.providers.queues.concurrency import (
     GAP_S,
     AnsweredRequest,
     Concurrency,

@@ -206,6 +206,14 @@ class _ProcessMetrics(Collector):
         yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
         nbytes = self._container.index.resident.nbytes
         yield GaugeMetricFamily("turnkeep_search_index_bytes", "Memory of the search index, about.", value=nbytes)
+        ignored = CounterMetricFamily(
+            "turnkeep_model_findings_ignored",
+            "Statements and personal data of models that the turns do not support, by purpose and reason.",
+            labels=["purpose", "reason"],
+        )
+        for (purpose, reason), count in self._container.facts.extractor.ignored.items():
+            ignored.add_metric([purpose, reason], count)
+        yield ignored
         slow_calls = self._monitor.slow_call_count
         yield CounterMetricFamily("turnkeep_slow_calls", "HTTP requests that were slow.", value=slow_calls)
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import asyncpg
 import pytest
 
-from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact, replace_personal
+from app.memory.pii.model_findings import replace_personal
+from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact
 from app.memory.pii.redaction import redact
 from app.memory.schemas import PersonalKind
 from tests.api.test_erased_for_good import dump

@@ -1,16 +1,19 @@
 """Asks a chat model for the statements in turns, and before that for the personal data in them.
 
 The texts are data: they are between random marks that cannot be guessed. Each statement of the answer is checked: it
-must name a turn of a person that was shown, and have few and plain words, and that turn must give no orders to its
-reader. Nothing in an answer is ever executed.
+must name a turn of a person that was shown, and have few and plain words; that turn must give no orders to its reader,
+and its words must support the statement (`turn_support`). Nothing in an answer is ever executed.
 """
 
+import asyncio
 import re
 import secrets
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
@@ -19,9 +22,12 @@ from pydantic import BaseModel
 from app.core.ids import TenantId
 from app.formats.schemas import Role
 from app.formats.service import transcript
+from app.index.analyser.analyser import Analyser
 from app.memory.extraction.rule_extractor import starting_tier
+from app.memory.extraction.turn_support import TurnSupport
 from app.memory.facts.spelling import object_key, predicate_key, resolve_subject
-from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact, is_placeholder
+from app.memory.pii.model_findings import usable_findings
+from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact
 from app.memory.schemas import PersonalKind, Statement
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 
@@ -32,7 +38,6 @@ MAX_VALUE_CHARACTERS: Final = 500
 _LEAST_CONFIDENCE = 0.3
 _MAX_OUTPUT_TOKENS = 4_000
 _HEAD, _TAIL = 4_000, 1_000
-_SHORTEST_PERSONAL = 2
 _DAY = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?=$|[T ])")
 _EARLIEST_YEAR = 1900
 # statements that a model finds in a turn with orders to its reader are not stored
@@ -62,8 +67,9 @@ For each fact give `turn`, the number of the turn that says it; `subject`: "I" f
 `predicate`, short, such as lives_in, works_at, likes, has_pet; `object`, short; `confidence` from 0 to 1; \
 `valid_from`, the day since when it is so if the turn says so (YYYY-MM-DD), else null; `negated`: true if it says \
 that this is no longer so, with the object that was; `hypothetical`: true for wishes, guesses, questions, jokes, \
-quotations and what others are said to have said. Say nothing that is not there. Leave out what stands in square \
-brackets. No facts: an empty list."""
+quotations and what others are said to have said. Say nothing that is not there: `subject` and `object` are in the \
+words of that turn, in its language, with its numbers and names. Leave out what stands in square brackets. No facts: \
+an empty list."""
 
 
 class _Personal(BaseModel):
@@ -88,6 +94,21 @@ class _ModelStatement(BaseModel):
 
 class _Extracted(BaseModel):
     facts: list[_ModelStatement]
+
+
+class PassedOver(StrEnum):
+    """Why a statement of a model is not stored."""
+
+    HYPOTHETICAL = "hypothetical"
+    NO_TURN = "no_turn"
+    UNSURE = "unsure"
+    FORM = "form"
+    INSTRUCTIONS = "instructions"
+    PERSONAL = "personal"
+    FUTURE = "future"
+    SUBJECT_UNSUPPORTED = "subject_unsupported"
+    OBJECT_UNSUPPORTED = "object_unsupported"
+    TOO_MANY = "too_many"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +137,8 @@ class Names:
 
 async def find_personal(
     model: ChatModel, *, tenant_id: TenantId, texts: Sequence[str]
-) -> list[tuple[str, PersonalKind]]:
-    """Return the personal data in these texts, verbatim, longest first. Raises the errors of the model."""
+) -> tuple[list[tuple[str, PersonalKind]], Counter[str]]:
+    """Return the personal data in these texts, longest first, and why others are ignored. Raises the model's errors."""
     kinds = ", ".join(kind.value.replace("_", " ") for kind in PersonalKind)
     messages = _messages(_REDACTION.format(kinds=kinds), texts)
     answer = await model.answer(
@@ -127,11 +148,8 @@ async def find_personal(
         purpose=ModelPurpose.REDACTION,
         max_output_tokens=_MAX_OUTPUT_TOKENS,
     )
-    found = {one.text.strip(): one.kind for one in answer.value.found}
-    usable = [
-        (text, kind) for text, kind in found.items() if len(text) >= _SHORTEST_PERSONAL and not is_placeholder(text)
-    ]
-    return sorted(usable, key=lambda one: -len(one[0]))
+    findings = [(one.text, one.kind) for one in answer.value.found]
+    return await asyncio.to_thread(usable_findings, findings, texts=texts)
 
 
 async def ask_statements(
@@ -141,8 +159,8 @@ async def ask_statements(
     turns: Sequence[ExtractedTurn],
     names: Names,
     redacted_texts: RedactedTexts | None,
-) -> tuple[list[Statement], int]:
-    """Return the statements of the turns, and the number of those passed over. Raises the errors of the model.
+) -> tuple[list[Statement], Counter[str]]:
+    """Return the statements that the turns support, and why others are passed over. Raises the errors of the model.
 
     `redacted_texts`: what was redacted from the turns, or None if personal data is not redacted.
     """
@@ -154,12 +172,9 @@ async def ask_statements(
         purpose=ModelPurpose.FACTS,
         max_output_tokens=_MAX_OUTPUT_TOKENS,
     )
-    statements: list[Statement] = []
-    for stated in answer.value.facts[:MAX_STATEMENTS]:
-        statement = _statement(stated, turns, names, position=len(statements), redacted_texts=redacted_texts)
-        if statement is not None:
-            statements.append(statement)
-    return statements, len(answer.value.facts) - len(statements)
+    checker = _StatementChecker(turns, names, redacted_texts)
+    # comparing words takes milliseconds for each turn
+    return await asyncio.to_thread(checker.check, answer.value.facts)
 
 
 def _messages(instructions: str, lines: Sequence[str]) -> list[ChatMessage]:
@@ -168,59 +183,105 @@ def _messages(instructions: str, lines: Sequence[str]) -> list[ChatMessage]:
 
 
 def _line(number: int, turn: ExtractedTurn) -> str:
-    # one line, so that a text cannot imitate the start of another turn
-    text = " ".join(turn.text.split())
-    if len(text) > _HEAD + _TAIL:
-        text = f"{text[:_HEAD]} […] {text[-_TAIL:]}"
-    return f"[{number}] {turn.said_at:%Y-%m-%d} {' '.join(turn.actor.split())} ({turn.role.value}): {text}"
+    return f"[{number}] {turn.said_at:%Y-%m-%d} {' '.join(turn.actor.split())} ({turn.role.value}): {_shown(turn.text)}"
 
 
-def _statement(
-    statement: _ModelStatement,
-    turns: Sequence[ExtractedTurn],
-    names: Names,
-    *,
-    position: int,
-    redacted_texts: RedactedTexts | None,
-) -> Statement | None:
-    """Return a statement that passes all checks, or None."""
-    if (
-        statement.hypothetical
-        or not 1 <= statement.turn <= len(turns)
-        or not _LEAST_CONFIDENCE <= statement.confidence <= 1
-    ):
-        return None
-    turn = turns[statement.turn - 1]
-    subject, predicate, value = (
-        _visible_line(text) for text in (statement.subject, statement.predicate, statement.object)
+def _shown(text: str) -> str:
+    """Return the text of a turn as a model sees it: one line, so that it cannot imitate the start of another turn."""
+    text = " ".join(text.split())
+    return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]} […] {text[-_TAIL:]}"
+
+
+class _StatementChecker:
+    """Turns what a model states of some turns into statements, without what they do not support."""
+
+    def __init__(self, turns: Sequence[ExtractedTurn], names: Names, redacted_texts: RedactedTexts | None) -> None:
+        self._turns, self._names = turns, names
+        self._redacted_texts = redacted_texts
+        self._analyser = Analyser()
+        self._support: dict[int, TurnSupport] = {}
+
+    def check(self, facts: Sequence[_ModelStatement]) -> tuple[list[Statement], Counter[str]]:
+        """Return the supported statements of an answer, and why others are passed over."""
+        statements: list[Statement] = []
+        passed_over: Counter[str] = Counter()
+        if len(facts) > MAX_STATEMENTS:
+            passed_over[PassedOver.TOO_MANY.value] = len(facts) - MAX_STATEMENTS
+        for stated in facts[:MAX_STATEMENTS]:
+            checked = self._statement(stated, position=len(statements))
+            if isinstance(checked, PassedOver):
+                passed_over[checked.value] += 1
+            else:
+                statements.append(checked)
+        return statements, passed_over
+
+    def _statement(self, stated: _ModelStatement, *, position: int) -> Statement | PassedOver:
+        """Return a statement that passes all checks, or the first reason against it."""
+        if not 1 <= stated.turn <= len(self._turns):
+            return PassedOver.NO_TURN
+        turn, names = self._turns[stated.turn - 1], self._names
+        subject, predicate, value = map(_visible_line, (stated.subject, stated.predicate, stated.object))
+        resolved = resolve_subject(subject, speaker=turn.speaker, owner=names.owner, actors=names.actors)
+        since = _since(stated.valid_from, turn.said_at)
+        reason = (
+            _wrong_form(stated, turn, (subject, predicate, value), resolved)
+            or self._unsupported(stated.turn - 1, subject, predicate, value)
+            or (PassedOver.FUTURE if since is None else None)
+        )
+        if reason is not None or since is None:
+            return reason or PassedOver.FUTURE
+        # a day that the turn does not state is the model's own
+        is_stated = since == turn.said_at or self._support_of(stated.turn - 1).supports_day(since.date())
+        key = predicate_key(predicate)
+        return Statement(
+            subject=resolved,
+            predicate=key,
+            object=value,
+            valid_from=since if is_stated else turn.said_at,
+            sources=(turn.id,),
+            confidence=round(stated.confidence, 4),
+            tier=starting_tier(key),
+            position=position,
+            negated=stated.negated,
+        )
+
+    def _unsupported(self, number: int, subject: str, predicate: str, value: str) -> PassedOver | None:
+        """Return why the turn does not support a statement, or None if it does."""
+        texts, key = self._redacted_texts, predicate_key(predicate)
+        if texts is not None and (
+            is_personal_fact(subject, key, value) or texts.occurs_in((subject, predicate, value))
+        ):
+            return PassedOver.PERSONAL
+        support, speaker, names = self._support_of(number), self._turns[number].speaker, self._names
+        if not support.supports_subject(subject, speaker=speaker, owner=names.owner, actors=names.actors):
+            return PassedOver.SUBJECT_UNSUPPORTED
+        return None if support.supports_object(value, predicate=predicate) else PassedOver.OBJECT_UNSUPPORTED
+
+    def _support_of(self, number: int) -> TurnSupport:
+        if number not in self._support:
+            turn = self._turns[number]
+            self._support[number] = TurnSupport(_shown(turn.text), said_at=turn.said_at, analyser=self._analyser)
+        return self._support[number]
+
+
+def _wrong_form(
+    stated: _ModelStatement, turn: ExtractedTurn, texts: tuple[str, str, str], resolved: str
+) -> PassedOver | None:
+    """Return why a statement is not compared with its turn, or None."""
+    subject, predicate, value = texts
+    is_short = (
+        len(subject) <= MAX_SUBJECT_CHARACTERS
+        and len(predicate) <= MAX_PREDICATE_CHARACTERS
+        and len(value) <= MAX_VALUE_CHARACTERS
     )
-    too_long = (
-        len(subject) > MAX_SUBJECT_CHARACTERS
-        or len(predicate) > MAX_PREDICATE_CHARACTERS
-        or len(value) > MAX_VALUE_CHARACTERS
+    checks = (
+        (not stated.hypothetical, PassedOver.HYPOTHETICAL),
+        (turn.role is Role.USER, PassedOver.NO_TURN),
+        (_LEAST_CONFIDENCE <= stated.confidence <= 1, PassedOver.UNSURE),
+        (is_short and bool(predicate and resolved and object_key(value)), PassedOver.FORM),
+        (_ORDERS.search(turn.text) is None, PassedOver.INSTRUCTIONS),
     )
-    if turn.role is not Role.USER or too_long or not predicate or _ORDERS.search(turn.text) is not None:
-        return None
-    key = predicate_key(predicate)
-    if redacted_texts is not None and (
-        is_personal_fact(subject, key, value) or redacted_texts.occurs_in((subject, predicate, value))
-    ):
-        return None
-    since = _since(statement.valid_from, turn.said_at)
-    resolved = resolve_subject(subject, speaker=turn.speaker, owner=names.owner, actors=names.actors)
-    if since is None or not resolved or not object_key(value):
-        return None
-    return Statement(
-        subject=resolved,
-        predicate=key,
-        object=value,
-        valid_from=since,
-        sources=(turn.id,),
-        confidence=round(statement.confidence, 4),
-        tier=starting_tier(key),
-        position=position,
-        negated=statement.negated,
-    )
+    return next((reason for passed, reason in checks if not passed), None)
 
 
 def _visible_line(text: str) -> str:

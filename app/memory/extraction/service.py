@@ -7,7 +7,7 @@ again. The commit also advances `facts_seq`, so that no turn counts twice.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -27,10 +27,11 @@ from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Outcome
 from app.memory.facts.spelling import names_to_actors
 from app.memory.facts.store import FactKey, Origin
-from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact, replace_personal
+from app.memory.pii.model_findings import replace_personal
+from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact
 from app.memory.pii.redaction import Redaction, redact
 from app.memory.schemas import Extraction, Statement, fact_text
-from app.providers.schemas import ChatModel
+from app.providers.schemas import ChatModel, ModelPurpose
 from app.tenancy.schemas import Caller
 
 _PAGE = 200
@@ -103,6 +104,8 @@ class Extractor:
         self._sources = conversations.sources
         self._writer = writer
         self._chat = chat
+        self.ignored: Counter[tuple[str, str]] = Counter()
+        """Number of statements and pieces of personal data that models named and this process ignored, by reason."""
         self._log = get_logger()
 
     async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
@@ -199,6 +202,7 @@ class Extractor:
                 statements, passed_over = await ask_statements(
                     self._chat, tenant_id=tenant_id, turns=shown, names=names, redacted_texts=redacted_texts
                 )
+                self._count_ignored(ModelPurpose.FACTS, passed_over)
             except AppError as error:
                 # a temporary failure is raised for a retry; after a permanent one, or without budget, use the rules
                 if error.retryable and patient and error.code != "model_budget_exhausted":
@@ -206,7 +210,7 @@ class Extractor:
                 self._log.warning("facts.by_rules", code=error.code)
                 people = [turn for turn in shown if turn.role is Role.USER and turn.text.strip()]
             else:
-                return _BatchResult(statements, passed_over, taken)
+                return _BatchResult(statements, passed_over.total(), taken)
         return await _by_rules(people, names, taken, redacted=unread.redact)
 
     async def _redacted(
@@ -218,14 +222,19 @@ class Extractor:
         redacted_texts: RedactedTexts,
     ) -> list[ExtractedTurn]:
         """Return the turns without the personal data that the model finds and the patterns missed."""
-        personal = await find_personal(chat, tenant_id=tenant_id, texts=[turn.text for turn in shown])
+        texts = [turn.text for turn in shown]
+        personal, ignored = await find_personal(chat, tenant_id=tenant_id, texts=texts)
+        self._count_ignored(ModelPurpose.REDACTION, ignored)
+        if not personal:
+            return list(shown)
         redacted_texts.add(piece for piece, _ in personal)
-        result: list[ExtractedTurn] = []
-        for turn in shown:
-            text, kinds = replace_personal(turn.text, personal)
-            taken.update(kind.value for kind in kinds)
-            result.append(replace(turn, text=text))
-        return result
+        replaced = await asyncio.to_thread(lambda: [replace_personal(text, personal) for text in texts])
+        taken.update(kind.value for _, kinds in replaced for kind in kinds)
+        return [replace(turn, text=text) for turn, (text, _) in zip(shown, replaced, strict=True)]
+
+    def _count_ignored(self, purpose: ModelPurpose, reasons: Mapping[str, int]) -> None:
+        """Count what a model said and the turns do not support, for the metrics."""
+        self.ignored.update({(purpose.value, reason): count for reason, count in reasons.items()})
 
     # storing facts
 

@@ -7,11 +7,13 @@ a predicate whose object is always personal, such as a phone number.
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from app.memory.pii.redaction import Redaction, redact
 from app.memory.schemas import PersonalKind
 
-_PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(kind.value for kind in PersonalKind)})\]")
+PLACEHOLDER: Final = re.compile(rf"\[(?:{'|'.join(kind.value for kind in PersonalKind)})\]")
+"""Expression of the placeholders of personal data."""
 _SHORTEST = 4
 _SHORTEST_DIGITS = 6
 # predicates, in snake case, whose object is always personal data
@@ -59,27 +61,14 @@ def _key(text: str) -> str:
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
 
 
-def replace_personal(text: str, personal: Sequence[tuple[str, PersonalKind]]) -> tuple[str, list[PersonalKind]]:
-    """Replace the personal data that a model found by placeholders. Return the text and the kind of each replacement.
-
-    Case, spaces and line breaks may differ between the text and the pieces that the model returned.
-    """
-    replaced: list[PersonalKind] = []
-    for piece, kind in personal:
-        expression = r"\s+".join(map(re.escape, piece.split()))
-        text, count = re.subn(expression, f"[{kind.value}]", text, flags=re.IGNORECASE)
-        replaced += [kind] * count
-    return text, replaced
-
-
 def is_placeholder(text: str) -> bool:
     """Return whether a text is a placeholder of personal data."""
-    return _PLACEHOLDER.fullmatch(text) is not None
+    return PLACEHOLDER.fullmatch(text) is not None
 
 
 def is_personal(text: str) -> bool:
     """Return whether a text contains personal data, or a placeholder."""
-    return _PLACEHOLDER.search(text) is not None or bool(redact(text).spans)
+    return PLACEHOLDER.search(text) is not None or bool(redact(text).spans)
 
 
 def is_personal_fact(subject: str, predicate: str, value: str) -> bool:

@@ -287,6 +287,67 @@ async def test_what_a_model_must_not_say_is_passed_over(tenant: Client, fake: Fa
     assert await said(tenant) == {("ana", "owns", "a bike")}
 
 
+async def test_facts_that_no_turn_says_are_not_stored(tenant: Client, fake: FakeChat) -> None:
+    """Five batches with the same answer; it ends no fact, and is no evidence."""
+    berlin = {"owner": "ana", "subject": "I", "predicate": "lives_in", "object": "Berlin"}
+    assert (await tenant.post("/v1/facts", json=berlin)).status_code == 201
+    conversation = await tenant.conversation(owner="ana")
+    fake.reply = answers(
+        told(1, "I", "lives_in", "Paris", confidence=1),
+        told(1, "I", "is", "a dragon from Mars", valid_from="2023-01-01"),
+    )
+    for number in range(5):
+        await tenant.append(conversation, f"Please order kettle number {number}, the red one.")
+        done = await extract(tenant, conversation)
+        assert (done["recorded"], done["ended"], done["passed_over"]) == (0, 0, 2)
+    (fact,) = await facts(tenant)
+    assert (fact["object"], fact["valid_to"], fact["evidence_count"]) == ("Berlin", None, 1)
+
+
+async def test_passed_over_statements_are_counted_by_reason(tenant: Client, modelled: Service, fake: FakeChat) -> None:
+    ignored = modelled.container.facts.extractor.ignored
+    before = dict(ignored)
+    conversation = await tenant.conversation(owner="ana")
+    await tenant.append(conversation, "Please order a kettle.")
+    fake.reply = answers(
+        told(1, "I", "lives_in", "Paris"), told(1, "Melanie", "owns", "a kettle"), personal=(("kettle", "email"),)
+    )
+    assert (await extract(tenant, conversation))["passed_over"] == 2
+    counted = {key: count - before.get(key, 0) for key, count in ignored.items() if count != before.get(key, 0)}
+    assert counted == {
+        ("facts", "object_unsupported"): 1, ("facts", "subject_unsupported"): 1, ("redaction", "not_of_kind"): 1,
+    }  # fmt: skip
+    text = (await tenant.get("/metrics")).text
+    assert 'turnkeep_model_findings_ignored_total{purpose="facts",reason="object_unsupported"}' in text
+
+
+async def test_a_day_that_the_turn_does_not_state_is_not_used(tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation(owner="ana")
+    turn = (await tenant.append(conversation, "I live in Berlin, and since 2019 I work at Acme."))["turns"][0]
+    fake.reply = answers(
+        told(1, "I", "lives in", "Berlin", valid_from="2001-02-03"),
+        told(1, "I", "works at", "Acme", valid_from="2019-01-01"),
+    )
+    await extract(tenant, conversation)
+    since = {one["object"]: one["valid_from"] for one in await facts(tenant)}
+    assert since == {"Berlin": turn["occurred_at"], "Acme": "2019-01-01T00:00:00.000Z"}
+
+
+async def test_the_turns_of_another_tenant_support_nothing(modelled: Service, fake: FakeChat) -> None:
+    """Two tenants with the same ids: each has only the facts that its own turns say."""
+    conversation, turn = "01K0000000000000000000000C", "01K0000000000000000000000T"
+    fake.reply = answers(told(1, "I", "lives in", "Berlin"), told(1, "I", "lives in", "Rome"))
+    towns: list[set[str]] = []
+    for town in ("Berlin", "Rome"):
+        async with await modelled.new_tenant() as client:
+            body = {"id": conversation, "owner": "ana"}
+            assert (await client.post("/v1/conversations", json=body)).status_code == 201
+            await client.append(conversation, {"id": turn, "role": "user", "content": f"I live in {town}."})
+            await extract(client, conversation)
+            towns.append({one["object"] for one in await facts(client)})
+    assert towns == [{"Berlin"}, {"Rome"}]
+
+
 @pytest.mark.parametrize(
     "order",
     [
@@ -534,6 +595,17 @@ async def test_personal_data_that_only_a_reader_recognises_is_removed_by_the_mod
     shown = fake.chats[-1]["messages"][1]["content"]
     assert "quokka" not in shown
     assert "[secret]" in shown
+
+
+async def test_a_model_that_names_a_short_word_as_personal_does_not_damage_the_turn(
+    tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation(owner="ana")
+    await tenant.append(conversation, "I live with Anna in Berlin and drink wine.")
+    fake.reply = answers(told(1, "I", "drinks", "wine"), personal=(("in", "email"), ("Anna", "phone"), ("e", "card")))
+    done = await extract(tenant, conversation)
+    assert (done["redacted"], done["recorded"]) == ({}, 1)
+    assert "I live with Anna in Berlin and drink wine." in fake.chats[-1]["messages"][1]["content"]
 
 
 async def test_logs_of_an_extraction_hold_ids_and_numbers_only(

@@ -147,5 +147,5 @@ def test_of_yes_and_no_the_predicate_must_occur() -> None:
         ("since May", date(2023, 5, 1), True),
     ],
 )
-def test_the_day_since_when_it_is_so_must_be_in_the_turn(text: str, day: date, is_supported: bool) -> None:
+def test_the_day_since_when_it_is_so_must_be_in_the_turn(text: str, day: date, *, is_supported: bool) -> None:
     assert turn(text).supports_day(day) is is_supported

@@ -23,7 +23,7 @@ from app.memory.facts.spelling import name_key, resolve_subject
 _LEAST_SHARE: Final = 2 / 3
 _LEAST_PAIRS: Final = 2 / 3
 _AFFIRMATIONS = frozenset({"yes", "no", "true", "false"})
-_POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b", re.IGNORECASE)
+_SHORT_FORM = re.compile(r"(?<=\w)['\u2019](?:s|re|ve|ll|m|d)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _NO_FRACTION = re.compile(r"\.0+\Z")
@@ -53,7 +53,7 @@ def _numbers(text: str) -> Iterator[str]:
 
 def _letters(text: str) -> list[str]:
     """Return the words of a text without its numbers."""
-    found = marked_words(_POSSESSIVE.sub("", text))
+    found = marked_words(_SHORT_FORM.sub("", text))
     return [part for word in found for part in _LETTERS.findall(word)]
 
 
@@ -104,7 +104,7 @@ class TurnSupport:
         missing = [word for word in content if not self._has(word)]
         if len(content) - len(missing) < len(content) * _LEAST_SHARE:
             return False
-        capitals = {word for word in _POSSESSIVE.sub("", written).split() if word[:1].isupper()}
+        capitals = {word for word in _SHORT_FORM.sub("", written).split() if word[:1].isupper()}
         names = {one for word in capitals for one in words(word)}
         return all(word in _common_words() and word not in names for word in missing)
 

@@ -58,9 +58,11 @@ _LEAST_CHARACTERS = {
     PersonalKind.SECRET: _SHORTEST_SECRET,
 }
 _EMAIL = re.compile(r"[^\s@]\s?@\s?[^\s@]|\bat\b.{1,80}\bdot\b")
+_SENTENCE_SIGNS = re.compile(r"[!?。！？]")
 _SEPARATORS = re.compile(r"[.:]|\bdot\b")
 _MAC_ADDRESS = re.compile(r"[0-9a-f]{2}(?:[:\-. ]?[0-9a-f]{2}){5,7}")
 _MIN_SEPARATORS = 2
+_DIGITS_OF_A_DATE = 4
 
 
 class IgnoredFinding(StrEnum):
@@ -137,11 +139,14 @@ def _is_ip_address(plain: str, _: int) -> bool:
 
 def _is_address(plain: str, digits: int) -> bool:
     is_run = is_spaceless(plain) and len(plain) >= _SHORTEST_SECRET
+    has_letters = any(map(str.isalpha, plain))
+    if not has_letters or _SENTENCE_SIGNS.search(plain) is not None:
+        return False
     return _is_distinct(plain, digits) and (digits > 0 or len(plain.split()) > 1 or is_run)
 
 
 def _is_birth_date(plain: str, digits: int) -> bool:
-    return digits > 0 or _MONTH_CHARACTER in plain or not _month_names().isdisjoint(words(plain))
+    return digits >= _DIGITS_OF_A_DATE or _MONTH_CHARACTER in plain or not _month_names().isdisjoint(words(plain))
 
 
 def _is_distinct(plain: str, _: int) -> bool:

@@ -32,7 +32,8 @@ def test_a_piece_that_looks_like_its_kind_is_used(kind: PersonalKind, piece: str
     [
         (K.EMAIL, "in"), (K.EMAIL, "Anna"), (K.PHONE, "Berlin"), (K.PHONE, "12345"), (K.CARD, "4111"),
         (K.IBAN, "Berlin"), (K.BANK_ACCOUNT, "bank"), (K.NATIONAL_ID, "German"), (K.ADDRESS, "Berlin"),
-        (K.ADDRESS, "the house"), (K.ADDRESS, "91"), (K.ADDRESS, "我喜欢绿茶。"), (K.BIRTH_DATE, "birthday"), (K.BIRTH_DATE, "42"), (K.IP_ADDRESS, "1"), (K.MAC_ADDRESS, "address"),
+        (K.ADDRESS, "the house"), (K.ADDRESS, "91"), (K.ADDRESS, "我喜欢绿茶。"),
+        (K.BIRTH_DATE, "birthday"), (K.BIRTH_DATE, "42"), (K.IP_ADDRESS, "1"), (K.MAC_ADDRESS, "address"),
         (K.SECRET, "and"), (K.SECRET, "I live"), (K.SECRET, "the house"), (K.SECRET, "tea"), (K.PLATE, "plate"),
         (K.COORDINATES, "north"), (K.WALLET, "wallet"), (K.TAX_ID, "tax"),
     ],

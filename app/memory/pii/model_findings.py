@@ -58,7 +58,7 @@ _LEAST_CHARACTERS = {
     PersonalKind.SECRET: _SHORTEST_SECRET,
 }
 _EMAIL = re.compile(r"[^\s@]\s?@\s?[^\s@]|\bat\b.{1,80}\bdot\b")
-_SENTENCE_SIGNS = re.compile(r"[!?。！？]")
+_SENTENCE_SIGNS = re.compile(r"[!?\u3002\uff01\uff1f]")
 _SEPARATORS = re.compile(r"[.:]|\bdot\b")
 _MAC_ADDRESS = re.compile(r"[0-9a-f]{2}(?:[:\-. ]?[0-9a-f]{2}){5,7}")
 _MIN_SEPARATORS = 2

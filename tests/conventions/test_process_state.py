@@ -165,6 +165,12 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.diagnostics.monitor.Monitor._samples": (Why.NO_TENANT_DATA, "figures of the process"),
     "app.diagnostics.slow_calls.SlowCalls._without_tenant": (Why.NO_TENANT_DATA, "slow calls without a valid key"),
     "app.diagnostics.slow_calls.SlowCalls._of_tenant": (Why.TENANT, "slow calls by tenant"),
+    "app.memory.extraction.service.Extractor.ignored": (Why.NO_TENANT_DATA, "counts by purpose and reason"),
+    "app.memory.extraction.turn_dates._months": (Why.NO_TENANT_DATA, "names of months of the languages"),
+    "app.memory.extraction.turn_support._common_words": (Why.NO_TENANT_DATA, "a word list"),
+    "app.memory.extraction.turn_support._number_words": (Why.NO_TENANT_DATA, "number words of the languages"),
+    "app.memory.pii.model_findings._common_words": (Why.NO_TENANT_DATA, "a word list"),
+    "app.memory.pii.model_findings._month_names": (Why.NO_TENANT_DATA, "a word list"),
     "app.memory.facts.fact_writer.FactWriter.counts": (Why.NO_TENANT_DATA, "counts by tier"),
 }
 
@@ -248,9 +254,13 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.index.search.search_statement.WordColumns": "one statement",
     "app.mcp.endpoint._replaying": "one request",
     "app.mcp.outcomes.OutcomeFilter": "one request",
+    "app.memory.extraction.model_extractor._StatementChecker": "one answer of a model",
     "app.memory.extraction.service._Tally": "one extraction",
+    "app.memory.extraction.turn_dates.TurnDates": "one turn",
+    "app.memory.extraction.turn_support.TurnSupport": "one turn",
     "app.memory.facts.fact_timeline.FactTimeline": "one transaction",
     "app.memory.facts.validity.Run": "one transaction",
+    "app.memory.pii.model_findings.replace_personal": "one text",
     "app.memory.pii.pii_filter.RedactedTexts": "one extraction",
     "app.diagnostics.invariants.ConversationCheck": "one conversation that is checked",
     # programs of a client, with one key

@@ -47,6 +47,7 @@ async def get_or_create(
                 "trigger_turns": defaults.compaction_trigger_turns,
                 "trigger_tokens": defaults.compaction_trigger_tokens,
                 "summarizer_model": None,
+                "summaries": None,
             },
         ),
         facts=facts_policy(body.facts, {"enabled": defaults.fact_extraction_enabled, "redact": True}),

@@ -16,6 +16,7 @@ WITHDRAW_JOB = "facts.withdraw"
 REBUILD_JOB = "conversation.vectors"
 """Job kind: make the dropped vectors of a conversation again; the subject is its id."""
 _TURNS_PER_JOB = 500
+_NULLABLE = frozenset({"summarizer_model", "summaries"})
 
 
 def require_small(metadata: JsonObject, *, maximum: int) -> None:
@@ -43,10 +44,13 @@ def merge_patch(base: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 def compaction_policy(given: CompactionIn, base: JsonObject) -> JsonObject:
-    """Return the compaction policy `base` with the given fields changed. An explicit null clears the model."""
+    """Return the compaction policy `base` with the given fields changed.
+
+    An explicit null means the setting, for the fields whose setting is read at each compaction.
+    """
     changed = given.model_dump(exclude_none=True)
-    if "summarizer_model" in given.model_fields_set:
-        changed["summarizer_model"] = given.summarizer_model
+    for name in _NULLABLE & given.model_fields_set:
+        changed[name] = getattr(given, name)
     return {**base, **changed}
 
 

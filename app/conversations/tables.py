@@ -267,6 +267,10 @@ summaries = Table(
     Column("replaced_by", Uuid),
     Column("rev", BigInteger, nullable=False),
     Column("created_at", _TIME, nullable=False),
+    Column("refused_for", Text),
+    Column("doubtful", JSON),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("retry_at", _TIME),
     ForeignKeyConstraint(
         ["tenant_id", "conversation_id"],
         ["conversations.tenant_id", "conversations.id"],

@@ -21,7 +21,7 @@ from app.conversations.schemas.conversations import (
     VectorState,
 )
 from app.conversations.schemas.participants import Participant, ParticipantOut
-from app.conversations.schemas.summaries import Summary, SummaryKind, SummaryLine
+from app.conversations.schemas.summaries import RefusedFor, Summary, SummaryKind, SummaryLine
 from app.conversations.schemas.titles import TitleSource
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.stores.list_store import ListedRow, MessageRow
@@ -236,6 +236,7 @@ def summary_view(row: SummaryRow) -> Summary:
         tokens=row.tokens,
         model=row.model,
         prompt_version=row.prompt_version,
+        refused_for=None if row.refused_for is None else RefusedFor(row.refused_for),
         rev=row.rev,
         created_at=row.created_at,
     )

@@ -1,6 +1,6 @@
 """Settings of conversations: sizes, defaults, open turns, live connections."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -48,6 +48,10 @@ class ConversationSettings(SettingsGroup):
         default=50, description="Live unsummarised turns that trigger compaction."
     )
     compaction_trigger_tokens: Positive = Field(default=8000, description="Their tokens that trigger compaction.")
+    summaries: Literal["model", "highlights"] = Field(
+        default="model",
+        description="What replaces older turns: `model`, summaries of the chat model; `highlights` in any case.",
+    )
     fact_extraction_enabled: bool = Field(
         default=False, description="Whether facts are extracted from conversations that do not set `facts`."
     )

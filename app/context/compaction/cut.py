@@ -25,11 +25,14 @@ def oldest_half(turns: Sequence[CanonicalTurn], *, max_turns: int, max_tokens: i
     return at_boundary(turns, cut)
 
 
-def within_tokens(turns: Sequence[CanonicalTurn], *, max_tokens: int) -> int:
-    """Return how many of the oldest turns have at most `max_tokens` together, at least one unit of them."""
+def within_tokens(turns: Sequence[CanonicalTurn], *, max_tokens: int, per_turn: int) -> int:
+    """Return how many of the oldest turns have at most `max_tokens` together, at least one unit of them.
+
+    `per_turn`: tokens of each turn besides its content.
+    """
     count = tokens = 0
     for turn in turns:
-        tokens += turn.content_tokens
+        tokens += turn.content_tokens + per_turn
         if count and tokens > max_tokens:
             break
         count += 1

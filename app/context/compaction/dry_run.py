@@ -6,11 +6,12 @@ answers are maxima.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
-from app.context.compaction.cut import oldest_half, within_tokens
+from app.context.compaction.cut import oldest_half
+from app.context.compaction.drafts import earlier_of_kind
 from app.context.compaction.due import MAX_READ
-from app.context.compaction.summariser import MAX_TOKENS
+from app.context.compaction.requests import TURN_TOKENS, RequestSize, request_size
 from app.context.schemas import CompactionDryRun, DryRun, ExtractionDryRun, ModelCost, RetentionDryRun
 from app.conversations.schemas.summaries import SummaryKind, ValidSummaries
 from app.conversations.service import Conversations
@@ -23,8 +24,6 @@ from app.settings.models import ChatSettings
 from app.tenancy.schemas import Caller
 
 _INSTRUCTION_TOKENS: Final = 400
-_TURN_TOKENS: Final = 12
-"""Of the line before each turn: date, actor and role."""
 _EXTRACTED_TOKENS: Final = 4_000
 _PER_PRICE: Final = 1_000_000
 
@@ -40,12 +39,15 @@ class DryRuns:
         facts: FactService,
         chat: ChatModel | None,
         settings: ChatSettings,
+        summaries: Literal["model", "highlights"],
     ) -> None:
+        """`summaries`: what replaces older turns, if the policy of a conversation does not say it."""
         self._database = database
         self._conversations = conversations
         self._facts = facts
         self._chat = chat
         self._settings = settings
+        self._summaries = summaries
 
     async def run(self, caller: Caller, conversation_id: ConversationId) -> DryRun:
         """Return what would be done to a conversation now. Raises NotFound."""
@@ -63,21 +65,22 @@ class DryRuns:
             caller, conversation_id, after=valid.position, before=valid.beyond, limit=MAX_READ
         )
         turns = [source.turn for source in found]
-        steps = self._steps(valid, turns)
+        model = self._model(valid)
+        size = None if model is None else self._size(model)
+        steps = self._steps(valid, turns, size)
         if not steps:
             return CompactionDryRun(kind=None, turns=0, tokens=0, summaries=0, through=None, continues=False, cost=None)
         done = sum(steps)
         cost, start, prompts = None, 0, list[int]()
         for number, count in enumerate(steps):
             some = turns[start : start + count]
-            earlier = self._settings.llm_max_output_tokens if number or valid.summaries else 0
-            prompts.append(sum(turn.content_tokens for turn in some) + _TURN_TOKENS * count + earlier)
+            earlier = 0 if size is None else _earlier_tokens(valid, number, size)
+            prompts.append(sum(turn.content_tokens for turn in some) + TURN_TOKENS * count + earlier)
             start += count
-        if self._chat is not None:
-            model = valid.policy.summarizer_model or self._chat.model
-            cost = self._cost(model, prompts, self._settings.llm_max_output_tokens)
+        if model is not None and size is not None:
+            cost = self._cost(model, prompts, size.output)
         return CompactionDryRun(
-            kind=SummaryKind.HIGHLIGHTS if self._chat is None else SummaryKind.SUMMARY,
+            kind=SummaryKind.HIGHLIGHTS if model is None else SummaryKind.SUMMARY,
             turns=done,
             tokens=sum(turn.content_tokens for turn in turns[:done]),
             summaries=len(steps),
@@ -86,8 +89,24 @@ class DryRuns:
             cost=cost,
         )
 
-    def _steps(self, valid: ValidSummaries, turns: Sequence[CanonicalTurn]) -> list[int]:
-        """Return the numbers of turns of the summaries that a compaction would make one after another."""
+    def _model(self, valid: ValidSummaries) -> str | None:
+        """Return the model that would write the summaries; None: there would be highlights."""
+        if self._chat is None or (valid.policy.summaries or self._summaries) == "highlights":
+            return None
+        return valid.policy.summarizer_model or self._chat.model
+
+    def _size(self, model: str) -> RequestSize | None:
+        chat = self._chat
+        limit = self._settings.llm_max_output_tokens
+        return None if chat is None else request_size(chat, model, max_output_tokens=limit)
+
+    def _steps(
+        self, valid: ValidSummaries, turns: Sequence[CanonicalTurn], size: RequestSize | None
+    ) -> list[int]:
+        """Return the numbers of turns of the summaries that a compaction would make one after another.
+
+        `size`: the limits of requests to a model; None: no model is asked.
+        """
         policy, steps, start = valid.policy, list[int](), 0
         if policy.strategy == "never":
             return []
@@ -101,8 +120,8 @@ class DryRuns:
                 count = oldest_half(rest, max_turns=policy.trigger_turns, max_tokens=policy.trigger_tokens)
             else:
                 break
-            if self._chat is not None:
-                count = within_tokens(rest[:count], max_tokens=MAX_TOKENS)
+            if size is not None:
+                count = size.turns(rest[:count], before_tokens=_earlier_tokens(valid, len(steps), size))
             if not count:
                 break
             steps.append(count)
@@ -147,3 +166,12 @@ class DryRuns:
             max_completion_tokens=completion,
             max_cost=price / _PER_PRICE,
         )
+
+
+def _earlier_tokens(valid: ValidSummaries, number: int, size: RequestSize) -> int:
+    """Return the tokens of the summaries that a request shows before the turns; of one still to be written, the most."""
+    if valid.policy.strategy == "hierarchical":
+        return 0
+    if number:
+        return size.output
+    return sum(summary.tokens for summary in earlier_of_kind(valid, SummaryKind.SUMMARY))

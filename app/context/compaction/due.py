@@ -19,13 +19,15 @@ MAX_READ: Final = 2000
 class CompactionRun:
     """One run: its policy, and the position through which to summarise, if one is given.
 
-    `patient`: a temporary failure of the model is raised, so that the job or the call is tried again.
+    `patient`: a temporary failure of the model is raised, so that the job or the call is tried again. `is_job`: no
+    caller waits for it.
     """
 
     policy: Compaction
     through: int | None
     forced: bool
     patient: bool
+    is_job: bool
 
 
 @dataclass(frozen=True, slots=True)

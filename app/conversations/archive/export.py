@@ -210,6 +210,7 @@ def _summary(row: ExportedSummary) -> JsonObject:
         "tokens": row.tokens,
         "model": row.model,
         "prompt_version": row.prompt_version,
+        "refused_for": row.refused_for,
         "replaced_by": _id(row.replaced_by),
         "rev": row.rev,
         "created_at": format_time(row.created_at),

@@ -200,6 +200,7 @@ class ConversationRebuilder:
             "trigger_turns": defaults.compaction_trigger_turns,
             "trigger_tokens": defaults.compaction_trigger_tokens,
             "summarizer_model": None,
+            "summaries": None,
         }
         metadata = dict(record.metadata)
         if not is_foreign and record.id is not None:

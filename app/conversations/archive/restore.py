@@ -442,6 +442,7 @@ def summary_row(record: SummaryRecord) -> ExportedSummary:
         tokens=record.tokens,
         model=record.model,
         prompt_version=record.prompt_version,
+        refused_for=record.refused_for,
         replaced_by=record.replaced_by,
         rev=record.rev,
         created_at=truncate_ms(record.created_at),

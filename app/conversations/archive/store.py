@@ -93,6 +93,7 @@ class ExportedSummary:
     tokens: int
     model: str | None
     prompt_version: str
+    refused_for: str | None
     replaced_by: UUID | None
     rev: int
     created_at: datetime

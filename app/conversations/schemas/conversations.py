@@ -71,6 +71,7 @@ class CompactionIn(Strict):
     trigger_turns: Annotated[StrictInt, Field(ge=2, le=100_000)] | None = None
     trigger_tokens: Annotated[StrictInt, Field(ge=100, le=10_000_000)] | None = None
     summarizer_model: Name | None = None
+    summaries: Literal["model", "highlights"] | None = None
 
 
 class FactsIn(Strict):
@@ -177,12 +178,13 @@ class ConversationUpdate(_PoliciesInMetadata):
 
 
 class Compaction(BaseModel):
-    """When and how older turns are summarised."""
+    """When and how older turns are summarised. `summaries`: who writes them; null: as the settings say."""
 
     strategy: Literal["rolling", "hierarchical", "never"]
     trigger_turns: int
     trigger_tokens: int
     summarizer_model: str | None
+    summaries: Literal["model", "highlights"] | None = None
 
 
 class Facts(BaseModel):

@@ -23,7 +23,7 @@ from app.conversations.schemas.conversations import (
     TurnInput,
 )
 from app.conversations.schemas.participants import MAX_PARTICIPANTS, ParticipantName
-from app.conversations.schemas.summaries import SummaryKind
+from app.conversations.schemas.summaries import RefusedFor, SummaryKind
 from app.core.errors import FieldError
 from app.core.times import TimeIn
 from app.core.validation.ids import IdIn
@@ -168,6 +168,7 @@ class SummaryRecord(Strict):
     tokens: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
     model: Name | None = None
     prompt_version: Annotated[str, StringConstraints(max_length=256)]
+    refused_for: RefusedFor | None = None
     replaced_by: IdIn | None = None
     rev: Counter
     created_at: TimeIn

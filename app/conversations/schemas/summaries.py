@@ -25,6 +25,31 @@ class SummaryKind(StrEnum):
     HIGHLIGHTS = "highlights"
 
 
+class RefusedFor(StrEnum):
+    """Why highlights stand in place of a summary: what the check of the model's text found, or how the model failed.
+
+    `unrelated`: the summary has too few words of the turns. `unsupported_number`, `unsupported_name`: it has numbers or
+    names that they do not have. `not_text`: it is JSON or a tool call.
+    """
+
+    BLANK = "blank"
+    TOO_SHORT = "too_short"
+    TOO_LONG = "too_long"
+    REPEATED = "repeated"
+    NOT_TEXT = "not_text"
+    UNRELATED = "unrelated"
+    UNSUPPORTED_NUMBER = "unsupported_number"
+    UNSUPPORTED_NAME = "unsupported_name"
+    MODEL_INVALID = "model_invalid"
+    MODEL_REFUSED = "model_refused"
+    MODEL_TIMEOUT = "model_timeout"
+    MODEL_CONTEXT_EXCEEDED = "model_context_exceeded"
+    MODEL_OVERLOADED = "model_overloaded"
+    MODEL_RATE_LIMITED = "model_rate_limited"
+    MODEL_BUDGET_EXHAUSTED = "model_budget_exhausted"
+    MODEL_UNAVAILABLE = "model_unavailable"
+
+
 class SummaryLine(BaseModel):
     """One line of highlights: text of a turn, with its date and actor."""
 
@@ -37,7 +62,8 @@ class Summary(BaseModel):
 
     `valid`: contexts use it. Otherwise `replaced_by` has replaced it, and it is valid again after an undo. `abstract`:
     one or two sentences, used if `text` does not fit. `tokens`: of `text`, in o200k_base. `lines`: of highlights;
-    together they are `text`.
+    together they are `text`. `refused_for`: of highlights, why a model wrote no summary; `model` is then the one that is
+    not asked about these turns again, and null if it is asked again later.
     """
 
     id: str
@@ -55,6 +81,7 @@ class Summary(BaseModel):
     tokens: int
     model: str | None
     prompt_version: str
+    refused_for: RefusedFor | None
     rev: int
     created_at: TimeOut
 
@@ -97,7 +124,9 @@ class HighlightLine:
 class ValidSummary:
     """A valid summary, for contexts and for the next compaction.
 
-    `tokens`: of `text`, in o200k_base. `refused_by`: of highlights, the model that refused to summarise these turns.
+    `tokens`: of `text`, in o200k_base. `refused_by`: of highlights, the model that refused to summarise these turns, or
+    whose summary was refused. `attempts`: how often one was asked in vain to replace them. `retry_at`: when a job asks it
+    again; None: now.
     """
 
     id: UUID
@@ -111,6 +140,9 @@ class ValidSummary:
     lines: Sequence[HighlightLine]
     tokens: int
     refused_by: str | None
+    refused_for: RefusedFor | None
+    attempts: int
+    retry_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +181,8 @@ class SummaryDraft:
 
     `sources`: content hashes of the turns read, which are all after the position `read_after`. `replaces`: ids of the
     summaries that it replaces. `position`: the summarized position at the time of the read. `occurred_at`: the time of
-    its last turn. `shortens`: highlights that from now on cover only the turns after it.
+    its last turn. `shortens`: highlights that from now on cover only the turns after it. `refused_for`, `attempts`,
+    `retry_at`: of highlights, as in `ValidSummary`.
     """
 
     kind: SummaryKind
@@ -169,6 +202,9 @@ class SummaryDraft:
     position: int
     occurred_at: datetime
     shortens: UUID | None = None
+    refused_for: RefusedFor | None = None
+    attempts: int = 0
+    retry_at: datetime | None = None
 
 
 Discarded = Literal["moved", "changed", "gone"]

@@ -7,11 +7,11 @@ from datetime import datetime
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import ClauseElement, and_, bindparam, func, select, update
+from sqlalchemy import ClauseElement, and_, bindparam, func, or_, select, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
 
-from app.conversations.schemas.summaries import HighlightLine, SummaryDraft
+from app.conversations.schemas.summaries import HighlightLine, RefusedFor, SummaryDraft
 from app.conversations.tables import LIVE_TURN, conversation_heads, conversations, summaries, turns
 from app.core.database.queries import (
     NOW,
@@ -50,6 +50,9 @@ class SummaryRow:
     replaced_by: UUID | None
     rev: int
     created_at: datetime
+    refused_for: str | None
+    attempts: int
+    retry_at: datetime | None
 
 
 _S, _T, _H = summaries.c, turns.c, conversation_heads.c
@@ -63,7 +66,7 @@ _ROWS = select(*columns(summaries, SummaryRow))
 _IN_ORDER = _ROWS.where(*_OF_CONVERSATION).order_by(_S.to_position, _S.id)
 _INSERT = Query(
     insert_into(summaries).values(
-        **arguments(*(column.name for column in _S if column.name not in {"replaced_by", "created_at"})),
+        **arguments(*(column.name for column in _S if column.name not in {"replaced_by", "created_at", "doubtful"})),
         created_at=milliseconds(NOW),
     )
 )
@@ -105,12 +108,19 @@ _UPDATE_MARK = Query(
     .where(*equals(conversation_heads, "tenant_id", "conversation_id"))
 )  # fmt: skip
 _MODEL = func.coalesce(conversations.c.compaction["summarizer_model"].astext, bindparam("model"))
+_WRITTEN_BY = func.coalesce(conversations.c.compaction["summaries"].astext, bindparam("default"))
 _HIGHLIGHTED = Query(
     page(
         select(_S.tenant_id, _S.conversation_id)
         .distinct()
         .join(conversations, and_(conversations.c.tenant_id == _S.tenant_id, conversations.c.id == _S.conversation_id))
-        .where(_S.kind == "highlights", _VALID, _S.model.is_distinct_from(_MODEL)),
+        .where(
+            _S.kind == "highlights",
+            _VALID,
+            _S.model.is_distinct_from(_MODEL),
+            or_(_S.retry_at.is_(None), _S.retry_at <= func.now()),
+            _WRITTEN_BY != "highlights",
+        ),
         (_S.tenant_id, _S.conversation_id),
         newest_first=False,
         after=True,
@@ -151,6 +161,7 @@ async def insert(
         level=draft.level, from_position=draft.from_position, to_position=draft.to_position,
         actors=json.dumps(list(draft.actors)), text=None if draft.lines else draft.text, abstract=draft.abstract,
         lines=_lines(draft.lines), tokens=draft.tokens, model=draft.model, prompt_version=draft.prompt_version, rev=rev,
+        refused_for=draft.refused_for, attempts=draft.attempts, retry_at=draft.retry_at,
     )  # fmt: skip
 
 
@@ -169,9 +180,9 @@ async def copy(
     await tx.execute(
         f"""
         insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
-                               abstract, lines, tokens, model, prompt_version, rev, created_at)
+                               abstract, lines, tokens, model, prompt_version, refused_for, rev, created_at)
         select s.tenant_id, u.copy_id, $2, s.kind, s.level, u.first, u.last, s.actors, coalesce(s.text, ''), s.abstract,
-               null, s.tokens, s.model, s.prompt_version, $7, {NOW_SQL}
+               null, s.tokens, s.model, s.prompt_version, s.refused_for, $7, {NOW_SQL}
         from unnest($3::uuid[], $4::uuid[], $5::bigint[], $6::bigint[]) as u (id, copy_id, first, last)
         join summaries s on s.tenant_id = $1 and s.id = u.id
         """,  # noqa: S608
@@ -277,6 +288,26 @@ async def set_lines(
     )
 
 
+async def postpone(
+    tx: Transaction,
+    tenant_id: TenantId,
+    summary_id: UUID,
+    *,
+    refused_for: RefusedFor | None,
+    attempts: int,
+    retry_at: datetime | None,
+) -> None:
+    """Set why a model has not replaced highlights, and when a job asks it again."""
+    await tx.execute(
+        "update summaries set refused_for = $3, attempts = $4, retry_at = $5 where tenant_id = $1 and id = $2",
+        tenant_id,
+        summary_id,
+        refused_for,
+        attempts,
+        retry_at,
+    )
+
+
 async def measure_through(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int
 ) -> tuple[int, int, UUID | None]:
@@ -321,11 +352,12 @@ async def update_mark(
 
 
 async def list_highlighted(
-    tx: Transaction, *, model: str, after: tuple[UUID, UUID], limit: int
+    tx: Transaction, *, model: str, default: str, after: tuple[UUID, UUID], limit: int
 ) -> list[tuple[TenantId, ConversationId]]:
-    """Return conversations of all tenants with valid highlights that their model has not refused to replace (ops role).
+    """Return conversations of all tenants with valid highlights that a model is to replace now (ops role).
 
-    Their model is the one that their compaction policy names, else `model`.
+    Their model is the one that their compaction policy names, else `model`. It has not refused to replace them, and no
+    wait after a failure runs. `default`: who writes summaries, where the policy does not say it.
     """
-    rows = await _HIGHLIGHTED.fetch(tx, model=model, limit=limit, **after_key(after))
+    rows = await _HIGHLIGHTED.fetch(tx, model=model, default=default, limit=limit, **after_key(after))
     return [(TenantId(row["tenant_id"]), ConversationId(row["conversation_id"])) for row in rows]

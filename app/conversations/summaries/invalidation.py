@@ -10,7 +10,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from app.conversations.schemas.conversations import Compaction
-from app.conversations.schemas.summaries import SummaryKind, ValidSummary
+from app.conversations.schemas.summaries import RefusedFor, SummaryKind, ValidSummary
 from app.conversations.stores import summary_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.stores.summary_store import SummaryRow
@@ -165,4 +165,7 @@ def valid_summary(row: SummaryRow) -> ValidSummary:
         lines=row.lines,
         tokens=row.tokens,
         refused_by=row.model if row.kind == SummaryKind.HIGHLIGHTS.value else None,
+        refused_for=None if row.refused_for is None else RefusedFor(row.refused_for),
+        attempts=row.attempts,
+        retry_at=row.retry_at,
     )

@@ -7,6 +7,7 @@ Otherwise nothing is stored, and the job reads the turns again.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
@@ -16,6 +17,7 @@ from app.conversations.find import get_conversation, get_live_turn, lock_convers
 from app.conversations.schemas.conversations import Compaction, Retention
 from app.conversations.schemas.summaries import (
     Discarded,
+    RefusedFor,
     SourceTurn,
     Summary,
     SummaryDraft,
@@ -205,20 +207,37 @@ class Summaries:
             await require_reachable(caller, tx, conversation_id)
             await self._jobs.enqueue(tx, caller.tenant_id, [compact_job(conversation_id)])
 
-    async def enqueue_highlighted(self, *, model: str) -> int:
-        """Enqueue jobs that replace highlights in conversations that permit this model.
+    async def enqueue_highlighted(self, *, model: str, default: str) -> int:
+        """Enqueue jobs that replace highlights in conversations that permit this model and where no wait runs.
 
-        Return the number of conversations.
+        `default`: who writes summaries, where the policy does not say it. Return the number of conversations.
         """
         count, after = 0, (UUID(int=0), UUID(int=0))
         while True:
             async with self._ops.across_tenants() as tx:
-                found = await summary_store.list_highlighted(tx, model=model, after=after, limit=_CONVERSATIONS)
+                found = await summary_store.list_highlighted(
+                    tx, model=model, default=default, after=after, limit=_CONVERSATIONS
+                )
                 for tenant_id, conversation_id in found:
                     await self._jobs.enqueue(tx, tenant_id, [compact_job(conversation_id, priority=-1)])
             if not found:
                 return count
             count, after = count + len(found), found[-1]
+
+    async def postpone(
+        self,
+        caller: Caller,
+        summary_id: UUID,
+        *,
+        refused_for: RefusedFor | None,
+        attempts: int,
+        retry_at: datetime | None,
+    ) -> None:
+        """Store that a model was asked in vain to replace highlights, and when a job asks it again."""
+        async with self._database.transaction(caller.tenant_id) as tx:
+            await summary_store.postpone(
+                tx, caller.tenant_id, summary_id, refused_for=refused_for, attempts=attempts, retry_at=retry_at
+            )
 
     async def store(
         self, caller: Caller, conversation_id: ConversationId, *, draft: SummaryDraft

@@ -1,0 +1,176 @@
+"""Write a summary with a chat model, and check it against the texts that it was written from.
+
+If the model fails because the request is too much for it, or if its summary is refused, it is asked once more, with half
+of the turns. The same request is never sent again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.context.assembly.highlights import sentences
+from app.context.compaction.claims import Shown, Source
+from app.context.compaction.requests import half, request_size
+from app.context.compaction.summariser import INSTRUCTIONS, Written, body, summarise
+from app.conversations.schemas.summaries import RefusedFor, SourceTurn
+from app.core.errors import AppError
+from app.core.telemetry import get_logger
+from app.formats.schemas import CanonicalTurn, Kind
+from app.formats.service import has_only_items
+from app.providers.schemas import ChatModel, TokenCounter
+from app.tenancy.schemas import Caller
+
+# a smaller request may succeed
+_TOO_MUCH: Final = frozenset({"model_timeout", "model_context_exceeded", "model_invalid"})
+# failures caused by these turns; a wrong key, an empty account or an outage ends at some time
+_PERMANENT: Final = frozenset({"model_refused", "model_invalid"})
+_REASONS: Final = frozenset(RefusedFor)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedSummary:
+    """A summary of the oldest `count` of the turns that were given, and the name of the model that wrote it."""
+
+    text: Written
+    model: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSummary:
+    """No summary of the oldest `count` of the turns. `is_permanent`: the model would fail again with these turns."""
+
+    reason: RefusedFor
+    is_permanent: bool
+    count: int
+
+
+class SummaryWriter:
+    """Asks the chat model for summaries. Counts the refused ones by reason."""
+
+    def __init__(self, chat: ChatModel, *, counter: TokenCounter, max_output_tokens: int) -> None:
+        self._chat = chat
+        self._counter = counter
+        self._max_output_tokens = max_output_tokens
+        self.refused: Counter[RefusedFor] = Counter()
+        self._log = get_logger()
+
+    @property
+    def model(self) -> str:
+        """Return the name of the default model."""
+        return self._chat.model
+
+    async def write(
+        self,
+        caller: Caller,
+        *,
+        model: str | None,
+        before: Sequence[str],
+        turns: Sequence[SourceTurn],
+        patient: bool,
+    ) -> AcceptedSummary | FailedSummary:
+        """Summarise earlier summaries and the oldest of the turns after them, as many as one request shows.
+
+        `patient`: a failure that may pass soon is raised.
+        """
+        canonical = [source.turn for source in turns]
+        before_tokens = sum(map(self._counter.count, before))
+        count = used = self._fitting(model, canonical, before_tokens)
+        outcome = await self._ask(caller, model=model, before=before, turns=canonical[:count], patient=patient)
+        smaller = min(half(canonical[:count]), self._fitting(model, canonical, before_tokens))
+        if isinstance(outcome, _Failure) and outcome.is_too_much and smaller:
+            used = smaller
+            outcome = await self._ask(caller, model=model, before=before, turns=canonical[:used], patient=patient)
+        if isinstance(outcome, _Failure):
+            return FailedSummary(outcome.reason, outcome.is_permanent, count)
+        return AcceptedSummary(outcome, model or self._chat.model, used)
+
+    async def merge(
+        self, caller: Caller, *, model: str | None, texts: Sequence[str], patient: bool
+    ) -> AcceptedSummary | None:
+        """Summarise the oldest of some summaries: all, or after a failure half of them. Return None if both fail."""
+        for count in (len(texts), len(texts) // 2):
+            outcome = await self._ask(caller, model=model, before=texts[:count], turns=[], patient=patient)
+            if isinstance(outcome, Written):
+                return AcceptedSummary(outcome, model or self._chat.model, count)
+            if not outcome.is_too_much:
+                break
+        return None
+
+    def _fitting(self, model: str | None, turns: Sequence[CanonicalTurn], before_tokens: int) -> int:
+        size = request_size(self._chat, model, max_output_tokens=self._max_output_tokens)
+        return size.turns(turns, before_tokens=before_tokens)
+
+    async def _ask(
+        self,
+        caller: Caller,
+        *,
+        model: str | None,
+        before: Sequence[str],
+        turns: Sequence[CanonicalTurn],
+        patient: bool,
+    ) -> "Written | _Failure":
+        """Send one request and check the answer. Raises an error that may pass soon, if the caller is patient."""
+        read = [turn for turn in turns if turn.kind is not Kind.COMPACTION and not has_only_items(turn)]
+        size = request_size(self._chat, model, max_output_tokens=self._max_output_tokens)
+        tokens = sum(turn.content_tokens for turn in turns) + sum(map(self._counter.count, before))
+        try:
+            written = await summarise(
+                self._chat,
+                tenant_id=caller.tenant_id,
+                name=model,
+                before=before,
+                turns=read,
+                words=size.words,
+                max_output_tokens=size.output_for(tokens),
+            )
+        except AppError as error:
+            return self._failed(error, patient=patient)
+        # in a thread: the check reads as much as the model, and the event loop must answer other requests
+        checked = await asyncio.to_thread(_checked, written, before, read)
+        if isinstance(checked, Written):
+            return checked
+        self._count(checked)
+        return _Failure(checked, is_permanent=True, is_too_much=True)
+
+    def _failed(self, error: AppError, *, patient: bool) -> "_Failure":
+        is_too_much = error.code in _TOO_MUCH
+        if error.retryable and patient and not is_too_much and error.code != RefusedFor.MODEL_BUDGET_EXHAUSTED:
+            raise error
+        reason = RefusedFor(error.code) if error.code in _REASONS else RefusedFor.MODEL_UNAVAILABLE
+        self._count(reason)
+        return _Failure(reason, is_permanent=error.code in _PERMANENT, is_too_much=is_too_much)
+
+    def _count(self, reason: RefusedFor) -> None:
+        self.refused[reason] += 1
+        self._log.warning("summary.refused", code=reason.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why one request gave no summary. `is_too_much`: a smaller request may give one."""
+
+    reason: RefusedFor
+    is_permanent: bool
+    is_too_much: bool
+
+
+def shown(before: Sequence[str], turns: Sequence[CanonicalTurn]) -> list[Shown]:
+    """Return the texts of a request, as the model reads them."""
+    return [*map(Shown, before), *(Shown(body(turn), turn.actor, turn.occurred_at) for turn in turns)]
+
+
+def _checked(written: Written, before: Sequence[str], turns: Sequence[CanonicalTurn]) -> Written | RefusedFor:
+    """Return the summary with an abstract that stands for it, or why it is refused. Blocking."""
+    source = Source(shown(before, turns), prompt=INSTRUCTIONS)
+    refusal = source.refusal(written.summary)
+    if refusal is not None:
+        return refusal
+    is_abstract = len(written.abstract) <= len(written.summary) and source.refusal(written.abstract, is_abstract=True) is None
+    return written if is_abstract else Written(summary=written.summary, abstract=_first_sentence(written.summary))
+
+
+def _first_sentence(summary: str) -> str:
+    return next(iter(sentences(summary)), summary)

@@ -1,4 +1,4 @@
-"""Summaries of a range of turns for measurements and tests: good ones by extraction, and odd ones that a model may write.
+"""Summaries of a range of turns, for measurements and tests: good ones by extraction, and odd ones of a weak model.
 
 Good ones are sentences of the turns: the first, the densest, or some at random, up to a share of the text. Odd ones are
 made from a good one (changed numbers, invented names), from another range, or from nothing in the range.
@@ -19,10 +19,11 @@ MAX_CHARACTERS: Final = 12_000
 """About the 400 words that a model is asked for, five times over."""
 
 _NUMBER: Final = re.compile(r"(?<![\w.,:/-])\d{2,}(?![\w.,:/-]*\w)")
+_LARGE: Final = re.compile(r"(?<![\w.,:/-])\d{3,}(?![\w.,:/-]*\w)")
 _NAME: Final = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{3,}\b")
 _INVENTED: Final = ("Xaverius", "Quintana", "Brunhilde", "Zoltan", "Wilhelmina", "Ottokar")
 _FOREIGN: Final = (
-    "Два рыбака долго спорили о погоде над заливом, пока сети сохли на ветру и чайки кружили над причалом.",
+    "Twee vissers twistten lang over het weer in de baai, terwijl de netten droogden in de wind.",
     "Zwei Fischer stritten lange über das Wetter in der Bucht, während die Netze im Wind trockneten.",
     "Deux pêcheurs discutaient longuement du temps sur la baie pendant que les filets séchaient au vent.",
     "两位渔夫为海湾的天气争论了很久,渔网在风中晾晒,海鸥在码头上空盘旋。",
@@ -146,7 +147,7 @@ def _changed_numbers(case: Case, chance: random.Random) -> str | None:
         return match[0]
 
     text = _NUMBER.sub(change, case.good)
-    return text if changed and any(len(number) > 2 for number in _NUMBER.findall(case.good)) else None
+    return text if changed and _LARGE.search(case.good) else None
 
 
 def _added_number(case: Case, chance: random.Random) -> str:
@@ -159,8 +160,10 @@ def _changed_date(case: Case, chance: random.Random) -> str:
 
 def _invented_names(case: Case, chance: random.Random) -> str | None:
     """Return the good summary with its names replaced by invented ones."""
-    invented = dict(zip(dict.fromkeys(_NAME.findall(case.good)), chance.sample(_INVENTED, len(_INVENTED)), strict=False))
-    if len(invented) < 2:
+    invented = dict(
+        zip(dict.fromkeys(_NAME.findall(case.good)), chance.sample(_INVENTED, len(_INVENTED)), strict=False)
+    )
+    if len(invented) <= 1:
         return None
     return _NAME.sub(lambda match: invented.get(match[0], match[0]), case.good)
 

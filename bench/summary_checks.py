@@ -96,14 +96,14 @@ def read_languages() -> list[Conversation]:
         given = read(code)
         turns = dialogue(given, with_facts=True)
         conversations.append(
-            Conversation([
-                Said(turn.speaker, turn.text, START + timedelta(minutes=at)) for at, turn in enumerate(turns)
-            ])
+            Conversation(
+                [Said(turn.speaker, turn.text, START + timedelta(minutes=at)) for at, turn in enumerate(turns)]
+            )
         )
     return conversations
 
 
-def ranges(turns: Sequence[Said]) -> list[Sequence[Said]]:
+def ranges(turns: Sequence[Said]) -> list[list[Said]]:
     """Cut turns as a compaction does, by their number and their text."""
     cut: list[list[Said]] = [[]]
     for turn in turns:
@@ -125,7 +125,11 @@ def measure(conversations: Sequence[Conversation], *, seed: int) -> tuple[Counts
     """Return the counts of good and of odd summaries."""
     chance = random.Random(seed)  # noqa: S311 - the same cases in every run
     good, bad = Counts(), Counts()
-    others = [extract(cut, way="dense", share=0.1, chance=chance) for one in conversations[::-1] for cut in ranges(one.turns)[:1]]
+    others = [
+        extract(cut, way="dense", share=0.1, chance=chance)
+        for one in conversations[::-1]
+        for cut in ranges(one.turns)[:1]
+    ]
     for place, conversation in enumerate(conversations):
         before: str | None = None
         for turns in ranges(conversation.turns):

@@ -1,7 +1,7 @@
 """Numbers, dates and times of day of texts, to compare those of a summary with those of its source. Pure.
 
-A mention is compared by its value and not by its spelling: "1,000", "1.000" and "1 000" are one number, "2023-05-08" and
-"8 May 2023" one date, "1:56 pm" and "13:56" one time. A spelling with two readings is supported by either.
+A mention is compared by its value and not by its spelling: "1,000", "1.000" and "1 000" are one number, "2023-05-08"
+and "8 May 2023" one date, "1:56 pm" and "13:56" one time. A spelling with two readings is supported by either.
 """
 
 import re
@@ -12,12 +12,19 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from typing import Final, NamedTuple
 
-from app.index.analyser.languages import DEFAULT, LanguageFile, read_file
+from app.index.analyser.languages import DEFAULT, LanguageFile, read_file, word_set
 
 MAX_COUNT: Final = 100
 """Whole numbers below it may be counts or sums that the writer made, such as "three of the five"."""
 
 _VAGUE: Final = timedelta(days=7)
+_YEAR_DIGITS: Final = 4
+_SHORT_YEAR: Final = 2
+_MONTHS: Final = 12
+_MAX_DAYS: Final = 31
+_HOURS: Final = 24
+_TEN: Final = 10
+_TWENTY: Final = 20
 _LIST_MARK: Final = re.compile(r"^[ \t]*(?:[#>*|-]+[ \t]*)?\d{1,3}[.)][ \t]+", re.MULTILINE)
 _NUMERIC_DATE: Final = re.compile(
     r"(?<!\d)(?P<y>\d{4})(?P<s>[-/.])(?P<m>\d{1,2})(?P=s)(?P<d>\d{1,2})(?!\d)"
@@ -44,19 +51,33 @@ _MULTIPLIERS: Final = {word: zeros for zeros, line in _ZEROS.items() for word in
 _DENSE_MULTIPLIERS: Final = {"千": 3, "万": 4, "萬": 4, "만": 4, "亿": 8, "億": 8, "억": 8}
 _MULTIPLIER: Final = re.compile(r"\s?([^\W\d_]+)")
 _ENGLISH_MONTHS: Final = (
-    "January Jan", "February Feb", "March Mar", "April Apr", "May", "June Jun", "July Jul", "August Aug",
-    "September Sept Sep", "October Oct", "November Nov", "December Dec",
-)  # fmt: skip
-_DENSE_DIGITS: Final = {**{sign: value for value, sign in enumerate("零一二三四五六七八九")}, "〇": 0, "两": 2, "兩": 2}
+    "January Jan|February Feb|March Mar|April Apr|May|June Jun|July Jul|August Aug|September Sept Sep|October Oct"
+    "|November Nov|December Dec"
+)
+_DENSE_DIGITS: Final = {
+    **{sign: value for value, sign in enumerate("零一二三四五六七八九")},
+    "\u3007": 0,
+    "两": 2,
+    "兩": 2,
+}
 _DENSE_UNITS: Final = {"十": 10, "百": 100, "千": 1000}
-_DENSE_NUMBER: Final = re.compile("[零〇一二两兩三四五六七八九十百千]+")
-_UNITS: Final = "one two three four five six seven eight nine".split()
-_TENS: Final = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_TEENS: Final = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-_ORDINALS: Final = "first second third fourth fifth sixth seventh eighth ninth tenth".split()
-_LARGE: Final = frozenset(
+_DENSE_NUMBER: Final = re.compile("[零\u3007一二两兩三四五六七八九十百千]+")
+# the first value, the step from one word to the next, and the words
+_NUMBER_WORDS: Final = (
+    (
+        1,
+        1,
+        "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen",
+    ),
+    (18, 1, "eighteen nineteen"),
+    (20, 10, "twenty thirty forty fifty sixty seventy eighty ninety"),
+    (1, 1, "first second third fourth fifth sixth seventh eighth ninth tenth"),
+    (1, 1, "once twice"),
+    (12, 38, "dozen half"),
+)
+_LARGE: Final = word_set(
     "hundred hundreds thousand thousands million dozen grand hundert tausend cent cents mille mil ciento cien cento sto"
-    " honderd duizend hundra tusen yüz bin сто тысяча тысячи тысяч مئة مائة ألف सौ हज़ार".split()
+    " honderd duizend hundra tusen yüz bin сто тысяча тысячи тысяч مئة مائة ألف सौ हज़ार"
 )
 _LARGE_DENSE: Final = re.compile("[百千万萬億亿백천만억]")
 
@@ -109,9 +130,7 @@ class Known:
     def supports_number(self, readings: Iterable[str]) -> bool:
         """Return whether a number is in the source, or a year of its dates."""
         return any(
-            reading in self.numbers
-            or (self.has_large_words and reading.endswith("00"))
-            or (len(reading) == 4 and self._is_year(reading))
+            reading in self.numbers or (self.has_large_words and reading.endswith("00")) or self._is_year(reading)
             for reading in readings
         )
 
@@ -123,13 +142,13 @@ class Known:
         )
 
     def _means(self, day: Day, other: Day) -> bool:
-        """Return whether a date may be one of the source: a year that the source leaves out there is elsewhere in it."""
+        """Return whether a date may be one of the source. A year that is left out there is elsewhere in the source."""
         if not day.fits(other):
             return False
         return day.year is None or other.year is not None or self.supports_number([str(day.year)])
 
     def _is_year(self, reading: str) -> bool:
-        year = int(reading) if reading.isdecimal() else 0
+        year = int(reading) if reading.isdecimal() and len(reading) == _YEAR_DIGITS else 0
         return any(day.year == year for day in self.dates) or any(
             first.year <= year <= last.year for first, last in self.spans
         )
@@ -154,9 +173,9 @@ def read_words(text: str, found: Iterable[str], code: str = DEFAULT) -> Iterator
             tens = 0
             continue
         yield str(value)
-        if tens and value < 10:
+        if tens and value < _TEN:
             yield str(tens + value)
-        tens = value if value >= 20 else 0
+        tens = value if value >= _TWENTY else 0
     for match in _DENSE_NUMBER.finditer(text):
         yield str(_dense_value(match[0]))
 
@@ -188,7 +207,7 @@ def _take_dates(text: str, code: str) -> tuple[list[frozenset[Day]], str]:
 
     def take(match: "re.Match[str]", days: Iterable[Day]) -> str:
         possible = frozenset(
-            day for day in days if 1 <= day.month <= 12 and (day.day is None or 1 <= day.day <= 31)
+            day for day in days if 1 <= day.month <= _MONTHS and (day.day is None or 1 <= day.day <= _MAX_DAYS)
         )
         if not possible:
             return match[0]
@@ -205,7 +224,7 @@ def _numeric_days(match: "re.Match[str]") -> Iterator[Day]:
     if match["y"]:
         yield Day(int(match["y"]), int(match["m"]), int(match["d"]))
     elif match["a"]:
-        year = int(match["c"]) + (2000 if len(match["c"]) == 2 else 0)
+        year = int(match["c"]) + (2000 if len(match["c"]) == _SHORT_YEAR else 0)
         yield Day(year, int(match["a"]), int(match["b"]))
         yield Day(year, int(match["b"]), int(match["a"]))
     elif match["ey"]:
@@ -225,7 +244,7 @@ def _named_days(match: "re.Match[str]", months: dict[str, int]) -> Iterator[Day]
 def _months(code: str) -> "tuple[dict[str, int], re.Pattern[str]]":
     """Return the months of a language and of English by their names, and an expression for dates with such a name."""
     dates = read_file(code).dates
-    lists = [_ENGLISH_MONTHS, [] if dates is None else dates.months]
+    lists = [_ENGLISH_MONTHS.split("|"), [] if dates is None else dates.months]
     months = {
         name.lower(): number
         for names in lists
@@ -250,7 +269,7 @@ def _take_times(text: str) -> tuple[list[tuple[int, int]], str]:
 
     def take(match: "re.Match[str]") -> str:
         hour, minute = int(match["h"] or match["oh"]), int(match["m"] or 0)
-        if hour > 24:
+        if hour > _HOURS:
             return match[0]
         times.append((hour % 12, minute))
         return " "
@@ -282,7 +301,7 @@ def _readings(match: "re.Match[str]", text: str) -> frozenset[str]:
         digits = "".join(sign for sign in match["grouped"] if sign.isdecimal())
         values.add(_value(digits, match["gd"] or ""))
         parts = match["grouped"].split(match["g"])
-        if match["g"] in ".," and len(parts) == 2 and not match["gd"]:
+        if match["g"] in ".," and len(parts) == len(("whole", "decimals")) and not match["gd"]:
             values.add(_value(parts[0], parts[1]))
         if match["g"] in _SPACES:
             values.update(_value(part, "") for part in parts)
@@ -314,9 +333,7 @@ def _zeros_after(text: str, end: int) -> int:
 @cache
 def _number_words(code: str) -> dict[str, int]:
     """Return the numbers that have a word of their own, in a language and in English."""
-    values = {word: 20 + 10 * at for at, word in enumerate(_TENS)} | {word: 10 + at for at, word in enumerate(_TEENS)}
-    values |= {word: at for words in (_UNITS, _ORDINALS) for at, word in enumerate(words, start=1)}
-    values |= {"once": 1, "twice": 2, "dozen": 12, "half": 50}
+    values = {word: first + step * at for first, step, words in _NUMBER_WORDS for at, word in enumerate(words.split())}
     for file in (read_file(DEFAULT), read_file(code)):
         values |= _of_file(file)
     return values

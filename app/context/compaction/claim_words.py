@@ -14,11 +14,11 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from app.index.analyser.analyser import Analyser
-from app.index.analyser.languages import DEFAULT, is_latin, read_file, word_set
+from app.index.analyser.languages import DEFAULT, LanguageFile, is_latin, read_file, word_set
 from app.index.analyser.words import is_spaceless, marked_words, strip_marks
 
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-_STARTS: Final = re.compile(r"(?:^|[.!?…:;|•\n\"“”„«»‘()\[\]{}*#>\u2013\u2014/-])[\s\"“„«'(*_\[]*$")
+_STARTS: Final = re.compile(r"(?:^|[.!?…:;|•\n\"“”„«»\u2018()\[\]{}*#>\u2013\u2014/-])[\s\"“„«'(*_\[]*$")
 _POSSESSIVE: Final = re.compile(r"['\u2019]s?$")
 _HEADING_SHARE: Final = 0.6
 _SHORT_LINE: Final = 12
@@ -28,7 +28,7 @@ _PREFIX: Final = 4
 _MAX_ENDING: Final = 4
 # a word with such an ending at the start of a sentence is seldom a name
 _ENDINGS: Final = ("ly", "ing", "ed", "ion", "ions", "ment", "ments", "ness", "ity", "ies", "ives", "ers", "als", "ful")
-_ROLES: Final = frozenset("user assistant system tool developer summary abstract conversation transcript".split())
+_ROLES: Final = word_set("user assistant system tool developer summary abstract conversation transcript")
 _CAPITALS_IN_TITLES: Final = frozenset(["de"])
 
 
@@ -73,13 +73,16 @@ def _says_something(lexeme: str) -> bool:
     return len(lexeme) > 1
 
 
+def _frequent_words(file: LanguageFile) -> str:
+    return f"{file.stop_words} {file.frequent} {file.common} {file.times} {file.numbers}"
+
+
 @cache
 def _common(code: str) -> frozenset[str]:
     """Return the lexemes of the frequent words of a language; pairs of those of scripts without spaces."""
     file = read_file(code)
     analyser = Analyser()
-    own = " ".join((file.stop_words, file.frequent, file.common, file.times, file.numbers))
-    return frozenset(analyser.lexemes(own, language=code))
+    return frozenset(analyser.lexemes(_frequent_words(file), language=code))
 
 
 @cache
@@ -87,7 +90,7 @@ def _known_words(code: str) -> frozenset[str]:
     """Return the words that are no names, though they may have a capital: frequent ones, months and weekdays."""
     words = set(_ROLES)
     for file in (read_file(DEFAULT), read_file(code)):
-        words |= word_set(" ".join((file.stop_words, file.frequent, file.common, file.times, file.numbers)))
+        words |= word_set(_frequent_words(file))
         if file.dates is not None:
             words |= word_set(" ".join((*file.dates.months, *file.dates.weekdays)))
     return frozenset(words)

@@ -1,11 +1,11 @@
 """Check a summary that a model wrote against the texts that it was written from. Pure.
 
-A summary is a claim about turns that are stored. `check` refuses a summary that cannot be one of these texts: blank, too
+A summary is a claim about turns that are stored. It is refused if it cannot be a summary of these texts: blank, too
 short or too long for them, repeated, data instead of text, about something else, or with numbers or names that they do
-not have. Accepted does not mean true: a summary of the right words may still say who did something wrongly.
+not have. Accepted does not mean true: a text with the right words may say wrongly who did something.
 
-The limits are chosen on real conversations, by `bench/summary_checks.py`; a good summary is refused in at most one of
-200 cases. Where a rule is not certain (a translated name, a sum, a count), it accepts.
+The limits are chosen on real conversations (`bench/summary_checks.py`): a good summary is refused in at most one of 200
+cases. Where a rule is not certain (a translated name, a sum, a count), it accepts.
 """
 
 import json
@@ -73,30 +73,37 @@ class Source:
         self._stems_by_language: dict[str, set[str]] = {}
 
     def refusal(self, summary: str, *, is_abstract: bool = False) -> RefusedFor | None:
-        """Return why a summary of these texts is refused; None if it is accepted. An abstract may be of any length."""
+        """Return why a summary of these texts is refused; None if it is accepted. An abstract may be short."""
         found = claim_words.plain_words(summary)
+        return (
+            self._length_refusal(summary, found, is_abstract=is_abstract)
+            or self._form_refusal(summary, found)
+            or self._support_refusal(summary)
+        )
+
+    def _length_refusal(self, summary: str, found: Sequence[str], *, is_abstract: bool) -> RefusedFor | None:
         if not found:
             return RefusedFor.BLANK
         length = claim_words.size(found)
         if len(summary) > MAX_CHARACTERS or length > max(self._length, _MAX_OF_SHORT):
             return RefusedFor.TOO_LONG
-        if length < self._minimum() and not is_abstract:
-            return RefusedFor.TOO_SHORT
+        return RefusedFor.TOO_SHORT if length < self._minimum() and not is_abstract else None
+
+    def _form_refusal(self, summary: str, found: Sequence[str]) -> RefusedFor | None:
         if self._is_not_text(summary):
             return RefusedFor.NOT_TEXT
         if _is_repeated(found, self._distinct):
             return RefusedFor.REPEATED
-        phrases = _phrases(found)
-        if len(self._prompt.intersection(phrases)) > _PROMPT_SHARE * len(set(phrases)):
-            return RefusedFor.UNRELATED
-        return self._support(summary)
+        phrases = set(_phrases(found))
+        is_prompt = len(self._prompt & phrases) > _PROMPT_SHARE * len(phrases)
+        return RefusedFor.UNRELATED if is_prompt else None
 
     def _minimum(self) -> int:
         if self._length <= _SHORT_SOURCE:
             return 1
         return max(_MIN_WORDS, min(_MAX_MINIMUM, int(self._length * _MIN_SHARE)))
 
-    def _support(self, summary: str) -> RefusedFor | None:
+    def _support_refusal(self, summary: str) -> RefusedFor | None:
         code = self._analyser.detect(summary)
         is_foreign = code is not None and self._languages and code not in self._languages
         code = code or self._language
@@ -122,7 +129,9 @@ class Source:
         spans = _json_spans(summary)
         if sum(len(span) for span, _ in spans) * 2 > len(summary.strip()):
             return True
-        return any(isinstance(value, dict) and not _FORM.isdisjoint(cast("dict[str, object]", value)) for _, value in spans)
+        return any(
+            isinstance(value, dict) and not _FORM.isdisjoint(cast("dict[str, object]", value)) for _, value in spans
+        )
 
     def _is_related(self, summary: str, code: str) -> bool:
         """Return whether enough of the rare words of a summary are words of the source, and some of each part of it."""

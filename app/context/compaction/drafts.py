@@ -117,7 +117,10 @@ class DraftMaker:
         *,
         is_merge: bool = False,
     ) -> SummaryDraft:
-        """Return highlights of earlier highlights and of the turns after them. `is_merge`: they are of the next level."""
+        """Return highlights of earlier highlights and of the turns after them.
+
+        `is_merge`: they are of the next level.
+        """
         turns = due.turns
         # In a thread: megabytes of text may be read, and the event loop must answer other requests.
         lines = await asyncio.to_thread(self._chosen, before, turns)

@@ -100,9 +100,7 @@ class DryRuns:
         limit = self._settings.llm_max_output_tokens
         return None if chat is None else request_size(chat, model, max_output_tokens=limit)
 
-    def _steps(
-        self, valid: ValidSummaries, turns: Sequence[CanonicalTurn], size: RequestSize | None
-    ) -> list[int]:
+    def _steps(self, valid: ValidSummaries, turns: Sequence[CanonicalTurn], size: RequestSize | None) -> list[int]:
         """Return the numbers of turns of the summaries that a compaction would make one after another.
 
         `size`: the limits of requests to a model; None: no model is asked.
@@ -169,7 +167,7 @@ class DryRuns:
 
 
 def _earlier_tokens(valid: ValidSummaries, number: int, size: RequestSize) -> int:
-    """Return the tokens of the summaries that a request shows before the turns; of one still to be written, the most."""
+    """Return the tokens of the summaries that a request shows before the turns: of later ones the maximum."""
     if valid.policy.strategy == "hierarchical":
         return 0
     if number:

@@ -2,8 +2,8 @@
 
 Runs in a job or an explicit call, never in an append. Each step reads, asks the model with no transaction open, and
 stores in one commit. The commit is refused if its sources have changed meanwhile; the next step then reads again.
-Without a model, or if it fails or its summary is refused, highlights are stored; a summary replaces them when a model is
-available.
+Without a model, or if it fails or its summary is refused, highlights are stored. A summary replaces them when a model
+is available.
 """
 
 from collections import Counter
@@ -279,7 +279,7 @@ class Compactor:
             if isinstance(outcome, FailedSummary):
                 if accepted is None:
                     mark = mark_of(outcome, model=model, attempts=replaceable.attempts + 1)
-                    return await self._marked(caller, conversation_id, valid, replaceable, mark)
+                    return await self._marked(caller, valid, replaceable, mark)
                 break
             accepted, texts = outcome, [outcome.text.summary]
             read.extend(page[: outcome.count])
@@ -304,12 +304,7 @@ class Compactor:
         return page
 
     async def _marked(
-        self,
-        caller: Caller,
-        conversation_id: ConversationId,
-        valid: ValidSummaries,
-        replaceable: ValidSummary,
-        mark: Mark,
+        self, caller: Caller, valid: ValidSummaries, replaceable: ValidSummary, mark: Mark
     ) -> SummaryDraft | None:
         """Return the same highlights with the mark of a model that refuses them; else let the model be asked later."""
         if mark.refused_by is not None:
@@ -320,7 +315,7 @@ class Compactor:
         return None
 
     async def _merged(self, caller: Caller, valid: ValidSummaries, run: CompactionRun) -> SummaryDraft | None:
-        """Return one summary of the next level that replaces four summaries of one level, or two if four are refused."""
+        """Return one summary of the next level that replaces four summaries of one level; two, if that is refused."""
         four = mergeable(valid.summaries)
         if four is None:
             return None

@@ -1,7 +1,7 @@
 """Write a summary with a chat model, and check it against the texts that it was written from.
 
-If the model fails because the request is too much for it, or if its summary is refused, it is asked once more, with half
-of the turns. The same request is never sent again.
+If the model fails because the request is too much for it, or if its summary is refused, it is asked once more, with
+half of the turns. The same request is never sent again.
 """
 
 import asyncio
@@ -168,7 +168,9 @@ def _checked(written: Written, before: Sequence[str], turns: Sequence[CanonicalT
     refusal = source.refusal(written.summary)
     if refusal is not None:
         return refusal
-    is_abstract = len(written.abstract) <= len(written.summary) and source.refusal(written.abstract, is_abstract=True) is None
+    is_abstract = (
+        len(written.abstract) <= len(written.summary) and source.refusal(written.abstract, is_abstract=True) is None
+    )
     return written if is_abstract else Written(summary=written.summary, abstract=_first_sentence(written.summary))
 
 

@@ -62,8 +62,8 @@ class Summary(BaseModel):
 
     `valid`: contexts use it. Otherwise `replaced_by` has replaced it, and it is valid again after an undo. `abstract`:
     one or two sentences, used if `text` does not fit. `tokens`: of `text`, in o200k_base. `lines`: of highlights;
-    together they are `text`. `refused_for`: of highlights, why a model wrote no summary; `model` is then the one that is
-    not asked about these turns again, and null if it is asked again later.
+    together they are `text`. `refused_for`: of highlights, why no model wrote a summary; `model` then names the one
+    that is not asked about these turns again, and is null if it is asked again later.
     """
 
     id: str
@@ -125,8 +125,8 @@ class ValidSummary:
     """A valid summary, for contexts and for the next compaction.
 
     `tokens`: of `text`, in o200k_base. `refused_by`: of highlights, the model that refused to summarise these turns, or
-    whose summary was refused. `attempts`: how often one was asked in vain to replace them. `retry_at`: when a job asks it
-    again; None: now.
+    whose summary was refused. `attempts`: how often one was asked in vain to replace them. `retry_at`: when a job asks
+    it again; None: now.
     """
 
     id: UUID

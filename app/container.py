@@ -16,7 +16,7 @@ from app.agents.generation.service import Generation
 from app.agents.lifecycle.service import Lifecycle
 from app.agents.tools.tool import ToolServices
 from app.audit.service import AuditTrail
-from app.context.service import Compactor, CompactorSettings, ContextBuilder, DryRuns, TitleWriter
+from app.context.service import Compactor, ContextBuilder, DryRuns, TitleWriter
 from app.conversations.live.event_listener import event_listener
 from app.conversations.live.list_subscription import ListSubscriptions
 from app.conversations.live.subscription import ConversationSubscriptions
@@ -487,22 +487,5 @@ def _compaction(
     counter: TiktokenCounter,
 ) -> tuple[Compactor, DryRuns]:
     """Return what makes summaries, and what says beforehand what it would do."""
-    compactor = Compactor(
-        conversations=conversations,
-        chat=chat,
-        counter=counter,
-        settings=CompactorSettings(
-            summaries=settings.conversations.summaries,
-            highlight_tokens=settings.context.highlight_tokens,
-            max_output_tokens=settings.chat.llm_max_output_tokens,
-        ),
-    )
-    dry_runs = DryRuns(
-        database,
-        conversations=conversations,
-        facts=facts,
-        chat=chat,
-        settings=settings.chat,
-        summaries=settings.conversations.summaries,
-    )
-    return compactor, dry_runs
+    compactor = Compactor(conversations=conversations, chat=chat, counter=counter, settings=settings)
+    return compactor, DryRuns(database, conversations=conversations, facts=facts, chat=chat, settings=settings)

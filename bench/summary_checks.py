@@ -25,7 +25,7 @@ from odd_summaries import KINDS, SHARES, Case, Said, extract, odd
 from rich.console import Console
 from rich.table import Table
 
-from app.context.compaction.claims import Shown, Source
+from app.context.compaction.claims import Shown, SummarySource
 from app.context.compaction.summariser import INSTRUCTIONS
 
 TURNS: Final = 40
@@ -114,11 +114,11 @@ def ranges(turns: Sequence[Said]) -> list[list[Said]]:
     return cut
 
 
-def source_of(turns: Sequence[Said], before: str | None = None) -> Source:
+def source_of(turns: Sequence[Said], before: str | None = None) -> SummarySource:
     """Return the texts that a model reads, and its instructions."""
     earlier = [] if before is None else [Shown(before)]
     shown = [*earlier, *(Shown(turn.text, turn.actor, turn.occurred_at) for turn in turns)]
-    return Source(shown, prompt=INSTRUCTIONS)
+    return SummarySource(shown, prompt=INSTRUCTIONS)
 
 
 def measure(conversations: Sequence[Conversation], *, seed: int) -> tuple[Counts, Counts]:

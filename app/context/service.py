@@ -24,7 +24,7 @@ from app.context.assembly.parts import (
 from app.context.assembly.report import ERASED_SOURCES
 from app.context.assembly.window import max_window
 from app.context.compaction.dry_run import DryRuns
-from app.context.compaction.service import COMPACT_JOB, Compactor, CompactorSettings
+from app.context.compaction.service import COMPACT_JOB, Compactor
 from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
 from app.context.token_counts import KnownCounts
@@ -49,7 +49,7 @@ from app.recall.service import Question, RecallService
 from app.settings.memory import ContextSettings
 from app.tenancy.schemas import Caller
 
-__all__ = ["COMPACT_JOB", "TITLE_JOB", "Compactor", "CompactorSettings", "ContextBuilder", "DryRuns", "TitleWriter"]
+__all__ = ["COMPACT_JOB", "TITLE_JOB", "Compactor", "ContextBuilder", "DryRuns", "TitleWriter"]
 
 _T = TypeVar("_T")
 

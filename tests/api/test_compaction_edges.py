@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.context.compaction import service as compaction
+from app.context.compaction import requests
 from app.conversations.stores import summary_store
 from app.core.database.transactions import Database, PoolOptions
 from tests.api.test_compaction import compact, say, summaries, talk
@@ -114,6 +114,12 @@ async def test_tombstones_are_not_counted_by_the_triggers(client: Client, ops: D
     assert await faults(ops, client) == []
 
 
+async def end_waits(modelled: Service, user: Client) -> None:
+    """Let the waits after failures of the model be over."""
+    async with modelled.container.tenancy._ops.across_tenants() as tx:  # noqa: SLF001
+        await tx.execute("update summaries set retry_at = now() where tenant_id = $1", user.tenant_id)
+
+
 @pytest.mark.parametrize("mode", ["unauthorized", "no_model", "spent"])
 @pytest.mark.slow
 async def test_trouble_that_passes_leaves_highlights_only_until_it_is_over(
@@ -131,6 +137,9 @@ async def test_trouble_that_passes_leaves_highlights_only_until_it_is_over(
     (one,) = await summaries(user, conversation)
     assert (one["kind"], await jobs_of(user)) == ("highlights", [])
     spending._settings, fake.reply = settings, WRITTEN  # noqa: SLF001
+    await modelled.container.compactor.refresh()
+    assert await jobs_of(user) == []  # the model is asked again in an hour
+    await end_waits(modelled, user)
     await modelled.container.compactor.refresh()
     await modelled.run_jobs()
     (one,) = await summaries(user, conversation)
@@ -167,6 +176,7 @@ async def test_highlights_of_tombstones_do_not_keep_others_from_becoming_a_summa
     for turn in turns[:3]:
         await user.delete(f"/v1/conversations/{conversation}/turns/{turn['id']}")
     fake.reply = WRITTEN
+    await end_waits(modelled, user)
     await modelled.container.compactor.refresh()
     await modelled.run_jobs()
     assert [one["kind"] for one in await summaries(user, conversation)] == ["highlights", "summary"]
@@ -208,7 +218,7 @@ async def test_long_highlights_become_a_summary_in_parts_that_are_stored(
     fake.reply = Reply(mode="no_model")
     conversation = await talk(user, 30)
     await compact(user, conversation, "summaries")
-    monkeypatch.setattr(compaction, "MAX_TOKENS", 10)
+    monkeypatch.setattr(requests, "MAX_TOKENS", 10)
     fake.replies, fake.reply = [WRITTEN] * 12, Reply(mode="overloaded")
     # not by jobs: those would also do what other tests have left, and take the replies
     problem(await user.post(f"/v1/conversations/{conversation}/compact", json={}), 503, "model_overloaded")

@@ -12,6 +12,7 @@ from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
 from tests.support.postgres import TestDatabase
 
+TEAS = " ".join(f"Tea number {number} is from garden {number}." for number in range(160))
 WRITTEN = says({"summary": "They talked about tea.", "abstract": "About tea."})
 PRICES = {"llm_price_prompt": 2.0, "llm_price_completion": 8.0}
 
@@ -102,7 +103,8 @@ async def test_with_a_model_its_calls_and_their_greatest_cost_are_foreseen_and_i
 async def test_a_long_conversation_takes_as_many_summaries_as_are_foreseen(user: Client, fake: FakeChat) -> None:
     conversation = await user.conversation(compaction={"trigger_turns": 10})
     for _ in range(4):
-        await user.append(conversation, *["tea " * 1500 for _ in range(8)])
+        await user.append(conversation, *[TEAS for _ in range(8)])
+    fake.reply = says({"summary": TEAS[:200], "abstract": "Kinds of tea."})
     asked = len(fake.chats)
     found = (await dry_run(user, conversation))["compaction"]
     assert found["summaries"] > 1

@@ -12,7 +12,7 @@ from tests.api.test_compaction import compact, say, summaries, talk
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
 from tests.support.postgres import Servers, TestDatabase, own_database
-from tests.support.timing import PATIENT_MS, shorten_timeout
+from tests.support.timing import PATIENT_MS
 
 WRITTEN = says({"summary": "They paid Maria in Lisbon, again and again.", "abstract": "Payments to Maria."})
 
@@ -82,11 +82,11 @@ async def test_rolling_reads_the_summary_before_and_the_turns_after_it(
 ) -> None:
     conversation = await talk(user, 11)
     await modelled.run_jobs()
-    fake.reply = says({"summary": "Twice as much.", "abstract": "More."})
+    fake.reply = says({"summary": "They paid Maria in Lisbon twice as much.", "abstract": "More euros."})
     await say(user, conversation, 8, start=11)
     await modelled.run_jobs()
     (one,) = await summaries(user, conversation)
-    assert (one["from_position"], one["text"]) == (1, "Twice as much.")
+    assert (one["from_position"], one["text"]) == (1, "They paid Maria in Lisbon twice as much.")
     assert "They paid Maria in Lisbon, again and again." in sent(fake)
     assert "I paid 5 euros" not in sent(fake)
     assert "I paid 7 euros" in sent(fake)
@@ -107,13 +107,13 @@ async def test_the_summaries_of_a_claimed_conversation_are_its_owners(user: Clie
 async def test_summaries_are_recalled_and_a_replaced_one_is_not(
     user: Client, modelled: Service, fake: FakeChat
 ) -> None:
-    fake.reply = says({"summary": "Everything was about ornithology.", "abstract": "Birds."})
+    fake.reply = says({"summary": "They paid euros to Maria for ornithology.", "abstract": "Birds."})
     conversation = await talk(user, 11)
     await modelled.run_jobs()
     (hit,) = [hit for hit in await user.recall(conversation, "ornithology") if hit["kind"] == "summary"]
-    assert hit["text"] == hit["summary"]["text"] == "Everything was about ornithology."
+    assert hit["text"] == hit["summary"]["text"] == "They paid euros to Maria for ornithology."
     assert hit["turn"] is None
-    fake.reply = says({"summary": "Geology took its place.", "abstract": "Stones."})
+    fake.reply = says({"summary": "Euros for Maria in Lisbon, for geology.", "abstract": "Stones."})
     await say(user, conversation, 8, start=11)
     await modelled.run_jobs()
     assert [hit for hit in await user.recall(conversation, "ornithology") if hit["kind"] == "summary"] == []
@@ -147,13 +147,11 @@ async def run_again(user: Client, modelled: Service) -> None:
         await tx.execute("update jobs set run_at = now() where tenant_id = $1", user.tenant_id)
 
 
-@pytest.mark.parametrize("mode", ["rate_limited", "overloaded", "timeout", "html", "reset"])
+@pytest.mark.parametrize("mode", ["rate_limited", "overloaded", "reset"])
 async def test_a_model_that_fails_for_the_moment_is_waited_for(
-    user: Client, modelled: Service, fake: FakeChat, monkeypatch: pytest.MonkeyPatch, mode: str
+    user: Client, modelled: Service, fake: FakeChat, mode: str
 ) -> None:
     fake.replies = [Reply(mode=mode), Reply(mode=mode)]
-    if mode == "timeout":
-        shorten_timeout(monkeypatch, modelled.container.chat)
     conversation = await talk(user, 11)
     before = await user.history(conversation)
     await modelled.run_jobs()
@@ -163,7 +161,6 @@ async def test_a_model_that_fails_for_the_moment_is_waited_for(
     while fake.replies:
         await run_again(user, modelled)
         await modelled.run_jobs()
-    monkeypatch.undo()
     await run_again(user, modelled)
     await modelled.run_jobs()
     (one,) = await summaries(user, conversation)
@@ -220,7 +217,7 @@ async def test_turns_that_change_while_the_model_writes_are_summarised_again(
     def reply(request: dict[str, Any]) -> Reply:
         asked.append(request["messages"][-1]["content"])
         begun.set()
-        return Reply(json.dumps({"summary": f"Number {len(asked)}.", "abstract": "A"}), delay_s=0.5)
+        return Reply(json.dumps({"summary": f"Euros for Maria, number {len(asked)}.", "abstract": "A"}), delay_s=0.5)
 
     fake.reply = reply
     running = asyncio.create_task(modelled.run_jobs())
@@ -228,7 +225,7 @@ async def test_turns_that_change_while_the_model_writes_are_summarised_again(
     await user.delete(f"/v1/conversations/{conversation}/turns/{first}")
     await running
     (one,) = await summaries(user, conversation)
-    assert one["text"] == "Number 2."
+    assert one["text"] == "Euros for Maria, number 2."
     assert "I paid 0 euros" in asked[0]
     assert "I paid 0 euros" not in asked[1]
 

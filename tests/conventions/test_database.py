@@ -202,7 +202,7 @@ SAMPLED = {
     "erasures.subject_kind", "fact_evidence.content_hash", "fact_evidence.tier", "facts.tier",
     "idempotency_records.request_hmac", "index_entries.kind", "index_entries.role", "jobs.dedupe_key", "jobs.kind",
     "jobs.last_error", "jobs.state", "model_usage.purpose", "operations.error", "operations.kind",
-    "operations.status", "turn_chunks.part", "turns.chain_hash",
+    "operations.status", "summaries.refused_for", "turn_chunks.part", "turns.chain_hash",
     "turns.content_hash", "turns.index_state", "turns.kind", "turns.role", "turns.status",
     "webhook_deliveries.event_type", "webhook_deliveries.last_error", "webhook_deliveries.status",
     "webhooks.disabled_reason", "webhooks.event_types",

@@ -75,7 +75,7 @@ _NUMBER_WORDS: Final = (
     (1, 1, "once twice"),
     (12, 38, "dozen half"),
 )
-_LARGE: Final = word_set(
+_LARGE: Final = (
     "hundred hundreds thousand thousands million dozen grand hundert tausend cent cents mille mil ciento cien cento sto"
     " honderd duizend hundra tusen yüz bin сто тысяча тысячи тысяч مئة مائة ألف सौ हज़ार"
 )
@@ -182,7 +182,7 @@ def read_words(text: str, found: Iterable[str], code: str = DEFAULT) -> Iterator
 
 def has_large_words(text: str, found: Iterable[str]) -> bool:
     """Return whether a text has a word for a hundred or more, whose value is not read."""
-    return not _LARGE.isdisjoint(found) or _LARGE_DENSE.search(text) is not None
+    return not _large_words().isdisjoint(found) or _LARGE_DENSE.search(text) is not None
 
 
 def fold_digits(text: str) -> str:
@@ -236,7 +236,7 @@ def _numeric_days(match: "re.Match[str]") -> Iterator[Day]:
 def _named_days(match: "re.Match[str]", months: dict[str, int]) -> Iterator[Day]:
     month = months[(match["before"] or match["after"] or match["alone"]).lower()]
     day = match["day"] or match["other"]
-    year = match["year"] or match["other_year"] or match["alone_year"]
+    year = match["year"] or match["year2"] or match["year3"]
     yield Day(int(year) if year else None, month, int(day) if day else None)
 
 
@@ -256,8 +256,8 @@ def _months(code: str) -> "tuple[dict[str, int], re.Pattern[str]]":
     link = r"(?:\s+(?:de|of|del|do|da|di))?"
     pattern = re.compile(
         rf"(?<!\d)(?P<day>\d{{1,2}}){ordinal}{link}[\s-]+(?P<before>{name})\b\.?(?:,?{link}[\s-]+(?P<year>\d{{4}})(?!\d))?"
-        rf"|\b(?P<after>{name})\b\.?\s+(?P<other>\d{{1,2}}){ordinal}(?!\d|[.,:]\d)(?:,?\s+(?P<other_year>\d{{4}})(?!\d))?"
-        rf"|\b(?P<alone>{name})\b\.?,?{link}\s+(?P<alone_year>\d{{4}})(?!\d)",
+        rf"|\b(?P<after>{name})\b\.?\s+(?P<other>\d{{1,2}}){ordinal}(?!\d|[.,:]\d)(?:,?\s+(?P<year2>\d{{4}})(?!\d))?"
+        rf"|\b(?P<alone>{name})\b\.?,?{link}\s+(?P<year3>\d{{4}})(?!\d)",
         re.IGNORECASE,
     )
     return months, pattern
@@ -328,6 +328,11 @@ def _zeros_after(text: str, end: int) -> int:
         return _DENSE_MULTIPLIERS[text[end]]
     match = _MULTIPLIER.match(text, end)
     return 0 if match is None else _MULTIPLIERS.get(match[1].lower(), 0)
+
+
+@cache
+def _large_words() -> frozenset[str]:
+    return word_set(_LARGE)
 
 
 @cache

@@ -28,11 +28,11 @@ _PREFIX: Final = 4
 _MAX_ENDING: Final = 4
 # a word with such an ending at the start of a sentence is seldom a name
 _ENDINGS: Final = ("ly", "ing", "ed", "ion", "ions", "ment", "ments", "ness", "ity", "ies", "ives", "ers", "als", "ful")
-_ROLES: Final = word_set("user assistant system tool developer summary abstract conversation transcript")
+_ROLES: Final = "user assistant system tool developer summary abstract conversation transcript"
 _CAPITALS_IN_TITLES: Final = frozenset(["de"])
 
 
-class Names(NamedTuple):
+class NameCounts(NamedTuple):
     """The names of a text, folded: how often each is inside a sentence, and at its start."""
 
     inside: Counter[str]
@@ -88,7 +88,7 @@ def _common(code: str) -> frozenset[str]:
 @cache
 def _known_words(code: str) -> frozenset[str]:
     """Return the words that are no names, though they may have a capital: frequent ones, months and weekdays."""
-    words = set(_ROLES)
+    words = set(word_set(_ROLES))
     for file in (read_file(DEFAULT), read_file(code)):
         words |= word_set(_frequent_words(file))
         if file.dates is not None:
@@ -101,14 +101,14 @@ def has_capitals(code: str) -> bool:
     return (is_latin(code) or code == "ru") and code not in _CAPITALS_IN_TITLES
 
 
-def names(text: str, code: str) -> Names:
+def names(text: str, code: str) -> NameCounts:
     """Return the names of a text in a language."""
     inside, at_start = Counter[str](), Counter[str]()
     known = _known_words(code)
     if not has_capitals(code):
         if not is_latin(code):
             inside.update(name for word in _WORD.findall(text) if (name := _latin_name(word, known)) is not None)
-        return Names(inside, at_start)
+        return NameCounts(inside, at_start)
     lower = {fold(word) for word in _WORD.findall(text) if word[0].islower()}
     for line in text.splitlines():
         for word, starts in _capitalised(line):
@@ -118,7 +118,7 @@ def names(text: str, code: str) -> Names:
             (at_start if starts else inside)[name] += 1
     for name in [name for name in at_start if name not in inside and name.endswith(_ENDINGS)]:
         del at_start[name]
-    return Names(inside, at_start)
+    return NameCounts(inside, at_start)
 
 
 def _capitalised(line: str) -> Iterator[tuple[str, bool]]:

@@ -61,7 +61,7 @@ class Shown:
     occurred_at: datetime | None = None
 
 
-class Source:
+class SummarySource:
     """The texts that a summary was written from. Not thread-safe, because stemmers keep state."""
 
     def __init__(self, shown: Sequence[Shown], *, prompt: str = "") -> None:
@@ -152,7 +152,7 @@ class Source:
         parts = [part for part in (turns - before, before - turns) if len(part) >= _MIN_PART]
         return not before or not turns or all(rare & part for part in parts)
 
-    def _shared(self, names: claim_words.Names, mentions: Mentions) -> int:
+    def _shared(self, names: claim_words.NameCounts, mentions: Mentions) -> int:
         """Return how many names and large numbers of a summary in another language the source has."""
         shared = sum(self._names.has(name) for name in {*names.inside, *names.at_start})
         numbers = {readings for readings in mentions.numbers if not all(map(claim_numbers.is_count, readings))}
@@ -170,7 +170,7 @@ class Source:
         total = len(mentions.numbers) + len(mentions.times)
         return len(missing) + len(missing_times) > max(_FEW_NUMBERS, _NUMBER_SHARE * total)
 
-    def _has_unsupported_names(self, names: claim_words.Names) -> bool:
+    def _has_unsupported_names(self, names: claim_words.NameCounts) -> bool:
         inside = set(names.inside)
         missing = [name for name in inside if not self._names.has(name)]
         starting = [name for name, count in names.at_start.items() if count > 1 and name not in inside]

@@ -31,6 +31,7 @@ _NOTHING: Final = "Nothing in these turns can be quoted."
 _FIRST_WAIT: Final = timedelta(hours=1)
 _LONGEST_WAIT: Final = timedelta(days=1)
 _MAX_DOUBLINGS: Final = 5
+_MAX_INVALID: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,12 @@ def joined(mark: Mark, before: Sequence[ValidSummary]) -> Mark:
 
 
 def mark_of(failure: FailedSummary, *, model: str, attempts: int) -> Mark:
-    """Return the mark of highlights after a failure: the model is not asked again, or later and later."""
-    if failure.is_permanent:
+    """Return the mark of highlights after a failure: the model is not asked again, or after a wait that doubles.
+
+    An invalid answer may come from an endpoint in trouble, so the model is asked again a few times.
+    """
+    is_invalid = failure.reason is RefusedFor.MODEL_INVALID and attempts >= _MAX_INVALID
+    if failure.is_permanent or is_invalid:
         return Mark(model, failure.reason, attempts)
     return Mark(None, failure.reason, attempts, _retry_at(attempts))
 

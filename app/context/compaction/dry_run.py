@@ -6,7 +6,7 @@ answers are maxima.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from app.context.compaction.cut import oldest_half
 from app.context.compaction.drafts import earlier_of_kind
@@ -20,7 +20,7 @@ from app.core.ids import ConversationId, format_id
 from app.formats.schemas import CanonicalTurn
 from app.memory.service import FactService
 from app.providers.schemas import ChatModel
-from app.settings.models import ChatSettings
+from app.settings import Settings
 from app.tenancy.schemas import Caller
 
 _INSTRUCTION_TOKENS: Final = 400
@@ -38,16 +38,14 @@ class DryRuns:
         conversations: Conversations,
         facts: FactService,
         chat: ChatModel | None,
-        settings: ChatSettings,
-        summaries: Literal["model", "highlights"],
+        settings: Settings,
     ) -> None:
-        """`summaries`: what replaces older turns, if the policy of a conversation does not say it."""
         self._database = database
         self._conversations = conversations
         self._facts = facts
         self._chat = chat
-        self._settings = settings
-        self._summaries = summaries
+        self._settings = settings.chat
+        self._summaries = settings.conversations.summaries
 
     async def run(self, caller: Caller, conversation_id: ConversationId) -> DryRun:
         """Return what would be done to a conversation now. Raises NotFound."""

@@ -8,9 +8,8 @@ is available.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
 
 from app.context.compaction.drafts import (
     UNMARKED,
@@ -40,6 +39,7 @@ from app.core.errors import Busy
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import get_logger
 from app.providers.schemas import ChatModel, TokenCounter
+from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 
 __all__ = ["COMPACT_JOB", "Compactor"]
@@ -52,15 +52,6 @@ _MAX_TEMPORARY_FAILURES = 4
 _EVERYTHING = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class CompactorSettings:
-    """The settings of compaction. `summaries`: who writes them, if the policy of a conversation does not say it."""
-
-    summaries: Literal["model", "highlights"]
-    highlight_tokens: int
-    max_output_tokens: int
-
-
 class Compactor:
     """Makes summaries, when they are due and on request."""
 
@@ -70,14 +61,14 @@ class Compactor:
         conversations: Conversations,
         chat: ChatModel | None,
         counter: TokenCounter,
-        settings: CompactorSettings,
+        settings: Settings,
     ) -> None:
         self._conversations = conversations
         self._summaries = conversations.summaries
-        limit = settings.max_output_tokens
+        limit = settings.chat.llm_max_output_tokens
         self._writer = None if chat is None else SummaryWriter(chat, counter=counter, max_output_tokens=limit)
-        self._drafts = DraftMaker(counter, highlight_tokens=settings.highlight_tokens)
-        self._summaries_by = settings.summaries
+        self._drafts = DraftMaker(counter, highlight_tokens=settings.context.highlight_tokens)
+        self._summaries_by = settings.conversations.summaries
         self.made: Counter[SummaryKind] = Counter()
         """Number of summaries that this process has made, by kind."""
         self._log = get_logger()

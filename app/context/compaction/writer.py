@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.context.assembly.highlights import sentences
-from app.context.compaction.claims import Shown, Source
+from app.context.compaction.claims import Shown, SummarySource
 from app.context.compaction.requests import half, request_size
 from app.context.compaction.summariser import INSTRUCTIONS, Written, body, summarise
 from app.conversations.schemas.summaries import RefusedFor, SourceTurn
@@ -24,8 +24,6 @@ from app.tenancy.schemas import Caller
 
 # a smaller request may succeed
 _TOO_MUCH: Final = frozenset({"model_timeout", "model_context_exceeded", "model_invalid"})
-# failures caused by these turns; a wrong key, an empty account or an outage ends at some time
-_PERMANENT: Final = frozenset({"model_refused", "model_invalid"})
 _REASONS: Final = frozenset(RefusedFor)
 
 
@@ -40,7 +38,7 @@ class AcceptedSummary:
 
 @dataclass(frozen=True, slots=True)
 class FailedSummary:
-    """No summary of the oldest `count` of the turns. `is_permanent`: the model would fail again with these turns."""
+    """No summary of the oldest `count` of the turns. `is_permanent`: the model is not to be asked about them again."""
 
     reason: RefusedFor
     is_permanent: bool
@@ -141,7 +139,7 @@ class SummaryWriter:
             raise error
         reason = RefusedFor(error.code) if error.code in _REASONS else RefusedFor.MODEL_UNAVAILABLE
         self._count(reason)
-        return _Failure(reason, is_permanent=error.code in _PERMANENT, is_too_much=is_too_much)
+        return _Failure(reason, is_permanent=reason is RefusedFor.MODEL_REFUSED, is_too_much=is_too_much)
 
     def _count(self, reason: RefusedFor) -> None:
         self.refused[reason] += 1
@@ -164,7 +162,7 @@ def shown(before: Sequence[str], turns: Sequence[CanonicalTurn]) -> list[Shown]:
 
 def _checked(written: Written, before: Sequence[str], turns: Sequence[CanonicalTurn]) -> Written | RefusedFor:
     """Return the summary with an abstract that stands for it, or why it is refused. Blocking."""
-    source = Source(shown(before, turns), prompt=INSTRUCTIONS)
+    source = SummarySource(shown(before, turns), prompt=INSTRUCTIONS)
     refusal = source.refusal(written.summary)
     if refusal is not None:
         return refusal

@@ -35,7 +35,7 @@ def obliging(request: dict[str, Any]) -> Reply:
     if "personal data" in asked:
         return says({"found": []})
     if "plainly say" not in asked:
-        return says({"summary": "They spoke of what they own.", "abstract": "Things."})
+        return says({"summary": "They own insured things.", "abstract": "Things."})
     told = [
         {"turn": int(number), "subject": "I", "predicate": "owns", "object": thing, "confidence": 0.9,
          "valid_from": None, "negated": False, "hypothetical": False}
@@ -87,7 +87,7 @@ async def sound(ops: Database, client: Client) -> None:
 async def converse(client: Client, name: str, count: int, **body: Any) -> tuple[str, list[str]]:
     """A conversation in which each turn says of one thing that its speaker owns it, and all are facts."""
     conversation = await client.conversation(**ENABLED, **body)
-    said = [f"I own a {word(f'{name} {number}')}." for number in range(count)]
+    said = [f"I own a {word(f'{name} {number}')}, insured." for number in range(count)]
     turns = [turn["id"] for turn in (await client.append(conversation, *said))["turns"]]
     answer = await client.post(f"/v1/conversations/{conversation}/facts/extract", json={})
     assert answer.json()["recorded"] == count, answer.text

@@ -74,5 +74,5 @@ class Gullible:
         if '"found"' in form:
             return {"found": []}
         if '"abstract"' in form:
-            return {"summary": "They talked.", "abstract": "A talk."}
+            return {"summary": "Hello, hello and hello again.", "abstract": "A talk."}
         return {"title": "A talk"} if '"title"' in form else "Done."

@@ -79,7 +79,7 @@ _LARGE: Final = (
     "hundred hundreds thousand thousands million dozen grand hundert tausend cent cents mille mil ciento cien cento sto"
     " honderd duizend hundra tusen yüz bin сто тысяча тысячи тысяч مئة مائة ألف सौ हज़ार"
 )
-_LARGE_DENSE: Final = re.compile("[百千万萬億亿백천만억]")
+_LARGE_DENSE: Final = re.compile(r"(?<!\d)[百千万萬億亿백천만억]")
 
 
 class Day(NamedTuple):
@@ -180,9 +180,12 @@ def read_words(text: str, found: Iterable[str], code: str = DEFAULT) -> Iterator
         yield str(_dense_value(match[0]))
 
 
-def has_large_words(text: str, found: Iterable[str]) -> bool:
-    """Return whether a text has a word for a hundred or more, whose value is not read."""
-    return not _large_words().isdisjoint(found) or _LARGE_DENSE.search(text) is not None
+def has_large_words(text: str, found: Sequence[str]) -> bool:
+    """Return whether a text has a word for a hundred or more without digits before it, whose value is not read."""
+    large = _large_words()
+    return any(word in large and not before.isdecimal() for before, word in zip(["", *found], found, strict=False)) or (
+        _LARGE_DENSE.search(text) is not None
+    )
 
 
 def fold_digits(text: str) -> str:

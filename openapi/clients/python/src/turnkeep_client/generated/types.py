@@ -198,12 +198,13 @@ class Compacted(TypedDict):
 
 
 class Compaction(TypedDict):
-    """When and how older turns are summarised."""
+    """When and how older turns are summarised. `summaries`: who writes them; null: as the settings say."""
 
     strategy: Literal["rolling", "hierarchical", "never"]
     trigger_turns: int
     trigger_tokens: int
     summarizer_model: "str | None"
+    summaries: NotRequired['Literal["model", "highlights"] | None']
 
 
 class CompactionDryRun(TypedDict):
@@ -225,6 +226,7 @@ class CompactionIn(TypedDict):
     trigger_turns: NotRequired["int | None"]
     trigger_tokens: NotRequired["int | None"]
     summarizer_model: NotRequired["str | None"]
+    summaries: NotRequired['Literal["model", "highlights"] | None']
 
 
 class CompactionRequest(TypedDict):
@@ -234,6 +236,7 @@ class CompactionRequest(TypedDict):
     trigger_turns: NotRequired["int | None"]
     trigger_tokens: NotRequired["int | None"]
     summarizer_model: NotRequired["str | None"]
+    summaries: NotRequired['Literal["model", "highlights"] | None']
     through: NotRequired["str | None"]
 
 
@@ -2414,6 +2417,7 @@ class Summary(TypedDict):
     tokens: int
     model: "str | None"
     prompt_version: str
+    refused_for: "RefusedFor | None"
     rev: int
     created_at: str
 
@@ -2984,6 +2988,24 @@ ObjectKind: TypeAlias = Literal[
 Omission: TypeAlias = Literal["deleted", "content_off", "too_large"]
 OperationStatus: TypeAlias = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 RecallScope: TypeAlias = Literal["conversation", "owner", "project"]
+RefusedFor: TypeAlias = Literal[
+    "blank",
+    "too_short",
+    "too_long",
+    "repeated",
+    "not_text",
+    "unrelated",
+    "unsupported_number",
+    "unsupported_name",
+    "model_invalid",
+    "model_refused",
+    "model_timeout",
+    "model_context_exceeded",
+    "model_overloaded",
+    "model_rate_limited",
+    "model_budget_exhausted",
+    "model_unavailable",
+]
 Retention: TypeAlias = Literal["full", "audit_only", "ephemeral"]
 Role: TypeAlias = Literal["user", "assistant", "system", "tool"]
 Scope: TypeAlias = Literal["read", "write", "admin", "operator"]

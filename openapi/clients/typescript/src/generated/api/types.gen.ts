@@ -595,7 +595,7 @@ export type Compacted = {
 /**
  * Compaction
  *
- * When and how older turns are summarised.
+ * When and how older turns are summarised. `summaries`: who writes them; null: as the settings say.
  */
 export type Compaction = {
     /**
@@ -614,6 +614,10 @@ export type Compaction = {
      * Summarizer Model
      */
     summarizer_model: string | null;
+    /**
+     * Summaries
+     */
+    summaries?: 'model' | 'highlights' | null;
 };
 
 /**
@@ -672,6 +676,10 @@ export type CompactionIn = {
      * Summarizer Model
      */
     summarizer_model?: string | null;
+    /**
+     * Summaries
+     */
+    summaries?: 'model' | 'highlights' | null;
 };
 
 /**
@@ -698,6 +706,10 @@ export type CompactionRequest = {
      * Summarizer Model
      */
     summarizer_model?: string | null;
+    /**
+     * Summaries
+     */
+    summaries?: 'model' | 'highlights' | null;
     /**
      * Through
      */
@@ -5687,6 +5699,16 @@ export type ReceiptVerification = {
 };
 
 /**
+ * RefusedFor
+ *
+ * Why highlights stand in place of a summary: what the check of the model's text found, or how the model failed.
+ *
+ * `unrelated`: the summary has too few words of the turns. `unsupported_number`, `unsupported_name`: it has numbers or
+ * names that they do not have. `not_text`: it is JSON or a tool call.
+ */
+export type RefusedFor = 'blank' | 'too_short' | 'too_long' | 'repeated' | 'not_text' | 'unrelated' | 'unsupported_number' | 'unsupported_name' | 'model_invalid' | 'model_refused' | 'model_timeout' | 'model_context_exceeded' | 'model_overloaded' | 'model_rate_limited' | 'model_budget_exhausted' | 'model_unavailable';
+
+/**
  * RelistFrame
  *
  * Some events were lost: read the list again. The stream continues with new events.
@@ -6538,7 +6560,8 @@ export type SubjectKind = 'conversation' | 'owner' | 'actor' | 'tenant';
  *
  * `valid`: contexts use it. Otherwise `replaced_by` has replaced it, and it is valid again after an undo. `abstract`:
  * one or two sentences, used if `text` does not fit. `tokens`: of `text`, in o200k_base. `lines`: of highlights;
- * together they are `text`.
+ * together they are `text`. `refused_for`: of highlights, why no model wrote a summary; `model` then names the one
+ * that is not asked about these turns again, and is null if it is asked again later.
  */
 export type Summary = {
     /**
@@ -6598,6 +6621,7 @@ export type Summary = {
      * Prompt Version
      */
     prompt_version: string;
+    refused_for: RefusedFor | null;
     /**
      * Rev
      */

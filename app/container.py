@@ -54,6 +54,7 @@ from app.providers.receivers.webhook_sender import WebhookSender
 from app.providers.schemas import ChatModel, Embedder
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream
+from app.providers.window import LearntWindows
 from app.recall.memory_gateway import MemoryGateway
 from app.recall.service import RecallService
 from app.settings import Settings
@@ -271,10 +272,10 @@ def _models(settings: ChatSettings, base: Foundation, spending: Spending) -> tup
     if endpoint is None:
         return None, None
     guard = partial(_refuse_in_transaction, base)
-    calls = EndpointCalls(settings)
+    calls, windows = EndpointCalls(settings), LearntWindows(settings.llm_context_tokens)
     return (
-        OpenAIChat(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls),
-        Upstream(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls),
+        OpenAIChat(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls, windows=windows),
+        Upstream(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls, windows=windows),
     )
 
 

@@ -53,7 +53,7 @@ from app.providers.shapes import (
     other_variant,
     shape_request,
 )
-from app.providers.window import learnt_window, output_tokens
+from app.providers.window import LearntWindows, output_tokens
 from app.settings.models import ChatSettings, Endpoint
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class OpenAIChat:
         ledger: Ledger,
         guard: Callable[[], None],
         calls: EndpointCalls | None = None,
+        windows: LearntWindows | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._settings = settings
@@ -119,7 +120,7 @@ class OpenAIChat:
         self._guard = guard
         self._calls = calls or EndpointCalls(settings)
         self._variants: dict[tuple[str, str | None], RequestVariant] = {}
-        self._windows: dict[str, int] = {}
+        self._windows = windows or LearntWindows(settings.llm_context_tokens)
         self._usage = UsageRecorder(ledger)
         self._log = get_logger()
         self._client = client_of(endpoint, timeout_s=self._timeout_s)
@@ -131,7 +132,7 @@ class OpenAIChat:
 
     def window(self, model: str | None = None) -> int:
         """Return the tokens that a model reads and writes in one call: the setting, or less as its endpoint said."""
-        return self._windows.get(model or self.model, self._settings.llm_context_tokens)
+        return self._windows.of(model or self.model)
 
     async def close(self) -> None:
         """Wait until all usage is recorded, and close the connections."""
@@ -299,11 +300,8 @@ class OpenAIChat:
         self._variants[key] = variant
 
     def _learn_window(self, call: _Call, complaint: str, asked: Sequence[str]) -> None:
-        if len(self._windows) >= _MAX_VARIANTS:
-            del self._windows[next(iter(self._windows))]
         request_tokens = _estimated(asked) + call.max_output_tokens
-        window = learnt_window(complaint, request_tokens=request_tokens, window=self.window(call.model))
-        self._windows[call.model] = window
+        window = self._windows.learn(call.model, complaint, request_tokens=request_tokens)
         self._log.warning("model.window_learnt", count=window)
 
     async def _request(

@@ -40,6 +40,7 @@ from app.providers.pieces import estimated_tokens
 from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
 from app.providers.shapes import LimitName, first_limit_name
+from app.providers.window import LearntWindows
 from app.settings.models import ChatSettings, Endpoint
 
 if TYPE_CHECKING:
@@ -128,12 +129,14 @@ class Upstream:
         ledger: Ledger,
         guard: Callable[[], None],
         calls: EndpointCalls | None = None,
+        windows: LearntWindows | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._settings = settings
         self._ledger = ledger
         self._guard = guard
         self._calls = calls or EndpointCalls(settings)
+        self._windows = windows or LearntWindows(settings.llm_context_tokens)
         self._slots = asyncio.Semaphore(settings.generation_concurrency)
         self._usage = UsageRecorder(ledger)
         self._log = get_logger()
@@ -143,6 +146,10 @@ class Upstream:
     def model(self) -> str:
         """Return the default model, for requests that name none."""
         return self._endpoint.model
+
+    def window(self, model: str | None = None) -> int:
+        """Return the tokens that a model reads and writes in one call: the setting, or less as its endpoint said."""
+        return self._windows.of(model or self.model)
 
     @property
     def limit_name(self) -> LimitName:
@@ -205,7 +212,10 @@ class Upstream:
             try:
                 with self._calls.passed_on(), self._calls.request(is_job=False):
                     yield spent
-            except UpstreamRefusal:
+            except UpstreamRefusal as refusal:
+                if refusal.code == too_long().code:
+                    text = json.dumps(refusal.error, ensure_ascii=False)
+                    self._windows.learn(spent.model, text, request_tokens=spent.prompt_estimate + _answer_limit(body))
                 spent.prompt_estimate = 0  # refused before anything was read
                 raise
             finally:
@@ -282,6 +292,12 @@ class Upstream:
             if piece is None:
                 return
             yield piece
+
+
+def _answer_limit(body: JsonObject) -> int:
+    """Return the tokens that a request allows for its answer; 0 if it names no limit."""
+    limits = [body.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens")]
+    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), 0)
 
 
 async def event_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str]:

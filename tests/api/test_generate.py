@@ -176,7 +176,7 @@ async def test_it_is_tried_again_and_then_said_why_not(tenant: Client, fake: Fak
     assert (await generate(tenant))["response"] == "Hello."
     for mode, status, code in [
         ("rate_limited", 429, "model_rate_limited"), ("overloaded", 503, "model_overloaded"),
-        ("too_long", 400, "model_refused"), ("wrong_json", 502, "model_invalid"),
+        ("too_long", 400, "model_context_exceeded"), ("wrong_json", 502, "model_invalid"),
     ]:  # fmt: skip
         fake.reply = Reply(mode=mode)
         problem(await tenant.post("/v1/generate", json={"messages": HI}), status, code)
@@ -188,12 +188,27 @@ async def test_a_refusal_by_the_endpoint_keeps_its_status_and_its_error(tenant: 
     given = {"message": "maximum context length exceeded", "code": "context_length_exceeded"}
     for stream in (False, True):
         answer = await tenant.post("/v1/generate", json={"messages": HI, "stream": stream})
-        assert problem(answer, 400, "model_refused")["error"] == given
+        assert problem(answer, 400, "model_context_exceeded")["error"] == given
     fake.reply, fake.retry_after = Reply(mode="rate_limited"), "7"
     answer = await tenant.post("/v1/generate", json={"messages": HI})
     assert problem(answer, 429, "model_rate_limited")["error"]["code"] == "rate_limit_exceeded"
     assert answer.headers["retry-after"] == "7"
     fake.retry_after = None
+
+
+async def test_after_a_refusal_as_too_long_contexts_are_as_large_as_the_window_that_it_named(
+    tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation()
+    await tenant.append(conversation, *[f"{number}: {'many words of a long evening ' * 12}" for number in range(60)])
+    body = {"conversation_id": conversation, "messages": HI, "model": "narrow"}
+    fake.reply = Reply("This model's maximum context length is 2048 tokens.", mode="refused_as")
+    problem(await tenant.post("/v1/generate", json=body), 400, "model_context_exceeded")
+    fake.reply = says("Hello.")
+    assert (await tenant.post("/v1/generate", json=body)).status_code == 200
+    refused, answered = (len(json.dumps(chat["messages"])) // 4 for chat in fake.chats[-2:])
+    assert refused > 4000
+    assert 1000 < answered < 2048
 
 
 async def test_the_owner_is_that_of_a_conversation_that_is_created(tenant: Client) -> None:
@@ -363,7 +378,7 @@ async def test_a_conversation_in_which_another_caller_has_appended_is_not_delete
     assert [turn["content"] for turn in await tenant.history(only["id"])] == ["I have found you"]
     # and one with a name is begun at first use, answered or not
     fake.replies = [Reply(mode="too_long")]
-    problem(await tenant.post("/v1/generate", json={"messages": HI, "external_id": "x"}), 400, "model_refused")
+    problem(await tenant.post("/v1/generate", json={"messages": HI, "external_id": "x"}), 400, "model_context_exceeded")
     assert await tenant.conversation(external_id="x") != only["id"]
     assert len((await tenant.get("/v1/conversations")).json()["data"]) == 2
 

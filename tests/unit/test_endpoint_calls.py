@@ -10,7 +10,7 @@ from app.core.errors import Unavailable
 from app.providers.chat import OpenAIChat
 from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.schemas import ModelPurpose
-from app.providers.upstream import Upstream
+from app.providers.upstream import Upstream, UpstreamRefusal
 from app.settings.models import ChatSettings
 from tests.support.fake_chat import FakeChat, Reply, open_fake_chat, says
 from tests.unit.test_chat_model import TENANT, Book, allowed, endpoint, say
@@ -177,4 +177,15 @@ async def test_a_generated_answer_that_is_given_up_is_closed_at_the_endpoint(
     with pytest.raises((asyncio.CancelledError, Unavailable)):
         await asking
     await until(lambda: len(fake.given_up) == 1)
+    await upstream.close()
+
+
+async def test_a_refused_generated_answer_teaches_the_window_of_its_model(fake: FakeChat) -> None:
+    _, upstream, _ = opened(fake)
+    fake.reply = Reply("This model's maximum context length is 2048 tokens.", mode="refused_as")
+    body: Any = {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "long " * 4000}]}
+    with pytest.raises(UpstreamRefusal) as refusal:
+        await upstream.post(TENANT, "/chat/completions", body)
+    assert (refusal.value.code, refusal.value.status) == ("model_context_exceeded", 400)
+    assert (upstream.window("m"), upstream.window()) == (2048, 128_000)
     await upstream.close()

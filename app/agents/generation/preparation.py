@@ -33,6 +33,7 @@ from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats.schemas import JsonObject, Kind, Role
 from app.governance.service import Governance
 from app.providers.pieces import estimated_tokens
+from app.providers.window import output_tokens
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 
@@ -79,13 +80,15 @@ class Preparer:
 
     def __init__(
         self, *, conversations: Conversations, contexts: ContextBuilder, governance: Governance, settings: Settings,
-        run_shielded: RunShielded,
+        run_shielded: RunShielded, window: Callable[[str | None], int],
     ) -> None:  # fmt: skip
+        """`window` returns the tokens that a model reads and writes in one call; None: the default model."""
         self._conversations = conversations
         self._contexts = contexts
         self._governance = governance
         self._settings = settings
         self._run_shielded = run_shielded
+        self._window = window
 
     async def prepare(
         self, caller: Caller, request: GenerationRequest, body: JsonObject, cleanup: AsyncExitStack
@@ -297,11 +300,14 @@ class Preparer:
         """Return the requested budget, else the model's context window minus the longest answer and the tools."""
         if request.token_budget is not None:
             return request.token_budget
-        limits = (body.get("max_completion_tokens"), body.get("max_tokens"), self._settings.chat.llm_max_output_tokens)
+        model = body.get("model")
+        window = self._window(model if isinstance(model, str) else None)
+        default = output_tokens(window, most=self._settings.chat.llm_max_output_tokens)
+        limits = (body.get("max_completion_tokens"), body.get("max_tokens"), default)
         answer = next(limit for limit in limits if isinstance(limit, int) and limit > 0)
         shown = [body[name] for name in ("tools", "functions", "response_format") if body.get(name)]
         described = estimated_tokens(json.dumps(shown, ensure_ascii=False)) if shown else 0
-        return max(1, self._settings.chat.llm_context_tokens - answer - described)
+        return max(1, window - answer - described)
 
 
 def _aligned(

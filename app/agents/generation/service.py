@@ -84,8 +84,11 @@ class Generation:
         self._running: dict[tuple[TenantId, TurnId], AnswerStream] = {}
         self._preparer = Preparer(
             conversations=conversations, contexts=contexts, governance=governance, settings=settings,
-            run_shielded=self._run_shielded,
+            run_shielded=self._run_shielded, window=self._window,
         )  # fmt: skip
+
+    def _window(self, model: str | None) -> int:
+        return configured(self._upstream).window(model)
 
     @property
     def _exchanges(self) -> Exchanges:

@@ -59,6 +59,14 @@ class PersonalKind(StrEnum):
     PLATE = "plate"
 
 
+class StatedBy(StrEnum):
+    """Who states a fact: a caller that asserts it, the rules, or a chat model."""
+
+    CALLER = "caller"
+    RULES = "rules"
+    MODEL = "model"
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A statement of an extractor or a caller, valid from `valid_from` on. `sources` are the turns that state it.
@@ -80,6 +88,7 @@ class Statement:
     replaces: bool = False
     negated: bool = False
     hypothetical: bool = False
+    stated_by: StatedBy = StatedBy.CALLER
 
 
 class FactCreate(Strict):
@@ -171,7 +180,8 @@ class Fact(BaseModel):
 
     It is valid from `valid_from`, until before `valid_to`. `invalidated_at`: when its end or retraction was recorded;
     `invalidated_by`: the fact that ended it. `project`: the project in which it is known; null if it was asserted
-    without a project, or in several. For a key without the scope `read`, the statement and the owner are empty.
+    without a project, or in several. `stated_by`: who states it: a caller, else the rules, else a model; null if it was
+    extracted before this was recorded. For a key without the scope `read`, the statement and the owner are empty.
     """
 
     id: str
@@ -184,6 +194,7 @@ class Fact(BaseModel):
     source_turn_ids: list[str]
     confidence: float
     tier: Tier
+    stated_by: StatedBy | None
     evidence_count: int
     valid_from: TimeOut
     valid_to: TimeOut | None
@@ -250,6 +261,7 @@ class EvidenceRecord(Strict):
     tier: Tier = Tier.L3
     denies: StrictBool = False
     replaces: StrictBool = False
+    stated_by: StatedBy | None = None
 
 
 class FactRecord(Strict):

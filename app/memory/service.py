@@ -26,9 +26,10 @@ from app.memory.facts import decision_store, erasure_store, store, sweep_store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
 from app.memory.facts.fact_timeline import FactTimeline, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
+from app.memory.facts.filters import Where
 from app.memory.facts.merge import Decision, Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key
-from app.memory.facts.store import FactKey, FactRow, Where
+from app.memory.facts.store import FactKey, FactRow
 from app.memory.facts.views import fact_view, fact_view_for
 from app.memory.schemas import (
     Extraction,

@@ -5,14 +5,18 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from app.core.ids import parse_id
 from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
+from app.memory.extraction.rule_extractor import find_statements
 from tests.api.test_facts import facts, found
+from tests.memory.test_plain import PLAIN
 from tests.memory.test_redaction import GOES
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
@@ -256,7 +260,7 @@ async def test_a_models_statements_become_facts(tenant: Client, modelled: Servic
         ("ana", "lives_in", "Berlin"), ("bo", "works_at", "Acme"), ("bo", "likes", "the green tea"),
     }  # fmt: skip
     (berlin,) = await facts(tenant, predicate="lives_in")
-    assert (berlin["valid_from"], berlin["confidence"]) == ("2019-01-01T00:00:00.000Z", 0.9)
+    assert (berlin["valid_from"], berlin["confidence"]) == ("2019-01-01T00:00:00.000Z", 0.85)
     assert berlin["source_turn_ids"] == [turns["turns"][0]["id"]]
     assert len(fake.chats) == 2
     text = fake.chats[1]["messages"][1]["content"]
@@ -302,6 +306,72 @@ async def test_facts_that_no_turn_says_are_not_stored(tenant: Client, fake: Fake
         assert (done["recorded"], done["ended"], done["passed_over"]) == (0, 0, 2)
     (fact,) = await facts(tenant)
     assert (fact["object"], fact["valid_to"], fact["evidence_count"]) == ("Berlin", None, 1)
+
+
+def by_rules_and_inventions(request: dict[str, Any]) -> Reply:
+    """A model that states what the rules find in what it is shown, and in each batch one fact that no turn says."""
+    if "personal data" in request["messages"][0]["content"]:
+        return says({"found": []})
+    lines = re.findall(r"^\[(\d+)\] \S+ [^:]*: (.*)$", request["messages"][1]["content"], re.MULTILINE)
+    stated = [
+        told(int(number), one.subject if one.subject != "ana" else "I", one.predicate, one.object, negated=one.negated)
+        for number, text in lines
+        for one in find_statements(text, speaker="ana", source=UUID(int=0), said_at=datetime.now(UTC), owner="ana")
+    ]
+    invented = ["Timbuktu", "a dragon from Mars", "Zanzibar Ltd", "Mallory Quokka"][len(lines) % 4]
+    predicate = ["lives_in", "is", "works_at", "name"][len(lines) % 4]
+    return says({"facts": [*stated, told(len(lines), "I", predicate, invented, confidence=1)]})
+
+
+async def test_of_the_written_set_a_model_that_invents_stores_and_ends_what_the_rules_do(
+    client: Client, tenant: Client, fake: FakeChat
+) -> None:
+    fake.reply = by_rules_and_inventions
+    held: list[set[tuple[str, ...]]] = []
+    for who in (client, tenant):
+        for start in range(0, len(PLAIN), 10):
+            conversation = await who.conversation(owner="ana")
+            await who.append(conversation, *[text for text, _ in PLAIN[start : start + 10]])
+            await extract(who, conversation)
+        listed = await facts(who, limit=200)
+        assert len(listed) > 40
+        assert {fact["stated_by"] for fact in listed} == {"rules"}
+        held.append(
+            {(fact["subject"], fact["predicate"], fact["object"], str(fact["valid_to"] is None)) for fact in listed}
+        )
+    assert held[0] == held[1]
+
+
+async def test_a_model_alone_does_not_end_an_assertion_and_a_second_turn_confirms_it(
+    tenant: Client, fake: FakeChat
+) -> None:
+    berlin = {"owner": "ana", "subject": "I", "predicate": "lives_in", "object": "Berlin"}
+    assert (await tenant.post("/v1/facts", json=berlin)).status_code == 201
+    conversation = await tenant.conversation(owner="ana")
+    texts = ["My flat in Rome is lovely.", "My flat in Rome is lovely.", "Rome is where my sofa is."]
+    await tenant.append(conversation, *texts[:2])
+    fake.reply = answers(*(told(number, "I", "lives_in", "Rome", confidence=1) for number in (1, 2)))
+    assert (await extract(tenant, conversation))["passed_over"] == 1, "the same text twice is no second turn"
+    held = {one["object"]: one for one in await facts(tenant)}
+    assert (held["Berlin"]["valid_to"], held["Berlin"]["stated_by"]) == (None, "caller")
+    rome = held["Rome"]
+    assert (rome["valid_to"], rome["stated_by"], rome["tier"], rome["confidence"]) == (None, "model", "l2", 0.85)
+    await tenant.append(conversation, texts[2])
+    fake.reply = answers(told(1, "I", "lives_in", "Rome"))
+    assert (await extract(tenant, conversation))["repeated"] == 1
+    held = {one["object"]: one for one in await facts(tenant)}
+    assert held["Berlin"]["invalidated_by"] == held["Rome"]["id"]
+    assert (held["Rome"]["tier"], held["Rome"]["evidence_count"]) == ("l3", 2)
+
+
+async def test_a_rule_confirms_what_a_model_states_of_the_same_turn(tenant: Client, fake: FakeChat) -> None:
+    conversation = await tenant.conversation(owner="ana")
+    await tenant.append(conversation, "I live in Berlin.", "I moved to Rome.")
+    fake.reply = answers(told(1, "I", "lives in", "Berlin"), told(2, "I", "lives in", "Rome"))
+    await extract(tenant, conversation)
+    held = {one["object"]: one for one in await facts(tenant)}
+    assert held["Berlin"]["invalidated_by"] == held["Rome"]["id"]
+    assert (held["Rome"]["stated_by"], held["Rome"]["tier"], held["Rome"]["confidence"]) == ("rules", "l3", 0.9)
 
 
 async def test_passed_over_statements_are_counted_by_reason(tenant: Client, modelled: Service, fake: FakeChat) -> None:

@@ -146,6 +146,7 @@ def _evidence(one: Evidence, origin: Origin) -> JsonObject:
         "tier": one.tier.value,
         "denies": one.denies or None,
         "replaces": one.replaces or None,
+        "stated_by": one.stated_by,
     }
     return {name: value for name, value in members.items() if value is not None}
 

@@ -201,6 +201,7 @@ def _evidence(said: EvidenceRecord) -> Evidence:
         tier=said.tier,
         denies=said.denies,
         replaces=said.replaces,
+        stated_by=said.stated_by,
     )
 
 

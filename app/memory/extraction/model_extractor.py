@@ -28,13 +28,15 @@ from app.memory.extraction.turn_support import TurnSupport
 from app.memory.facts.spelling import object_key, predicate_key, resolve_subject
 from app.memory.pii.model_findings import usable_findings
 from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact
-from app.memory.schemas import PersonalKind, Statement
+from app.memory.schemas import PersonalKind, StatedBy, Statement
 from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
 
 MAX_STATEMENTS: Final = 100
 MAX_SUBJECT_CHARACTERS: Final = 200
 MAX_PREDICATE_CHARACTERS: Final = 80
 MAX_VALUE_CHARACTERS: Final = 500
+MAX_CONFIDENCE: Final = 0.85
+"""Confidence of a model's statement of one turn at most, whatever the model says."""
 _LEAST_CONFIDENCE = 0.3
 _MAX_OUTPUT_TOKENS = 4_000
 _HEAD, _TAIL = 4_000, 1_000
@@ -108,6 +110,7 @@ class PassedOver(StrEnum):
     FUTURE = "future"
     SUBJECT_UNSUPPORTED = "subject_unsupported"
     OBJECT_UNSUPPORTED = "object_unsupported"
+    REPEATED = "repeated"
     TOO_MANY = "too_many"
 
 
@@ -200,6 +203,7 @@ class _StatementChecker:
         self._redacted_texts = redacted_texts
         self._analyser = Analyser()
         self._support: dict[int, TurnSupport] = {}
+        self._stated: set[tuple[str, ...]] = set()
 
     def check(self, facts: Sequence[_ModelStatement]) -> tuple[list[Statement], Counter[str]]:
         """Return the supported statements of an answer, and why others are passed over."""
@@ -233,16 +237,22 @@ class _StatementChecker:
         # a day that the turn does not state is the model's own
         is_stated = since == turn.said_at or self._support_of(stated.turn - 1).supports_day(since.date())
         key = predicate_key(predicate)
+        # a second turn with the same text is no further evidence
+        content = (_shown(turn.text).casefold(), resolved, key, object_key(value), str(stated.negated))
+        if content in self._stated:
+            return PassedOver.REPEATED
+        self._stated.add(content)
         return Statement(
             subject=resolved,
             predicate=key,
             object=value,
             valid_from=since if is_stated else turn.said_at,
             sources=(turn.id,),
-            confidence=round(stated.confidence, 4),
+            confidence=round(min(stated.confidence, MAX_CONFIDENCE), 4),
             tier=starting_tier(key),
             position=position,
             negated=stated.negated,
+            stated_by=StatedBy.MODEL,
         )
 
     def _unsupported(self, number: int, subject: str, predicate: str, value: str) -> PassedOver | None:

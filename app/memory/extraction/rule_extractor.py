@@ -13,7 +13,7 @@ from uuid import UUID
 
 from app.memory.extraction.clause_parser import Clause, statement_clauses
 from app.memory.facts.spelling import KNOWN_PREDICATES, name_key, object_key, predicate_key, resolve_subject
-from app.memory.schemas import Statement, Tier
+from app.memory.schemas import StatedBy, Statement, Tier
 
 MAX_STATEMENTS = 50
 CONFIDENCE_OWN = 0.9
@@ -261,6 +261,7 @@ def find_statements(
                     tier=starting_tier(predicate),
                     position=len(found),
                     negated=negated,
+                    stated_by=StatedBy.RULES,
                 )
             )
             if len(found) == MAX_STATEMENTS:

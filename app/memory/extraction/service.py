@@ -25,12 +25,12 @@ from app.memory.extraction.model_extractor import ExtractedTurn, Names, ask_stat
 from app.memory.extraction.rule_extractor import find_statements
 from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Outcome
-from app.memory.facts.spelling import names_to_actors
+from app.memory.facts.spelling import names_to_actors, object_key
 from app.memory.facts.store import FactKey, Origin
 from app.memory.pii.model_findings import replace_personal
 from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact
 from app.memory.pii.redaction import Redaction, redact
-from app.memory.schemas import Extraction, Statement, fact_text
+from app.memory.schemas import Extraction, StatedBy, Statement, fact_text
 from app.providers.schemas import ChatModel, ModelPurpose
 from app.tenancy.schemas import Caller
 
@@ -203,6 +203,8 @@ class Extractor:
                     self._chat, tenant_id=tenant_id, turns=shown, names=names, redacted_texts=redacted_texts
                 )
                 self._count_ignored(ModelPurpose.FACTS, passed_over)
+                by_rules = await _by_rules(people, names, Counter(), redacted=unread.redact)
+                statements = _confirmed(statements, by_rules.statements)
             except AppError as error:
                 # a temporary failure is raised for a retry; after a permanent one, or without budget, use the rules
                 if error.retryable and patient and error.code != "model_budget_exhausted":
@@ -341,6 +343,19 @@ def _actors(unread: Unread) -> dict[str, str]:
     return names_to_actors(
         (one.actor, [name for name in (one.name, *one.aliases) if name]) for one in unread.participants
     )
+
+
+def _confirmed(statements: Sequence[Statement], by_rules: Sequence[Statement]) -> list[Statement]:
+    """Return a model's statements, as those of the rules where these find the same in the same turn."""
+    found = {(one.sources, one.subject, one.predicate, object_key(one.object), one.negated): one for one in by_rules}
+    confirmed: list[Statement] = []
+    for one in statements:
+        same = found.get((one.sources, one.subject, one.predicate, object_key(one.object), one.negated))
+        if same is None:
+            confirmed.append(one)
+        else:
+            confirmed.append(replace(one, stated_by=StatedBy.RULES, confidence=max(one.confidence, same.confidence)))
+    return confirmed
 
 
 async def _by_rules(

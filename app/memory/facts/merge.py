@@ -15,7 +15,7 @@ from uuid import UUID
 
 from app.memory.facts.spelling import excludes, object_key
 from app.memory.facts.validity import Evidence, Run, confidence_of, evidence_of, lay_out, sources_of, tier_of
-from app.memory.schemas import Statement, Tier
+from app.memory.schemas import StatedBy, Statement, Tier
 
 MAX_EVIDENCE_OF_A_FACT = 200
 
@@ -53,11 +53,15 @@ class TimelineFact:
 
 
 class Outcome(StrEnum):
-    """Result of a statement, or of a later operation on facts."""
+    """Result of a statement, or of a later operation on facts.
+
+    `unconfirmed`: a model's denial is stored, and ends a confirmed fact only with another one.
+    """
 
     RECORDED = "recorded"
     REPEATED = "repeated"
     ENDED = "ended"
+    UNCONFIRMED = "unconfirmed"
     IGNORED = "ignored"
     WITHDRAWN = "withdrawn"
     RETRACTED = "retracted"
@@ -128,8 +132,10 @@ def _merge(statement: Statement, facts: Sequence[TimelineFact], known: Sequence[
     )  # fmt: skip
     if about is None:
         return Decision(Outcome.IGNORED, reason="nothing to end")
-    outcome = Outcome.ENDED if statement.negated else Outcome.RECORDED
-    if not statement.negated and any(fact.id == about.id for fact in facts):
+    outcome = Outcome.RECORDED
+    if statement.negated:
+        outcome = Outcome.ENDED if about.valid_to == statement.valid_from else Outcome.UNCONFIRMED
+    elif any(fact.id == about.id for fact in facts):
         outcome = Outcome.REPEATED
     return Decision(outcome, changes, fact_id=about.id, added=tuple(fresh))
 
@@ -245,9 +251,13 @@ def _pool(facts: Sequence[TimelineFact]) -> list[Evidence]:
 
 
 def _is_among(one: Evidence, others: Collection[Evidence]) -> bool:
-    """Return whether the same source already gave this evidence: a repeated extraction adds nothing."""
+    """Return whether the same source already gave this evidence: a repeated extraction adds nothing.
+
+    Rules and callers confirm what a model has read in the same source.
+    """
     return any(
         (one.source, one.object_key, one.at, one.denies) == (other.source, other.object_key, other.at, other.denies)
+        and (other.stated_by is not StatedBy.MODEL or one.stated_by is StatedBy.MODEL)
         for other in others
     )
 

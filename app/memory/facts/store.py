@@ -22,6 +22,7 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
+    case,
     delete,
     exists,
     false,
@@ -31,17 +32,20 @@ from sqlalchemy import (
     select,
 )
 
-from app.core.database.queries import Query, after_key, columns, compiled, equals, given, is_any, page
+from app.core.database.queries import Query, after_key, columns, compiled, equals, is_any, page
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
+from app.memory.facts.filters import Where
 from app.memory.facts.merge import TimelineFact
 from app.memory.facts.tables import fact_evidence, facts
 from app.memory.facts.validity import Evidence
-from app.memory.schemas import Tier
+from app.memory.schemas import StatedBy, Tier
 from app.tenancy.schemas import Reach
 
 NO_PROJECT: Final = ""
 """Project of facts that are known in all projects, and of a row whose evidence has several projects."""
+UNKNOWN_AUTHOR: Final = "unknown"
+"""Author of facts that were extracted before authors were recorded."""
 _LOCKS_OF_A_TENANT = 256
 _F, _E = facts.c, fact_evidence.c
 _FACT = ", ".join(f"f.{column.name}" for column in _F if column.name not in {"tenant_id", "due_at"})
@@ -95,7 +99,10 @@ class StoredFact:
 
 @dataclass(frozen=True, slots=True)
 class FactRow:
-    """A fact as it is read for callers. `origins`: the conversations that support it, None for an assertion in none."""
+    """A fact as it is read for callers. `origins`: the conversations that support it, None for an assertion in none.
+
+    `authors`: who states it, `unknown` for facts that were extracted before this was recorded.
+    """
 
     id: UUID
     owner: str | None
@@ -115,42 +122,7 @@ class FactRow:
     retracted: bool
     sources: Sequence[UUID]
     origins: Sequence[UUID | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Filters of a list of facts; None does not filter. Names are keys already.
-
-    `project`: facts that evidence of this project, or of none, supports. `actors`: facts that no other actor supports.
-    `projects` and `owners` are those of the caller's restriction.
-    """
-
-    subject: str | None = None
-    predicate: str | None = None
-    owner: str | None = None
-    project: str | None = None
-    conversation_id: UUID | None = None
-    tier: str | None = None
-    as_of: datetime | None = None
-    known_at: datetime | None = None
-    include_retracted: bool = False
-    current: bool = False
-    actors: Sequence[str] | None = None
-    projects: Sequence[str] | None = None
-    owners: Sequence[str] | None = None
-
-    def filters(self) -> dict[str, object]:
-        """Return the filters that are given, by the names of their arguments."""
-        return given(
-            subject_key=self.subject, predicate=self.predicate, owner=self.owner, project=self.project,
-            conversation_id=self.conversation_id, tier=self.tier, as_of=self.as_of, known_at=self.known_at,
-            actors=self.actors, projects=self.projects, owners=self.owners,
-        )  # fmt: skip
-
-    def shape(self) -> frozenset[str]:
-        """Return the names of the filters and flags that are set: one statement for each such set."""
-        flags = {"include_retracted": self.include_retracted, "current": self.current}
-        return frozenset(self.filters()).union(name for name, is_set in flags.items() if is_set)
+    authors: Sequence[str]
 
 
 _OF_TENANT = (*equals(facts, "tenant_id"),)
@@ -164,7 +136,12 @@ _SOURCES = func.array(
 ).label("sources")
 _SUPPORT = select(_E.conversation_id).distinct().correlate(facts).where(*_OF_FACT, not_(_E.denies))
 _ORIGINS = func.array(_SUPPORT.scalar_subquery()).label("origins")
-_SHOWN = select(*columns(facts, FactRow, but=("sources", "origins")), _SOURCES, _ORIGINS).where(*_OF_TENANT)
+_AUTHOR = func.coalesce(_E.stated_by, case((_E.turn_id.is_(None), StatedBy.CALLER.value), else_=UNKNOWN_AUTHOR))
+_AUTHORS = func.array(
+    select(_AUTHOR).distinct().correlate(facts).where(*_OF_FACT, not_(_E.denies)).scalar_subquery()
+).label("authors")
+_LISTS = ("sources", "origins", "authors")
+_SHOWN = select(*columns(facts, FactRow, but=_LISTS), _SOURCES, _ORIGINS, _AUTHORS).where(*_OF_TENANT)
 _LAST_REV_OF_FACT = (
     select(_E.fact_id, func.max(_E.rev).label("rev"))
     .where(*equals(fact_evidence, "tenant_id", "conversation_id"), _E.rev > bindparam("after_rev"), not_(_E.denies))
@@ -266,6 +243,7 @@ def _evidence(row: asyncpg.Record) -> Evidence:
         tier=Tier(row["tier"]),
         denies=row["denies"],
         replaces=row["replaces"],
+        stated_by=None if row["stated_by"] is None else StatedBy(row["stated_by"]),
     )
 
 
@@ -355,12 +333,13 @@ async def write_evidence(
     await tx.execute(
         """
         insert into fact_evidence (tenant_id, fact_id, place, turn_id, conversation_id, project, actor, content_hash,
-                                   object_key, object, at, ends_at, position, confidence, tier, denies, replaces, rev)
+                                   object_key, object, at, ends_at, position, confidence, tier, denies, replaces, rev,
+                                   stated_by)
         select o.tenant_id, u.* from tenants o
         cross join unnest($2::uuid[], $3::integer[], $4::uuid[], $5::uuid[], $6::text[], $7::text[],
                           $8::bytea[], $9::text[], $10::text[], $11::timestamptz[], $12::timestamptz[],
                           $13::integer[], $14::float8[], $15::text[], $16::boolean[], $17::boolean[],
-                          $18::bigint[]) u
+                          $18::bigint[], $19::text[]) u
         where o.tenant_id = $1
         """,
         tenant_id,
@@ -381,6 +360,7 @@ async def write_evidence(
         [one.denies for _, _, one, _ in rows],
         [one.replaces for _, _, one, _ in rows],
         [origin.rev for _, _, _, origin in rows],
+        [one.stated_by for _, _, one, _ in rows],
     )
 
 

@@ -95,6 +95,7 @@ fact_evidence = Table(
     Column("tier", Text, nullable=False),
     Column("denies", Boolean, nullable=False),
     Column("replaces", Boolean, nullable=False),
+    Column("stated_by", Text),
     ForeignKeyConstraint(
         ["tenant_id", "fact_id"], ["facts.tenant_id", "facts.id"], name="fact_evidence_fact_id_fkey", ondelete="CASCADE"
     ),

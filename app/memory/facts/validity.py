@@ -2,6 +2,8 @@
 
 The timeline is a function of the set of evidence alone, not of its order of arrival or of earlier results.
 So a late import never ends a newer fact, and removed evidence has no effect any more.
+
+A model's statement of one turn is not confirmed. It becomes a fact, but never ends a confirmed one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,11 +12,13 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from uuid import UUID
 
-from app.memory.schemas import Statement, Tier
+from app.memory.schemas import StatedBy, Statement, Tier
 
 # a fact with this many different sources gets tier l2 (a week) or l3 (without limit)
 EVIDENCE_FOR_L2 = 2
 EVIDENCE_FOR_L3 = 4
+# so many turns confirm what only a model states
+SOURCES_TO_CONFIRM = 2
 # each further source leaves this share of the remaining doubt: sources are seldom independent
 _DOUBT_FACTOR = 0.8
 _TIER_RANK = (Tier.L1, Tier.L2, Tier.L3)
@@ -24,7 +28,7 @@ _TIER_RANK = (Tier.L1, Tier.L2, Tier.L3)
 class Evidence:
     """One source that supports a fact, or denies it (`denies`), from `at` on. Stored with its fact.
 
-    `source` is a turn, or None for an assertion.
+    `source` is a turn, or None for an assertion. `stated_by`: None if it was stored before this was recorded.
     """
 
     source: UUID | None
@@ -37,6 +41,7 @@ class Evidence:
     tier: Tier
     denies: bool
     replaces: bool
+    stated_by: StatedBy | None = None
 
 
 @dataclass(slots=True)
@@ -48,6 +53,8 @@ class Run:
     evidence: list[Evidence] = field(default_factory=list[Evidence])
     valid_to: datetime | None = None
     ended_by: "Run | None" = None
+    denied_by: set[UUID | None] = field(default_factory=set[UUID | None])
+    """Sources by which a model has denied it since its last assertion."""
 
 
 class _Step(IntEnum):
@@ -70,6 +77,7 @@ def evidence_of(statement: Statement, object_key: str) -> tuple[Evidence, ...]:
             tier=statement.tier,
             denies=statement.negated,
             replaces=statement.replaces and not statement.negated,
+            stated_by=statement.stated_by,
         )
         for source in (dict.fromkeys(statement.sources) or (None,))
     )
@@ -80,7 +88,8 @@ def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool
 
     An assertion opens a run of its object, or adds to the open one. It ends the runs of other objects that it
     `excludes` (by their keys), or all others if it has `replaces`. A denial or an `ends_at` ends only a run of the
-    same object.
+    same object. A run that is not confirmed ends no confirmed one, and a model's denials end a confirmed run only if
+    two sources have them.
     """
     runs: list[Run] = []
     opened: dict[str, Run] = {}
@@ -93,18 +102,35 @@ def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool
                 runs.append(run)
                 opened[one.object_key] = latest[one.object_key] = run
             run.evidence.append(one)
+            run.denied_by.clear()
             for other in [other for other in opened.values() if other is not run]:
-                if one.replaces or excludes(one.object_key, other.object_key):
+                is_excluded = one.replaces or excludes(one.object_key, other.object_key)
+                if is_excluded and (is_confirmed(run.evidence) or not is_confirmed(other.evidence)):
                     other.valid_to, other.ended_by = moment, run
                     del opened[other.object_key]
             continue
-        if run is not None:
+        if run is not None and _ends(run, step, one):
             run.valid_to = moment
             del opened[one.object_key]
         # keep a denial that ends nothing with the previous run: it may end that run after an undo
         if step is _Step.DENY and one.object_key in latest:
             latest[one.object_key].evidence.append(one)
     return runs
+
+
+def _ends(run: Run, step: _Step, one: Evidence) -> bool:
+    """Return whether a denial or an end ends a run."""
+    if step is _Step.END or one.stated_by is not StatedBy.MODEL or not is_confirmed(run.evidence):
+        return True
+    run.denied_by.add(one.source)
+    return len(run.denied_by) >= SOURCES_TO_CONFIRM
+
+
+def is_confirmed(evidence: Iterable[Evidence]) -> bool:
+    """Return whether more supports a fact than a model's statement of one turn."""
+    support = [one for one in evidence if not one.denies]
+    is_only_models = all(one.stated_by is StatedBy.MODEL for one in support)
+    return not is_only_models or len(sources_of(support)) >= SOURCES_TO_CONFIRM
 
 
 def _steps(evidence: Iterable[Evidence]) -> list[tuple[datetime, _Step, Evidence]]:
@@ -135,8 +161,13 @@ def sources_of(evidence: Iterable[Evidence]) -> list[UUID | None]:
 
 
 def tier_of(evidence: Sequence[Evidence]) -> Tier:
-    """Return the highest tier that any supporting evidence asks for, or that the number of sources earns."""
+    """Return the highest tier that any supporting evidence asks for, or that the number of sources earns.
+
+    A fact that is not confirmed gets at most `l2`.
+    """
     asked = max((_TIER_RANK.index(one.tier) for one in evidence if not one.denies), default=0)
+    if not is_confirmed(evidence):
+        asked = min(asked, _TIER_RANK.index(Tier.L2))
     count = len(sources_of(evidence))
     earned = 2 if count >= EVIDENCE_FOR_L3 else 1 if count >= EVIDENCE_FOR_L2 else 0
     return _TIER_RANK[max(asked, earned)]

@@ -5,13 +5,22 @@ from datetime import datetime
 from uuid import UUID
 
 from app.core.ids import format_id
-from app.memory.facts.store import FactRow
-from app.memory.schemas import Fact, Tier
+from app.memory.facts.store import UNKNOWN_AUTHOR, FactRow
+from app.memory.schemas import Fact, StatedBy, Tier
 from app.tenancy.schemas import Caller, Scope
 
 
 def _id(value: UUID | None) -> str | None:
     return None if value is None else format_id(value)
+
+
+# the first of these that states a fact
+_AUTHORS = (StatedBy.CALLER.value, StatedBy.RULES.value, UNKNOWN_AUTHOR, StatedBy.MODEL.value)
+
+
+def _stated_by(row: FactRow) -> StatedBy | None:
+    author = next((one for one in _AUTHORS if one in row.authors), UNKNOWN_AUTHOR)
+    return None if author == UNKNOWN_AUTHOR else StatedBy(author)
 
 
 def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
@@ -28,6 +37,7 @@ def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
         source_turn_ids=[format_id(one) for one in row.sources],
         confidence=row.confidence,
         tier=Tier(row.tier),
+        stated_by=_stated_by(row),
         evidence_count=row.evidence_count,
         valid_from=row.valid_from,
         valid_to=None if told_later else row.valid_to,

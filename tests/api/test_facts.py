@@ -77,9 +77,9 @@ async def test_a_fact_is_recorded_and_read(client: Client) -> None:
     assert answer.json()["changed"] == []
     assert made == {
         "id": made["id"], "subject": "Ana", "predicate": "lives_in", "object": "Berlin", "owner": "ana",
-        "project": None, "conversation_id": None, "source_turn_ids": [], "confidence": 1.0, "tier": "l3", "stated_by": "caller",
-        "evidence_count": 1, "valid_from": day(0), "valid_to": None, "recorded_at": made["recorded_at"],
-        "invalidated_at": None, "invalidated_by": None,
+        "project": None, "conversation_id": None, "source_turn_ids": [], "confidence": 1.0, "tier": "l3",
+        "stated_by": "caller", "evidence_count": 1, "valid_from": day(0), "valid_to": None,
+        "recorded_at": made["recorded_at"], "invalidated_at": None, "invalidated_by": None,
     }  # fmt: skip
     assert await fact(client, made["id"]) == made
     assert await facts(client) == [made]

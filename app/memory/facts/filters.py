@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from app.core.database.queries import given
-
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -32,11 +30,12 @@ class Where:
 
     def filters(self) -> dict[str, object]:
         """Return the filters that are given, by the names of their arguments."""
-        return given(
-            subject_key=self.subject, predicate=self.predicate, owner=self.owner, project=self.project,
-            conversation_id=self.conversation_id, tier=self.tier, as_of=self.as_of, known_at=self.known_at,
-            actors=self.actors, projects=self.projects, owners=self.owners,
-        )  # fmt: skip
+        filters = {
+            "subject_key": self.subject, "predicate": self.predicate, "owner": self.owner, "project": self.project,
+            "conversation_id": self.conversation_id, "tier": self.tier, "as_of": self.as_of, "known_at": self.known_at,
+            "actors": self.actors, "projects": self.projects, "owners": self.owners,
+        }  # fmt: skip
+        return {name: value for name, value in filters.items() if value is not None}
 
     def shape(self) -> frozenset[str]:
         """Return the names of the filters and flags that are set: one statement for each such set."""

@@ -199,7 +199,7 @@ SAMPLED = {
     "audit_unsealed.object_kind", "conversation_heads.chain_hash", "conversation_heads.vectors",
     "conversations.chain_start", "conversations.derived_title_source", "conversations.facts",
     "conversations.retention", "erasures.counts", "erasures.signature", "erasures.status", "erasures.subject_hash",
-    "erasures.subject_kind", "fact_evidence.content_hash", "fact_evidence.tier", "facts.tier",
+    "erasures.subject_kind", "fact_evidence.content_hash", "fact_evidence.stated_by", "fact_evidence.tier", "facts.tier",
     "idempotency_records.request_hmac", "index_entries.kind", "index_entries.role", "jobs.dedupe_key", "jobs.kind",
     "jobs.last_error", "jobs.state", "model_usage.purpose", "operations.error", "operations.kind",
     "operations.status", "summaries.refused_for", "turn_chunks.part", "turns.chain_hash",

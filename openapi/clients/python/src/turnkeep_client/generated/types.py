@@ -760,6 +760,7 @@ Fact = TypedDict(
         "source_turn_ids": list[str],
         "confidence": float,
         "tier": "Tier",
+        "stated_by": "StatedBy | None",
         "evidence_count": int,
         "valid_from": str,
         "valid_to": "str | None",
@@ -3010,6 +3011,7 @@ Retention: TypeAlias = Literal["full", "audit_only", "ephemeral"]
 Role: TypeAlias = Literal["user", "assistant", "system", "tool"]
 Scope: TypeAlias = Literal["read", "write", "admin", "operator"]
 SpaceState: TypeAlias = Literal["idle", "preparing", "searched", "kept", "dropping"]
+StatedBy: TypeAlias = Literal["caller", "rules", "model"]
 SubjectKind: TypeAlias = Literal["conversation", "owner", "actor", "tenant"]
 SummaryKind: TypeAlias = Literal["summary", "highlights"]
 Tier: TypeAlias = Literal["l1", "l2", "l3"]

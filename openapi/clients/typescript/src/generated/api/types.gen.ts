@@ -2301,7 +2301,8 @@ export type ExtractionDryRun = {
  *
  * It is valid from `valid_from`, until before `valid_to`. `invalidated_at`: when its end or retraction was recorded;
  * `invalidated_by`: the fact that ended it. `project`: the project in which it is known; null if it was asserted
- * without a project, or in several. For a key without the scope `read`, the statement and the owner are empty.
+ * without a project, or in several. `stated_by`: who states it: a caller, else the rules, else a model; null if it was
+ * extracted before this was recorded. For a key without the scope `read`, the statement and the owner are empty.
  */
 export type Fact = {
     /**
@@ -2341,6 +2342,7 @@ export type Fact = {
      */
     confidence: number;
     tier: Tier;
+    stated_by: StatedBy | null;
     /**
      * Evidence Count
      */
@@ -6488,6 +6490,13 @@ export type StageTimes = {
      */
     model_ms: number;
 };
+
+/**
+ * StatedBy
+ *
+ * Who states a fact: a caller that asserts it, the rules, or a chat model.
+ */
+export type StatedBy = 'caller' | 'rules' | 'model';
 
 /**
  * Stats

@@ -1,12 +1,12 @@
 """Who states a fact: a caller, the rules, or a chat model. It is not known of evidence that is stored already.
 
-Revises: 0041
+Revises: 0042
 """
 
 from alembic import op
 
-revision = "0042"
-down_revision = "0041"
+revision = "0043"
+down_revision = "0042"
 branch_labels = None
 depends_on = None
 

@@ -26,7 +26,6 @@ from app.memory.facts import decision_store, erasure_store, store, sweep_store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
 from app.memory.facts.fact_timeline import FactTimeline, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
-from app.memory.facts.filters import Where
 from app.memory.facts.merge import Decision, Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key
 from app.memory.facts.store import FactKey, FactRow
@@ -41,6 +40,7 @@ from app.memory.schemas import (
     FactSearch,
     FactsExtract,
     FactUpdate,
+    Where,
     fact_text,
 )
 from app.providers.schemas import ChatModel

@@ -35,11 +35,10 @@ from sqlalchemy import (
 from app.core.database.queries import Query, after_key, columns, compiled, equals, is_any, page
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
-from app.memory.facts.filters import Where
 from app.memory.facts.merge import TimelineFact
 from app.memory.facts.tables import fact_evidence, facts
 from app.memory.facts.validity import Evidence
-from app.memory.schemas import StatedBy, Tier
+from app.memory.schemas import StatedBy, Tier, Where
 from app.tenancy.schemas import Reach
 
 NO_PROJECT: Final = ""

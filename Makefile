@@ -100,8 +100,8 @@ soak: .venv/.dev assets dashboard/node_modules/.stamp ## run the long tests (tho
 	$(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600
 	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
 
-# The first time it installs each framework into .venv/ecosystem, from the package index.
-ecosystem: .venv/.dev assets ## run the tests with agent frameworks, each in an environment of its own
+# The first time it installs each framework and two small chat models into .venv/ecosystem, from the package indexes.
+ecosystem: .venv/.dev assets ## run the tests with agent frameworks and with small chat models
 	$(BIN)/pytest -n 0 tests/ecosystem --timeout 1200
 
 bench: .venv/.dev assets ## measure everything, and write bench/RESULTS.md (some of it: make bench BENCH="--part reads")

@@ -18,13 +18,13 @@ def python_of(framework: str) -> Path:
     folder = FOLDER / f"{framework}-{digest}"
     python, is_whole = folder / "bin" / "python", folder / ".installed"
     if not is_whole.exists():
-        _uv("venv", "--clear", "--python", sys.executable, str(folder))
-        _uv("pip", "install", "--python", str(python), "--requirements", str(lock))
+        run_uv("venv", "--clear", "--python", sys.executable, str(folder))
+        run_uv("pip", "install", "--python", str(python), "--requirements", str(lock))
         is_whole.touch()
     return python
 
 
-def _uv(*arguments: str) -> None:
+def run_uv(*arguments: str) -> None:
     """Run the project's uv, which takes its package index from its own settings."""
     environment = {name: value for name, value in os.environ.items() if name != "UV_PYTHON"}
     uv = [str(ROOT / ".venv" / "bin" / "uv"), "--quiet"]

@@ -84,7 +84,11 @@ function callsIn(text) {
 async function grammarOf(format) {
   if (!format || format.type === "text") return undefined;
   if (format.type === "json_object") return llama.getGrammarFor("json");
-  return llama.createGrammarForJsonSchema(format.json_schema.schema);
+  try {
+    return await llama.createGrammarForJsonSchema(format.json_schema.schema);
+  } catch (error) {
+    throw new Refused(`response_format json_schema is not supported here: ${error.message}`, "invalid_schema");
+  }
 }
 
 // One call

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from app.context.compaction.claims import Shown, Source
+from app.context.compaction.claims import Shown, SummarySource
 from app.formats.service import read_text_calls
 from tests.ecosystem.local_model import Endpoint, EndpointCall
 from tests.properties.test_coverage_properties import check as check_coverage
@@ -181,7 +181,7 @@ def check_summaries(run: Run, conversation: str) -> Counter[str]:
     for summary in summaries:
         if summary["kind"] == "summary":
             sources = sources_of(summary, summaries, turns)
-            assert Source(sources).refusal(summary["text"]) is None, summary
+            assert SummarySource(sources).refusal(summary["text"]) is None, summary
             assert len(summary["abstract"]) <= len(summary["text"]), summary
         else:
             check_lines(summary, turns)
@@ -206,8 +206,8 @@ def check_lines(highlights: dict[str, Any], turns: list[Any]) -> None:
     """Check that each line of highlights is text of its turn, after the date and the actor."""
     texts = {turn["id"]: " ".join((turn["content"] or "").split()) for turn in turns}
     for line in highlights["lines"]:
-        words = line["text"].rstrip("\u2026").split()
-        assert " ".join(words[-3:]) in texts[line["turn_id"]], line
+        said = re.sub(r"^\[[^\]]*\] ", "", line["text"])
+        assert all(part.strip() in texts[line["turn_id"]] for part in said.split("\u2026")), line
 
 
 def check_facts(run: Run, conversations: list[str]) -> int:

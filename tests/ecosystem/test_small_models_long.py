@@ -312,7 +312,7 @@ class Report(NamedTuple):
 
 
 @pytest.mark.parametrize("model", CONVERSATIONS)
-async def test_whatever_a_small_model_says_turns_are_shown_facts_supported_and_tokens_counted(
+async def test_behind_a_small_model_turns_are_shown_facts_supported_and_tokens_counted(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = await asyncio.to_thread(checked_run, model)

@@ -221,3 +221,10 @@ KINDS: Final[Mapping[str, Callable[[Case, random.Random], str | None]]] = {
     "100 000 words": _long,
     "instructions": _instructions,
 }
+
+
+def swapped_names(case: Case, _: random.Random) -> str:
+    """Return the good summary with the names of two authors exchanged. It has only words of the range."""
+    first, second = (*dict.fromkeys(turn.actor for turn in case.turns), "", "")[:2]
+    swapped = case.good.replace(first, "\0").replace(second, first).replace("\0", second)
+    return swapped if swapped != case.good else f"{second}: {case.good}"

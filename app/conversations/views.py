@@ -237,6 +237,7 @@ def summary_view(row: SummaryRow) -> Summary:
         model=row.model,
         prompt_version=row.prompt_version,
         refused_for=None if row.refused_for is None else RefusedFor(row.refused_for),
+        doubtful=list(row.doubtful),
         rev=row.rev,
         created_at=row.created_at,
     )
@@ -246,7 +247,7 @@ def summary_view_for(caller: Caller, row: SummaryRow) -> Summary:
     """Return a summary as this caller may see it: its range without its text if its API key may not read."""
     if Scope.READ in caller.scopes:
         return summary_view(row)
-    return summary_view(replace(row, actors=[], text=None, abstract=None, lines=[]))
+    return summary_view(replace(row, actors=[], text=None, abstract=None, lines=[], doubtful=[]))
 
 
 def participants_column(given: Iterable[Participant]) -> list[JsonObject]:

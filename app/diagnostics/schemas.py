@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from app.conversations.schemas.summaries import RefusedFor, SummaryKind
 from app.core.bus.replicas import ReplicaKind
 from app.core.ids import format_id
 from app.core.times import TimeOut
@@ -43,6 +44,15 @@ class TenantStats(BaseModel):
     tokens: int
 
 
+class SummaryStats(BaseModel):
+    """Valid summaries of one kind: `kind` and `refused_for` as in a summary. `doubtful`: those with such sentences."""
+
+    kind: SummaryKind
+    refused_for: RefusedFor | None
+    count: int
+    doubtful: int
+
+
 class Stats(BaseModel):
     """Size of the data. `bytes` is the sum over `tables`.
 
@@ -60,6 +70,7 @@ class Stats(BaseModel):
     vectors: int
     vectors_pending: int
     bytes: int
+    summaries: list[SummaryStats]
     tables: list[TableSize]
     projects: list[ProjectStats]
     tenants: list[TenantStats]

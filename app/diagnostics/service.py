@@ -36,7 +36,7 @@ from app.diagnostics.invariants import ConversationCheck
 from app.diagnostics.machine import check_cpu, check_data_directory, check_model, check_port
 from app.diagnostics.monitor import MAX_MINUTES, FinishedCall, Monitor, ProcessFigures
 from app.diagnostics.reference_store import LISTINGS, Listing, list_rows
-from app.diagnostics.schemas import Check, Fault, Level, ReplicaView, Stats, TableSize
+from app.diagnostics.schemas import Check, Fault, Level, ReplicaView, Stats, SummaryStats, TableSize
 from app.diagnostics.store import ServerFacts
 from app.diagnostics.summary_checks import check_coverage
 from app.index.service import read_chosen_space
@@ -78,14 +78,16 @@ class Statistics:
             async with self._ops.snapshot() as tx:
                 counts = await store.count_installation(tx, self._searched())
                 sizes = await store.table_sizes(tx)
+                summaries = await store.count_summaries(tx, None)
                 tenants = await store.top_tenants(tx, top)
-            return _stats(of, counts, sizes).model_copy(update={"tenants": tenants})
+            return _stats(of, counts, sizes, summaries).model_copy(update={"tenants": tenants})
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             counts = await store.count_tenant(tx, caller.tenant_id, self._searched())
             sizes = await store.table_sizes(tx)
+            summaries = await store.count_summaries(tx, caller.tenant_id)
             projects = await store.top_projects(tx, caller.tenant_id, top)
         shares = [_share(size, counts) for size in sizes]
-        return _stats(of, counts, shares).model_copy(update={"projects": projects})
+        return _stats(of, counts, shares, summaries).model_copy(update={"projects": projects})
 
 
 def list_replicas(
@@ -122,7 +124,12 @@ def _replica(one: SeenReplica, own_id: UUID | None) -> ReplicaView:
     )
 
 
-def _stats(of: Literal["tenant", "installation"], counts: Mapping[str, int], sizes: list[TableSize]) -> Stats:
+def _stats(
+    of: Literal["tenant", "installation"],
+    counts: Mapping[str, int],
+    sizes: list[TableSize],
+    summaries: list[SummaryStats],
+) -> Stats:
     return Stats(
         of=of,
         conversations=counts["conversations"],
@@ -132,6 +139,7 @@ def _stats(of: Literal["tenant", "installation"], counts: Mapping[str, int], siz
         vectors=counts["vectors"],
         vectors_pending=counts["pending"],
         bytes=sum(size.bytes for size in sizes),
+        summaries=summaries,
         tables=sizes,
         projects=[],
         tenants=[],

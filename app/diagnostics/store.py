@@ -14,7 +14,7 @@ import asyncpg
 from app.conversations.stores.conversation_store import TurnRow
 from app.core.database.transactions import OPS_ROLE, Transaction
 from app.core.ids import TenantId, format_id
-from app.diagnostics.schemas import ProjectStats, TableSize, TenantStats
+from app.diagnostics.schemas import ProjectStats, SummaryStats, TableSize, TenantStats
 
 # figures
 
@@ -71,6 +71,25 @@ async def count_installation(tx: Transaction, space_id: int) -> dict[str, int]:
         """  # noqa: S608
     )
     return _counts(row)
+
+
+_SUMMARIES_OF_TENANT = """
+    select kind, refused_for, count(*) as count, count(doubtful) as doubtful from summaries
+    where tenant_id = $1 and replaced_by is null group by 1, 2 order by 1, 2 nulls first
+"""
+_ALL_SUMMARIES = """
+    select kind, refused_for, count(*) as count, count(doubtful) as doubtful from summaries
+    where replaced_by is null group by 1, 2 order by 1, 2 nulls first
+"""
+
+
+async def count_summaries(tx: Transaction, tenant_id: TenantId | None) -> list[SummaryStats]:
+    """Count the valid summaries of a tenant, or of all tenants (ops role), by kind and reason."""
+    if tenant_id is None:
+        rows = await tx.fetch(_ALL_SUMMARIES)
+    else:
+        rows = await tx.fetch(_SUMMARIES_OF_TENANT, tenant_id)
+    return [SummaryStats.model_validate(dict(row)) for row in rows]
 
 
 async def table_sizes(tx: Transaction) -> list[TableSize]:

@@ -81,7 +81,7 @@ async def waits(modelled: Service, user: Client) -> list[tuple[int, timedelta]]:
     ("text", "reason"),
     [
         ("sadly", "unrelated"),
-        ("…", "blank"),
+        ("—", "blank"),
         ("   ", "model_invalid"),
         ("I paid euros to Maria. " * 40, "too_long"),
         ("euros to Maria " * 12, "repeated"),
@@ -225,3 +225,37 @@ async def test_highlights_are_kept_by_wish_although_there_is_a_model(
         await service.container.compactor.refresh()
         await service.run_jobs()
         assert [one["kind"] for one in await summaries(client, conversation)] == ["summary"]
+
+
+async def test_a_sentence_with_the_act_of_another_one_is_marked_also_in_the_next_summary_and_after_an_import(
+    user: Client, modelled: Service, fake: FakeChat
+) -> None:
+    wrong = "Melanie went to a LGBTQ support group."
+    talk_of_two = [
+        {"role": "user", "actor": "caroline", "content": "I went to a LGBTQ support group yesterday, so powerful."},
+        {"role": "user", "actor": "melanie", "content": "I painted a lake sunrise last year."},
+    ]
+    conversation = await user.conversation(compaction={"trigger_turns": 4, "trigger_tokens": 100_000})
+    fake.reply = says({"summary": f"A lake sunrise 🌅 was painted. {wrong}", "abstract": "A sunrise."})
+    for _ in range(2):
+        await user.append(conversation, *talk_of_two, *talk_of_two, *talk_of_two)
+        await modelled.run_jobs()
+        (one,) = await summaries(user, conversation)
+        assert one["kind"] == "summary"
+        (doubtful,) = one["doubtful"]
+        assert one["text"][doubtful["start"] : doubtful["end"]] == wrong
+        assert doubtful["reason"] == "said_by_another"
+    counted = (await user.get("/v1/admin/stats")).json()["summaries"]
+    assert counted == [{"kind": "summary", "refused_for": None, "count": 1, "doubtful": 1}]
+
+
+async def test_refused_summaries_are_counted_in_metrics_and_statistics(
+    user: Client, modelled: Service, fake: FakeChat
+) -> None:
+    fake.reply = says({"summary": "The committee postponed its vote on dredging permits.", "abstract": "A vote."})
+    await talk(user, 11)
+    await modelled.run_jobs()
+    counted = (await user.get("/v1/admin/stats")).json()["summaries"]
+    assert counted == [{"kind": "highlights", "refused_for": "unrelated", "count": 1, "doubtful": 0}]
+    metrics = (await user.get("/metrics")).text
+    assert 'turnkeep_summaries_refused_total{reason="unrelated"} 2.0' in metrics

@@ -79,6 +79,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.context.compaction.claim_numbers._months": (Why.NO_TENANT_DATA, "words of a language"),
     "app.context.compaction.claim_numbers._number_words": (Why.NO_TENANT_DATA, "words of a language"),
     "app.context.compaction.claim_words._common": (Why.NO_TENANT_DATA, "words of a language"),
+    "app.context.compaction.claim_words._frequent": (Why.NO_TENANT_DATA, "words of a language"),
     "app.context.compaction.claim_words._known_words": (Why.NO_TENANT_DATA, "words of a language"),
     "app.context.compaction.service.Compactor.made": (Why.NO_TENANT_DATA, "summaries by kind, counted"),
     "app.context.compaction.writer.SummaryWriter.refused": (Why.NO_TENANT_DATA, "refused answers by reason, counted"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from app.conversations.schemas.summaries import RefusedFor
 from app.core.errors import AppError
 
 BUCKETS_MS: Final = (5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 300.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0)
@@ -17,16 +18,20 @@ _INTERNAL: Final = "internal_error"
 class LifecycleCounters:
     """Calls by name and result, durations, facts, summaries and conflicts.
 
-    `facts`: written facts by tier. `compactions` returns the number of summaries made, by jobs too.
+    `facts`: written facts by tier. `compactions` returns the number of summaries made, by jobs too; `refused_summaries`
+    are answers of the model that became no summary, by reason.
     """
 
-    def __init__(self, facts: Mapping[str, int], compactions: Callable[[], int]) -> None:
+    def __init__(
+        self, facts: Mapping[str, int], compactions: Callable[[], int], refused_summaries: Mapping[RefusedFor, int]
+    ) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.after_turn_ms: list[int] = [0] * (len(BUCKETS_MS) + 1)
         self.after_turn_sum_ms = 0.0
         self.compactions = compactions
         self.conflicts = 0
         self.facts = facts
+        self.refused_summaries = refused_summaries
 
     @contextmanager
     def counted(self, call: str) -> Generator[None]:

@@ -98,7 +98,7 @@ class Lifecycle:
             facts=facts,
             settings=settings.lifecycle,
         )
-        self.counters = LifecycleCounters(facts.written, compactor.made.total)
+        self.counters = LifecycleCounters(facts.written, compactor.made.total, compactor.refused)
         """Counters of this process."""
         self._log = get_logger()
 

@@ -69,12 +69,25 @@ def rare_stems(text: str, code: str, analyser: Analyser) -> set[str]:
     return {lexeme for lexeme in stems(text, code, analyser) - _common(code) if not lexeme.isdecimal()}
 
 
+def content_stems(text: str, code: str, analyser: Analyser) -> set[str]:
+    """Return the lexemes of a text without the most frequent words of its language. Numbers are none."""
+    return {lexeme for lexeme in stems(text, code, analyser) - _frequent(code) if not lexeme.isdecimal()}
+
+
 def _says_something(lexeme: str) -> bool:
     return len(lexeme) > 1
 
 
 def _frequent_words(file: LanguageFile) -> str:
     return f"{file.stop_words} {file.frequent} {file.common} {file.times} {file.numbers}"
+
+
+@cache
+def _frequent(code: str) -> frozenset[str]:
+    """Return the lexemes of the most frequent words of a language."""
+    file = read_file(code)
+    text = f"{file.stop_words} {file.frequent} {file.times} {file.numbers}"
+    return frozenset(Analyser().lexemes(text, language=code))
 
 
 @cache

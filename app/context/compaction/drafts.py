@@ -111,6 +111,7 @@ class DraftMaker:
             replaces=[earlier.id for earlier in before],
             position=valid.position,
             occurred_at=_newest_time(turns),
+            doubtful=accepted.doubtful,
         )
 
     async def highlights(

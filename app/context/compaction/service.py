@@ -22,7 +22,7 @@ from app.context.compaction.drafts import (
     mergeable,
 )
 from app.context.compaction.due import CompactionRun, DueTurns, find_due
-from app.context.compaction.writer import AcceptedSummary, FailedSummary, SummaryWriter
+from app.context.compaction.writer import AcceptedSummary, EarlierSummary, FailedSummary, SummaryWriter, earlier_summary
 from app.context.schemas import CompactionRequest, SummaryRequest
 from app.conversations.schemas.summaries import (
     Compacted,
@@ -232,8 +232,9 @@ class Compactor:
             before = self._before(valid, run, SummaryKind.HIGHLIGHTS)
             return await self._drafts.highlights(valid, before, due, joined(UNMARKED, before))
         before = self._before(valid, run, SummaryKind.SUMMARY)
-        texts = [earlier.text for earlier in before]
-        outcome = await self._writer.write(caller, model=model, before=texts, turns=due.turns, patient=run.patient)
+        outcome = await self._writer.write(
+            caller, model=model, before=_texts(before), turns=due.turns, patient=run.patient
+        )
         written = due.first(outcome.count)
         if isinstance(outcome, AcceptedSummary):
             return self._drafts.summary(valid, before, written, outcome, read_after=valid.position)
@@ -258,7 +259,7 @@ class Compactor:
         if self._writer is None or model is None:
             return None
         before = self._before_replaced(valid, replaceable, run)
-        texts = [earlier.text for earlier in before]
+        texts = _texts(before)
         accepted, read, after = None, list[SourceTurn](), replaceable.from_position - 1
         for _ in range(_MAX_STEPS):
             page = await self._page(caller, conversation_id, replaceable, after=after)
@@ -272,7 +273,7 @@ class Compactor:
                     mark = mark_of(outcome, model=model, attempts=replaceable.attempts + 1)
                     return await self._marked(caller, valid, replaceable, mark)
                 break
-            accepted, texts = outcome, [outcome.text.summary]
+            accepted, texts = outcome, [earlier_summary(outcome.text.summary, outcome.doubtful)]
             read.extend(page[: outcome.count])
             after = read[-1].turn.position
         if accepted is None:  # tombstones only: the highlights are all that is left, and need no further check
@@ -316,8 +317,7 @@ class Compactor:
             models = {summary.refused_by for summary in four}
             mark = Mark(four[0].refused_by if len(models) == 1 else None, four[-1].refused_for, 0, four[-1].retry_at)
             return await self._drafts.highlights(valid, four, due, joined(mark, four), is_merge=True)
-        texts = [summary.text for summary in four]
-        accepted = await self._writer.merge(caller, model=model, texts=texts, patient=run.patient)
+        accepted = await self._writer.merge(caller, model=model, texts=_texts(four), patient=run.patient)
         if accepted is None:
             return None
         merged = four[: accepted.count]
@@ -335,3 +335,8 @@ class Compactor:
         place = list(valid.summaries).index(replaceable)
         before = [*valid.summaries[:place]] if run.policy.strategy != "hierarchical" else []
         return [] if any(earlier.kind is SummaryKind.HIGHLIGHTS for earlier in before) else before
+
+
+def _texts(summaries: Sequence[ValidSummary]) -> list[EarlierSummary]:
+    """Return what the model reads of earlier summaries."""
+    return [earlier_summary(summary.text, summary.doubtful) for summary in summaries]

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.context.assembly.highlights import sentences
+from app.context.compaction.attribution import doubtful_sentences
 from app.context.compaction.claims import Shown, SummarySource
 from app.context.compaction.requests import half, request_size
 from app.context.compaction.summariser import INSTRUCTIONS, Written, body, summarise
-from app.conversations.schemas.summaries import RefusedFor, SourceTurn
+from app.conversations.schemas.summaries import DoubtfulSentence, RefusedFor, SourceTurn
 from app.core.errors import AppError
 from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind
@@ -34,6 +35,7 @@ class AcceptedSummary:
     text: Written
     model: str
     count: int
+    doubtful: Sequence[DoubtfulSentence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,19 @@ class FailedSummary:
     reason: RefusedFor
     is_permanent: bool
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierSummary:
+    """The text of a summary that the next one is written from, and its doubtful sentences."""
+
+    text: str
+    doubtful: Sequence[str]
+
+
+def earlier_summary(text: str, doubtful: Sequence[DoubtfulSentence]) -> EarlierSummary:
+    """Return a summary that the next one is written from."""
+    return EarlierSummary(text, [text[sentence.start : sentence.end] for sentence in doubtful])
 
 
 class SummaryWriter:
@@ -65,7 +80,7 @@ class SummaryWriter:
         caller: Caller,
         *,
         model: str | None,
-        before: Sequence[str],
+        before: Sequence[EarlierSummary],
         turns: Sequence[SourceTurn],
         patient: bool,
     ) -> AcceptedSummary | FailedSummary:
@@ -74,7 +89,7 @@ class SummaryWriter:
         `patient`: a failure that may pass soon is raised.
         """
         canonical = [source.turn for source in turns]
-        before_tokens = sum(map(self._counter.count, before))
+        before_tokens = sum(self._counter.count(earlier.text) for earlier in before)
         count = used = self._fitting(model, canonical, before_tokens)
         outcome = await self._ask(caller, model=model, before=before, turns=canonical[:count], patient=patient)
         smaller = min(half(canonical[:count]), self._fitting(model, canonical, before_tokens))
@@ -83,16 +98,16 @@ class SummaryWriter:
             outcome = await self._ask(caller, model=model, before=before, turns=canonical[:used], patient=patient)
         if isinstance(outcome, _Failure):
             return FailedSummary(outcome.reason, outcome.is_permanent, count)
-        return AcceptedSummary(outcome, model or self._chat.model, used)
+        return AcceptedSummary(outcome.text, model or self._chat.model, used, outcome.doubtful)
 
     async def merge(
-        self, caller: Caller, *, model: str | None, texts: Sequence[str], patient: bool
+        self, caller: Caller, *, model: str | None, texts: Sequence[EarlierSummary], patient: bool
     ) -> AcceptedSummary | None:
         """Summarise the oldest of some summaries: all, or after a failure half of them. Return None if both fail."""
         for count in (len(texts), len(texts) // 2):
             outcome = await self._ask(caller, model=model, before=texts[:count], turns=[], patient=patient)
-            if isinstance(outcome, Written):
-                return AcceptedSummary(outcome, model or self._chat.model, count)
+            if isinstance(outcome, _Passed):
+                return AcceptedSummary(outcome.text, model or self._chat.model, count, outcome.doubtful)
             if not outcome.is_too_much:
                 break
         return None
@@ -106,20 +121,22 @@ class SummaryWriter:
         caller: Caller,
         *,
         model: str | None,
-        before: Sequence[str],
+        before: Sequence[EarlierSummary],
         turns: Sequence[CanonicalTurn],
         patient: bool,
-    ) -> "Written | _Failure":
+    ) -> "_Passed | _Failure":
         """Send one request and check the answer. Raises an error that may pass soon, if the caller is patient."""
         read = [turn for turn in turns if turn.kind is not Kind.COMPACTION and not has_only_items(turn)]
         size = request_size(self._chat, model, max_output_tokens=self._max_output_tokens)
-        tokens = sum(turn.content_tokens for turn in turns) + sum(map(self._counter.count, before))
+        tokens = sum(turn.content_tokens for turn in turns) + sum(
+            self._counter.count(earlier.text) for earlier in before
+        )
         try:
             written = await summarise(
                 self._chat,
                 tenant_id=caller.tenant_id,
                 name=model,
-                before=before,
+                before=[earlier.text for earlier in before],
                 turns=read,
                 words=size.words,
                 max_output_tokens=size.output_for(tokens),
@@ -128,7 +145,7 @@ class SummaryWriter:
             return self._failed(error, patient=patient)
         # in a thread: the check reads as much as the model, and the event loop must answer other requests
         checked = await asyncio.to_thread(_checked, written, before, read)
-        if isinstance(checked, Written):
+        if isinstance(checked, _Passed):
             return checked
         self._count(checked)
         return _Failure(checked, is_permanent=True, is_too_much=True)
@@ -147,6 +164,14 @@ class SummaryWriter:
 
 
 @dataclass(frozen=True, slots=True)
+class _Passed:
+    """A summary that passed the checks, and the sentences of it that the turns may not support."""
+
+    text: Written
+    doubtful: Sequence[DoubtfulSentence]
+
+
+@dataclass(frozen=True, slots=True)
 class _Failure:
     """Why one request gave no summary. `is_too_much`: a smaller request may give one."""
 
@@ -155,21 +180,28 @@ class _Failure:
     is_too_much: bool
 
 
-def shown(before: Sequence[str], turns: Sequence[CanonicalTurn]) -> list[Shown]:
+def shown(before: Sequence[EarlierSummary], turns: Sequence[CanonicalTurn]) -> list[Shown]:
     """Return the texts of a request, as the model reads them."""
-    return [*map(Shown, before), *(Shown(body(turn), turn.actor, turn.occurred_at) for turn in turns)]
+    return [
+        *(Shown(earlier.text) for earlier in before),
+        *(Shown(body(turn), turn.actor, turn.occurred_at) for turn in turns),
+    ]
 
 
-def _checked(written: Written, before: Sequence[str], turns: Sequence[CanonicalTurn]) -> Written | RefusedFor:
+def _checked(
+    written: Written, before: Sequence[EarlierSummary], turns: Sequence[CanonicalTurn]
+) -> _Passed | RefusedFor:
     """Return the summary with an abstract that stands for it, or why it is refused. Blocking."""
-    source = SummarySource(shown(before, turns), prompt=INSTRUCTIONS)
-    refusal = source.refusal(written.summary)
+    texts = shown(before, turns)
+    source = SummarySource(texts, prompt=INSTRUCTIONS)
+    summary = written.summary
+    refusal = source.refusal(summary)
     if refusal is not None:
         return refusal
-    is_abstract = (
-        len(written.abstract) <= len(written.summary) and source.refusal(written.abstract, is_abstract=True) is None
-    )
-    return written if is_abstract else Written(summary=written.summary, abstract=_first_sentence(written.summary))
+    is_abstract = len(written.abstract) <= len(summary) and source.refusal(written.abstract, is_abstract=True) is None
+    text = written if is_abstract else Written(summary=summary, abstract=_first_sentence(summary))
+    doubtful_before = [sentence for earlier in before for sentence in earlier.doubtful]
+    return _Passed(text, doubtful_sentences(summary, texts, earlier=doubtful_before))
 
 
 def _first_sentence(summary: str) -> str:

@@ -196,6 +196,7 @@ def _response(row: ResponseRow) -> JsonObject:
 
 def _summary(row: ExportedSummary) -> JsonObject:
     lines = [{"turn_id": _id(UUID(str(key))), "text": str(text), "tokens": tokens} for key, text, tokens in row.lines]
+    doubtful = [{"start": start, "end": end, "reason": reason} for start, end, reason in row.doubtful]
     return {
         "type": "summary",
         "id": format_id(row.id),
@@ -211,6 +212,7 @@ def _summary(row: ExportedSummary) -> JsonObject:
         "model": row.model,
         "prompt_version": row.prompt_version,
         "refused_for": row.refused_for,
+        "doubtful": cast("JsonObject", doubtful) or None,
         "replaced_by": _id(row.replaced_by),
         "rev": row.rev,
         "created_at": format_time(row.created_at),

@@ -443,6 +443,7 @@ def summary_row(record: SummaryRecord) -> ExportedSummary:
         model=record.model,
         prompt_version=record.prompt_version,
         refused_for=record.refused_for,
+        doubtful=[[one.start, one.end, one.reason] for one in record.doubtful],
         replaced_by=record.replaced_by,
         rev=record.rev,
         created_at=truncate_ms(record.created_at),

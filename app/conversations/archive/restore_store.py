@@ -251,12 +251,12 @@ async def insert_summaries(
     inserted = await tx.execute(
         """
         insert into summaries (tenant_id, conversation_id, id, kind, level, from_position, to_position, actors, text,
-                               abstract, lines, tokens, model, prompt_version, refused_for, replaced_by, rev,
+                               abstract, lines, tokens, model, prompt_version, refused_for, doubtful, replaced_by, rev,
                                created_at)
         select o.tenant_id, $2, u.* from tenants o cross join unnest(
             $3::uuid[], $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::jsonb[], $9::text[], $10::text[],
-            $11::json[], $12::integer[], $13::text[], $14::text[], $15::text[], $16::uuid[], $17::bigint[],
-            $18::timestamptz[]
+            $11::json[], $12::integer[], $13::text[], $14::text[], $15::text[], $16::json[], $17::uuid[], $18::bigint[],
+            $19::timestamptz[]
         ) as u where o.tenant_id = $1 on conflict do nothing
         """,
         tenant_id,
@@ -274,6 +274,7 @@ async def insert_summaries(
         [row.model for row in rows],
         [row.prompt_version for row in rows],
         [row.refused_for for row in rows],
+        [json.dumps(row.doubtful) if row.doubtful else None for row in rows],
         [row.replaced_by for row in rows],
         [row.rev for row in rows],
         [row.created_at for row in rows],

@@ -79,7 +79,7 @@ class ExportedTurn:
 
 @dataclass(frozen=True, slots=True)
 class ExportedSummary:
-    """A summary as an export shows it; `lines` are (turn id, text, tokens)."""
+    """A summary as an export shows it; `lines` are (turn id, text, tokens), `doubtful` (start, end, reason)."""
 
     id: UUID
     kind: str
@@ -94,6 +94,7 @@ class ExportedSummary:
     model: str | None
     prompt_version: str
     refused_for: str | None
+    doubtful: Sequence[Sequence[object]]
     replaced_by: UUID | None
     rev: int
     created_at: datetime
@@ -234,4 +235,5 @@ def summary_row(row: asyncpg.Record) -> ExportedSummary:
     values = dict(row)
     values["actors"] = json.loads(values["actors"])
     values["lines"] = json.loads(values["lines"] or "[]")
+    values["doubtful"] = json.loads(values["doubtful"] or "[]")
     return ExportedSummary(**values)

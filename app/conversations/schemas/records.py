@@ -151,6 +151,14 @@ class RecordedLine(Strict):
     tokens: Counter
 
 
+class RecordedDoubt(Strict):
+    """A doubtful sentence of a summary, by its place in code points."""
+
+    start: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
+    end: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
+    reason: Literal["said_by_another"]
+
+
 class SummaryRecord(Strict):
     """A summary of the conversation before it, valid or replaced, in the order of `to_position` and `id`."""
 
@@ -169,6 +177,7 @@ class SummaryRecord(Strict):
     model: Name | None = None
     prompt_version: Annotated[str, StringConstraints(max_length=256)]
     refused_for: RefusedFor | None = None
+    doubtful: list[RecordedDoubt] = Field(default=[], max_length=100_000, fail_fast=True)
     replaced_by: IdIn | None = None
     rev: Counter
     created_at: TimeIn

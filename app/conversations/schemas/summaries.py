@@ -50,6 +50,17 @@ class RefusedFor(StrEnum):
     MODEL_UNAVAILABLE = "model_unavailable"
 
 
+class DoubtfulSentence(BaseModel):
+    """A sentence of a summary that the turns may not support: code points `start` to `end` (exclusive) of its text.
+
+    `said_by_another`: it gives a participant what only another one said of itself.
+    """
+
+    start: int
+    end: int
+    reason: Literal["said_by_another"]
+
+
 class SummaryLine(BaseModel):
     """One line of highlights: text of a turn, with its date and actor."""
 
@@ -58,7 +69,7 @@ class SummaryLine(BaseModel):
 
 
 class Summary(BaseModel):
-    """Text that replaces the turns of a range in contexts. Both positions are inclusive.
+    """Text that replaces the turns of a range in contexts. Both positions are inclusive. `doubtful`: what to check.
 
     `valid`: contexts use it. Otherwise `replaced_by` has replaced it, and it is valid again after an undo. `abstract`:
     one or two sentences, used if `text` does not fit. `tokens`: of `text`, in o200k_base. `lines`: of highlights;
@@ -82,6 +93,7 @@ class Summary(BaseModel):
     model: str | None
     prompt_version: str
     refused_for: RefusedFor | None
+    doubtful: list[DoubtfulSentence]
     rev: int
     created_at: TimeOut
 
@@ -141,6 +153,7 @@ class ValidSummary:
     tokens: int
     refused_by: str | None
     refused_for: RefusedFor | None
+    doubtful: Sequence[DoubtfulSentence]
     attempts: int
     retry_at: datetime | None
 
@@ -203,6 +216,7 @@ class SummaryDraft:
     occurred_at: datetime
     shortens: UUID | None = None
     refused_for: RefusedFor | None = None
+    doubtful: Sequence[DoubtfulSentence] = ()
     attempts: int = 0
     retry_at: datetime | None = None
 

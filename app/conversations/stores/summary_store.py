@@ -11,7 +11,7 @@ from sqlalchemy import ClauseElement, and_, bindparam, func, or_, select, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
 
-from app.conversations.schemas.summaries import HighlightLine, RefusedFor, SummaryDraft
+from app.conversations.schemas.summaries import DoubtfulSentence, HighlightLine, RefusedFor, SummaryDraft
 from app.conversations.tables import LIVE_TURN, conversation_heads, conversations, summaries, turns
 from app.core.database.queries import (
     NOW,
@@ -51,6 +51,7 @@ class SummaryRow:
     rev: int
     created_at: datetime
     refused_for: str | None
+    doubtful: Sequence[DoubtfulSentence]
     attempts: int
     retry_at: datetime | None
 
@@ -66,7 +67,7 @@ _ROWS = select(*columns(summaries, SummaryRow))
 _IN_ORDER = _ROWS.where(*_OF_CONVERSATION).order_by(_S.to_position, _S.id)
 _INSERT = Query(
     insert_into(summaries).values(
-        **arguments(*(column.name for column in _S if column.name not in {"replaced_by", "created_at", "doubtful"})),
+        **arguments(*(column.name for column in _S if column.name not in {"replaced_by", "created_at"})),
         created_at=milliseconds(NOW),
     )
 )
@@ -143,7 +144,16 @@ def _row(row: asyncpg.Record) -> SummaryRow:
     values["lines"] = [
         HighlightLine(UUID(key), text, tokens) for key, text, tokens in json.loads(values["lines"] or "[]")
     ]
+    values["doubtful"] = [
+        DoubtfulSentence.model_construct(start=start, end=end, reason=reason)
+        for start, end, reason in json.loads(values["doubtful"] or "[]")
+    ]
     return SummaryRow(**values)
+
+
+def doubtful_column(sentences: Sequence[DoubtfulSentence]) -> str | None:
+    """Return doubtful sentences as they are stored."""
+    return json.dumps([[one.start, one.end, one.reason] for one in sentences]) if sentences else None
 
 
 def _lines(lines: Sequence[HighlightLine]) -> str | None:
@@ -161,7 +171,8 @@ async def insert(
         level=draft.level, from_position=draft.from_position, to_position=draft.to_position,
         actors=json.dumps(list(draft.actors)), text=None if draft.lines else draft.text, abstract=draft.abstract,
         lines=_lines(draft.lines), tokens=draft.tokens, model=draft.model, prompt_version=draft.prompt_version, rev=rev,
-        refused_for=draft.refused_for, attempts=draft.attempts, retry_at=draft.retry_at,
+        refused_for=draft.refused_for, doubtful=doubtful_column(draft.doubtful), attempts=draft.attempts,
+        retry_at=draft.retry_at,
     )  # fmt: skip
 
 
@@ -180,9 +191,9 @@ async def copy(
     await tx.execute(
         f"""
         insert into summaries (tenant_id, id, conversation_id, kind, level, from_position, to_position, actors, text,
-                               abstract, lines, tokens, model, prompt_version, refused_for, rev, created_at)
+                               abstract, lines, tokens, model, prompt_version, refused_for, doubtful, rev, created_at)
         select s.tenant_id, u.copy_id, $2, s.kind, s.level, u.first, u.last, s.actors, coalesce(s.text, ''), s.abstract,
-               null, s.tokens, s.model, s.prompt_version, s.refused_for, $7, {NOW_SQL}
+               null, s.tokens, s.model, s.prompt_version, s.refused_for, s.doubtful, $7, {NOW_SQL}
         from unnest($3::uuid[], $4::uuid[], $5::bigint[], $6::bigint[]) as u (id, copy_id, first, last)
         join summaries s on s.tenant_id = $1 and s.id = u.id
         """,  # noqa: S608

@@ -166,6 +166,7 @@ def valid_summary(row: SummaryRow) -> ValidSummary:
         tokens=row.tokens,
         refused_by=row.model if row.kind == SummaryKind.HIGHLIGHTS.value else None,
         refused_for=None if row.refused_for is None else RefusedFor(row.refused_for),
+        doubtful=row.doubtful,
         attempts=row.attempts,
         retry_at=row.retry_at,
     )

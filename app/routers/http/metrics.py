@@ -89,6 +89,14 @@ class _Lifecycle(Collector):
         yield CounterMetricFamily(
             "mcp_memory_compaction", "Summaries made, by jobs, maintenance and requests.", value=counters.compactions()
         )
+        refused = CounterMetricFamily(
+            "turnkeep_summaries_refused",
+            "Answers of a chat model that became no summary, by reason.",
+            labels=["reason"],
+        )
+        for reason, count in counters.refused_summaries.items():
+            refused.add_metric([reason], count)
+        yield refused
         yield CounterMetricFamily(
             "mcp_memory_idempotency_conflicts",
             "Turns sent again that said something else than what is stored.",

@@ -87,9 +87,22 @@ function SummaryText({ summary, onGo, onClose }: { summary: Summary; onGo: (posi
         <time class="muted" dateTime={summary.created_at}>{time(summary.created_at)}</time>
         <button class="link" onClick={() => onGo(summary.from_position)}>{text.goFirst}</button>
       </p>
-      <p class="summary-words">{summary.text}</p>
+      {summary.refused_for && <p class="small muted">{text.refused}{text.refusedFor[summary.refused_for]}</p>}
+      <p class="summary-words">{parts(summary).map(({ words, doubtful }, index) => (doubtful ? <mark key={index} class="doubtful" title={text.doubtful}>{words}</mark> : words))}</p>
     </div>
   );
+}
+
+/** The text of a summary in pieces: doubtful sentences, and what is between them. Places are code points. */
+function parts({ text: whole, doubtful }: Summary): { words: string; doubtful: boolean }[] {
+  const signs = Array.from(whole);
+  const found: { words: string; doubtful: boolean }[] = [];
+  let at = 0;
+  for (const { start, end } of doubtful) {
+    found.push({ words: signs.slice(at, start).join(""), doubtful: false }, { words: signs.slice(start, end).join(""), doubtful: true });
+    at = end;
+  }
+  return [...found, { words: signs.slice(at).join(""), doubtful: false }];
 }
 
 async function validSummaries(id: string): Promise<Summary[]> {

@@ -64,6 +64,7 @@ export default function OperationsPage() {
           </p>
         </section>
         <Backlog counts={counts} />
+        {stats.value && stats.value.summaries.length > 0 && <Summaries stats={stats.value} />}
       </div>
       {isOperator && <Replicas />}
       <Usage usage={usage} />
@@ -143,6 +144,22 @@ function Index({ stats }: { stats: Stats }) {
           { title: text.bytes, isNumber: true, render: (one) => bytes(one.bytes) },
         ]} />
     </>
+  );
+}
+
+function Summaries({ stats }: { stats: Stats }) {
+  const { kinds, refusedFor } = strings.conversation.timeline;
+  return (
+    <section class="card stack">
+      <h2>{text.summaries}</h2>
+      <DataTable label={text.summaries} rows={stats.summaries} keyOf={({ kind, refused_for: reason }) => `${kind} ${reason ?? ""}`}
+        columns={[
+          { title: text.summaryNames.summaries, render: ({ kind }) => kinds[kind] },
+          { title: text.summaryNames.reason, render: ({ refused_for: reason }) => (reason ? refusedFor[reason] : "") },
+          { title: text.summaryNames.count, isNumber: true, render: ({ count }) => number(count) },
+          { title: text.summaryNames.doubtful, isNumber: true, render: ({ doubtful }) => number(doubtful) },
+        ]} />
+    </section>
   );
 }
 

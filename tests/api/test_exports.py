@@ -274,6 +274,7 @@ NOT_EXPORTED = {
         "reserved_positions",
     },
     "turns": {"index_state"},
+    "summaries": {"attempts", "retry_at"},  # when a model is asked again
     "facts": {"evidence_count", "listed", "due_at"},
 }  # fmt: skip
 SHOWN_AS = {

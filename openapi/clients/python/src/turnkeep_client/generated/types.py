@@ -534,6 +534,14 @@ class Delivery(TypedDict):
     delivered_at: "str | None"
 
 
+class DoubtfulSentence(TypedDict):
+    """A sentence of a summary that the turns may not support: code points `start` to `end` (exclusive) of its text."""
+
+    start: int
+    end: int
+    reason: Literal["said_by_another"]
+
+
 class DryRun(TypedDict):
     """What background work would do to a conversation now. Nothing was changed, and no model was asked."""
 
@@ -2395,13 +2403,14 @@ class Stats(TypedDict):
     vectors: int
     vectors_pending: int
     bytes: int
+    summaries: "list[SummaryStats]"
     tables: "list[TableSize]"
     projects: "list[ProjectStats]"
     tenants: "list[TenantStats]"
 
 
 class Summary(TypedDict):
-    """Text that replaces the turns of a range in contexts. Both positions are inclusive."""
+    """Text that replaces the turns of a range in contexts. Both positions are inclusive. `doubtful`: what to check."""
 
     id: str
     conversation_id: str
@@ -2419,6 +2428,7 @@ class Summary(TypedDict):
     model: "str | None"
     prompt_version: str
     refused_for: "RefusedFor | None"
+    doubtful: "list[DoubtfulSentence]"
     rev: int
     created_at: str
 
@@ -2477,6 +2487,15 @@ class SummaryRequest(TypedDict):
     """Turns to summarise: through this turn; by default all but the newest."""
 
     through: NotRequired["str | None"]
+
+
+class SummaryStats(TypedDict):
+    """Valid summaries of one kind: `kind` and `refused_for` as in a summary. `doubtful`: those with such sentences."""
+
+    kind: "SummaryKind"
+    refused_for: "RefusedFor | None"
+    count: int
+    doubtful: int
 
 
 class TableSize(TypedDict):

@@ -1650,6 +1650,28 @@ export type DeliveryStatus = 'pending' | 'delivered' | 'dead';
 export type DisabledReason = 'request' | 'failing' | 'gone';
 
 /**
+ * DoubtfulSentence
+ *
+ * A sentence of a summary that the turns may not support: code points `start` to `end` (exclusive) of its text.
+ *
+ * `said_by_another`: it gives a participant what only another one said of itself.
+ */
+export type DoubtfulSentence = {
+    /**
+     * Start
+     */
+    start: number;
+    /**
+     * End
+     */
+    end: number;
+    /**
+     * Reason
+     */
+    reason: 'said_by_another';
+};
+
+/**
  * DryRun
  *
  * What background work would do to a conversation now. Nothing was changed, and no model was asked.
@@ -6542,6 +6564,10 @@ export type Stats = {
      */
     bytes: number;
     /**
+     * Summaries
+     */
+    summaries: Array<SummaryStats>;
+    /**
      * Tables
      */
     tables: Array<TableSize>;
@@ -6565,7 +6591,7 @@ export type SubjectKind = 'conversation' | 'owner' | 'actor' | 'tenant';
 /**
  * Summary
  *
- * Text that replaces the turns of a range in contexts. Both positions are inclusive.
+ * Text that replaces the turns of a range in contexts. Both positions are inclusive. `doubtful`: what to check.
  *
  * `valid`: contexts use it. Otherwise `replaced_by` has replaced it, and it is valid again after an undo. `abstract`:
  * one or two sentences, used if `text` does not fit. `tokens`: of `text`, in o200k_base. `lines`: of highlights;
@@ -6631,6 +6657,10 @@ export type Summary = {
      */
     prompt_version: string;
     refused_for: RefusedFor | null;
+    /**
+     * Doubtful
+     */
+    doubtful: Array<DoubtfulSentence>;
     /**
      * Rev
      */
@@ -6785,6 +6815,24 @@ export type SummaryRequest = {
      * Through
      */
     through?: string | null;
+};
+
+/**
+ * SummaryStats
+ *
+ * Valid summaries of one kind: `kind` and `refused_for` as in a summary. `doubtful`: those with such sentences.
+ */
+export type SummaryStats = {
+    kind: SummaryKind;
+    refused_for: RefusedFor | null;
+    /**
+     * Count
+     */
+    count: number;
+    /**
+     * Doubtful
+     */
+    doubtful: number;
 };
 
 /**

@@ -241,6 +241,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.context.assembly.assemble._Assembly": "one context",
     "app.context.compaction.claim_numbers._take_dates": "one text",
     "app.context.compaction.claim_numbers._take_times": "one text",
+    "app.context.compaction.attribution._Evidence": "one summary that is checked",
     "app.context.compaction.claim_numbers.Known": "one summary that is checked",
     "app.context.compaction.claim_words.NameIndex": "one summary that is checked",
     "app.context.compaction.claims.SummarySource": "one summary that is checked",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import Client, Service, open_service
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, open_fake_chat, says, summary_of
 from tests.support.postgres import TestDatabase
 
 SEEDS = int(os.environ.get("TURNKEEP_COVERAGE_SEEDS", "4"))
@@ -21,7 +21,6 @@ ACTORS = ["ann", "bert", "planner"]
 WORDS = ["harbour", "I paid 12 euros", "in Lisbon", "yes", "Maria", "on Friday", "the boat", "天気", "we agreed"]
 BUDGETS = [150, 400, 900, 2500, 6000, 300_000]
 FORMATS = ["openai", "openai_responses", "anthropic", "workers_ai", "canonical"]
-WRITTEN = says({"summary": "They spoke of boats and payments in Lisbon. " * 4, "abstract": "Boats and payments."})
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ async def modelled(
             llm_model=CHAT_MODEL,
         ) as opened,
     ):  # fmt: skip
-        fake.reply = WRITTEN
+        fake.reply = lambda request: says({"summary": summary_of(request), "abstract": "Boats."})
         yield opened, fake
 
 

@@ -35,12 +35,11 @@ from tests.soak.crash import Report, resume, save, say
 from tests.soak.installation import Installation
 from tests.soak.mover import DIMENSIONS, Mover, let_fail, settings_of
 from tests.soak.walks import examine
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says, summary_of
 from tests.support.fake_openai import FakeOpenAI, open_fake
 
 _RETENTIONS = ("full", "audit_only", "ephemeral")
 _STRATEGIES = ("rolling", "hierarchical")
-_WRITTEN = {"summary": "What was said is kept in these words.", "abstract": "Words."}
 _FAILURES = ("rate_limited", "error", "overloaded", "timeout", "garbage", "html", "filtered", "reset", "cut")
 _ACTS = {"append": 12, "revise": 3, "erase": 2, "compact": 2, "undo": 2, "extract": 2}
 _GIVE_UP_S = 120.0
@@ -200,7 +199,7 @@ def obliging(request: dict[str, Any]) -> Reply:
     if "personal data" in asked:
         return says({"found": []})
     if "plainly say" not in asked:
-        return says(_WRITTEN)
+        return says({"summary": summary_of(request), "abstract": "Words."})
     rest = {"confidence": 0.9, "valid_from": None, "negated": False, "hypothetical": False}
     told = re.findall(r"^\[(\d+)\] .*?I like (word\w+)", shown, re.MULTILINE)
     return says(

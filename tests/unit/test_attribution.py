@@ -54,7 +54,7 @@ def test_a_sentence_with_the_act_of_another_one_is_marked(sentence: str, shown: 
         ("Melanie takes her kids swimming at the quarry pond.", TALK),  # the other one says it of her
         ("Caroline made great sketches and should paint with watercolours.", TALK),
         ("Melanie praised Caroline for the LGBTQ support group.", TALK),  # it names both
-        ("She went to a LGBTQ support group.", TALK),  # it names nobody
+        ("She went to a LGBTQ support group.", TALK),  # it names neither
         ("Melanie was happy.", TALK),
         ("Lena kaufte ein gebrauchtes Klavier in Köln.", GERMAN),
     ],
@@ -63,7 +63,7 @@ def test_a_supported_or_unclear_sentence_is_not_marked(sentence: str, shown: lis
     assert marked(sentence, shown) == []
 
 
-def test_words_of_an_earlier_summary_support_everybody() -> None:
+def test_words_of_an_earlier_summary_support_all_participants() -> None:
     before = Shown("Melanie went to a LGBTQ support group.")
     assert marked("Melanie went to a LGBTQ support group.", [before, *TALK]) == []
 

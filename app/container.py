@@ -340,7 +340,7 @@ def build_container(
     chat, upstream = _models(settings.chat, base, spending)
     facts = FactService(
         database, ops, reader, tenancy=tenancy, conversations=conversations, index=index, outbox=outbox, chat=chat,
-        cursors=cursors, settings=settings.facts,
+        max_output_tokens=settings.chat.llm_max_output_tokens, cursors=cursors, settings=settings.facts,
     )  # fmt: skip
     memories = Memories(database, reader, tenancy=tenancy, index=index, cursors=cursors, settings=settings.limits)
     recall_service = _recall(settings, database, conversations, facts, memories, index)

@@ -10,6 +10,7 @@ from app.core.jobs import NewJob
 from app.formats.schemas import JsonObject
 
 FACTS_JOB = "conversation.facts"
+FACTS_AGAIN_JOB = "conversation.facts_again"
 """Job kind: extract facts from new turns of a conversation; the subject is its id."""
 WITHDRAW_JOB = "facts.withdraw"
 """Job kind: withdraw the evidence of superseded turns from the facts; the subjects are the turn ids."""
@@ -62,6 +63,11 @@ def facts_policy(given: FactsIn, base: JsonObject) -> JsonObject:
 def facts_job(conversation_id: UUID) -> NewJob:
     """Return the job that extracts facts from a conversation; at most one is queued at a time."""
     return NewJob(FACTS_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
+
+
+def facts_again_job(conversation_id: UUID, *, delay_s: float) -> NewJob:
+    """Return the job that reads the turns again that only rules have read; at most one is queued at a time."""
+    return NewJob(FACTS_AGAIN_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id), delay_s=delay_s)
 
 
 def rebuild_job(conversation_id: UUID) -> NewJob:

@@ -24,7 +24,7 @@ from app.conversations.find import (
     lock_conversation,
     require_reachable,
 )
-from app.conversations.policies import FACTS_JOB, REBUILD_JOB, WITHDRAW_JOB, require_small
+from app.conversations.policies import FACTS_AGAIN_JOB, FACTS_JOB, REBUILD_JOB, WITHDRAW_JOB, require_small
 from app.conversations.queries.context_turns import (
     ContextTurns,
     ContextTurnsQuery,
@@ -99,6 +99,7 @@ from app.tenancy.service import Tenancy
 
 __all__ = [
     "COMPACT_JOB",
+    "FACTS_AGAIN_JOB",
     "FACTS_JOB",
     "REBUILD_JOB",
     "RETAIN_JOB",

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
+    SmallInteger,
     Table,
     Text,
     UniqueConstraint,
@@ -106,6 +107,10 @@ conversation_heads = Table(
     Column("facts_seq", BigInteger, nullable=False, server_default=text("0")),
     Column("facts_held", Boolean, nullable=False, server_default=text("false")),
     Column("facts_rev", BigInteger, nullable=False, server_default=text("0")),
+    # the turns that only rules have read, because the chat model had failed
+    Column("facts_rules_from", BigInteger),
+    Column("facts_rules_through", BigInteger),
+    Column("facts_rules_tries", SmallInteger, nullable=False, server_default=text("0")),
     Column("updated_at", _TIME, nullable=False),
     Column("deleting_at", _TIME),
     Column("active_at", _TIME),

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
-from app.conversations.service import FACTS_JOB, WITHDRAW_JOB, Conversations
+from app.conversations.service import FACTS_AGAIN_JOB, FACTS_JOB, WITHDRAW_JOB, Conversations
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, Forbidden, NotFound
@@ -48,7 +48,7 @@ from app.settings.memory import FactSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller, result_deleted
 from app.tenancy.service import Tenancy
 
-__all__ = ["FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "FactService", "key_of"]
+__all__ = ["FACTS_AGAIN_JOB", "FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "FactService", "key_of"]
 
 _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
@@ -73,6 +73,7 @@ class FactService:
         index: SearchIndex,
         outbox: EventOutbox,
         chat: ChatModel | None,
+        max_output_tokens: int,
         cursors: Cursors,
         settings: FactSettings,
     ) -> None:
@@ -89,7 +90,9 @@ class FactService:
         self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._writer)
         self.exporter = MemoryExporter()
         """Reads facts and memories as records of an export."""
-        self.extractor = Extractor(database, conversations=conversations, writer=self._writer, chat=chat)
+        self.extractor = Extractor(
+            database, conversations=conversations, writer=self._writer, chat=chat, max_output_tokens=max_output_tokens
+        )
         """Extracts facts from turns."""
 
     # reading

@@ -12,7 +12,7 @@ from app.core.ids import ConversationId
 from app.core.jobs import Job
 from app.index.schemas import ANALYSIS_JOB, DATES_JOB, DROP_JOB, VECTORS_JOB
 from app.index.service import EmbeddingSpaceRuntime
-from app.memory.service import FACTS_JOB, WITHDRAW_JOB
+from app.memory.service import FACTS_AGAIN_JOB, FACTS_JOB, WITHDRAW_JOB
 from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
 from app.operations.schemas import JOB_PREFIX
 from app.tenancy.schemas import Caller, job_caller
@@ -128,6 +128,7 @@ def _index(container: Container) -> dict[str, JobHandler]:
 def _facts(container: Container) -> dict[str, JobHandler]:
     facts = container.facts
     table = {
+        FACTS_AGAIN_JOB: _for_conversation(lambda caller, id_, _: facts.extractor.read_again(caller, id_)),
         FACTS_JOB: _for_conversation(lambda caller, id_, job: facts.extractor.run(caller, id_, attempt=job.attempts)),
         WITHDRAW_JOB: JobHandler(
             lambda job: facts.withdraw_superseded(job_caller(job.tenant_id), turn_ids=job.subject_ids)

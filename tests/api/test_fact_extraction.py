@@ -491,25 +491,212 @@ def test_the_obedient_model_obeys_text_outside_of_the_delimiters() -> None:
     assert "Mallory" in str(obedient({"messages": messages}).text)
 
 
-async def test_an_answer_that_is_no_answer_leaves_the_turns_to_be_looked_at_again(
-    tenant: Client, fake: FakeChat
-) -> None:
+async def test_a_model_that_is_away_leaves_the_turns_of_a_call_to_be_read_again(tenant: Client, fake: FakeChat) -> None:
     conversation = await tenant.conversation(owner="ana")
     await tenant.append(conversation, "I live in Berlin.")
     path = f"/v1/conversations/{conversation}/facts/extract"
-    for reply, status, code in (
-        (Reply(mode="overloaded"), 503, "model_overloaded"),
-        (Reply(mode="reset"), 503, "model_unavailable"),
-        (says("nonsense"), 502, "model_invalid"),
-    ):
-        fake.reply = reply
+    for mode, code in (("overloaded", "model_overloaded"), ("reset", "model_unavailable")):
+        fake.reply = Reply(mode=mode)
         answer = await tenant.post(path, json={})
-        if code == "model_overloaded" and answer.status_code == 429:
-            continue
-        problem(answer, status, code)
+        assert (answer.status_code, answer.json()["code"]) in {(503, code), (429, code)}
         assert await facts(tenant) == []
     fake.reply = answers(told(1, "I", "lives in", "Berlin"))
     assert (await extract(tenant, conversation))["recorded"] == 1
+
+
+# turns that only rules have read
+
+
+TURNS = [f"I like drink{number}, and my shelf has cup{number}." for number in range(8)]
+
+
+def cups(request: dict[str, Any]) -> Reply:
+    """A model that states what the rules find, and besides what only a reader does."""
+    if "personal data" in request["messages"][0]["content"]:
+        return says({"found": []})
+    lines = re.findall(r"^\[(\d+)\] .*like (\w+), .* has (\w+)\.$", request["messages"][1]["content"], re.MULTILINE)
+    return says({
+        "facts": [told(int(number), "I", "likes", drink) for number, drink, _ in lines]
+        + [told(int(number), "I", "owns", cup) for number, _, cup in lines]
+    })  # fmt: skip
+
+
+async def read_again(service: Service, root: "asyncpg.Connection[asyncpg.Record]", client: Client) -> None:
+    """Run the job that reads turns again, without waiting for its time."""
+    await root.execute(
+        "update jobs set run_at = now() where tenant_id = $1 and kind = 'conversation.facts_again'", client.tenant_id
+    )
+    await service.run_jobs()
+
+
+async def marks(root: "asyncpg.Connection[asyncpg.Record]", conversation: str) -> tuple[int | None, ...]:
+    row = await root.fetchrow(
+        "select facts_rules_from, facts_rules_through, facts_rules_tries from conversation_heads"
+        " where conversation_id = $1", parse_id(conversation),
+    )  # fmt: skip
+    assert row is not None
+    return tuple(row)
+
+
+async def state_of(root: "asyncpg.Connection[asyncpg.Record]", client: Client) -> set[str]:
+    rows = await root.fetch("select distinct state from jobs where tenant_id = $1", client.tenant_id)
+    return {row["state"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [says("nonsense"), says('{"facts": [', finish_reason="length"), says("")],
+    ids=["no JSON", "cut off", "empty"],
+)
+async def test_a_request_that_fails_is_repeated_with_half_of_the_turns_and_then_the_rules_read_them(
+    tenant: Client, modelled: Service, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]", reply: Reply
+) -> None:
+    conversation = await tenant.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    await tenant.append(conversation, *TURNS)
+    fake.reply = reply
+    await modelled.run_jobs()
+    shown = [chat["messages"][1]["content"].count("drink") for chat in fake.chats]
+    assert max(shown) == 8
+    assert shown.count(8) <= 2, "once, with one repair"
+    assert {value for _, predicate, value in await said(tenant) if predicate == "likes"} == {
+        f"drink{number}" for number in range(8)
+    }
+    assert await marks(root, conversation) == (1, 8, 0)
+    assert await state_of(root, tenant) == {"queued"}, "the job that reads them again waits"
+    # the model is back
+    fake.reply = cups
+    await read_again(modelled, root, tenant)
+    owned = {value for _, predicate, value in await said(tenant) if predicate == "owns"}
+    assert owned == {f"cup{number}" for number in range(8)}
+    assert await marks(root, conversation) == (None, None, 0)
+    likes = await facts(tenant, predicate="likes", limit=200)
+    assert [(one["evidence_count"], one["stated_by"]) for one in likes] == [(1, "rules")] * 8, "merged, not doubled"
+    assert await state_of(root, tenant) == set()
+
+
+@pytest.mark.parametrize("reply", [Reply(mode="too_long"), says({"facts": []}, delay_s=1.5)], ids=["too long", "slow"])
+async def test_no_job_waits_for_a_model_that_is_too_slow_or_reads_too_little(
+    service: Service, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]", tmp_path: Any, reply: Reply
+) -> None:
+    async with (
+        open_service(
+            service.database, tmp_path, embedder="none", llm_model=CHAT_MODEL, llm_base_url=fake.url,
+            llm_max_retries=0, llm_job_timeout_s=0.5,
+        ) as slow,
+        await slow.new_tenant() as client,
+    ):  # fmt: skip
+        conversation = await client.conversation(owner="ana", facts={"enabled": True, "redact": False})
+        await client.append(conversation, *TURNS)
+        fake.chats.clear()
+        fake.reply = reply
+        await slow.run_jobs()
+        assert [chat["messages"][1]["content"].count("drink") for chat in fake.chats] == [8, 4]
+        assert len(await facts(client, predicate="likes", limit=200)) == 8
+        assert await marks(root, conversation) == (1, 8, 0)
+        assert await state_of(root, client) == {"queued"}
+
+
+async def test_half_of_the_turns_may_be_enough(tenant: Client, modelled: Service, fake: FakeChat) -> None:
+    conversation = await tenant.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    await tenant.append(conversation, *TURNS)
+
+    def reply(request: dict[str, Any]) -> Reply:
+        return says("") if request["messages"][1]["content"].count("drink") > 4 else cups(request)
+
+    fake.reply = reply
+    await modelled.run_jobs()
+    assert len(await facts(tenant, predicate="owns", limit=200)) == 8
+    assert [chat["messages"][1]["content"].count("drink") for chat in fake.chats][-2:] == [4, 4]
+
+
+async def test_the_next_answer_of_the_model_reads_the_turns_again(
+    tenant: Client, modelled: Service, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    conversation = await tenant.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    await tenant.append(conversation, *TURNS[:3])
+    fake.reply = says("")
+    await modelled.run_jobs()
+    assert await marks(root, conversation) == (1, 3, 0)
+    fake.reply = cups
+    await tenant.append(conversation, *TURNS[3:])
+    await modelled.run_jobs()
+    assert len(await facts(tenant, predicate="owns", limit=200)) == 8
+    assert await marks(root, conversation) == (None, None, 0)
+
+
+async def test_reading_again_is_tried_less_often_each_time_and_ends(
+    tenant: Client, modelled: Service, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    conversation = await tenant.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    await tenant.append(conversation, TURNS[0])
+    fake.reply = says("")
+    await modelled.run_jobs()
+    delays: list[int] = []
+    for attempt in range(1, 4):
+        await read_again(modelled, root, tenant)
+        assert await marks(root, conversation) == (1, 1, attempt)
+        hours = await root.fetchval(
+            "select round(extract(epoch from run_at - now()) / 3600) from jobs where tenant_id = $1", tenant.tenant_id
+        )
+        delays.append(int(hours))
+    assert delays == [2, 4, 8]
+    await read_again(modelled, root, tenant)
+    assert await marks(root, conversation) == (None, None, 0)
+    assert await state_of(root, tenant) == set()
+
+
+async def test_a_model_that_is_away_is_asked_again_without_end_but_at_most_daily(
+    tenant: Client, modelled: Service, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    conversation = await tenant.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    await tenant.append(conversation, TURNS[0])
+    fake.reply = says("")
+    await modelled.run_jobs()
+    fake.reply = Reply(mode="reset")
+    for _ in range(6):
+        await read_again(modelled, root, tenant)
+    assert await marks(root, conversation) == (1, 1, 6)
+    hours = await root.fetchval(
+        "select round(extract(epoch from run_at - now()) / 3600) from jobs where tenant_id = $1", tenant.tenant_id
+    )
+    assert int(hours) == 24
+
+
+async def test_turns_that_the_rules_read_without_a_model_are_not_read_again(
+    service: Service, modelled: Service, client: Client, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    conversation = await client.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    await client.append(conversation, *TURNS)
+    await service.run_jobs()
+    assert await marks(root, conversation) == (None, None, 0)
+    fake.reply = cups
+    asked = len(fake.chats)
+    await modelled.run_jobs()
+    assert len(fake.chats) == asked
+
+
+async def test_the_size_of_a_request_follows_the_window_and_the_longest_answer(
+    service: Service, fake: FakeChat, tmp_path: Any
+) -> None:
+    limits = {"llm_context_tokens": 4096, "llm_max_output_tokens": 400}
+    async with (
+        open_service(
+            service.database, tmp_path, embedder="none", llm_model=CHAT_MODEL, llm_base_url=fake.url,
+            llm_max_retries=0, **limits,
+        ) as small,
+        await small.new_tenant() as client,
+    ):  # fmt: skip
+        conversation = await client.conversation(owner="ana", facts={"enabled": True, "redact": False})
+        await client.append(conversation, *[f"{text} {'and tea ' * 300}" for text in TURNS])
+        fake.reply = answers()
+        fake.chats.clear()
+        plan = (await client.get(f"/v1/conversations/{conversation}/dry-run")).json()["extraction"]["cost"]
+        await extract(client, conversation)
+        assert len(fake.chats) == plan["calls"]
+        answers_at_most = [chat.get("max_tokens") or chat["max_completion_tokens"] for chat in fake.chats]
+        assert sum(answers_at_most) == plan["max_completion_tokens"]
+        assert max(answers_at_most) <= 400
+        assert all(len(str(chat["messages"])) / 4 + 400 < 4096 for chat in fake.chats)
 
 
 @pytest.mark.parametrize("change", ["revise", "erase", "append"])

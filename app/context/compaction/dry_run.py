@@ -24,7 +24,6 @@ from app.settings import Settings
 from app.tenancy.schemas import Caller
 
 _INSTRUCTION_TOKENS: Final = 400
-_EXTRACTED_TOKENS: Final = 4_000
 _PER_PRICE: Final = 1_000_000
 
 
@@ -76,7 +75,7 @@ class DryRuns:
             prompts.append(sum(turn.content_tokens for turn in some) + TURN_TOKENS * count + earlier)
             start += count
         if model is not None and size is not None:
-            cost = self._cost(model, prompts, size.output)
+            cost = self._cost(model, prompts, size.output * len(prompts))
         return CompactionDryRun(
             kind=SummaryKind.HIGHLIGHTS if model is None else SummaryKind.SUMMARY,
             turns=done,
@@ -130,7 +129,9 @@ class DryRuns:
         found = await self._facts.extractor.preview(caller, conversation_id, limit=MAX_READ)
         cost = None
         if self._chat is not None:
-            cost = self._cost(self._chat.model, found.requests, _EXTRACTED_TOKENS)
+            prompts = [request.tokens for request in found.requests]
+            answers = sum(request.answer_tokens for request in found.requests)
+            cost = self._cost(self._chat.model, prompts, answers)
         return ExtractionDryRun(
             enabled=found.enabled, turns=found.turns, tokens=found.tokens, continues=found.reach < last_seq, cost=cost
         )
@@ -151,8 +152,9 @@ class DryRuns:
             vectors_dropped_at=await self._conversations.vector_retention.drops_at(caller, conversation_id),
         )
 
-    def _cost(self, model: str, prompts: Sequence[int], max_completion: int) -> ModelCost:
-        prompt, completion = sum(prompts) + _INSTRUCTION_TOKENS * len(prompts), max_completion * len(prompts)
+    def _cost(self, model: str, prompts: Sequence[int], completion: int) -> ModelCost:
+        """Return the cost of requests with these prompts, whose answers have at most `completion` tokens together."""
+        prompt = sum(prompts) + _INSTRUCTION_TOKENS * len(prompts)
         settings = self._settings
         price = settings.llm_price_prompt * prompt + settings.llm_price_completion * completion
         return ModelCost(

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, get_live_turn, require_reachable
-from app.conversations.policies import facts_job
+from app.conversations.policies import facts_again_job, facts_job
 from app.conversations.schemas.conversations import Facts
 from app.conversations.schemas.participants import Participant
-from app.conversations.schemas.sources import LockedConversation, LockedTurn, TextTurn, Unread
-from app.conversations.stores import conversation_store, expiry_store, turn_store
+from app.conversations.schemas.sources import LockedConversation, LockedTurn, ReadByRules, TextTurn, Unread
+from app.conversations.stores import conversation_store, expiry_store, fact_mark_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
@@ -34,24 +34,31 @@ class Sources:
         self._publisher = publisher
 
     async def unread(
-        self, caller: Caller, conversation_id: ConversationId, *, through: int | None, limit: int
+        self, caller: Caller, conversation_id: ConversationId, *, through: int | None, limit: int, again: bool = False
     ) -> Unread:
-        """Return the next turns to extract facts from, up to a seq. Raises NotFound."""
+        """Return the next turns to extract facts from, up to a seq. Raises NotFound.
+
+        `again`: those that only rules have read.
+        """
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:
             head = await get_conversation(caller, tx, conversation_id)
+            by_rules = _by_rules(head)
+            after = by_rules.first - 1 if again and by_rules is not None else head.facts_seq
+            if again:
+                through = by_rules.last if by_rules is not None else 0
             last = head.last_seq if through is None else min(through, head.last_seq)
             rows: list[TurnRow] = []
-            if last > head.facts_seq:
+            if last > after:
                 rows = await turn_store.list_by_seq(
                     tx,
                     caller.tenant_id,
                     conversation_id,
-                    after=head.facts_seq,
+                    after=after,
                     through=last,
                     limit=limit,
                     max_bytes=_MAX_BYTES,
                 )
-        return _unread(head, rows, reach=last)
+        return _unread(head, rows, after=after, reach=last, again=again)
 
     async def seq_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
         """Return the seq of a live turn. Raises NotFound, and Conflict if the turn is superseded."""
@@ -84,7 +91,7 @@ class Sources:
             head = await conversation_store.find_conversation(tx, caller.tenant_id, ConversationId(conversation_id))
             if head is not None and caller.reaches(head.project, head.owner):
                 heads[conversation_id] = LockedConversation(
-                    head.owner, head.project, _participants(head), head.rev, head.facts_seq
+                    head.owner, head.project, _participants(head), head.rev, head.facts_seq, _by_rules(head)
                 )
         return heads
 
@@ -115,11 +122,28 @@ class Sources:
         `has_facts`: facts are derived from its turns. `rev`: the next rev, with which facts were recorded; None if
         there are none.
         """
-        await turn_store.update_facts_mark(
+        await fact_mark_store.update_facts_mark(
             tx, caller.tenant_id, conversation_id, read_through=read_through, has_facts=has_facts, rev=rev
         )
         if rev is not None:
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
+
+    async def record_by_rules(
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        by_rules: ReadByRules | None,
+        *,
+        delay_s: float | None,
+    ) -> None:
+        """Write to a locked head which turns only rules have read; None for none.
+
+        `delay_s`: enqueue the job that reads them again after this time, unless it waits already.
+        """
+        await fact_mark_store.update_facts_by_rules(tx, caller.tenant_id, conversation_id, by_rules)
+        if delay_s is not None:
+            await self._jobs.enqueue(tx, caller.tenant_id, [facts_again_job(conversation_id, delay_s=delay_s)])
 
     async def enqueue(self, caller: Caller, conversation_id: ConversationId) -> None:
         """Enqueue the job that continues the fact extraction of a conversation."""
@@ -128,7 +152,13 @@ class Sources:
             await self._jobs.enqueue(tx, caller.tenant_id, [facts_job(conversation_id)])
 
 
-def _unread(head: ConversationRow, rows: Sequence[TurnRow], *, reach: int) -> Unread:
+def _by_rules(head: ConversationRow) -> ReadByRules | None:
+    if head.facts_rules_from is None or head.facts_rules_through is None:
+        return None
+    return ReadByRules(head.facts_rules_from, head.facts_rules_through, head.facts_rules_tries)
+
+
+def _unread(head: ConversationRow, rows: Sequence[TurnRow], *, after: int, reach: int, again: bool) -> Unread:
     policy = Facts.model_validate(head.facts)
     seqs = [row.seq for row in rows if row.seq is not None]
     return Unread(
@@ -138,13 +168,15 @@ def _unread(head: ConversationRow, rows: Sequence[TurnRow], *, reach: int) -> Un
         participants=_participants(head),
         enabled=policy.enabled,
         redact=policy.redact,
-        after=head.facts_seq,
-        reach=max(seqs, default=max(reach, head.facts_seq)),
+        after=after,
+        reach=max(seqs, default=max(reach, after)),
         turns=[
             TextTurn(row.id, row.seq or 0, canonical_turn(row), row.occurred_at, row.content_hash or b"")
             for row in rows
             if _has_statements(row)
         ],
+        by_rules=_by_rules(head),
+        again=again,
     )
 
 

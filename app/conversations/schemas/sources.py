@@ -21,11 +21,24 @@ class TextTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadByRules:
+    """The turns from one seq through another that only rules have read, because the chat model had failed.
+
+    Turns in between may have been read by the model. `tries`: how often reading them again has failed.
+    """
+
+    first: int
+    last: int
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Unread:
     """The next turns of a conversation without fact extraction, in the order of their seq.
 
     They come after the seq `after`, up to `reach`. Superseded and erased turns and copies made by a fork are left out.
-    `reach` equals `after` if nothing is left.
+    `reach` equals `after` if nothing is left. `by_rules` are earlier turns to read again. `again`: these
+    turns are of them.
     """
 
     conversation_id: UUID
@@ -37,6 +50,8 @@ class Unread:
     after: int
     reach: int
     turns: Sequence[TextTurn]
+    by_rules: ReadByRules | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,7 @@ class LockedConversation:
     participants: Sequence[Participant]
     rev: int
     facts_seq: int
+    by_rules: ReadByRules | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,9 @@ class ConversationRow:
     reserved_positions: int
     facts_seq: int
     facts_held: bool
+    facts_rules_from: int | None
+    facts_rules_through: int | None
+    facts_rules_tries: int
     forked_from: UUID | None
     chain_start: bytes | None
     derived_title: str | None

@@ -464,27 +464,3 @@ async def lock_sources(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
         row["id"]: LockedTurn(row["conversation_id"], row["actor"], row["occurred_at"], row["content_hash"])
         for row in rows
     }
-
-
-async def update_facts_mark(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    read_through: int | None,
-    has_facts: bool,
-    rev: int | None,
-) -> None:
-    """Write the progress of fact extraction to a locked head.
-
-    `read_through`: the seq up to which facts were extracted. `has_facts`: facts are derived from its turns. `rev`: its
-    next rev.
-    """
-    await tx.execute(
-        """
-        update conversation_heads set facts_seq = greatest(facts_seq, $3::bigint), facts_held = facts_held or $4,
-            rev = coalesce($5::bigint, rev), facts_rev = coalesce($5::bigint, facts_rev)
-        where tenant_id = $1 and conversation_id = $2
-        """,
-        tenant_id, conversation_id, read_through, has_facts, rev,
-    )  # fmt: skip

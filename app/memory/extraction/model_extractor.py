@@ -11,7 +11,7 @@ import secrets
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -23,6 +23,7 @@ from app.core.ids import TenantId
 from app.formats.schemas import Role
 from app.formats.service import transcript
 from app.index.analyser.analyser import Analyser
+from app.memory.extraction.request_sizes import RequestLimits
 from app.memory.extraction.rule_extractor import starting_tier
 from app.memory.extraction.turn_support import TurnSupport
 from app.memory.facts.spelling import object_key, predicate_key, resolve_subject
@@ -38,8 +39,8 @@ MAX_VALUE_CHARACTERS: Final = 500
 MAX_CONFIDENCE: Final = 0.85
 """Confidence of a model's statement of one turn at most, whatever the model says."""
 _LEAST_CONFIDENCE = 0.3
-_MAX_OUTPUT_TOKENS = 4_000
-_HEAD, _TAIL = 4_000, 1_000
+# of a long turn, a fifth of the shown characters are its last ones
+_TAIL_SHARE = 5
 _DAY = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?=$|[T ])")
 _EARLIEST_YEAR = 1900
 # statements that a model finds in a turn with orders to its reader are not stored
@@ -139,17 +140,17 @@ class Names:
 
 
 async def find_personal(
-    model: ChatModel, *, tenant_id: TenantId, texts: Sequence[str]
+    model: ChatModel, *, tenant_id: TenantId, texts: Sequence[str], limits: RequestLimits
 ) -> tuple[list[tuple[str, PersonalKind]], Counter[str]]:
     """Return the personal data in these texts, longest first, and why others are ignored. Raises the model's errors."""
     kinds = ", ".join(kind.value.replace("_", " ") for kind in PersonalKind)
-    messages = _messages(_REDACTION.format(kinds=kinds), texts)
+    messages = _messages(_REDACTION.format(kinds=kinds), [_shown(text, limits.characters) for text in texts])
     answer = await model.answer(
         messages,
         shape=_PersonalData,
         tenant_id=tenant_id,
         purpose=ModelPurpose.REDACTION,
-        max_output_tokens=_MAX_OUTPUT_TOKENS,
+        max_output_tokens=limits.max_answer_tokens(len(texts)),
     )
     findings = [(one.text, one.kind) for one in answer.value.found]
     return await asyncio.to_thread(usable_findings, findings, texts=texts)
@@ -162,18 +163,21 @@ async def ask_statements(
     turns: Sequence[ExtractedTurn],
     names: Names,
     redacted_texts: RedactedTexts | None,
+    limits: RequestLimits,
 ) -> tuple[list[Statement], Counter[str]]:
     """Return the statements that the turns support, and why others are passed over. Raises the errors of the model.
 
     `redacted_texts`: what was redacted from the turns, or None if personal data is not redacted.
     """
+    # what a model was not shown supports nothing
+    turns = [replace(turn, text=_shown(turn.text, limits.characters)) for turn in turns]
     lines = [_line(number, turn) for number, turn in enumerate(turns, start=1)]
     answer = await model.answer(
         _messages(_EXTRACTION, lines),
         shape=_Extracted,
         tenant_id=tenant_id,
         purpose=ModelPurpose.FACTS,
-        max_output_tokens=_MAX_OUTPUT_TOKENS,
+        max_output_tokens=limits.max_answer_tokens(len(turns)),
     )
     checker = _StatementChecker(turns, names, redacted_texts)
     # comparing words takes milliseconds for each turn
@@ -186,13 +190,16 @@ def _messages(instructions: str, lines: Sequence[str]) -> list[ChatMessage]:
 
 
 def _line(number: int, turn: ExtractedTurn) -> str:
-    return f"[{number}] {turn.said_at:%Y-%m-%d} {' '.join(turn.actor.split())} ({turn.role.value}): {_shown(turn.text)}"
+    return f"[{number}] {turn.said_at:%Y-%m-%d} {' '.join(turn.actor.split())} ({turn.role.value}): {turn.text}"
 
 
-def _shown(text: str) -> str:
+def _shown(text: str, max_characters: int) -> str:
     """Return the text of a turn as a model sees it: one line, so that it cannot imitate the start of another turn."""
     text = " ".join(text.split())
-    return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]} […] {text[-_TAIL:]}"
+    if len(text) <= max_characters:
+        return text
+    tail = max_characters // _TAIL_SHARE
+    return f"{text[: max_characters - tail]} […] {text[-tail:]}"
 
 
 class _StatementChecker:
@@ -238,7 +245,7 @@ class _StatementChecker:
         is_stated = since == turn.said_at or self._support_of(stated.turn - 1).supports_day(since.date())
         key = predicate_key(predicate)
         # a second turn with the same text is no further evidence
-        content = (_shown(turn.text).casefold(), resolved, key, object_key(value), str(stated.negated))
+        content = (turn.text.casefold(), resolved, key, object_key(value), str(stated.negated))
         if content in self._stated:
             return PassedOver.REPEATED
         self._stated.add(content)
@@ -270,7 +277,7 @@ class _StatementChecker:
     def _support_of(self, number: int) -> TurnSupport:
         if number not in self._support:
             turn = self._turns[number]
-            self._support[number] = TurnSupport(_shown(turn.text), said_at=turn.said_at, analyser=self._analyser)
+            self._support[number] = TurnSupport(turn.text, said_at=turn.said_at, analyser=self._analyser)
         return self._support[number]
 
 

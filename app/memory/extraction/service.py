@@ -1,37 +1,36 @@
 """Extraction: finds facts in the new turns of a conversation and stores them, in a job or a call.
 
-Each step reads the next turns, redacts personal data, asks the model or the rules without an open transaction, and
-stores the result in one commit. If anything has changed since the read, nothing is stored and the next step reads
+Each step reads the next turns, finds their statements by the model or the rules without an open transaction (`batch`),
+and stores the result in one commit. If anything has changed since the read, nothing is stored and the next step reads
 again. The commit also advances `facts_seq`, so that no turn counts twice.
+
+If the model cannot answer, it is asked once more with half of the turns. Then the rules read them, and the head of the
+conversation keeps which turns these are: a job asks the model about them later, with growing delays.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 from uuid import UUID
 
 from app.audit.schemas import Action
 from app.audit.service import record
-from app.conversations.schemas.conversations import content_text
-from app.conversations.schemas.sources import TextTurn, Unread
+from app.conversations.schemas.sources import ReadByRules, Unread
 from app.conversations.service import Conversations
-from app.core.database.transactions import Database
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Busy, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId, format_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import Role
-from app.memory.extraction.model_extractor import ExtractedTurn, Names, ask_statements, find_personal
-from app.memory.extraction.rule_extractor import find_statements
+from app.memory.extraction.batch import BatchResult, ModelReader, TurnBatch, open_batch, read_by_rules
+from app.memory.extraction.request_sizes import RequestLimits, RequestSize, first_turns, request_limits
 from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Outcome
-from app.memory.facts.spelling import names_to_actors, object_key
 from app.memory.facts.store import FactKey, Origin
-from app.memory.pii.model_findings import replace_personal
-from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact
-from app.memory.pii.redaction import Redaction, redact
-from app.memory.schemas import Extraction, StatedBy, Statement, fact_text
-from app.providers.schemas import ChatModel, ModelPurpose
+from app.memory.schemas import Extraction, fact_text
+from app.providers.schemas import ChatModel
 from app.tenancy.schemas import Caller
 
 _PAGE = 200
@@ -39,14 +38,17 @@ _MAX_STEPS = 8
 _TRIES = 5
 # after this many attempts of a job, a temporary failure of the model counts as permanent
 _MAX_TEMPORARY_FAILURES = 4
-# limits of a model request: it fits the small context windows of local models, with room for the answer
-_MAX_TURNS = 40
-_MAX_TOKENS = 6_000
-_MAX_TOKENS_OF_A_TURN = 1_500
 # maximum of statements that one commit merges
 _MAX_STATEMENTS = 200
-# longer texts are processed in a thread, because they would block the event loop
-_INLINE_CHARACTERS = 2_000
+# the same request would fail again: the model is asked for less
+_ASK_FOR_LESS: Final = frozenset({"model_timeout", "model_context_exceeded", "model_invalid"})
+# after so many failed batches, a run asks no model any more
+_MAX_FAILED_BATCHES = 2
+# turns that only rules have read are read again after an hour, then after twice as long, up to a day
+_FIRST_DELAY_S = 3_600.0
+_MAX_DELAY_S = 86_400.0
+# after so many attempts, turns whose own request fails are left to the rules
+_MAX_ATTEMPTS_AGAIN = 4
 
 
 @dataclass(slots=True)
@@ -71,26 +73,38 @@ class _Tally:
                 self.passed_over += 1
 
 
-@dataclass(frozen=True, slots=True)
-class _BatchResult:
-    """Result of a batch: statements, the number of those passed over, and counts of redacted data by kind."""
+@dataclass(slots=True)
+class _ModelUse:
+    """How one run asks the model. `patient`: a temporary failure is raised, for a retry.
 
-    statements: Sequence[Statement]
-    passed_over: int
-    redacted: Counter[str]
+    `max_turns`: the turns of a request at most, after one with more has failed.
+    """
+
+    patient: bool
+    max_turns: int | None = None
+    failed_batches: int = 0
+    has_answered: bool = False
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.failed_batches >= _MAX_FAILED_BATCHES
+
+    def count_failure(self, error: AppError) -> None:
+        # one that is away will not answer the next batch either
+        self.failed_batches += 1 if error.code == "model_invalid" else _MAX_FAILED_BATCHES
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractionPreview:
     """What an extraction would read, through the seq `reach`.
 
-    `requests`: about the tokens of the turns in each request to the model.
+    `requests`: the sizes of the requests to the model.
     """
 
     enabled: bool
     turns: int
     tokens: int
-    requests: Sequence[int]
+    requests: Sequence[RequestSize]
     reach: int
 
 
@@ -98,23 +112,42 @@ class Extractor:
     """Extractor of facts from turns: by jobs after turns are stored, and on request."""
 
     def __init__(
-        self, database: Database, *, conversations: Conversations, writer: FactWriter, chat: ChatModel | None
+        self,
+        database: Database,
+        *,
+        conversations: Conversations,
+        writer: FactWriter,
+        chat: ChatModel | None,
+        max_output_tokens: int,
     ) -> None:
         self._database = database
         self._sources = conversations.sources
         self._writer = writer
         self._chat = chat
-        self.ignored: Counter[tuple[str, str]] = Counter()
-        """Number of statements and pieces of personal data that models named and this process ignored, by reason."""
+        self._reader = None if chat is None else ModelReader(chat)
+        self._max_output_tokens = max_output_tokens
         self._log = get_logger()
+
+    @property
+    def ignored(self) -> Counter[tuple[str, str]]:
+        """Return the numbers of what models named and this process ignored, by purpose and reason."""
+        return Counter() if self._reader is None else self._reader.ignored
 
     async def run(self, caller: Caller, conversation_id: ConversationId, *, attempt: int) -> None:
         """Extract facts from new turns if that is enabled. Raises the model's error if a retry may help."""
-        tally = await self._advance(
-            caller, conversation_id, through=None, patient=attempt < _MAX_TEMPORARY_FAILURES, asked=False
-        )
+        use = _ModelUse(patient=attempt < _MAX_TEMPORARY_FAILURES)
+        tally = await self._advance(caller, conversation_id, use, through=None, asked=False)
+        if use.has_answered:
+            await self._read_again(caller, conversation_id, use, tally, asked=False)
         if tally.continues:
             await self._sources.enqueue(caller, conversation_id)
+
+    async def read_again(self, caller: Caller, conversation_id: ConversationId) -> None:
+        """Ask the model about the turns that only rules have read, if extraction is enabled.
+
+        Raises none of its errors: a job tries again later.
+        """
+        await self._read_again(caller, conversation_id, _ModelUse(patient=False), _Tally(), asked=False)
 
     async def extract(self, caller: Caller, conversation_id: ConversationId, *, through: UUID | None) -> Extraction:
         """Extract facts from new turns, up to a turn if one is given.
@@ -124,7 +157,10 @@ class Extractor:
         last = None
         if through is not None:
             last = await self._sources.seq_of(caller, conversation_id, turn_id=TurnId(through))
-        tally = await self._advance(caller, conversation_id, through=last, patient=True, asked=True)
+        use = _ModelUse(patient=True)
+        tally = await self._advance(caller, conversation_id, use, through=last, asked=True)
+        if not use.failed_batches:
+            await self._read_again(caller, conversation_id, use, tally, asked=True)
         if tally.continues and last is None:
             await self._sources.enqueue(caller, conversation_id)
         return Extraction(
@@ -141,25 +177,31 @@ class Extractor:
     async def preview(self, caller: Caller, conversation_id: ConversationId, *, limit: int) -> ExtractionPreview:
         """Return what an extraction would read now, of up to `limit` turns, without asking a model. Raises NotFound."""
         unread = await self._sources.unread(caller, conversation_id, through=None, limit=limit)
-        requests: list[int] = []
+        requests: list[RequestSize] = []
         rest = unread
-        while rest.turns:
-            batch = _batch(rest)
+        while self._chat is not None and rest.turns:
+            limits = self._limits(self._chat, None)
+            batch = limits.first_of(rest)
             if any(one.turn.role is Role.USER for one in batch.turns):
-                tokens = sum(min(one.turn.content_tokens, _MAX_TOKENS_OF_A_TURN) for one in batch.turns)
                 # personal data is looked for by a request of its own
-                requests += [tokens, tokens] if unread.redact else [tokens]
+                requests += [limits.size_of(batch.turns)] * (2 if unread.redact else 1)
             rest = replace(rest, turns=rest.turns[len(batch.turns) :])
         return ExtractionPreview(
             enabled=unread.enabled,
             turns=len(unread.turns),
             tokens=sum(one.turn.content_tokens for one in unread.turns),
-            requests=requests if self._chat is not None else [],
+            requests=requests,
             reach=unread.reach,
         )
 
+    def _limits(self, chat: ChatModel, use: _ModelUse | None) -> RequestLimits:
+        limits = request_limits(chat.window(), max_output_tokens=self._max_output_tokens)
+        if use is None or use.max_turns is None:
+            return limits
+        return replace(limits, turns=min(limits.turns, use.max_turns))
+
     async def _advance(
-        self, caller: Caller, conversation_id: ConversationId, *, through: int | None, patient: bool, asked: bool
+        self, caller: Caller, conversation_id: ConversationId, use: _ModelUse, *, through: int | None, asked: bool
     ) -> _Tally:
         tally = _Tally()
         lost = steps = 0
@@ -168,8 +210,8 @@ class Extractor:
             tally.read_through = unread.after
             if unread.reach <= unread.after or not (asked or unread.enabled):
                 return tally
-            unread = _batch(unread) if self._chat is not None else unread
-            unread, found = _limited(unread, await self._find(caller.tenant_id, unread, patient=patient))
+            unread, found = await self._find(caller.tenant_id, unread, use)
+            unread, found = _limited(unread, found)
             if await self._store(caller, unread, found, tally):
                 steps += 1
                 continue
@@ -184,63 +226,99 @@ class Extractor:
         tally.continues = True
         return tally
 
+    async def _read_again(
+        self, caller: Caller, conversation_id: ConversationId, use: _ModelUse, tally: _Tally, *, asked: bool
+    ) -> None:
+        """Read the turns by the model that only rules have read. If it fails, a job tries again later."""
+        if self._reader is None:
+            return
+        for _ in range(_MAX_STEPS):
+            unread = await self._sources.unread(caller, conversation_id, through=None, limit=_PAGE, again=True)
+            if unread.by_rules is None or not (asked or unread.enabled):
+                return
+            unread, found = await self._ask(self._reader, caller.tenant_id, unread, use)
+            if isinstance(found, AppError):
+                await self._postpone(caller, conversation_id, unread, found)
+                return
+            unread, found = _limited(unread, found)
+            if not await self._store(caller, unread, found, tally):
+                break
+        await self._postpone(caller, conversation_id, None, None)
+
+    async def _postpone(
+        self, caller: Caller, conversation_id: ConversationId, unread: Unread | None, error: AppError | None
+    ) -> None:
+        """Enqueue the job that reads turns again: at once, or after an error later each time.
+
+        `unread`: the turns that the model was asked about. They are left to the rules if their own request has failed
+        several times.
+        """
+        async with self._database.transaction(caller.tenant_id) as tx:
+            head = (await self._sources.lock(caller, tx, conversation_ids=[conversation_id])).get(conversation_id)
+            by_rules, delay_s = None if head is None else head.by_rules, 0.0
+            if by_rules is None:
+                return
+            if error is not None and unread is not None and by_rules == unread.by_rules:
+                self._log.warning("facts.still_by_rules", code=error.code, attempt=by_rules.tries + 1)
+                by_rules, delay_s = _after_failure(by_rules, error, reach=unread.reach)
+            delay = None if by_rules is None else delay_s
+            await self._sources.record_by_rules(caller, tx, conversation_id, by_rules, delay_s=delay)
+
     # finding statements
 
-    async def _find(self, tenant_id: TenantId, unread: Unread, *, patient: bool) -> _BatchResult:
-        """Return the statements of a batch: the model's, or the rules' if there is no model or it fails permanently."""
-        taken: Counter[str] = Counter()
-        redacted_texts = RedactedTexts() if unread.redact else None
-        shown = await _shown(unread, taken, redacted_texts)
-        people = [turn for turn in shown if turn.role is Role.USER and turn.text.strip()]
-        if not people:
-            return _BatchResult([], 0, taken)
-        names = Names(unread.owner, _actors(unread))
-        if self._chat is not None:
-            try:
-                if redacted_texts is not None:
-                    shown = await self._redacted(self._chat, tenant_id, shown, taken, redacted_texts)
-                statements, passed_over = await ask_statements(
-                    self._chat, tenant_id=tenant_id, turns=shown, names=names, redacted_texts=redacted_texts
-                )
-                self._count_ignored(ModelPurpose.FACTS, passed_over)
-                by_rules = await _by_rules(people, names, Counter(), redacted=unread.redact)
-                statements = _confirmed(statements, by_rules.statements)
-            except AppError as error:
-                # a temporary failure is raised for a retry; after a permanent one, or without budget, use the rules
-                if error.retryable and patient and error.code != "model_budget_exhausted":
-                    raise
-                self._log.warning("facts.by_rules", code=error.code)
-                people = [turn for turn in shown if turn.role is Role.USER and turn.text.strip()]
-            else:
-                return _BatchResult(statements, passed_over.total(), taken)
-        return await _by_rules(people, names, taken, redacted=unread.redact)
+    async def _find(self, tenant_id: TenantId, unread: Unread, use: _ModelUse) -> tuple[Unread, BatchResult]:
+        """Return the first turns of a page with their statements: the model's, or the rules' without a model.
 
-    async def _redacted(
-        self,
-        chat: ChatModel,
-        tenant_id: TenantId,
-        shown: Sequence[ExtractedTurn],
-        taken: Counter[str],
-        redacted_texts: RedactedTexts,
-    ) -> list[ExtractedTurn]:
-        """Return the turns without the personal data that the model finds and the patterns missed."""
-        texts = [turn.text for turn in shown]
-        personal, ignored = await find_personal(chat, tenant_id=tenant_id, texts=texts)
-        self._count_ignored(ModelPurpose.REDACTION, ignored)
-        if not personal:
-            return list(shown)
-        redacted_texts.add(piece for piece, _ in personal)
-        replaced = await asyncio.to_thread(lambda: [replace_personal(text, personal) for text in texts])
-        taken.update(kind.value for _, kinds in replaced for kind in kinds)
-        return [replace(turn, text=text) for turn, (text, _) in zip(shown, replaced, strict=True)]
+        Raises a temporary failure of the model if the run is patient.
+        """
+        if self._reader is None:
+            return unread, await read_by_rules(await open_batch(unread))
+        if use.is_given_up:
+            by_rules = await read_by_rules(await open_batch(unread))
+            return unread, replace(by_rules, model_failed=True)
+        part, found = await self._ask(self._reader, tenant_id, unread, use)
+        if not isinstance(found, AppError):
+            return part, found
+        may_pass = found.retryable and found.code not in {*_ASK_FOR_LESS, "model_budget_exhausted"}
+        if may_pass and use.patient:
+            raise found
+        self._log.warning("facts.by_rules", code=found.code)
+        use.count_failure(found)
+        by_rules = await read_by_rules(await open_batch(part))
+        # one that declines these turns would decline them again
+        return part, replace(by_rules, model_failed=found.code != "model_refused")
 
-    def _count_ignored(self, purpose: ModelPurpose, reasons: Mapping[str, int]) -> None:
-        """Count what a model said and the turns do not support, for the metrics."""
-        self.ignored.update({(purpose.value, reason): count for reason, count in reasons.items()})
+    async def _ask(
+        self, reader: ModelReader, tenant_id: TenantId, unread: Unread, use: _ModelUse
+    ) -> tuple[Unread, BatchResult | AppError]:
+        """Ask the model about the first turns of a page; once more about half of them if it cannot answer.
+
+        Return the turns that it was asked about last, and their statements or its last error.
+        """
+        part = self._limits(reader.chat, use).first_of(unread)
+        found = await self._ask_once(reader, tenant_id, part, use)
+        if isinstance(found, AppError) and found.code in _ASK_FOR_LESS and len(part.turns) > 1:
+            part = first_turns(part, (len(part.turns) + 1) // 2)
+            use.max_turns = len(part.turns)
+            found = await self._ask_once(reader, tenant_id, part, use)
+        return part, found
+
+    async def _ask_once(
+        self, reader: ModelReader, tenant_id: TenantId, part: Unread, use: _ModelUse
+    ) -> BatchResult | AppError:
+        batch: TurnBatch = await open_batch(part)
+        if not batch.people:
+            return BatchResult([], 0, batch.redacted)
+        try:
+            found = await reader.read(tenant_id, batch, limits=self._limits(reader.chat, use))
+        except AppError as error:
+            return error
+        use.has_answered = True
+        return found
 
     # storing facts
 
-    async def _store(self, caller: Caller, unread: Unread, found: _BatchResult, tally: _Tally) -> bool:
+    async def _store(self, caller: Caller, unread: Unread, found: BatchResult, tally: _Tally) -> bool:
         """Store the statements and advance `facts_seq`. Return False, storing nothing, if sources have changed.
 
         Raises NotFound if the conversation does not exist.
@@ -254,7 +332,8 @@ class Extractor:
             heads = await self._sources.lock(caller, tx, conversation_ids=[unread.conversation_id])
             if (head := heads.get(unread.conversation_id)) is None:
                 raise NotFound("not_found", "There is no such conversation.")
-            if head.facts_seq != unread.after or not await self._sources.has_same_policy(caller, tx, unread):
+            is_same = head.by_rules == unread.by_rules if unread.again else head.facts_seq == unread.after
+            if not is_same or not await self._sources.has_same_policy(caller, tx, unread):
                 return False
             sources = await self._sources.lock_turns(caller, tx, turn_ids=list(read)) if found.statements else {}
             if found.statements and {key: source.content_hash for key, source in sources.items()} != read:
@@ -275,10 +354,11 @@ class Extractor:
                 caller,
                 tx,
                 ConversationId(unread.conversation_id),
-                read_through=unread.reach,
+                read_through=None if unread.again else unread.reach,
                 has_facts=has_facts,
                 rev=head.rev + 1 if gained else None,
             )
+            await self._record_by_rules(caller, tx, head.by_rules, unread, found)
             record(
                 tx, caller, Action.FACT_EXTRACT, conversation_id=unread.conversation_id, counts={"facts": len(outcomes)}
             )
@@ -286,22 +366,46 @@ class Extractor:
             tally.count(outcome)
         tally.passed_over += found.passed_over
         tally.redacted.update(found.redacted)
-        tally.read_through = unread.reach
+        tally.read_through = tally.read_through if unread.again else unread.reach
         self._log.info("facts.extracted", conversation_id=unread.conversation_id, count=len(outcomes))
         return True
 
+    async def _record_by_rules(
+        self, caller: Caller, tx: Transaction, before: ReadByRules | None, unread: Unread, found: BatchResult
+    ) -> None:
+        """Write which turns only rules have read, after a batch."""
+        after, delay_s = before, None
+        if unread.again:
+            after = None if before is None else _rest(before, unread.reach)
+        elif found.model_failed:
+            after, delay_s = _with_range(before, unread.after + 1, unread.reach), _FIRST_DELAY_S
+        if after != before:
+            await self._sources.record_by_rules(
+                caller, tx, ConversationId(unread.conversation_id), after, delay_s=delay_s
+            )
 
-def _batch(unread: Unread) -> Unread:
-    """Return the first turns of a page, as many as one model request shows."""
-    tokens = 0
-    for count, turn in enumerate(unread.turns):
-        tokens += min(turn.turn.content_tokens, _MAX_TOKENS_OF_A_TURN)
-        if count and (tokens > _MAX_TOKENS or count == _MAX_TURNS):
-            return replace(unread, turns=unread.turns[:count], reach=turn.seq - 1)
-    return unread
+
+def _after_failure(by_rules: ReadByRules, error: AppError, *, reach: int) -> tuple[ReadByRules | None, float]:
+    """Return which turns to read again after a failure, and in how many seconds."""
+    tries = by_rules.tries + 1
+    is_its_own = error.code in _ASK_FOR_LESS and tries >= _MAX_ATTEMPTS_AGAIN
+    if is_its_own or error.code == "model_refused":
+        return _rest(by_rules, reach), _FIRST_DELAY_S
+    return replace(by_rules, tries=tries), min(_FIRST_DELAY_S * 2.0**tries, _MAX_DELAY_S)
 
 
-def _limited(unread: Unread, found: _BatchResult) -> tuple[Unread, _BatchResult]:
+def _rest(by_rules: ReadByRules, reach: int) -> ReadByRules | None:
+    """Return the turns after a seq that only rules have read."""
+    return None if reach >= by_rules.last else ReadByRules(reach + 1, by_rules.last)
+
+
+def _with_range(by_rules: ReadByRules | None, first: int, last: int) -> ReadByRules:
+    if by_rules is None:
+        return ReadByRules(first, last)
+    return replace(by_rules, first=min(by_rules.first, first), last=max(by_rules.last, last))
+
+
+def _limited(unread: Unread, found: BatchResult) -> tuple[Unread, BatchResult]:
     """Return as many of the turns as one commit stores the statements of; the next step reads the others again."""
     statements_of = Counter(source for one in found.statements for source in one.sources)
     total = 0
@@ -310,80 +414,5 @@ def _limited(unread: Unread, found: _BatchResult) -> tuple[Unread, _BatchResult]
         if count and total > _MAX_STATEMENTS:
             kept = {other.id for other in unread.turns[:count]}
             statements = [one for one in found.statements if kept.issuperset(one.sources)]
-            shorter = replace(unread, turns=unread.turns[:count], reach=turn.seq - 1)
-            return shorter, _BatchResult(statements, found.passed_over, found.redacted)
+            return first_turns(unread, count), replace(found, statements=statements)
     return unread, found
-
-
-async def _shown(unread: Unread, taken: Counter[str], redacted_texts: RedactedTexts | None) -> list[ExtractedTurn]:
-    """Return the turns of users and assistants without tool results, redacted if `redacted_texts` is given."""
-    turns = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
-    texts = [content_text(one.turn.content) for one in turns]
-    if redacted_texts is not None:
-        if sum(map(len, texts)) <= _INLINE_CHARACTERS:
-            redactions = _redactions(texts)
-        else:
-            redactions = await asyncio.to_thread(_redactions, texts)
-        for text, one in zip(texts, redactions, strict=True):
-            taken.update(one.counts)
-            redacted_texts.add_redaction(text, one)
-        texts = [one.text for one in redactions]
-    return [_turn_to_show(one, text) for one, text in zip(turns, texts, strict=True)]
-
-
-def _redactions(texts: Sequence[str]) -> list[Redaction]:
-    return [redact(text) for text in texts]
-
-
-def _turn_to_show(turn: TextTurn, text: str) -> ExtractedTurn:
-    return ExtractedTurn(turn.id, turn.turn.actor, turn.turn.role, turn.said_at, text)
-
-
-def _actors(unread: Unread) -> dict[str, str]:
-    return names_to_actors(
-        (one.actor, [name for name in (one.name, *one.aliases) if name]) for one in unread.participants
-    )
-
-
-def _confirmed(statements: Sequence[Statement], by_rules: Sequence[Statement]) -> list[Statement]:
-    """Return a model's statements, as those of the rules where these find the same in the same turn."""
-    found = {(one.sources, one.subject, one.predicate, object_key(one.object), one.negated): one for one in by_rules}
-    confirmed: list[Statement] = []
-    for one in statements:
-        same = found.get((one.sources, one.subject, one.predicate, object_key(one.object), one.negated))
-        if same is None:
-            confirmed.append(one)
-        else:
-            confirmed.append(replace(one, stated_by=StatedBy.RULES, confidence=max(one.confidence, same.confidence)))
-    return confirmed
-
-
-async def _by_rules(
-    people: Sequence[ExtractedTurn], names: Names, taken: Counter[str], *, redacted: bool
-) -> _BatchResult:
-    def find() -> list[Statement]:
-        return [
-            one
-            for turn in people
-            for one in find_statements(
-                turn.text,
-                speaker=turn.speaker or names.owner or "user",
-                source=turn.id,
-                said_at=turn.said_at,
-                owner=names.owner,
-                actors=names.actors,
-            )
-        ]
-
-    if sum(len(turn.text) for turn in people) <= _INLINE_CHARACTERS:
-        statements = find()
-    else:
-        statements = await asyncio.to_thread(find)
-    # the caller chooses the names of actors: they are not personal data taken from a text
-    called = {name for turn in people if (name := turn.speaker)} | {names.owner, *names.actors.values()}
-    kept = [
-        one
-        for one in statements
-        if not redacted or not is_personal_fact("" if one.subject in called else one.subject, one.predicate, one.object)
-    ]
-    return _BatchResult(kept, len(statements) - len(kept), taken)

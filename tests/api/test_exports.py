@@ -271,7 +271,7 @@ NOT_EXPORTED = {
     "conversations": {"trashed_at", "vectors_dropped"},
     "conversation_heads": {
         "turn_count", "token_count", "session", "last_occurred_at", "deleting_at", "language", "vectors", "vectors_at",
-        "reserved_positions",
+        "reserved_positions", "facts_rules_from", "facts_rules_through", "facts_rules_tries",
     },
     "turns": {"index_state"},
     "summaries": {"attempts", "retry_at"},  # when a model is asked again

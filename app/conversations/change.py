@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 from app.conversations.derived_titles import DerivedTitles
 from app.conversations.find import get_conversation, lock_conversation, owned_by_another
-from app.conversations.policies import compaction_policy, facts_job, facts_policy, merge_patch, require_small
+from app.conversations.policies import (
+    compaction_policy,
+    facts_again_job,
+    facts_job,
+    facts_policy,
+    merge_patch,
+    require_small,
+)
 from app.conversations.schemas.conversations import ConversationUpdate, Facts, Retention
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.titles import TitleSource
@@ -80,12 +87,10 @@ async def change_conversation(
         archived=body.archived if "archived" in given else row.archived,
         pinned=body.pinned if "pinned" in given else row.pinned,
     )
-    if (
-        not Facts.model_validate(row.facts).enabled
-        and Facts.model_validate(facts).enabled
-        and row.facts_seq < row.last_seq
-    ):
-        await jobs.enqueue(tx, caller.tenant_id, [facts_job(conversation_id)])
+    if not Facts.model_validate(row.facts).enabled and Facts.model_validate(facts).enabled:
+        due = [facts_job(conversation_id)] if row.facts_seq < row.last_seq else []
+        due += [facts_again_job(conversation_id, delay_s=0)] if row.facts_rules_from is not None else []
+        await jobs.enqueue(tx, caller.tenant_id, due)
     if "title" in given and body.title is None and row.derived_title_source != TitleSource.MODEL:
         await titles.renew(caller, tx, row)
     if retention not in {row.retention, Retention.FULL.value}:

@@ -662,6 +662,47 @@ async def test_a_model_that_is_away_is_asked_again_without_end_but_at_most_daily
     assert int(hours) == 24
 
 
+@pytest.mark.parametrize("way", ["trash", "disable"])
+async def test_turns_are_read_again_after_a_restore_and_when_extraction_is_enabled_again(
+    tenant: Client, modelled: Service, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]", way: str
+) -> None:
+    """The job that was to read them again ran in between, and found nothing to do."""
+    conversation = await tenant.conversation(owner="ana", facts={"enabled": True, "redact": False})
+    await tenant.append(conversation, *TURNS)
+    fake.reply = says("")
+    await modelled.run_jobs()
+    path = f"/v1/conversations/{conversation}"
+    if way == "trash":
+        assert (await tenant.post(f"{path}/trash")).status_code == 200
+    else:
+        assert (await tenant.patch(path, json={"facts": {"enabled": False}})).status_code == 200
+    fake.reply = cups
+    await read_again(modelled, root, tenant)
+    assert await marks(root, conversation) == (1, 8, 0)
+    if way == "trash":
+        assert (await tenant.post(f"{path}/restore")).status_code == 200
+    else:
+        assert (await tenant.patch(path, json={"facts": {"enabled": True}})).status_code == 200
+    await modelled.run_jobs()
+    assert await marks(root, conversation) == (None, None, 0)
+    assert len(await facts(tenant, predicate="owns", limit=200)) == 8
+
+
+async def test_the_rules_read_what_the_model_has_redacted_if_only_its_second_answer_fails(
+    tenant: Client, fake: FakeChat
+) -> None:
+    conversation = await tenant.conversation(owner="ana")
+    await tenant.append(conversation, "I like quokka blue. I like tea.")
+
+    def reply(request: dict[str, Any]) -> Reply:
+        is_first = "personal data" in request["messages"][0]["content"]
+        return says({"found": [{"text": "quokka blue", "kind": "secret"}]}) if is_first else says("")
+
+    fake.reply = reply
+    assert (await extract(tenant, conversation))["redacted"] == {"secret": 1}
+    assert {value for _, _, value in await said(tenant)} == {"tea"}
+
+
 async def test_turns_that_the_rules_read_without_a_model_are_not_read_again(
     service: Service, modelled: Service, client: Client, fake: FakeChat, root: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:

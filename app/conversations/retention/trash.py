@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from app.conversations.events import EventPublisher
 from app.conversations.find import find_trashed, get_conversation, lock_conversation
-from app.conversations.policies import facts_job, rebuild_job
+from app.conversations.policies import facts_again_job, facts_job, rebuild_job
 from app.conversations.schemas.conversations import Conversation, Facts, Retention, VectorState
 from app.conversations.stores import expiry_store, list_store
 from app.conversations.stores.conversation_store import ConversationRow
@@ -140,6 +140,8 @@ def _jobs_of(row: ConversationRow) -> list[NewJob]:
     jobs: list[NewJob] = []
     if Facts.model_validate(row.facts).enabled and row.facts_seq < row.last_seq:
         jobs.append(facts_job(row.id))
+    if row.facts_rules_from is not None:
+        jobs.append(facts_again_job(row.id, delay_s=0))
     if is_due(row, turns=row.turn_count, tokens=row.token_count):
         jobs.append(compact_job(row.id))
     if row.retention != Retention.FULL.value:

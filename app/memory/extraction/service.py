@@ -236,7 +236,7 @@ class Extractor:
             unread = await self._sources.unread(caller, conversation_id, through=None, limit=_PAGE, again=True)
             if unread.by_rules is None or not (asked or unread.enabled):
                 return
-            unread, found = await self._ask(self._reader, caller.tenant_id, unread, use)
+            unread, _, found = await self._ask(self._reader, caller.tenant_id, unread, use)
             if isinstance(found, AppError):
                 await self._postpone(caller, conversation_id, unread, found)
                 return
@@ -276,7 +276,7 @@ class Extractor:
         if use.is_given_up:
             by_rules = await read_by_rules(await open_batch(unread))
             return unread, replace(by_rules, model_failed=True)
-        part, found = await self._ask(self._reader, tenant_id, unread, use)
+        part, batch, found = await self._ask(self._reader, tenant_id, unread, use)
         if not isinstance(found, AppError):
             return part, found
         may_pass = found.retryable and found.code not in {*_ASK_FOR_LESS, "model_budget_exhausted"}
@@ -284,29 +284,31 @@ class Extractor:
             raise found
         self._log.warning("facts.by_rules", code=found.code)
         use.count_failure(found)
-        by_rules = await read_by_rules(await open_batch(part))
+        # the batch is redacted by the model if only its second answer has failed
+        by_rules = await read_by_rules(batch)
         # one that declines these turns would decline them again
         return part, replace(by_rules, model_failed=found.code != "model_refused")
 
     async def _ask(
         self, reader: ModelReader, tenant_id: TenantId, unread: Unread, use: _ModelUse
-    ) -> tuple[Unread, BatchResult | AppError]:
+    ) -> tuple[Unread, TurnBatch, BatchResult | AppError]:
         """Ask the model about the first turns of a page; once more about half of them if it cannot answer.
 
         Return the turns that it was asked about last, and their statements or its last error.
         """
         part = self._limits(reader.chat, use).first_of(unread)
-        found = await self._ask_once(reader, tenant_id, part, use)
+        batch = await open_batch(part)
+        found = await self._ask_once(reader, tenant_id, batch, use)
         if isinstance(found, AppError) and found.code in _ASK_FOR_LESS and len(part.turns) > 1:
             part = first_turns(part, (len(part.turns) + 1) // 2)
             use.max_turns = len(part.turns)
-            found = await self._ask_once(reader, tenant_id, part, use)
-        return part, found
+            batch = await open_batch(part)
+            found = await self._ask_once(reader, tenant_id, batch, use)
+        return part, batch, found
 
     async def _ask_once(
-        self, reader: ModelReader, tenant_id: TenantId, part: Unread, use: _ModelUse
+        self, reader: ModelReader, tenant_id: TenantId, batch: TurnBatch, use: _ModelUse
     ) -> BatchResult | AppError:
-        batch: TurnBatch = await open_batch(part)
         if not batch.people:
             return BatchResult([], 0, batch.redacted)
         try:

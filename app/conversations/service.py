@@ -99,8 +99,7 @@ from app.tenancy.service import Tenancy
 
 __all__ = [
     "COMPACT_JOB",
-    "FACTS_AGAIN_JOB",
-    "FACTS_JOB",
+    "FACTS_AGAIN_JOB", "FACTS_JOB",
     "REBUILD_JOB",
     "RETAIN_JOB",
     "TITLE_JOB",

@@ -10,10 +10,11 @@ from uuid import UUID
 from app.conversations.events import EventPublisher
 from app.conversations.find import get_conversation, get_live_turn, require_reachable
 from app.conversations.policies import facts_again_job, facts_job
+from app.conversations.queries import source_store
 from app.conversations.schemas.conversations import Facts
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.sources import LockedConversation, LockedTurn, ReadByRules, TextTurn, Unread
-from app.conversations.stores import conversation_store, expiry_store, fact_mark_store, turn_store
+from app.conversations.stores import conversation_store, expiry_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
@@ -122,7 +123,7 @@ class Sources:
         `has_facts`: facts are derived from its turns. `rev`: the next rev, with which facts were recorded; None if
         there are none.
         """
-        await fact_mark_store.update_facts_mark(
+        await source_store.update_facts_mark(
             tx, caller.tenant_id, conversation_id, read_through=read_through, has_facts=has_facts, rev=rev
         )
         if rev is not None:
@@ -141,7 +142,7 @@ class Sources:
 
         `delay_s`: enqueue the job that reads them again after this time, unless it waits already.
         """
-        await fact_mark_store.update_facts_by_rules(tx, caller.tenant_id, conversation_id, by_rules)
+        await source_store.update_facts_by_rules(tx, caller.tenant_id, conversation_id, by_rules)
         if delay_s is not None:
             await self._jobs.enqueue(tx, caller.tenant_id, [facts_again_job(conversation_id, delay_s=delay_s)])
 

@@ -189,10 +189,8 @@ def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
 
 def conversation_row(row: asyncpg.Record) -> ConversationRow:
     """Return the conversation in a row that has the `CONVERSATION_COLUMNS` and possibly others."""
-    values = {name: row[name] for name in _CONVERSATION_FIELDS}
-    for name in ("participants", "tools", "metadata", "compaction", "facts"):
-        values[name] = _JSON.decode(values[name])
-    return ConversationRow(**values)
+    texts = {name: _JSON.decode(row[name]) for name in ("participants", "tools", "metadata", "compaction", "facts")}
+    return ConversationRow(**{name: row[name] for name in _CONVERSATION_FIELDS} | texts)
 
 
 def _number(digits: str) -> int | float:

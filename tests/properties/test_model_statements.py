@@ -129,7 +129,7 @@ def is_said(value: str, text: str) -> bool:
 
 
 async def run_example(client: Client, fake: FakeChat, seed: int) -> tuple[int, int]:
-    """Run one example; return the numbers of true facts stated in a usable answer, and of those stored."""
+    """Run one example; return the numbers of true facts that usable answers state, and of those stored."""
     chance = Choices(seed)
     turns = [a_turn(chance) for _ in range(chance.randint(1, 5))]
     true = true_facts(turns)
@@ -146,7 +146,7 @@ async def run_example(client: Client, fake: FakeChat, seed: int) -> tuple[int, i
     stored = (await client.append(conversation, *[text for text, _ in turns]))["turns"]
     texts = {turn["id"]: text for turn, (text, _) in zip(stored, turns, strict=True)}
     done = await client.post(f"/v1/conversations/{conversation}/facts/extract", json={})
-    assert done.status_code in {200, 502, 503}, (seed, done.text)
+    assert done.status_code == 200, (seed, done.text)
     held = (await client.get("/v1/facts", params={"conversation_id": conversation, "limit": 200})).json()["data"]
     for fact in held:
         assert fact["subject"] in {owner, "we", "the"}, (seed, fact)
@@ -154,8 +154,10 @@ async def run_example(client: Client, fake: FakeChat, seed: int) -> tuple[int, i
         for turn_id in fact["source_turn_ids"]:
             assert is_said(fact["object"], texts[turn_id]), (seed, fact, texts[turn_id])
     is_plain = answer.text == json.dumps({"facts": facts}) and len(facts) <= 100
+    # else the rules read the turns
+    is_plain = is_plain and str(personal.text).startswith('{"found": [')
     objects = {fact["object"] for fact in held}
-    if not is_plain or done.status_code != 200:
+    if not is_plain:
         return 0, 0
     return len(true), sum(one["object"] in objects for one in true)
 

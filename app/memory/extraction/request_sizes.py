@@ -23,7 +23,7 @@ _MAX_CHARACTERS: Final = 5_000
 _CHARACTERS_OF_A_TOKEN: Final = 2
 
 
-class RequestSize(NamedTuple):
+class ExtractionRequest(NamedTuple):
     """The tokens of the turns of one request, about, and of its answer at most."""
 
     tokens: int
@@ -47,9 +47,9 @@ class RequestLimits:
         """Return the maximum of the answer about so many turns."""
         return min(self.answer_tokens, _LEAST_ANSWER_TOKENS + _MOST_ANSWER_TOKENS_OF_A_TURN * turns)
 
-    def size_of(self, turns: Sequence[TextTurn]) -> RequestSize:
+    def size_of(self, turns: Sequence[TextTurn]) -> ExtractionRequest:
         """Return the size of the request that shows these turns."""
-        return RequestSize(sum(map(_tokens, turns)), self.max_answer_tokens(len(turns)))
+        return ExtractionRequest(sum(map(_tokens, turns)), self.max_answer_tokens(len(turns)))
 
     def first_of(self, unread: Unread) -> Unread:
         """Return the first turns of a page, as many as one request shows."""

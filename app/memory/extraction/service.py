@@ -25,7 +25,7 @@ from app.core.ids import ConversationId, TenantId, TurnId, format_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import Role
 from app.memory.extraction.batch import BatchResult, ModelReader, TurnBatch, open_batch, read_by_rules
-from app.memory.extraction.request_sizes import RequestLimits, RequestSize, first_turns, request_limits
+from app.memory.extraction.request_sizes import ExtractionRequest, RequestLimits, first_turns, request_limits
 from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Outcome
 from app.memory.facts.store import FactKey, Origin
@@ -104,7 +104,7 @@ class ExtractionPreview:
     enabled: bool
     turns: int
     tokens: int
-    requests: Sequence[RequestSize]
+    requests: Sequence[ExtractionRequest]
     reach: int
 
 
@@ -177,7 +177,7 @@ class Extractor:
     async def preview(self, caller: Caller, conversation_id: ConversationId, *, limit: int) -> ExtractionPreview:
         """Return what an extraction would read now, of up to `limit` turns, without asking a model. Raises NotFound."""
         unread = await self._sources.unread(caller, conversation_id, through=None, limit=limit)
-        requests: list[RequestSize] = []
+        requests: list[ExtractionRequest] = []
         rest = unread
         while self._chat is not None and rest.turns:
             limits = self._limits(self._chat, None)

@@ -332,7 +332,7 @@ async def test_nothing_is_left_of_an_erased(
             await ask(client, "DELETE", f"/v1/conversations/{stored.conversation}")
             await service.run_jobs()
     await service.container.webhooks.dispatcher.drain()
-    chat.chats.clear()
+    chat.forget_requests()
     assert await places_with(service, client, log, marker) == NOWHERE
     if subject != "tenant":
         assert len(await client.recall(others, "tea")) == 9
@@ -359,7 +359,7 @@ async def test_nothing_is_left_of_erased_turns(
     assert {"turns", "summaries", "facts", "index_entries"} <= set(before["tables"])
     await ask(client, "DELETE", f"{path}/turns", params={"ids": ",".join(turns)})
     await service.run_jobs()
-    chat.chats.clear()
+    chat.forget_requests()
     assert await places_with(service, client, log, marker) == NOWHERE
 
 

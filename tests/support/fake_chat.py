@@ -149,6 +149,11 @@ class FakeChat(FakeOpenAI):
         await super().handle(reader, writer)
         del self._readers[writer]
 
+    def forget_requests(self) -> None:
+        """Forget the requests so far."""
+        for requests in (self.chats, self.begun, self.given_up):
+            requests.clear()
+
     async def _answer(self, line: str, request: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         if line.startswith("GET /v1/models"):
             return await self._models(line, writer)

@@ -91,32 +91,36 @@ def node_folder() -> Path:
 
 
 class EndpointCall(NamedTuple):
-    """One request to the endpoint. `outcome`: answered, refused, or gone: its client has left before the end.
-
-    `is_passed_on`: a generated answer, which has the client's members; the calls of Turnkeep set a temperature.
-    """
+    """One request to the endpoint. `outcome`: answered, refused, or gone: its client has left before the end."""
 
     outcome: str
     waited_s: float
     has_begun: bool
     prompt_tokens: int
     completion_tokens: int
-    is_passed_on: bool
     prompt_estimate: int
 
 
 def _read_call(line: dict[str, Any]) -> EndpointCall:
     began = line["began"] or line["ended"]
-    is_passed_on = line.get("temperature") is None
+    request = json.loads(line["request"])
+    is_passed_on = "temperature" not in request
     return EndpointCall(
-        line["outcome"], (began - line["came"]) / 1000, line["began"] is not None, line["prompt_tokens"],
-        line["completion_tokens"], is_passed_on, _estimate(line, is_passed_on=is_passed_on),
-    )  # fmt: skip
+        outcome=line["outcome"],
+        waited_s=(began - line["came"]) / 1000,
+        has_begun=line["began"] is not None,
+        prompt_tokens=line["prompt_tokens"],
+        completion_tokens=line["completion_tokens"],
+        prompt_estimate=_estimate(request, is_passed_on=is_passed_on),
+    )
 
 
-def _estimate(line: dict[str, Any], *, is_passed_on: bool) -> int:
-    """What the guide of the chat model says of a cancelled call: it counts with what it sent."""
-    messages, tools = line.get("messages") or [], line.get("tools")
+def _estimate(request: dict[str, Any], *, is_passed_on: bool) -> int:
+    """What the guide of the chat model says of a cancelled call: it counts with what it sent.
+
+    `is_passed_on`: the request is a generated answer, with the members of the client; the others set a temperature.
+    """
+    messages, tools = request["messages"], request.get("tools")
     if is_passed_on:
         return estimated_tokens(json.dumps([messages, tools, None], ensure_ascii=False))
     texts = [message.get("content") or "" for message in messages]

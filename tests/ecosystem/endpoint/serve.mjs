@@ -2,7 +2,7 @@
 //
 // GET /v1/models, GET /open (how many calls are open) and POST /v1/chat/completions: plain and streamed, JSON schemas as grammars, tools in the template of
 // Qwen (ChatML with <tool_call>). Requests wait for the slot in their order. A client that leaves frees its place, or
-// stops its answer. Each call is a line of the log, with its messages and its answer.
+// stops its answer. Each call is a line of the log, with its request and its answer.
 import { appendFileSync } from "node:fs";
 import http from "node:http";
 import { parseArgs } from "node:util";
@@ -151,11 +151,9 @@ async function complete(request, response) {
   try {
     const pieces = [];
     for await (const piece of request) pieces.push(piece);
-    const body = JSON.parse(Buffer.concat(pieces).toString());
-    Object.assign(line, {
-      messages: body.messages, tools: body.tools ?? null, stream: Boolean(body.stream),
-      schema: body.response_format?.json_schema?.name ?? null, temperature: body.temperature ?? null,
-    });
+    line.request = Buffer.concat(pieces).toString(); // the text itself: JavaScript writes 1.0 as 1
+    const body = JSON.parse(line.request);
+    line.schema = body.response_format?.json_schema?.name ?? null;
     if (!body.messages?.length) throw new Refused("messages is required", "invalid_request_error");
     const head = { id: `chatcmpl-${line.came}-${line.number}`, created: Math.floor(line.came / 1000), model: options.name };
     await (body.stream ? streamed : whole)(body, head, line, gone.signal, response);

@@ -52,6 +52,7 @@ async def test_everything_given_at_creation_comes_back(client: Client) -> None:
         "trigger_turns": 10,
         "trigger_tokens": 8000,
         "summarizer_model": None,
+        "summaries": None,
     }
     assert made["facts"] == {"enabled": True, "redact": True}
     assert made["expires_at"] > made["updated_at"]
@@ -74,6 +75,7 @@ async def test_patch_changes_what_is_given_and_null_clears(client: Client) -> No
         "trigger_turns": 9,
         "trigger_tokens": 8000,
         "summarizer_model": None,
+        "summaries": None,
     }
     assert changed["facts"]["enabled"] is True
 

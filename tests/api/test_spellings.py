@@ -9,7 +9,13 @@ from tests.support.api import Client, Service, problem
 from tests.support.live import serving, socket_on
 
 COMPACTION = {"triggerTurns": 10, "triggerTokens": 900, "summarizerModel": "fast", "strategy": "hierarchical"}
-KEPT = {"trigger_turns": 10, "trigger_tokens": 900, "summarizer_model": "fast", "strategy": "hierarchical"}
+KEPT = {
+    "trigger_turns": 10,
+    "trigger_tokens": 900,
+    "summarizer_model": "fast",
+    "strategy": "hierarchical",
+    "summaries": None,
+}
 
 
 def details(response: httpx.Response) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.context.compaction import service as compaction
+from app.context.compaction import drafts as compaction
 from app.conversations import drafts
 from app.conversations.turns import append as appender
 from app.index.write import batch_analyser, entry_languages

@@ -12,6 +12,8 @@ K = PersonalKind
     ("kind", "piece"),
     [
         (K.EMAIL, "ana@example.com"), (K.EMAIL, "ana at example dot com"), (K.PHONE, "030 901820"),
+        (K.EMAIL, "ana at example.com"), (K.EMAIL, "ana arroba gmail punto com"), (K.EMAIL, "ana (at) web (punkt) de"),
+        (K.PHONE, "восемь девять ноль два три четыре"), (K.PHONE, "zero sei quattro due tre otto"),
         (K.PHONE, "oh seven double oh nine hundred"), (K.CARD, "4111 1111 1111 1111"),
         (K.IBAN, "DE89 3704 0044 0532 0130 00"), (K.BANK_ACCOUNT, "12345678"), (K.NATIONAL_ID, "12345678Z"),
         (K.PASSPORT, "C01X00T47"), (K.ADDRESS, "yellow house behind the mill"), (K.ADDRESS, "北京市朝阳区"),
@@ -60,6 +62,25 @@ def test_only_whole_words_are_replaced() -> None:
 
 def test_scripts_without_spaces_have_no_bounds() -> None:
     assert replace_personal("我住在北京市朝阳区三号院", [("朝阳区三号", K.ADDRESS)])[0] == "我住在北京市[address]院"
+
+
+@pytest.mark.parametrize(
+    ("kind", "piece", "text", "replaced"),
+    [
+        (K.PASSPORT, "E12345678", "我的护照号是E12345678请保密", "我的护照号是[passport]请保密"),
+        (K.SECRET, "hunter2abc", "パスワードはhunter2abcです", "パスワードは[secret]です"),
+        (K.PASSPORT, "M12345678", "내 여권은 M12345678입니다", "내 여권은 [passport]입니다"),
+        (K.PHONE, "0812345678", "เบอร์0812345678ครับ", "เบอร์[phone]ครับ"),
+    ],
+    ids=str,
+)
+def test_a_word_beside_a_script_without_spaces_is_replaced(
+    kind: PersonalKind, piece: str, text: str, replaced: str
+) -> None:
+    findings, ignored = usable_findings([(piece, kind)], texts=[text])
+    assert (replace_personal(text, findings)[0], ignored) == (replaced, {})
+    inside = text.replace(piece, f"x{piece}y")
+    assert replace_personal(inside, findings)[0] == inside
 
 
 def test_placeholders_and_replacements_are_not_replaced_again() -> None:

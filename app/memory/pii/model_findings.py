@@ -2,7 +2,7 @@
 
 A piece is used only if it is in a text as whole words and looks like its kind: an e-mail address has an @, a telephone
 number has digits. Otherwise it is ignored: a weak model would damage every turn by it. Words end at the bounds of
-Unicode; characters of scripts without spaces have none.
+Unicode, and beside characters of scripts without spaces, which have no bounds among themselves.
 """
 
 import re
@@ -14,7 +14,7 @@ from functools import cache
 from typing import Final
 
 from app.index.analyser.languages import CODES, DEFAULT, read_file, word_set
-from app.index.analyser.words import MARKED, SPACELESS, is_spaceless, words
+from app.index.analyser.words import MARKED, SPACELESS, is_spaceless, normalise, words
 from app.memory.pii.pii_filter import PLACEHOLDER, is_placeholder
 from app.memory.schemas import PersonalKind
 
@@ -31,6 +31,10 @@ sechs sieben acht neun cero uno dos tres cuatro cinco seis siete ocho nueve zér
 neuf
 """
 _SPOKEN_DIGITS = frozenset(_SPOKEN_DIGIT_WORDS.split())
+# zero, of which the files of the languages have no word
+_SPOKEN_ZEROS = frozenset("ноль нуль nul noll sıfır صفر शून्य".split())
+_FIRST_SPOKEN, _LAST_SPOKEN = 2, 9
+"""The digits whose words are read from the files: in many languages the word for one is an article."""
 _SPOKEN_CHARACTERS = frozenset("零〇一二三四五六七八九")
 _MONTH_CHARACTER = "月"
 _LEAST_DIGITS = {
@@ -57,7 +61,9 @@ _LEAST_CHARACTERS = {
     PersonalKind.PLATE: 4,
     PersonalKind.SECRET: _SHORTEST_SECRET,
 }
-_EMAIL = re.compile(r"[^\s@]\s?@\s?[^\s@]|\bat\b.{1,80}\bdot\b")
+_AT = "at|arroba|arobase|chiocciola|apenstaartje|małpa|собака"
+_DOT = "dot|punto|ponto|point|punkt|punt|kropka|точка|nokta"
+_EMAIL = re.compile(rf"[^\s@]\s?@\s?[^\s@]|\b(?:{_AT})\b.{{1,80}}(?:\b(?:{_DOT})\b|\w\.\w)")
 _SENTENCE_SIGNS = re.compile(r"[!?\u3002\uff01\uff1f]")
 _SEPARATORS = re.compile(r"[.:]|\bdot\b")
 _MAC_ADDRESS = re.compile(r"[0-9a-f]{2}(?:[:\-. ]?[0-9a-f]{2}){5,7}")
@@ -121,7 +127,7 @@ def looks_like(piece: str, kind: PersonalKind) -> bool:
     """Return whether a piece of text can be personal data of this kind."""
     plain = unicodedata.normalize("NFKC", piece).lower()
     digits = sum(one.isdigit() or one in _SPOKEN_CHARACTERS for one in plain)
-    digits += sum(word in _SPOKEN_DIGITS for word in re.findall(r"[^\W\d_]+", plain))
+    digits += sum(word in _digit_words() for word in words(plain))
     characters = sum(one.isalnum() for one in plain)
     if digits < _LEAST_DIGITS.get(kind, 0) or characters < _LEAST_CHARACTERS.get(kind, 0):
         return False
@@ -169,6 +175,15 @@ _FORMS: Mapping[PersonalKind, Callable[[str, int], bool]] = {
 
 
 @cache
+def _digit_words() -> frozenset[str]:
+    """Return the words of digits in all languages."""
+    files = [read_file(code).dates for code in CODES]
+    numbers = [item for dates in files if dates is not None for item in dates.numbers.items()]
+    spoken = {word.lower() for word, value in numbers if _FIRST_SPOKEN <= value <= _LAST_SPOKEN}
+    return frozenset(map(normalise, spoken | _SPOKEN_ZEROS | _SPOKEN_DIGITS))
+
+
+@cache
 def _common_words() -> frozenset[str]:
     english = read_file(DEFAULT)
     texts = [english.common]
@@ -192,8 +207,8 @@ def _is_in(piece: str, texts: Sequence[str]) -> bool:
 
 def _whole_words(piece: str) -> str:
     inside = r"\s+".join(map(re.escape, piece.split()))
-    before = rf"(?<!{_IN_WORD})" if _has_bound(piece[0]) else ""
-    after = rf"(?!{_IN_WORD})" if _has_bound(piece[-1]) else ""
+    before = rf"(?:(?<!{_IN_WORD})|(?<=[{SPACELESS}]))" if _has_bound(piece[0]) else ""
+    after = rf"(?!(?![{SPACELESS}]){_IN_WORD})" if _has_bound(piece[-1]) else ""
     return f"{before}{inside}{after}"
 
 

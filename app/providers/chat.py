@@ -130,9 +130,9 @@ class OpenAIChat:
         """Return the name of the default model."""
         return self._endpoint.model
 
-    def window(self, model: str | None = None) -> int:
+    def window(self, tenant_id: TenantId, model: str | None = None) -> int:
         """Return the tokens that a model reads and writes in one call: the setting, or less as its endpoint said."""
-        return self._windows.of(model or self.model)
+        return self._windows.of(tenant_id, model or self.model)
 
     async def close(self) -> None:
         """Wait until all usage is recorded, and close the connections."""
@@ -196,7 +196,9 @@ class OpenAIChat:
         max_output_tokens: int | None,
         timeout_s: float | None,
     ) -> _Call:
-        output = output_tokens(self.window(model), most=max_output_tokens or self._settings.llm_max_output_tokens)
+        output = output_tokens(
+            self.window(tenant_id, model), most=max_output_tokens or self._settings.llm_max_output_tokens
+        )
         if timeout_s is not None:
             limit = "the caller's own limit"
         elif purpose in _INTERACTIVE:
@@ -301,7 +303,7 @@ class OpenAIChat:
 
     def _learn_window(self, call: _Call, complaint: str, asked: Sequence[str]) -> None:
         request_tokens = _estimated(asked) + call.max_output_tokens
-        window = self._windows.learn(call.model, complaint, request_tokens=request_tokens)
+        window = self._windows.learn(call.tenant_id, call.model, complaint, request_tokens=request_tokens)
         self._log.warning("model.window_learnt", count=window)
 
     async def _request(

@@ -160,10 +160,10 @@ class ChatModel(Protocol):
         """Return the name of the default model."""
         ...
 
-    def window(self, model: str | None = None) -> int:
+    def window(self, tenant_id: TenantId, model: str | None = None) -> int:
         """Return the tokens that a model reads and writes in one call.
 
-        This is the configured number, or less once the endpoint has refused a request as too long.
+        This is the configured number, or less once the endpoint has refused a request of this tenant as too long.
         """
         ...
 

@@ -147,9 +147,9 @@ class Upstream:
         """Return the default model, for requests that name none."""
         return self._endpoint.model
 
-    def window(self, model: str | None = None) -> int:
+    def window(self, tenant_id: TenantId, model: str | None = None) -> int:
         """Return the tokens that a model reads and writes in one call: the setting, or less as its endpoint said."""
-        return self._windows.of(model or self.model)
+        return self._windows.of(tenant_id, model or self.model)
 
     @property
     def limit_name(self) -> LimitName:
@@ -215,7 +215,8 @@ class Upstream:
             except UpstreamRefusal as refusal:
                 if refusal.code == too_long().code:
                     text = json.dumps(refusal.error, ensure_ascii=False)
-                    self._windows.learn(spent.model, text, request_tokens=spent.prompt_estimate + _answer_limit(body))
+                    request_tokens = spent.prompt_estimate + _answer_limit(body)
+                    self._windows.learn(tenant_id, spent.model, text, request_tokens=request_tokens)
                 spent.prompt_estimate = 0  # refused before anything was read
                 raise
             finally:

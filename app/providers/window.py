@@ -1,11 +1,14 @@
 """The window of a chat model: the tokens that it reads and writes in one call, and the sizes of requests.
 
 An endpoint that refuses a request as too long usually names its window. Such a text may quote the prompt, so a number
-is believed only if the refused request was longer.
+is believed only if the refused request was longer, and only for the tenant of that request: another tenant's texts do
+not change the requests of a tenant.
 """
 
 import re
 from typing import Final
+
+from app.core.ids import TenantId
 
 MIN_WINDOW: Final = 256
 _LEAST_GUESS: Final = 2048
@@ -15,7 +18,7 @@ _MARGIN_TOKENS: Final = 400
 _MARGIN_SHARE: Final = 10
 """A tenth of the window is left free, because counts are estimates for the model's own tokenizer."""
 _LONGEST_TEXT: Final = 1000
-_MAX_MODELS: Final = 1000
+_MAX_WINDOWS: Final = 10_000
 _CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 # texts of OpenAI and vLLM, llama.cpp, Mistral, LM Studio, Anthropic, Gemini, text-generation-inference
 _PATTERNS: Final = (
@@ -55,33 +58,33 @@ def learnt_window(text: str, *, request_tokens: int, window: int) -> int:
     """Return the window of a model after its endpoint has refused a request of about `request_tokens` as too long.
 
     `window` is the window so far. Without a believable number in the text, three quarters of the request may fit, and
-    a small window is not guessed.
+    a small window is not guessed. A request beyond the window shows nothing then.
     """
     longest = min(window, request_tokens)
     match = _match(text)
     named = int(match[1]) if match is not None and match.lastindex else 0
     if MIN_WINDOW <= named <= longest:
         return named
-    return min(window, max(_LEAST_GUESS, longest * 3 // 4))
+    return window if request_tokens > window else min(window, max(_LEAST_GUESS, longest * 3 // 4))
 
 
 class LearntWindows:
-    """The windows of an endpoint's models: the setting, or less as the endpoint has said. In this process."""
+    """The windows of an endpoint's models: the setting, or less as the endpoint has told a tenant. In this process."""
 
     def __init__(self, configured: int) -> None:
         self._configured = configured
-        self._windows: dict[str, int] = {}
+        self._windows: dict[tuple[TenantId, str], int] = {}
 
-    def of(self, model: str) -> int:
-        """Return the window of a model."""
-        return self._windows.get(model, self._configured)
+    def of(self, tenant_id: TenantId, model: str) -> int:
+        """Return the window of a model, for a tenant."""
+        return self._windows.get((tenant_id, model), self._configured)
 
-    def learn(self, model: str, text: str, *, request_tokens: int) -> int:
-        """Learn from the refusal of a request of about so many tokens. Returns the window from now on."""
-        window = learnt_window(text, request_tokens=request_tokens, window=self.of(model))
-        if len(self._windows) >= _MAX_MODELS:
+    def learn(self, tenant_id: TenantId, model: str, text: str, *, request_tokens: int) -> int:
+        """Learn from the refusal of a tenant's request of about so many tokens. Returns the window from now on."""
+        window = learnt_window(text, request_tokens=request_tokens, window=self.of(tenant_id, model))
+        if len(self._windows) >= _MAX_WINDOWS:
             del self._windows[next(iter(self._windows))]
-        self._windows[model] = window
+        self._windows[tenant_id, model] = window
         return window
 
 

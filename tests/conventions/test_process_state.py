@@ -120,7 +120,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         Why.NO_TENANT_DATA,
         "parameters that each model of the endpoint takes",
     ),
-    "app.providers.window.LearntWindows._windows": (Why.NO_TENANT_DATA, "tokens that each model of the endpoint reads"),
+    "app.providers.window.LearntWindows._windows": (Why.TENANT, "windows by tenant and model"),
     "app.providers.queues.endpoint_calls._Calls.waiting": (Why.OWN, "calls that wait, each with its caller's future"),
     "app.providers.queues.endpoint_calls.EndpointCalls._requests": (Why.OWN, "times of the requests that run"),
     "app.providers.endpoint.UsageRecorder._running": (Why.OWN, "tasks to wait for at the end"),

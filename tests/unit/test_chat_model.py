@@ -627,12 +627,13 @@ async def test_calls_of_jobs_have_a_longer_limit_than_interactive_ones(fake: Fak
 async def test_a_refusal_as_too_long_teaches_the_window_of_that_model(fake: FakeChat) -> None:
     model = chat(fake)
     long = [ChatMessage("user", "a fairly long question " * 2000)]
-    assert model.window() == model.window("other") == 128_000
+    assert model.window(TENANT) == model.window(TENANT, "other") == 128_000
     fake.reply = Reply("maximum context length is 4,096 tokens, and you asked for more", mode="refused_as")
     with pytest.raises(Unavailable) as refusal:
         await model.text(long, tenant_id=TENANT, purpose=ModelPurpose.SUMMARY)
     assert (refusal.value.code, refusal.value.retryable) == ("model_context_exceeded", False)
-    assert (model.window(), model.window("other"), len(fake.chats)) == (4096, 128_000, 1)
+    assert (model.window(TENANT), model.window(TENANT, "other"), len(fake.chats)) == (4096, 128_000, 1)
+    assert model.window(TenantId(new_uuid())) == 128_000
     fake.reply = says("Hello.")
     await say(model, max_output_tokens=4000)
     assert fake.chats[-1]["max_tokens"] == 1024
@@ -647,5 +648,5 @@ async def test_a_refusal_that_names_max_tokens_and_the_window_is_not_tried_in_ot
         await model.text(
             [ChatMessage("user", "x " * 1000)], tenant_id=TENANT, purpose=ModelPurpose.FACTS, max_output_tokens=4000
         )
-    assert (refusal.value.code, model.window(), len(fake.chats)) == ("model_context_exceeded", 512, 1)
+    assert (refusal.value.code, model.window(TENANT), len(fake.chats)) == ("model_context_exceeded", 512, 1)
     await model.close()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import Unavailable
+from app.core.ids import TenantId, new_uuid
 from app.providers.chat import OpenAIChat
 from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.schemas import ModelPurpose
@@ -187,5 +188,7 @@ async def test_a_refused_generated_answer_teaches_the_window_of_its_model(fake: 
     with pytest.raises(UpstreamRefusal) as refusal:
         await upstream.post(TENANT, "/chat/completions", body)
     assert (refusal.value.code, refusal.value.status) == ("model_context_exceeded", 400)
-    assert (upstream.window("m"), upstream.window()) == (2048, 128_000)
+    # such a text may quote what a tenant sent
+    assert upstream.window(TenantId(new_uuid()), "m") == 128_000
+    assert (upstream.window(TENANT, "m"), upstream.window(TENANT)) == (2048, 128_000)
     await upstream.close()

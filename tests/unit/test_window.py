@@ -42,6 +42,10 @@ def test_a_small_window_is_not_guessed() -> None:
     assert learnt_window("maximum context length exceeded", request_tokens=20, window=512) == 512
 
 
+def test_a_request_beyond_the_window_shows_nothing_without_a_number() -> None:
+    assert learnt_window("maximum context length exceeded", request_tokens=100_000, window=16_000) == 16_000
+
+
 def test_a_number_that_cannot_be_the_window_is_not_believed() -> None:
     longer_than_the_request = "maximum context length is 100000 tokens"
     assert learnt_window(longer_than_the_request, request_tokens=8000, window=128_000) == 6000

@@ -29,7 +29,7 @@ from app.conversations.service import Conversations
 from app.conversations.streams.commit import TurnReplacement
 from app.conversations.streams.exchanges import Exchange, open_answer_turn
 from app.core.errors import AppError, Conflict, FieldError, Invalid, NotFound
-from app.core.ids import ConversationId, TurnId, parse_id
+from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.formats.schemas import JsonObject, Kind, Role
 from app.governance.service import Governance
 from app.providers.pieces import estimated_tokens
@@ -80,9 +80,9 @@ class Preparer:
 
     def __init__(
         self, *, conversations: Conversations, contexts: ContextBuilder, governance: Governance, settings: Settings,
-        run_shielded: RunShielded, window: Callable[[str | None], int],
+        run_shielded: RunShielded, window: Callable[[TenantId, str | None], int],
     ) -> None:  # fmt: skip
-        """`window` returns the tokens that a model reads and writes in one call; None: the default model."""
+        """`window` returns the tokens that a model reads and writes in one call of a tenant; None: the default model."""
         self._conversations = conversations
         self._contexts = contexts
         self._governance = governance
@@ -191,7 +191,7 @@ class Preparer:
         context = await self._contexts.build(
             caller,
             target.conversation_id,
-            request=request.context.request(token_budget=self._budget(request, body), system=messages.system),
+            request=request.context.request(token_budget=self._budget(caller, request, body), system=messages.system),
             upcoming=messages.canonical(start + len(earlier)),
             before=None if regenerated is None else regenerated.position,
         )
@@ -216,7 +216,7 @@ class Preparer:
         """Build the context of a request of which nothing is stored, after the turns of its conversation, if any."""
         given, name = request.given, request.conversation
         previous = None if given is None else given.previous
-        wanted = request.context.request(token_budget=self._budget(request, body), system=messages.system)
+        wanted = request.context.request(token_budget=self._budget(caller, request, body), system=messages.system)
         if previous is not None:
             conversation_id = previous.conversation_id
         else:
@@ -296,12 +296,12 @@ class Preparer:
         work = partial(_aligned, sent, stored, turns, is_retry=is_retry, has_earlier=page.has_more)
         return (await asyncio.to_thread(work) if len(sent) > _THREAD_MESSAGES else work()), turns
 
-    def _budget(self, request: GenerationRequest, body: JsonObject) -> int:
+    def _budget(self, caller: Caller, request: GenerationRequest, body: JsonObject) -> int:
         """Return the requested budget, else the model's context window minus the longest answer and the tools."""
         if request.token_budget is not None:
             return request.token_budget
         model = body.get("model")
-        window = self._window(model if isinstance(model, str) else None)
+        window = self._window(caller.tenant_id, model if isinstance(model, str) else None)
         default = output_tokens(window, most=self._settings.chat.llm_max_output_tokens)
         limits = (body.get("max_completion_tokens"), body.get("max_tokens"), default)
         answer = next(limit for limit in limits if isinstance(limit, int) and limit > 0)

@@ -87,8 +87,8 @@ class Generation:
             run_shielded=self._run_shielded, window=self._window,
         )  # fmt: skip
 
-    def _window(self, model: str | None) -> int:
-        return configured(self._upstream).window(model)
+    def _window(self, tenant_id: TenantId, model: str | None) -> int:
+        return configured(self._upstream).window(tenant_id, model)
 
     @property
     def _exchanges(self) -> Exchanges:

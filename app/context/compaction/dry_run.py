@@ -63,7 +63,7 @@ class DryRuns:
         )
         turns = [source.turn for source in found]
         model = self._model(valid)
-        size = None if model is None else self._size(model)
+        size = None if model is None else self._size(caller, model)
         steps = self._steps(valid, turns, size)
         if not steps:
             return CompactionDryRun(kind=None, turns=0, tokens=0, summaries=0, through=None, continues=False, cost=None)
@@ -92,10 +92,12 @@ class DryRuns:
             return None
         return valid.policy.summarizer_model or self._chat.model
 
-    def _size(self, model: str) -> RequestSize | None:
+    def _size(self, caller: Caller, model: str) -> RequestSize | None:
         chat = self._chat
         limit = self._settings.llm_max_output_tokens
-        return None if chat is None else request_size(chat, model, max_output_tokens=limit)
+        if chat is None:
+            return None
+        return request_size(chat, model, tenant_id=caller.tenant_id, max_output_tokens=limit)
 
     def _steps(self, valid: ValidSummaries, turns: Sequence[CanonicalTurn], size: RequestSize | None) -> list[int]:
         """Return the numbers of turns of the summaries that a compaction would make one after another.

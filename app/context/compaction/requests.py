@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.context.compaction.cut import at_boundary, within_tokens
+from app.core.ids import TenantId
 from app.formats.schemas import CanonicalTurn
 from app.providers.schemas import ChatModel
 from app.providers.window import input_tokens, output_tokens
@@ -44,9 +45,9 @@ class RequestSize:
         return min(self.output, _LEAST_OUTPUT + tokens)
 
 
-def request_size(chat: ChatModel, model: str | None, *, max_output_tokens: int) -> RequestSize:
-    """Return the limits of requests to a model, by its window."""
-    window = chat.window(model)
+def request_size(chat: ChatModel, model: str | None, *, tenant_id: TenantId, max_output_tokens: int) -> RequestSize:
+    """Return the limits of a tenant's requests to a model, by its window."""
+    window = chat.window(tenant_id, model)
     return RequestSize(window, output_tokens(window, most=max_output_tokens))
 
 

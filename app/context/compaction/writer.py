@@ -13,7 +13,7 @@ from typing import Final
 from app.context.assembly.highlights import sentences
 from app.context.compaction.attribution import doubtful_sentences
 from app.context.compaction.claims import Shown, SummarySource
-from app.context.compaction.requests import half, request_size
+from app.context.compaction.requests import RequestSize, half, request_size
 from app.context.compaction.summariser import INSTRUCTIONS, Written, body, summarise
 from app.conversations.schemas.summaries import DoubtfulSentence, RefusedFor, SourceTurn
 from app.core.errors import AppError
@@ -90,9 +90,9 @@ class SummaryWriter:
         """
         canonical = [source.turn for source in turns]
         before_tokens = sum(self._counter.count(earlier.text) for earlier in before)
-        count = used = self._fitting(model, canonical, before_tokens)
+        count = used = self._fitting(caller, model, canonical, before_tokens)
         outcome = await self._ask(caller, model=model, before=before, turns=canonical[:count], patient=patient)
-        smaller = min(half(canonical[:count]), self._fitting(model, canonical, before_tokens))
+        smaller = min(half(canonical[:count]), self._fitting(caller, model, canonical, before_tokens))
         if isinstance(outcome, _Failure) and outcome.is_too_much and smaller:
             used = smaller
             outcome = await self._ask(caller, model=model, before=before, turns=canonical[:used], patient=patient)
@@ -112,9 +112,12 @@ class SummaryWriter:
                 break
         return None
 
-    def _fitting(self, model: str | None, turns: Sequence[CanonicalTurn], before_tokens: int) -> int:
-        size = request_size(self._chat, model, max_output_tokens=self._max_output_tokens)
-        return size.turns(turns, before_tokens=before_tokens)
+    def _fitting(self, caller: Caller, model: str | None, turns: Sequence[CanonicalTurn], before_tokens: int) -> int:
+        return self._size(caller, model).turns(turns, before_tokens=before_tokens)
+
+    def _size(self, caller: Caller, model: str | None) -> RequestSize:
+        limit = self._max_output_tokens
+        return request_size(self._chat, model, tenant_id=caller.tenant_id, max_output_tokens=limit)
 
     async def _ask(
         self,
@@ -127,7 +130,7 @@ class SummaryWriter:
     ) -> "_Passed | _Failure":
         """Send one request and check the answer. Raises an error that may pass soon, if the caller is patient."""
         read = [turn for turn in turns if turn.kind is not Kind.COMPACTION and not has_only_items(turn)]
-        size = request_size(self._chat, model, max_output_tokens=self._max_output_tokens)
+        size = self._size(caller, model)
         tokens = sum(turn.content_tokens for turn in turns) + sum(
             self._counter.count(earlier.text) for earlier in before
         )

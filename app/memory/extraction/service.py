@@ -180,7 +180,7 @@ class Extractor:
         requests: list[ExtractionRequest] = []
         rest = unread
         while self._chat is not None and rest.turns:
-            limits = self._limits(self._chat, None)
+            limits = self._limits(caller.tenant_id, self._chat, None)
             batch = limits.first_of(rest)
             if any(one.turn.role is Role.USER for one in batch.turns):
                 # personal data is looked for by a request of its own
@@ -194,8 +194,8 @@ class Extractor:
             reach=unread.reach,
         )
 
-    def _limits(self, chat: ChatModel, use: _ModelUse | None) -> RequestLimits:
-        limits = request_limits(chat.window(), max_output_tokens=self._max_output_tokens)
+    def _limits(self, tenant_id: TenantId, chat: ChatModel, use: _ModelUse | None) -> RequestLimits:
+        limits = request_limits(chat.window(tenant_id), max_output_tokens=self._max_output_tokens)
         if use is None or use.max_turns is None:
             return limits
         return replace(limits, turns=min(limits.turns, use.max_turns))
@@ -296,7 +296,7 @@ class Extractor:
 
         Return the turns that it was asked about last, and their statements or its last error.
         """
-        part = self._limits(reader.chat, use).first_of(unread)
+        part = self._limits(tenant_id, reader.chat, use).first_of(unread)
         batch = await open_batch(part)
         found = await self._ask_once(reader, tenant_id, batch, use)
         if isinstance(found, AppError) and found.code in _ASK_FOR_LESS and len(part.turns) > 1:
@@ -312,7 +312,7 @@ class Extractor:
         if not batch.people:
             return BatchResult([], 0, batch.redacted)
         try:
-            found = await reader.read(tenant_id, batch, limits=self._limits(reader.chat, use))
+            found = await reader.read(tenant_id, batch, limits=self._limits(tenant_id, reader.chat, use))
         except AppError as error:
             return error
         use.has_answered = True

@@ -32,7 +32,7 @@ neuf
 """
 _SPOKEN_DIGITS = frozenset(_SPOKEN_DIGIT_WORDS.split())
 # zero, of which the files of the languages have no word
-_SPOKEN_ZEROS = frozenset("ноль нуль nul noll sıfır صفر शून्य".split())
+_SPOKEN_ZEROS = frozenset(["ноль", "нуль", "nul", "noll", "s\u0131f\u0131r", "صفر", "शून्य"])
 _FIRST_SPOKEN, _LAST_SPOKEN = 2, 9
 """The digits whose words are read from the files: in many languages the word for one is an article."""
 _SPOKEN_CHARACTERS = frozenset("零〇一二三四五六七八九")

@@ -177,6 +177,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.memory.extraction.turn_dates._months": (Why.NO_TENANT_DATA, "names of months of the languages"),
     "app.memory.extraction.turn_support._common_words": (Why.NO_TENANT_DATA, "a word list"),
     "app.memory.extraction.turn_support._number_words": (Why.NO_TENANT_DATA, "number words of the languages"),
+    "app.memory.pii.model_findings._digit_words": (Why.NO_TENANT_DATA, "words of digits of the languages"),
     "app.memory.pii.model_findings._common_words": (Why.NO_TENANT_DATA, "a word list"),
     "app.memory.pii.model_findings._month_names": (Why.NO_TENANT_DATA, "a word list"),
     "app.memory.facts.fact_writer.FactWriter.counts": (Why.NO_TENANT_DATA, "counts by tier"),

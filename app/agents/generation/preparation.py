@@ -82,7 +82,7 @@ class Preparer:
         self, *, conversations: Conversations, contexts: ContextBuilder, governance: Governance, settings: Settings,
         run_shielded: RunShielded, window: Callable[[TenantId, str | None], int],
     ) -> None:  # fmt: skip
-        """`window` returns the tokens that a model reads and writes in one call of a tenant; None: the default model."""
+        """`window` returns the tokens that a model reads and writes for a tenant in one call; None: the default."""
         self._conversations = conversations
         self._contexts = contexts
         self._governance = governance

@@ -26,6 +26,9 @@ _HOURS: Final = 24
 _TEN: Final = 10
 _TWENTY: Final = 20
 _LIST_MARK: Final = re.compile(r"^[ \t]*(?:[#>*|-]+[ \t]*)?\d{1,3}[.)][ \t]+", re.MULTILINE)
+# only where a list begins, because a number in brackets may be a number of the text
+_INLINE_START: Final = re.compile(r"(?<![\w(])\(?1\)\s")
+_INLINE_MARK: Final = re.compile(r"(?<![\w(])\(?\d{1,2}\)(?=\s)")
 _NUMERIC_DATE: Final = re.compile(
     r"(?<!\d)(?P<y>\d{4})(?P<s>[-/.])(?P<m>\d{1,2})(?P=s)(?P<d>\d{1,2})(?!\d)"
     r"|(?<!\d)(?P<a>\d{1,2})(?P<t>[./-])(?P<b>\d{1,2})(?P=t)(?P<c>\d{4}|\d{2})(?!\.?\d)"
@@ -157,6 +160,8 @@ class Known:
 def read_mentions(text: str, code: str = DEFAULT) -> Mentions:
     """Return the numbers, dates and times that a text has in digits. Marks of numbered lists are none."""
     text = _LIST_MARK.sub("", fold_digits(text))
+    if _INLINE_START.search(text):
+        text = _INLINE_MARK.sub("", text)
     dates, text = _take_dates(text, code)
     times, text = _take_times(text)
     numbers = [readings for match in _NUMBER.finditer(text) if (readings := _readings(match, text))]

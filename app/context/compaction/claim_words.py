@@ -29,6 +29,7 @@ _MAX_ENDING: Final = 4
 # a word with such an ending at the start of a sentence is seldom a name
 _ENDINGS: Final = ("ly", "ing", "ed", "ion", "ions", "ment", "ments", "ness", "ity", "ies", "ives", "ers", "als", "ful")
 _ROLES: Final = "user assistant system tool developer summary abstract conversation transcript"
+_SHORT_DATES: Final = "jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri sat sun"
 _CAPITALS_IN_TITLES: Final = frozenset(["de"])
 
 
@@ -101,7 +102,7 @@ def _common(code: str) -> frozenset[str]:
 @cache
 def _known_words(code: str) -> frozenset[str]:
     """Return the words that are no names, though they may have a capital: frequent ones, months and weekdays."""
-    words = set(word_set(_ROLES))
+    words = set(word_set(f"{_ROLES} {_SHORT_DATES}"))
     for file in (read_file(DEFAULT), read_file(code)):
         words |= word_set(_frequent_words(file))
         if file.dates is not None:

@@ -10,6 +10,7 @@ cases. Where a rule is not certain (a translated name, a sum, a count), it accep
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +35,9 @@ _MAX_OF_SHORT: Final = 60
 _PHRASE: Final = 4
 _MIN_PHRASES: Final = 8
 _MIN_DISTINCT: Final = 0.2
+_REFRAIN: Final = 3
+_MIN_REFRAINS: Final = 4
+_MAX_REFRAIN: Final = 0.5
 _MIN_RELATED: Final = 0.35
 _MIN_RELATED_PAIRS: Final = 0.2
 _MIN_PART: Final = 40
@@ -92,7 +96,7 @@ class SummarySource:
     def _form_refusal(self, summary: str, found: Sequence[str]) -> RefusedFor | None:
         if self._is_not_text(summary):
             return RefusedFor.NOT_TEXT
-        if _is_repeated(found, self._distinct):
+        if _is_repeated(found, self._distinct) or _MAX_REFRAIN < _refrain_share(found) > self._refrain:
             return RefusedFor.REPEATED
         phrases = set(_phrases(found))
         is_prompt = len(self._prompt & phrases) > _PROMPT_SHARE * len(phrases)
@@ -164,7 +168,7 @@ class SummarySource:
         if any(not known.supports_date(readings) for readings in mentions.dates):
             return True
         missing = [readings for readings in mentions.numbers if not known.supports_number(readings)]
-        if any(not any(map(claim_numbers.is_count, readings)) for readings in missing):
+        if any(not all(map(claim_numbers.is_count, readings)) for readings in missing):
             return True
         missing_times = [time for time in mentions.times if time not in known.times]
         total = len(mentions.numbers) + len(mentions.times)
@@ -196,6 +200,10 @@ class SummarySource:
     @cached_property
     def _distinct(self) -> float:
         return _distinct_share([word for found in self._words for word in found])
+
+    @cached_property
+    def _refrain(self) -> float:
+        return _refrain_share([word for found in self._words for word in found])
 
     @cached_property
     def _language(self) -> str:
@@ -259,9 +267,18 @@ def _distinct_share(found: Sequence[str]) -> float:
     return 1.0 if len(phrases) < _MIN_PHRASES else len(set(phrases)) / len(phrases)
 
 
-def _phrases(found: Sequence[str]) -> list[tuple[str, ...]]:
+def _refrain_share(found: Sequence[str]) -> float:
+    """Return the share of a text that its most frequent phrase of three words makes up, with other words between."""
+    phrases = _phrases(found, size=_REFRAIN)
+    if len(phrases) < _MIN_PHRASES:
+        return 0.0
+    count = Counter(phrases).most_common(1)[0][1]
+    return count * _REFRAIN / len(phrases) if count >= _MIN_REFRAINS else 0.0
+
+
+def _phrases(found: Sequence[str], *, size: int = _PHRASE) -> list[tuple[str, ...]]:
     units = [unit for word in found for unit in (word if is_spaceless(word) else (word,))]
-    return [tuple(units[at : at + _PHRASE]) for at in range(len(units) - _PHRASE + 1)]
+    return [tuple(units[at : at + size]) for at in range(len(units) - size + 1)]
 
 
 def _json_spans(text: str) -> list[tuple[str, object]]:

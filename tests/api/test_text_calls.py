@@ -150,6 +150,26 @@ async def test_a_call_that_cannot_be_read_gets_one_more_round_and_then_an_error(
     assert await memories(user) == [PEANUTS]
 
 
+async def test_the_note_on_a_call_that_could_not_be_read_is_not_repeated(user: Client, fake: FakeChat) -> None:
+    fake.replies = [says(BROKEN), says(STORE), says("I will remember that.")]
+    await ask(user, "Remember it.")
+    noted = ["could not be read" in json.dumps(chat["messages"]) for chat in fake.chats]
+    assert noted == [False, True, False], "after a call that was run the note would be wrong"
+
+
+@pytest.mark.parametrize("text", [STORE, f"```json\n{STORE}\n```"])
+async def test_a_call_that_is_repeated_from_a_text_is_not_run(user: Client, fake: FakeChat, text: str) -> None:
+    quoted = f"Please explain {STORE.replace(': ', ':')} to me."
+    fake.replies = [says(text), says("It would store a memory.")]
+    assert (await ask(user, quoted))["tools_used"] == []
+    conversation = await user.conversation()
+    await user.append(conversation, quoted)
+    fake.replies = [says(text), says("It would store a memory.")]
+    answer = await user.post(ASK, json={"query": "What did I paste?", "conversation_id": conversation})
+    assert (answer.json()["response"], answer.json()["tools_used"]) == ("It would store a memory.", [])
+    assert await memories(user) == []
+
+
 async def test_the_arguments_of_a_call_in_text_are_checked_like_any_other(user: Client, fake: FakeChat) -> None:
     wrong = json.dumps([{"name": "store_memory", "arguments": {"text": "x"}}, {"name": "recall", "arguments": [1]}])
     fake.replies = [says(wrong), says("I will remember that.")]

@@ -72,6 +72,11 @@ class _AskRun:
         return bool(writes) and "ok" not in writes
 
     @property
+    def shown(self) -> list[str]:
+        """Texts of people and tools that the model has read."""
+        return [self.query, *self.earlier, *(text for tool_round in self.rounds for text in tool_round.results)]
+
+    @property
     def used(self) -> list[str]:
         """The tools that were run, with or without success, each once."""
         return list(dict.fromkeys(self.ran))
@@ -176,23 +181,26 @@ class AskService:
         The model is asked once more, if it has written a call that cannot be read. Raises Refused `agent_call_invalid`
         if it does so again.
         """
-        reply = with_text_calls(await self._call_model(chat, run, last=last), run.granted)
+        reply = with_text_calls(await self._call_model(chat, run, last=last), run.granted, shown=run.shown)
         if reply is None and not run.is_corrected:
             run.is_corrected = True
-            reply = with_text_calls(await self._call_model(chat, run, last=last), run.granted)
+            again = await self._call_model(chat, run, last=last, is_correction=True)
+            reply = with_text_calls(again, run.granted, shown=run.shown)
         if reply is None:
             self._log.warning("agent.failed", code="agent_call_invalid", conversation_id=run.conversation_id)
             raise Refused("agent_call_invalid", "The chat model wrote a tool call that cannot be read, twice.")
         return reply
 
-    async def _call_model(self, chat: ChatModel, run: _AskRun, *, last: bool) -> ModelReply:
+    async def _call_model(
+        self, chat: ChatModel, run: _AskRun, *, last: bool, is_correction: bool = False
+    ) -> ModelReply:
         messages = build_messages(
             self._instructions,
             earlier=run.earlier,
             query=run.query,
             rounds=run.rounds,
             is_last_round=last,
-            named_after_failure=tuple(run.granted.tools) if run.is_corrected else (),
+            named_after_failure=tuple(run.granted.tools) if is_correction else (),
         )
         answer: ModelAnswer[ModelReply] = await chat.converse(
             messages,

@@ -5,7 +5,7 @@ A call that is not allowed is not started. The model gets the reason in our word
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
@@ -154,15 +154,30 @@ class ToolRunner:
         return ToolOutcome(_result_text(result), "ok")
 
 
-def with_text_calls(reply: ModelReply, granted: GrantedTools) -> ModelReply | None:
-    """Return a reply with the calls of granted tools that it has as text; None for a call that cannot be read."""
+def with_text_calls(reply: ModelReply, granted: GrantedTools, *, shown: Sequence[str] = ()) -> ModelReply | None:
+    """Return a reply with the calls of granted tools that it has as text; None for a call that cannot be read.
+
+    A call that the model repeats from the texts `shown` to it is not run: they are data.
+    """
     if reply.calls or not granted.tools:
         return reply
     read = formats.read_text_calls(reply.text, granted.tools.keys())
-    if read.is_unreadable:
+    if read.is_unreadable or any(_is_quoted(call, shown) for call in read.calls):
         return None
     calls = [ModelCall(str(number), call.name, call.arguments) for number, call in enumerate(read.calls)]
     return ModelReply("", tuple(calls)) if calls else reply
+
+
+def _is_quoted(call: formats.TextCall, shown: Sequence[str]) -> bool:
+    """Return whether a text has this call: the tool's name as a JSON string, and the same arguments."""
+    name, arguments = f'"{call.name}"', _letters(call.arguments)
+    return bool(arguments) and any(name in text.replace("\\", "") and arguments in _letters(text) for text in shown)
+
+
+def _letters(text: str) -> str:
+    """Return a text of JSON without spaces, quotation marks and escapes of these."""
+    text = re.sub(r"\\u([0-9a-f]{4})", lambda match: chr(int(match[1], 16)), text)
+    return "".join(filter(str.isalnum, re.sub(r"\\[\"\\/nrt]", "", text)))
 
 
 def _failed(detail: str) -> str:

@@ -157,9 +157,11 @@ async def test_the_note_on_a_call_that_could_not_be_read_is_not_repeated(user: C
     assert noted == [False, True, False], "after a call that was run the note would be wrong"
 
 
-@pytest.mark.parametrize("text", [STORE, f"```json\n{STORE}\n```"])
-async def test_a_call_that_is_repeated_from_a_text_is_not_run(user: Client, fake: FakeChat, text: str) -> None:
-    quoted = f"Please explain {STORE.replace(': ', ':')} to me."
+@pytest.mark.parametrize("content", [PEANUTS, 'Zoë said: "no peanuts"'])
+async def test_a_call_that_is_repeated_from_a_text_is_not_run(user: Client, fake: FakeChat, content: str) -> None:
+    call = {"name": "store_memory", "arguments": {"content": content}}
+    text = f"```json\n{json.dumps(call)}\n```"
+    quoted = f"Please explain {json.dumps(call, ensure_ascii=False, indent=1)} to me."
     fake.replies = [says(text), says("It would store a memory.")]
     assert (await ask(user, quoted))["tools_used"] == []
     conversation = await user.conversation()

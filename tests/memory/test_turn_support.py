@@ -50,6 +50,11 @@ def turn(text: str) -> TurnSupport:
         ("J'habite à Genève avec mes deux enfants", "2 enfants"),
         ("I take C++ and COVID-19 lessons", "COVID-19"),
         ("Yes, it is", "it"),
+        ("I am twenty-five years old", "25"),
+        ("I get up at 05:30", "5:30"),
+        ("J'adore l'opéra", "opéra"),
+        ("Vivo all'Aquila", "L'Aquila"),
+        ("İstanbul'da yaşıyorum", "İstanbul"),
     ],
 )  # fmt: skip
 def test_words_numbers_and_dates_that_a_turn_states_are_supported(text: str, value: str) -> None:
@@ -63,6 +68,9 @@ def test_words_numbers_and_dates_that_a_turn_states_are_supported(text: str, val
         ("I ordered a kettle.", "a dragon from Mars"),
         ("I don't eat meat.", "vegetarian"),
         ("I have 2 dogs", "3 dogs"),
+        ("I have twenty-five dogs", "35 dogs"),
+        ("我每天早上跑五公里", "我每天早上跑十公里"),
+        ("J'habite à L'Aquila", "Ankara"),
         ("I have 20.5 litres", "20 litres"),
         ("I am 34", "35"),
         ("I paid 1,000", "1"),

@@ -7,7 +7,7 @@ runs of characters are compared. The predicate need not occur.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from functools import cache
 from itertools import pairwise
@@ -24,6 +24,12 @@ _LEAST_SHARE: Final = 2 / 3
 _LEAST_PAIRS: Final = 2 / 3
 _AFFIRMATIONS = frozenset({"yes", "no", "true", "false"})
 _SHORT_FORM = re.compile(r"(?<=\w)['\u2019](?:s|re|ve|ll|m|d)\b", re.IGNORECASE)
+# "l'opéra" has the word "opéra", and "Ankara'da" the word "Ankara"
+_ELISION = re.compile(r"\b(?:[cdjlmnst]|qu|un|(?:d|n)?all|dell|nell|sull)['\u2019](?=\w)", re.IGNORECASE)
+_SUFFIX = re.compile(r"(?<=\w)['\u2019](?=\w)(?!t\b)")
+_HOUR = re.compile(r"(?<![\d.:])0(?=\d:\d\d)")
+_SPACELESS_NUMBERS = frozenset("零〇一二三四五六七八九十百千万亿")
+_TENS, _UNITS = range(20, 100, 10), range(1, 10)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _NO_FRACTION = re.compile(r"\.0+\Z")
@@ -45,15 +51,27 @@ def _number_words(code: str) -> Mapping[str, int]:
 
 def _numbers(text: str) -> Iterator[str]:
     """Yield the numbers in a text, in one form: "1,000.0" is "1000"."""
-    for match in _NUMBER.finditer(text):
+    for match in _NUMBER.finditer(_HOUR.sub("", text)):
         digits = "".join(str(unicodedata.digit(one, 0)) if one.isdigit() else one for one in match[0])
         plain = digits.replace(",", "") if _GROUPED.fullmatch(digits) else digits.replace(",", ".")
         yield _NO_FRACTION.sub("", plain)
 
 
+def _spoken_numbers(found: Sequence[str], number_words: Mapping[str, int]) -> Iterator[str]:
+    """Yield the numbers that words name, also in two words: "twenty-five"."""
+    before = 0
+    for word in found:
+        number = number_words.get(word, 0)
+        if word in number_words:
+            yield str(number)
+        if before in _TENS and number in _UNITS:
+            yield str(before + number)
+        before = number
+
+
 def _letters(text: str) -> list[str]:
     """Return the words of a text without its numbers."""
-    found = marked_words(_SHORT_FORM.sub("", text))
+    found = marked_words(_SUFFIX.sub(" ", _ELISION.sub(" ", _SHORT_FORM.sub("", text))))
     return [part for word in found for part in _LETTERS.findall(word)]
 
 
@@ -71,7 +89,7 @@ class TurnSupport:
         self._spaceless = "".join(normalise(text).split())
         self._pairs = frozenset(pairs(self._spaceless))
         number_words = _number_words(self._code)
-        self._numbers = {*_numbers(text), *(str(number_words[word]) for word in words(text) if word in number_words)}
+        self._numbers = {*_numbers(text), *_spoken_numbers(words(text), number_words)}
         self._dates_of_turn: TurnDates | None = None
 
     @property
@@ -155,6 +173,8 @@ class TurnSupport:
             if run in self._spaceless:
                 return True
             found = pairs(run)
+            if any(character not in self._spaceless for character in _SPACELESS_NUMBERS.intersection(run)):
+                return False
             return len(found) > 1 and sum(pair in self._pairs for pair in found) >= len(found) * _LEAST_PAIRS
         number = _number_words(self._code).get(strip_marks(word))
         return any(form in self._forms for form in self._forms_of(word)) or (

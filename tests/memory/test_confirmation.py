@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from app.memory.facts.merge import Outcome, TimelineFact, invalidate, merge
+from app.memory.facts.merge import Outcome, TimelineFact, invalidate, merge, retract
 from app.memory.facts.validity import is_confirmed
 from app.memory.schemas import StatedBy, Statement, Tier
 from tests.memory.book import Book, day
@@ -59,6 +59,16 @@ def test_the_same_turn_read_again_confirms_nothing() -> None:
     held = by_object(facts)
     assert outcomes[2] is Outcome.IGNORED
     assert (held["Berlin"].valid_to, held["Rome"].tier, held["Rome"].evidence_count) == (None, Tier.L2, 1)
+
+
+def test_a_retracted_fact_of_the_rules_is_not_back_when_a_model_reads_the_turn_again() -> None:
+    book = Book()
+    rome = statement(5, "Rome", StatedBy.RULES)
+    book.write(KEY, merge(rome, book.facts[KEY], book.clock))
+    book.write(KEY, retract(book.facts[KEY][0].id, book.facts[KEY], book.clock))
+    by_model = replace(rome, stated_by=StatedBy.MODEL, valid_from=day(2))
+    assert book.write(KEY, merge(by_model, book.facts[KEY], book.clock)).outcome is Outcome.IGNORED
+    assert [fact.retracted for fact in book.facts[KEY]] == [True]
 
 
 def test_a_rule_confirms_what_a_model_read_in_the_same_turn_and_not_the_other_way() -> None:

@@ -253,10 +253,13 @@ def _pool(facts: Sequence[TimelineFact]) -> list[Evidence]:
 def _is_among(one: Evidence, others: Collection[Evidence]) -> bool:
     """Return whether the same source already gave this evidence: a repeated extraction adds nothing.
 
-    Rules and callers confirm what a model has read in the same source.
+    Rules and callers confirm what a model has read in the same source. A model that reads a source again gives no other
+    day for what is known from it: else a retracted fact would be back.
     """
+    is_models = one.stated_by is StatedBy.MODEL and one.source is not None
     return any(
-        (one.source, one.object_key, one.at, one.denies) == (other.source, other.object_key, other.at, other.denies)
+        (one.source, one.object_key, one.denies) == (other.source, other.object_key, other.denies)
+        and (one.at == other.at or is_models)
         and (other.stated_by is not StatedBy.MODEL or one.stated_by is StatedBy.MODEL)
         for other in others
     )

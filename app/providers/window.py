@@ -69,7 +69,7 @@ def learnt_window(text: str, *, request_tokens: int, window: int) -> int:
 
 
 class LearntWindows:
-    """The windows of an endpoint's models: the setting, or less as the endpoint has told a tenant. In this process."""
+    """The windows of an endpoint's models: the setting, or less after a refusal, by tenant. In this process."""
 
     def __init__(self, configured: int) -> None:
         self._configured = configured

@@ -18,7 +18,6 @@ const WINDOW = Number(options.window);
 const LEAST_ANSWER = 16;
 
 // one thread: several wait for each other at every token, which is 15 times slower where all cores have other work
-
 const llama = await getLlama({ gpu: false, build: "never", maxThreads: 1, logLevel: "error" });
 const model = await llama.loadModel({ modelPath: options.model });
 const context = await model.createContext({ contextSize: WINDOW });

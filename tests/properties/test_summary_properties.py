@@ -108,6 +108,7 @@ async def test_an_odd_summary_stands_for_no_turn_and_contexts_leave_none_out(
         return
     abstract = chance.choice([text, "", "…", case.good, " ".join(case.good.split()[:6]) or "…"])
     fake.reply = says({"summary": text, "abstract": abstract})
+    await modelled.run_jobs()  # those that other tests of this database have left
     async with await modelled.new_tenant() as client:
         policy = {"strategy": chance.choice(["rolling", "hierarchical"]), "trigger_turns": chance.choice([6, 10])}
         conversation = await client.conversation(compaction=policy)

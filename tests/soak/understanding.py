@@ -35,7 +35,7 @@ from tests.soak.crash import Report, resume, save, say
 from tests.soak.installation import Installation
 from tests.soak.mover import DIMENSIONS, Mover, let_fail, settings_of
 from tests.soak.walks import examine
-from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says, summary_of
+from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 from tests.support.fake_openai import FakeOpenAI, open_fake
 
 _RETENTIONS = ("full", "audit_only", "ephemeral")
@@ -199,7 +199,9 @@ def obliging(request: dict[str, Any]) -> Reply:
     if "personal data" in asked:
         return says({"found": []})
     if "plainly say" not in asked:
-        return says({"summary": summary_of(request), "abstract": "Words."})
+        # the numbers only: no table may have the words of an erased turn
+        paid = re.findall(r"\b\d+(?= euros|, )", shown)
+        return says({"summary": f"I paid for it in Lisbon: {', '.join(paid[:60])} euros.", "abstract": "Words."})
     rest = {"confidence": 0.9, "valid_from": None, "negated": False, "hypothetical": False}
     told = re.findall(r"^\[(\d+)\] .*?I like (word\w+)", shown, re.MULTILINE)
     return says(

@@ -26,6 +26,7 @@ from app.context.assembly.parts import (
 )
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
+from app.formats.render.openai import system_text
 from app.formats.schemas import GIVEN, CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
 from app.formats.service import has_only_items
 from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TextCounter
@@ -407,8 +408,14 @@ def check_included(case: Case, made: Assembled) -> None:
         # result turns show through their call, those of other actors as text; everything else under its own id
         assert set(map(str, spoken)) <= in_window
         silent = [by_id[key] for key in in_window - set(map(str, spoken))]
+        # an equal system turn is sent once
+        systems = [system_text({"content": by_id[key].content}) for key in map(str, spoken) if key in by_id]
         assert all(
-            turn.tool_results or turn.tool_call_id or (case.as_actor and has_only_items(turn)) for turn in silent
+            turn.tool_results
+            or turn.tool_call_id
+            or (case.as_actor and has_only_items(turn))
+            or (turn.role is Role.SYSTEM and system_text({"content": turn.content}) in systems)
+            for turn in silent
         )
     notes = shown.count("<summary turns=") + shown.count("<highlights turns=")
     assert notes == len(made.included.summary_ids)

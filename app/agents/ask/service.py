@@ -41,7 +41,7 @@ _INLINE_CHARACTERS: Final = 20_000
 WITHHELD: Final = "I cannot answer that."
 UNFINISHED: Final = "I could not finish this. Please ask again, with less at once."
 NOT_STORED: Final = "(Nothing was stored.)"
-"""Follows an answer if the model tried to store something and failed, whatever it says about that."""
+"""Follows an answer if all calls that store something have failed, also if the model says that it has stored it."""
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ MAX_SUBJECT_CHARACTERS: Final = 200
 MAX_PREDICATE_CHARACTERS: Final = 80
 MAX_VALUE_CHARACTERS: Final = 500
 MAX_CONFIDENCE: Final = 0.85
-"""Confidence of a model's statement of one turn at most, whatever the model says."""
+"""Maximum confidence of a model's statement of one turn, also if the model gives a higher one."""
 _LEAST_CONFIDENCE = 0.3
 # of a long turn, a fifth of the shown characters are its last ones
 _TAIL_SHARE = 5

@@ -523,7 +523,7 @@ ERRORS: Final[Mapping[str, type[TurnkeepError]]] = MappingProxyType(
 
 REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "agent_call_invalid": "The model behind `ask_agent` wrote a tool call as text that cannot be read, and did so again when it was told how to call. Query and answer were not stored. Use a model that calls tools, and an endpoint that reads its calls (asking an agent).",
+        "agent_call_invalid": "The model behind `ask_agent` wrote a tool call as text that cannot be read, and did so again after a note that says how to call. Query and answer were not stored. Use a model that calls tools, and an endpoint that reads its calls (asking an agent).",
         "agent_disabled": "The agent is disabled. Set `TURNKEEP_ENABLE_INTERNAL_AGENT=true` and configure a chat model (asking an agent).",
         "agent_id_required": "Memories belong to an agent, and none is named. Give `agent_id`, or use a key with the scope `admin`.",
         "agent_not_allowed": "This key may not use memories of another agent. Below the scope `admin`, `agent_id` must be the calling agent: that of the key, else the one in the header `X-Agent-Id`, else `default`.",

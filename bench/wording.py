@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Final
 
-from app.index.analyser.stemmer import new_stemmer
+from app.index.analyser.analyser import new_stemmer
 
 _WORD: Final = re.compile(r"[^\W_]+")
 _ISO_DATE: Final = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)\b")

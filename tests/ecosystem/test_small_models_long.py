@@ -33,6 +33,8 @@ from tests.support.process import Process, process_folder
 
 TURNS = int(os.environ.get("TURNKEEP_SMALL_MODEL_TURNS", "60"))
 MINUTES = float(os.environ.get("TURNKEEP_SMALL_MODEL_MINUTES", "200" if TURNS > 60 else "25"))
+# read here, because a test does not see the variables of the service
+FOLDER = os.environ.get("TURNKEEP_SMALL_MODEL_FOLDER")
 CONVERSATIONS = {"smollm2": 2, "qwen": 1}
 AT_ONCE = 4
 BUDGETS = [300, 600, 1200, 2500, 100_000]
@@ -118,8 +120,7 @@ class Run:
 def run_of(model: str) -> Iterator[Run]:
     """A server with its default settings and the model, in the folder of a run that was stopped if there is one."""
     with process_folder() as temporary:
-        named = os.environ.get("TURNKEEP_SMALL_MODEL_FOLDER")
-        folder = Path(named) / model if named else temporary
+        folder = Path(FOLDER) / model if FOLDER else temporary
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o711)
         if not (folder / "data").exists():

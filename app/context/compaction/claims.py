@@ -18,11 +18,12 @@ from functools import cached_property
 from typing import Final, cast
 
 from app.context.compaction import claim_numbers, claim_words
-from app.context.compaction.claim_numbers import Known, Mentions
+from app.context.compaction.claim_numbers import Known
 from app.conversations.schemas.summaries import RefusedFor
 from app.index.analyser.analyser import Analyser
 from app.index.analyser.dates import resolve_dates
 from app.index.analyser.languages import read_language
+from app.index.analyser.numbers import Mentions, fold_digits, has_large_words, read_mentions, read_words
 from app.index.analyser.words import is_spaceless
 
 MAX_CHARACTERS: Final = 16_000
@@ -111,7 +112,7 @@ class SummarySource:
         code = self._analyser.detect(summary)
         is_foreign = code is not None and self._languages and code not in self._languages
         code = code or self._language
-        mentions = claim_numbers.read_mentions(summary, code)
+        mentions = read_mentions(summary, code)
         names = claim_words.names(summary, code)
         if is_foreign:
             if self._shared(names, mentions) < _MIN_FOREIGN:
@@ -219,10 +220,10 @@ class SummarySource:
         known = Known()
         for one, found in zip(self._shown, self._words, strict=True):
             code = self._analyser.detect(one.text) or self._language
-            text = claim_numbers.fold_digits(one.text)
-            known.add(claim_numbers.read_mentions(one.text, code))
-            known.numbers.update(claim_numbers.read_words(text, found, code))
-            known.has_large_words = known.has_large_words or claim_numbers.has_large_words(text, found)
+            text = fold_digits(one.text)
+            known.add(read_mentions(one.text, code))
+            known.numbers.update(read_words(text, found, code))
+            known.has_large_words = known.has_large_words or has_large_words(text, found)
             if one.occurred_at is not None:
                 known.add_turn(one.occurred_at, is_vague=read_language(code).times.is_in(found, text))
                 dates = resolve_dates(one.text, occurred_at=one.occurred_at, code=code)

@@ -6,17 +6,17 @@ characters and pairs of characters. The result is a tsvector literal. The databa
 not used, because it returns nothing for such scripts under the C locale.
 """
 
+import importlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from itertools import chain, islice
-from typing import Final
+from typing import Final, Protocol, cast
 
 from app.index.analyser.cues import read_cues
 from app.index.analyser.date_words import date_heading
 from app.index.analyser.detection import detect
 from app.index.analyser.languages import DEFAULT, is_latin, language_of_letter, latin_language, read_file, read_language
-from app.index.analyser.stemmer import Stemmer, new_stemmer
 from app.index.analyser.terms import TermHashes, pack_terms
 from app.index.analyser.words import has_other_script, is_spaceless, marked_words, pairs, strip_marks, words
 from app.index.schemas import TextAnalysis
@@ -39,6 +39,27 @@ _STEMMED_WITH_MARKS = frozenset(["de", "fr", "es", "pt", "it", "nl", "sv", "pl",
 # ASCII that is in no word and changes no character before it: a cut there does not change the words
 _BETWEEN_WORDS = re.compile(r"[\x00-\x26\x28-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]")
 _SLICE_CHARACTERS = 8192
+
+
+class Stemmer(Protocol):
+    """A stateful stemmer of PyStemmer, which has no types: not thread-safe."""
+
+    def stemWord(self, word: str, /) -> str:  # noqa: N802 - name of the library
+        """Return the stem of a word."""
+        ...
+
+    def stemWords(self, words: list[str], /) -> list[str]:  # noqa: N802 - name of the library
+        """Return the stems of words, in their order."""
+        ...
+
+
+class _Stemmers(Protocol):
+    def Stemmer(self, algorithm: str) -> Stemmer: ...  # noqa: N802 - name of the library
+
+
+def new_stemmer(algorithm: str) -> Stemmer:
+    """Return a new stemmer of a Snowball algorithm, such as `english`."""
+    return cast("_Stemmers", cast("object", importlib.import_module("Stemmer"))).Stemmer(algorithm)
 
 
 def _slices(text: str) -> Iterator[str]:

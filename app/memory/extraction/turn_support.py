@@ -6,8 +6,7 @@ runs of characters are compared. The predicate need not occur.
 """
 
 import re
-import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from functools import cache
 from itertools import pairwise
@@ -15,8 +14,17 @@ from typing import Final
 
 from app.index.analyser.analyser import Analyser
 from app.index.analyser.languages import DEFAULT, latin_language, read_file
+from app.index.analyser.numbers import (
+    fold_digits,
+    number_words,
+    read_numbers,
+    read_words,
+    stated_dates,
+    stated_times,
+    without,
+)
 from app.index.analyser.words import is_spaceless, marked_words, normalise, pairs, strip_marks, words
-from app.memory.extraction.turn_dates import NUMBER_WORDS, TurnDates, stated_dates
+from app.memory.extraction.turn_dates import TurnDates
 from app.memory.facts.spelling import name_key, resolve_subject
 
 # of three or more words, this share must occur, and only common words may be missing
@@ -27,12 +35,7 @@ _SHORT_FORM = re.compile(r"(?<=\w)['\u2019](?:s|re|ve|ll|m|d)\b", re.IGNORECASE)
 # "l'opéra" has the word "opéra", and "Ankara'da" the word "Ankara"
 _ELISION = re.compile(r"\b(?:[cdjlmnst]|qu|un|(?:d|n)?all|dell|nell|sull)['\u2019](?=\w)", re.IGNORECASE)
 _SUFFIX = re.compile(r"(?<=\w)['\u2019](?=\w)(?!t\b)")
-_HOUR = re.compile(r"(?<![\d.:])0(?=\d:\d\d)")
 _SPACELESS_NUMBERS = frozenset("零〇一二三四五六七八九十百千万亿")
-_TENS, _UNITS = range(20, 100, 10), range(1, 10)
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_NO_FRACTION = re.compile(r"\.0+\Z")
 _LETTERS = re.compile(r"[^\W\d_][^\d_]*")
 _ORDINAL_ENDINGS = frozenset({"st", "nd", "rd", "th"})
 
@@ -40,33 +43,6 @@ _ORDINAL_ENDINGS = frozenset({"st", "nd", "rd", "th"})
 @cache
 def _common_words() -> frozenset[str]:
     return frozenset(read_file(DEFAULT).common.split())
-
-
-@cache
-def _number_words(code: str) -> Mapping[str, int]:
-    """Return the numbers of number words: those of English, and of the language."""
-    dates = read_file(code).dates
-    return NUMBER_WORDS | ({} if dates is None else {normalise(word): n for word, n in dates.numbers.items()})
-
-
-def _numbers(text: str) -> Iterator[str]:
-    """Yield the numbers in a text, in one form: "1,000.0" is "1000"."""
-    for match in _NUMBER.finditer(_HOUR.sub("", text)):
-        digits = "".join(str(unicodedata.digit(one, 0)) if one.isdigit() else one for one in match[0])
-        plain = digits.replace(",", "") if _GROUPED.fullmatch(digits) else digits.replace(",", ".")
-        yield _NO_FRACTION.sub("", plain)
-
-
-def _spoken_numbers(found: Sequence[str], number_words: Mapping[str, int]) -> Iterator[str]:
-    """Yield the numbers that words name, also in two words: "twenty-five"."""
-    before = 0
-    for word in found:
-        number = number_words.get(word, 0)
-        if word in number_words:
-            yield str(number)
-        if before in _TENS and number in _UNITS:
-            yield str(before + number)
-        before = number
 
 
 def _letters(text: str) -> list[str]:
@@ -88,8 +64,11 @@ class TurnSupport:
         self._forms |= {strip_marks(first + second) for first, second in pairwise(found)}
         self._spaceless = "".join(normalise(text).split())
         self._pairs = frozenset(pairs(self._spaceless))
-        number_words = _number_words(self._code)
-        self._numbers = {*_numbers(text), *_spoken_numbers(words(text), number_words)}
+        folded = fold_digits(text)
+        self._numbers = frozenset[str]().union(*read_numbers(folded, self._code)) | {
+            *read_words(folded, words(text), self._code)
+        }
+        self._times = {one.time for one in stated_times(folded)}
         self._dates_of_turn: TurnDates | None = None
 
     @property
@@ -105,15 +84,14 @@ class TurnSupport:
 
     def supports(self, text: str) -> bool:
         """Return whether the turn states these words, numbers and dates."""
-        plain = normalise(text)
-        dates = [one for one in stated_dates(plain, self._code) if self._dates.supports(one)]
-        for one in dates:
-            plain = plain[: one.start] + " " * (one.end - one.start) + plain[one.end :]
-        # the length of a normalised text may differ: words keep their diacritics only without dates
-        rest = plain if dates else text
-        if any(number not in self._numbers for number in _numbers(rest)):
+        rest = fold_digits(text)
+        dates = [one for one in stated_dates(rest, self._code) if self._dates.supports(one)]
+        rest = without(rest, dates)
+        times = [one for one in stated_times(rest) if one.time in self._times]
+        rest = without(rest, times)
+        if any(self._numbers.isdisjoint(readings) for readings in read_numbers(rest, self._code)):
             return False
-        return self._supports_words(_letters(rest), written=text, is_rest=bool(dates))
+        return self._supports_words(_letters(rest), written=text, is_rest=bool(dates or times))
 
     def _supports_words(self, found: list[str], *, written: str, is_rest: bool) -> bool:
         content = [word for word in found if not self._is_function_word(word)]
@@ -176,7 +154,7 @@ class TurnSupport:
             if any(character not in self._spaceless for character in _SPACELESS_NUMBERS.intersection(run)):
                 return False
             return len(found) > 1 and sum(pair in self._pairs for pair in found) >= len(found) * _LEAST_PAIRS
-        number = _number_words(self._code).get(strip_marks(word))
+        number = number_words(self._code).get(strip_marks(word))
         return any(form in self._forms for form in self._forms_of(word)) or (
             number is not None and str(number) in self._numbers
         )

@@ -234,5 +234,5 @@ class ToolSettings(SettingsGroup):
         default=5, description="Maximum rounds of tool calls in one of its answers."
     )
     internal_agent_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
-        default=60.0, description="Longest time for one of its answers, tools included."
+        default=180.0, description="Longest time for one of its answers, tools included."
     )

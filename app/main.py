@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import cast
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
@@ -18,8 +17,8 @@ from starlette.types import Scope
 
 from app.container import Container, open_container
 from app.core.bus.messages import Bus
-from app.core.database.pool import PoolUse
 from app.core.database.reader import Fallback
+from app.core.database.transactions import PoolUse
 from app.core.errors import AppError
 from app.core.tracing.export import exported_telemetry
 from app.dashboard import pages
@@ -32,7 +31,7 @@ from app.routers.http.metrics import add_lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
 from app.routers.http.rates import slot_of
-from app.routers.http.routing.route_index import RouteIndex
+from app.routers.http.routing.methods import refuse_missing_methods
 from app.routers.live import sse, websocket
 from app.routers.live.connection_limits import Connections, add_live_metrics
 from app.routers.live.frames import frame_members
@@ -110,6 +109,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
         telemetry=_telemetry(),
     )
     app.state.settings = settings
@@ -117,15 +117,12 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.metrics = registry
     app.state.frame_members = frame_members()
     app.state.connections = Connections(registry, settings=settings.live)
-    for route in (route for router in _ROUTERS for route in router.routes):
-        if isinstance(route, APIRoute):
-            route.operation_id = route.name
-        # not by `include_router`, which matches each path twice
-        app.router.routes.append(route)
+    for router in _ROUTERS:
+        app.include_router(router)
     # a route, not a mount, which would redirect to another path
     app.router.routes.append(Route("/mcp", endpoint=mcp_endpoint, methods=["POST"], include_in_schema=False))
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
-    app.router.middleware_stack = RouteIndex(app.router)
+    refuse_missing_methods(app)
     install_problem_handlers(app)
     install_middleware(app, settings, registry, monitor)
     app.openapi = lambda: openapi_document(app)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app.audit.service import request_uuid
-from app.core.database.pool import PoolUse
+from app.core.database.transactions import PoolUse
 from app.core.ids import TenantId, format_id, new_uuid
 from app.core.paging import Cursors, Order, Page, make_page, page_of_views
 from app.core.process_memory import return_free_memory

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 from fastapi import FastAPI
-from fastapi.routing import APIRoute, iter_route_contexts
+from fastapi.routing import iter_route_contexts
 
+from app.routers.http.routing.methods import refuse_method
 from tests.support.api import Client, Service
 
 ALL_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS")
@@ -18,7 +19,7 @@ def methods_by_path(app: FastAPI) -> dict[str, set[str]]:
     """Return the methods of each path; those whose parameters have different names are one path."""
     methods: dict[str, set[str]] = defaultdict(set)
     for context in iter_route_contexts(app.routes):
-        if context.methods and context.path_format:
+        if context.methods and context.path_format and context.endpoint is not refuse_method:
             template = str(context.path_format)
             methods[re.sub(r"{[^}]*}", AN_ID, template)] |= set(context.methods)
     return methods
@@ -40,7 +41,7 @@ async def test_every_method_that_a_path_lacks_is_405_with_the_methods_that_it_ha
 
 def literal_neighbours(app: FastAPI) -> Iterable[str]:
     """Yield the paths without a parameter at their end that a path with one there would match too."""
-    templates = {route.path for route in app.routes if isinstance(route, APIRoute)}
+    templates = {str(context.path_format) for context in iter_route_contexts(app.routes) if context.methods}
     for path in sorted(templates):
         start, _, end = path.rpartition("/")
         if "{" not in end and any(re.fullmatch(re.escape(start) + r"/{\w+}", other) for other in templates):

@@ -115,7 +115,7 @@ async def test_sharing_costs_no_statement_of_a_call(words_database: TestDatabase
                 await client.append(conversation, "one")
                 one.container.rate_sharing.share()
         assert first_words(sent) == 20 * [
-            "(begin)", "select", "insert into turns", "insert into index_entries", "update conversation_heads set",
+            "begin", "select", "insert into turns", "insert into index_entries", "update conversation_heads set",
             "insert into audit_unsealed; commit",
         ]  # fmt: skip
         buckets = other.container.tenancy.rates._buckets  # noqa: SLF001

@@ -311,7 +311,7 @@ async def test_without_a_move_nothing_costs_more_and_during_one_an_append_costs_
 ) -> None:
     one, _ = pair
     # with what was appended since the last one
-    recalled = ["(begin)", "select", "select", "select", "(commit)", "(begin)", "select", "(commit)"]
+    recalled = ["begin", "select", "select", "select", "begin", "select"]
     async with stored(one, 2) as (client, talk), operating(one, client) as operator:
         for due in ([], ["insert into jobs"]):
             for _ in range(2):
@@ -320,7 +320,7 @@ async def test_without_a_move_nothing_costs_more_and_during_one_an_append_costs_
             with counted_statements() as sent:
                 await client.append(talk, "one more")
             assert first_words(sent) == [
-                "(begin)", "select", "insert into turns", "insert into index_entries", "insert into vectors", *due,
+                "begin", "select", "insert into turns", "insert into index_entries", "insert into vectors", *due,
                 "update conversation_heads set", "insert into audit_unsealed; commit",
             ]  # fmt: skip
             with counted_statements() as sent:

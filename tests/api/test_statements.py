@@ -24,10 +24,10 @@ from app.index.write import key_store, removal_store
 from app.tenancy.restriction import Reach
 from tests.support.api import Client, Service, open_service
 from tests.support.postgres import TestDatabase, on_citus
-from tests.support.statements import counted_statements, first_words, round_trips
+from tests.support.statements import counted_statements, first_words
 
-READ = ["(begin)", "select", "(commit)"]
-"""A transaction of one statement that only reads: one round trip."""
+READ = ["begin", "select"]
+"""A transaction of one statement that only reads: two round trips, and a commit that nobody waits for."""
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,12 @@ async def warm(client: Client) -> str:
     return conversation
 
 
-async def test_an_append_takes_six_round_trips_however_many_turns(client: Client, warm: str) -> None:
+async def test_an_append_takes_seven_round_trips_however_many_turns(client: Client, warm: str) -> None:
     for turns in (["one"], [f"turn {n}" for n in range(32)]):  # the vectors of more are made by a job: see below
         with counted_statements() as sent:
             await client.append(warm, *turns)
         assert first_words(sent) == [
-            "(begin)",
+            "begin",
             "select",
             "insert into turns",
             "insert into index_entries",
@@ -61,7 +61,7 @@ async def test_an_append_takes_six_round_trips_however_many_turns(client: Client
             "update conversation_heads set",
             "insert into audit_unsealed; commit",  # the entry of the audit goes with the commit, in one message
         ]
-        assert sent[0].startswith("(begin; set local app.tenant = '")
+        assert sent[0].startswith("begin; set local app.tenant = '")
         assert sent[-1].count("insert into") == 1
 
 
@@ -71,36 +71,36 @@ async def test_jobs_of_any_kind_cost_an_append_one_round_trip(client: Client, wa
         with counted_statements() as sent:
             await client.append(warm, *turns)
         assert first_words(sent)[4:6] == ["insert into vectors", "insert into jobs"]
-        assert round_trips(sent) == 7
+        assert len(sent) == 8
     await client.patch(f"/v1/conversations/{warm}", json={"compaction": {"trigger_turns": 10}})
     with counted_statements() as sent:
         await client.append(warm, "yesterday, once more")  # a date, and a compaction
     assert first_words(sent)[4:6] == ["insert into vectors", "insert into jobs"]
-    assert round_trips(sent) == 7
+    assert len(sent) == 8
 
 
 async def test_an_append_with_turn_ids_or_an_idempotency_key_says_what_it_adds(client: Client, warm: str) -> None:
     with counted_statements() as sent:
         await client.append(warm, {"id": str(uuid.uuid4()), "role": "user", "content": "x"})
-    assert round_trips(sent) == 7
+    assert len(sent) == 8
     headers = {"Idempotency-Key": str(uuid.uuid4())}
     body = {"turns": [{"role": "user", "content": "y"}]}
     with counted_statements() as sent:
         await client.post(f"/v1/conversations/{warm}/turns", json=body, headers=headers)
     # before: look, commit; inside: lock the key, look again, remember
-    assert round_trips(sent) == 6 + 5
+    assert len(sent) == 6 + 7
     with counted_statements() as sent:
         await client.post(f"/v1/conversations/{warm}/turns", json=body, headers=headers)
-    assert first_words(sent) == ["(begin)", "select", "select", "commit"]
+    assert first_words(sent) == ["begin", "select", "select", "commit"]
 
 
-async def test_recall_takes_three_round_trips_and_one_search(client: Client, warm: str) -> None:
+async def test_recall_takes_five_round_trips_and_one_search(client: Client, warm: str) -> None:
     for scope in (warm, None):
         await client.recall(scope, "parrot")
         for mode in ("hybrid", "text", "vector"):
             with counted_statements() as sent:
                 await client.recall(scope, "parrot", mode=mode)
-            assert first_words(sent) == ["(begin)", "select", "select", "(commit)", *READ]
+            assert first_words(sent) == ["begin", "select", "select", *READ]
 
 
 async def test_recall_for_a_query_that_names_someone_takes_as_many(client: Client, warm: str) -> None:
@@ -108,14 +108,14 @@ async def test_recall_for_a_query_that_names_someone_takes_as_many(client: Clien
     for mode in ("hybrid", "text"):
         with counted_statements() as sent:
             await client.recall(warm, "the parrot of Ann", mode=mode)
-        assert first_words(sent) == ["(begin)", "select", "select", "(commit)", *READ]
+        assert first_words(sent) == ["begin", "select", "select", *READ]
 
 
-async def test_a_page_of_a_history_takes_two_round_trips_and_a_poll_without_news_one(client: Client, warm: str) -> None:
+async def test_a_page_of_a_history_takes_three_round_trips_and_a_poll_without_news_two(client: Client, warm: str) -> None:
     path = f"/v1/conversations/{warm}/turns"
     with counted_statements() as sent:
         rev = (await client.get(path, params={"limit": 2})).json()["rev"]
-    assert first_words(sent) == ["(begin)", "select", "select", "(commit)"]
+    assert first_words(sent) == ["begin", "select", "select"]
     with counted_statements() as sent:
         await client.get(path, params={"since_rev": rev})
     assert first_words(sent) == READ
@@ -128,27 +128,27 @@ async def test_a_page_of_a_list_takes_one_statement_however_many_conversations_i
         with counted_statements() as sent:
             found = (await client.get("/v1/conversations", params={"limit": limit})).json()["data"]
         assert [one["last_message"]["text"] for one in found] == [f"bye {9 - number}" for number in range(limit)]
-        assert first_words(sent) == ["(begin)", "with", "(commit)"]
+        assert first_words(sent) == ["begin", "with"]
 
 
-async def test_context_takes_two_round_trips_one_more_with_recall_and_with_a_gap(client: Client, warm: str) -> None:
+async def test_context_takes_three_round_trips_and_more_with_recall_and_with_a_gap(client: Client, warm: str) -> None:
     with counted_statements() as sent:
         await client.context(warm, 1000)
-    assert first_words(sent) == ["(begin)", "select", "select", "(commit)"]
+    assert first_words(sent) == ["begin", "select", "select"]
     await client.context(warm, 1000, semantic_recall={"k": 3})
     with counted_statements() as sent:  # what is loaded already is not read again
         await client.context(warm, 1000, semantic_recall={"k": 3})
-    assert first_words(sent) == ["(begin)", "select", "select", "(commit)", "(begin)", "select", "(commit)"]
+    assert first_words(sent) == ["begin", "select", "select", "begin", "select"]
     await client.append(warm, *["filler"] * 30)
     await client.recall(warm, "parrot", kinds=["turn"])
     with counted_statements() as sent:
         made = await client.context(warm, 1000, semantic_recall={"k": 3}, query="parrot", recent_turns=1)
     assert made["gap"] is not None
-    recalled, counted = ["(begin)", "select", "select", "(commit)"], READ
-    assert first_words(sent) == ["(begin)", "select", "select", "(commit)", *recalled, *counted]
+    recalled, counted = ["begin", "select", "select"], READ
+    assert first_words(sent) == ["begin", "select", "select", *recalled, *counted]
 
 
-async def test_a_turn_of_a_session_takes_seven_round_trips_to_store_and_seven_to_begin(client: Client) -> None:
+async def test_a_turn_of_a_session_takes_eight_round_trips_to_store_and_twelve_to_begin(client: Client) -> None:
     session = {"session_id": "s", "user_id": "ann"}
     asked, answered = {"role": "user", "content": "the parrot?"}, {"role": "assistant", "content": "Kiki"}
 
@@ -163,21 +163,21 @@ async def test_a_turn_of_a_session_takes_seven_round_trips_to_store_and_seven_to
         with counted_statements() as sent:
             await send("after-turn", f"t-{len(items)}", input_items=[asked], output_items=items)
         assert first_words(sent) == [
-            "(begin)", "select", "select", "insert into turns", "insert into index_entries", "insert into vectors",
+            "begin", "select", "select", "insert into turns", "insert into index_entries", "insert into vectors",
             "update conversation_heads set", "insert into audit_unsealed; commit",
         ] or first_words(sent)[5:7] == ["insert into vectors", "insert into jobs"]  # fmt: skip
-        assert sent[0].endswith("set local lock_timeout = 200)")
+        assert sent[0].endswith("set local lock_timeout = 200")
         with counted_statements() as sent:  # a repeat
             await send("after-turn", f"t-{len(items)}", input_items=[asked], output_items=items)
-        assert first_words(sent) == ["(begin)", "select", "select", "commit"]
+        assert first_words(sent) == ["begin", "select", "select", "commit"]
     with counted_statements() as sent:
         await send("before-turn", "next", current_input=[asked])
     # the session; its turns; then, at the same time, recalled turns (all loaded already) and facts (none: the newest)
-    assert first_words(sent)[:7] == ["(begin)", "select", "(commit)", "(begin)", "select", "select", "(commit)"]
-    assert sorted(first_words(sent)[7:]) == ["(begin)"] * 3 + ["(commit)"] * 3 + ["select"] * 4
+    assert first_words(sent)[:5] == ["begin", "select", "begin", "select", "select"]
+    assert sorted(first_words(sent)[5:]) == ["begin"] * 3 + ["select"] * 4
 
 
-async def test_a_memory_is_stored_in_six_round_trips_and_recalled_in_three(client: Client, warm: str) -> None:
+async def test_a_memory_is_stored_in_seven_round_trips_and_recalled_in_four(client: Client, warm: str) -> None:
     body = {"content": "the parrot is called Kiki"}
     context = {"query": "parrot", "include_memories": True, "agent_id": "default"}
     for _ in range(2):
@@ -187,22 +187,22 @@ async def test_a_memory_is_stored_in_six_round_trips_and_recalled_in_three(clien
         await client.post("/v1/memories", json=body)
     # it is stored already
     assert first_words(sent) == [
-        "(begin)", "select", "update memories m", "update index_entries set", "insert into audit_unsealed; commit"
+        "begin", "select", "update memories m", "update index_entries set", "insert into audit_unsealed; commit"
     ]  # fmt: skip
     with counted_statements() as sent:
         await client.post("/v1/memories", json=body | {"owner": "ana"})
     assert first_words(sent) == [
-        "(begin)", "select", "update memories m", "insert into memories", "insert into index_entries",
+        "begin", "select", "update memories m", "insert into memories", "insert into index_entries",
         "insert into vectors", "insert into audit_unsealed; commit",
     ]  # fmt: skip
     with counted_statements() as sent:
         await client.post("/v1/memories/search", json={"query": "parrot"})
     # with the memory that is new since the last search
-    assert first_words(sent) == ["(begin)", "select", "select", "select", "(commit)"]
+    assert first_words(sent) == ["begin", "select", "select", "select"]
     await client.context(warm, 1000, **context)
     with counted_statements() as sent:
         await client.context(warm, 1000, **context)
-    assert first_words(sent) == ["(begin)", "select", "select", "(commit)", "(begin)", "select", "select", "(commit)"]
+    assert first_words(sent) == ["begin", "select", "select", "begin", "select", "select"]
 
 
 async def test_a_checked_key_costs_no_round_trip_for_a_while(client: Client, warm: str, service: Service) -> None:
@@ -456,13 +456,13 @@ async def test_a_search_in_memory_asks_only_what_changed(client: Client) -> None
     await client.recall(conversation, "violin")
     with counted_statements() as sent:
         await client.recall(conversation, "violin")
-    asked = ["pg_current_snapshot", "(commit)", "(begin", "turns t", "(commit)"]
+    asked = ["pg_current_snapshot", "begin", "turns t"]
     searching = sent[-len(asked) :]
     assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching
     await client.append(conversation, "my piano teacher is Bob")
     with counted_statements() as sent:
         await client.recall(conversation, "piano")
-    asked = ["pg_current_snapshot", "vector_send", "(commit)", "(begin", "turns t", "(commit)"]
+    asked = ["pg_current_snapshot", "vector_send", "begin", "turns t"]
     searching = sent[-len(asked) :]
     assert all(part in statement for part, statement in zip(asked, searching, strict=True)), searching
 

@@ -17,7 +17,6 @@ from app.container import Container
 from app.conversations.live.event_listener import event_listener
 from app.core.bus.messages import Listener, Message
 from app.core.ids import format_id, new_uuid
-from app.routers.http.early_refusals import EarlyRefusals
 from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S, protocols
 from app.settings import Settings
 
@@ -30,9 +29,7 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
 
     On the port of the metrics too, where the settings name one.
     """
-    http, socket_protocol = protocols(
-        stall_s=settings.live.live_stall_s, body_timeout_s=60, refusals=EarlyRefusals(app)
-    )
+    http, socket_protocol = protocols(stall_s=settings.live.live_stall_s, body_timeout_s=60)
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
         for port in (0, settings.telemetry.metrics_port):

@@ -1,5 +1,6 @@
 """Counts what goes to Postgres: every message whose answer is waited for is one round trip."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -7,7 +8,7 @@ from contextvars import ContextVar
 import asyncpg
 import pytest
 
-from app.core.database.pipeline import PipelinedConnection
+from app.core.database.transactions import COMMIT_OF_A_READ
 from tests.support.postgres import on_citus
 
 _DROPPING_SPACES = "select s.id from embedding_spaces s where s.state = 'dropping'"
@@ -18,14 +19,13 @@ _COUNTING: ContextVar[list[str] | None] = ContextVar("counting", default=None)
 def counted_statements() -> Iterator[list[str]]:
     """The statements sent while inside, each one round trip once its plan is cached on the connection.
 
-    Those whose answers are not waited for are in brackets, such as `(begin)`. Only those of this task and of what it
-    starts: what else the process does by the minute is no part of a path.
+    Without the commits of reads, whose answers nobody waits for. Only those of this task and of what it starts: what
+    else the process does by the minute is no part of a path.
     """
     sent: list[str] = []
     counting = _COUNTING.set(sent)
     patch = pytest.MonkeyPatch()
     prepared, simple = vars(asyncpg.Connection)["_execute"], asyncpg.Connection.execute
-    send = PipelinedConnection.send
 
     async def count_prepared(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
         if _COUNTING.get() is sent:
@@ -33,16 +33,11 @@ def counted_statements() -> Iterator[list[str]]:
         return await prepared(self, query, *args, **options)
 
     async def count_simple(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
-        if not args and _COUNTING.get() is sent:  # with arguments it goes on to the other
+        # with arguments it goes on to the other
+        if not args and _COUNTING.get() is sent and not _is_commit_of_a_read():
             _add(sent, query)
         return await simple(self, query, *args, **options)
 
-    def count_sent(self: PipelinedConnection, sql: str) -> None:
-        if _COUNTING.get() is sent:
-            _add(sent, sql, is_awaited=False)
-        send(self, sql)
-
-    patch.setattr(PipelinedConnection, "send", count_sent)
     patch.setattr(asyncpg.Connection, "_execute", count_prepared)
     patch.setattr(asyncpg.Connection, "execute", count_simple)
     try:
@@ -52,24 +47,22 @@ def counted_statements() -> Iterator[list[str]]:
         _COUNTING.reset(counting)
 
 
-def round_trips(sent: list[str]) -> int:
-    """The number of messages whose answers were waited for."""
-    return sum(not statement.startswith("(") for statement in sent)
+def _is_commit_of_a_read() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.get_name() == COMMIT_OF_A_READ
 
 
-def _add(sent: list[str], query: str, *, is_awaited: bool = True) -> None:
+def _add(sent: list[str], query: str) -> None:
     """Add a statement; on a Citus, those that only it needs belong to the last `begin` or setting before.
 
     Other transactions may have sent something between the two.
     """
     text = " ".join(query.split())
-    before = [at for at, one in enumerate(sent) if one.startswith(("begin", "(begin", "set local "))]
+    before = [at for at, one in enumerate(sent) if one.startswith(("begin", "set local "))]
     if on_citus() and before and _only_citus_needs(text):
-        last = sent[before[-1]].removesuffix(")")
-        more = f"; {text}" if text.startswith("set ") else ""
-        sent[before[-1]] = f"{last}{more})" if last.startswith("(") else f"{last}{more}"
+        sent[before[-1]] += f"; {text}" if text.startswith("set ") else ""
     else:
-        sent.append(text if is_awaited else f"({text})")
+        sent.append(text)
 
 
 def _only_citus_needs(text: str) -> bool:
@@ -83,9 +76,6 @@ def first_words(statements: list[str]) -> list[str]:
     shown: list[str] = []
     for statement in statements:
         words = statement.lower().split()
-        if words[0].startswith("("):
-            shown.append(f"{words[0].strip('();')}".join("()"))
-            continue
         if len(words) > 1 and words[-1] == "commit":
             shown.append(f"{' '.join(words[:3])}; commit")
             continue

@@ -29,7 +29,6 @@ from app.core.telemetry import configure_logging, get_logger
 from app.core.threads import bound_threads
 from app.core.tracing.export import exported_telemetry
 from app.main import create_app
-from app.routers.http.early_refusals import EarlyRefusals
 from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S, protocols
 from app.settings import Settings
 from app.webhooks.dispatch import dispatching
@@ -46,7 +45,6 @@ def run_server(settings: Settings, supervised: Supervised | None) -> None:
     http, socket_protocol = protocols(
         stall_s=settings.live.live_stall_s,
         body_timeout_s=settings.requests.body_timeout_s,
-        refusals=EarlyRefusals(application),
     )
     server = _Server(
         uvicorn.Config(

@@ -14,8 +14,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
-from app.core.database import pipeline
-from app.core.database.pipeline import PipelinedConnection
 from app.core.errors import Busy, Conflict, Unavailable
 
 _DEFAULT_PORT: Final = 5432
@@ -105,7 +103,7 @@ class ConnectOptions(TypedDict, total=False):
 
 async def connect(
     url: str, *, timeout_s: float = 60.0, to_standby: bool = False, **options: Unpack[ConnectOptions]
-) -> PipelinedConnection:
+) -> "asyncpg.Connection[asyncpg.Record]":
     """Connect to the server of a URL; of several servers, to the one that accepts writes, or to a standby.
 
     Each of several servers gets an equal share of `timeout_s`. Raises the driver's error of the last server that was
@@ -113,7 +111,7 @@ async def connect(
     """
     servers = find_servers(url)
     if not servers[1:]:
-        return await pipeline.connect(url, timeout=timeout_s, **options)
+        return await asyncpg.connect(url, timeout=timeout_s, **options)
     target = SessionAttribute.standby if to_standby else SessionAttribute.read_write
     if "target_session_attrs" in parse_qs(urlsplit(url).query):
         target = None
@@ -123,7 +121,7 @@ async def connect(
     for place in (first, *(place for place in range(len(servers)) if place != first)):
         host, port = servers[place]
         try:
-            connection = await pipeline.connect(
+            connection = await asyncpg.connect(
                 url, host=host, port=port, timeout=timeout_s / len(servers), target_session_attrs=target, **options
             )
         except _NOT_USABLE as error:

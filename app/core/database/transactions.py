@@ -1,10 +1,7 @@
 """Transactions in Postgres, always of one tenant.
 
 Hides the pool, the roles and the driver's errors. Invariants: a tenant transaction sets its tenant in the same message
-as BEGIN, so row-level security is on before the first statement. BEGIN and the COMMIT of a read are sent without
-waiting for their answers (`pipeline`). If the server refuses a BEGIN, the first statement may run without it: without a
-tenant, so that it finds no row and stores none. The caller gets an error. A transaction of the ops role that writes
-waits for its BEGIN, since that role sees all tenants. A lost server, a full pool or a timeout become
+as BEGIN, so row-level security is on before the first statement. A lost server, a full pool or a timeout become
 `Unavailable`, a deadlock becomes `Busy`. Code that calls providers can check that no transaction is open
 (`refuse_in_transaction`).
 """
@@ -12,13 +9,12 @@ waits for its BEGIN, since that role sees all tenants. A lost server, a full poo
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
 from time import perf_counter
-from types import TracebackType
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 
 import asyncpg
 import numpy as np
@@ -26,10 +22,12 @@ import numpy.typing as npt
 from pgvector.asyncpg import register_vector
 
 from app.core.database.connections import CONNECTION_ERRORS, connect, raise_translated, unavailable
-from app.core.database.pool import Connection, ConnectionPool, PooledConnection, PoolUse
 from app.core.errors import Unavailable
 from app.core.ids import TenantId
 from app.core.tracing.call_record import current_call
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
 
 APP_ROLE = "turnkeep_app"
 OPS_ROLE = "turnkeep_ops"
@@ -41,6 +39,25 @@ _CACHED_STATEMENTS = 100
 FloatVector: TypeAlias = npt.NDArray[np.float32]
 RowT = TypeVar("RowT")
 
+COMMIT_OF_A_READ = "commit of a read"
+"""The name of the task that ends a transaction which has changed nothing."""
+
+_MAX_STATEMENTS = 50_000
+"""A connection that has run as many is replaced: its process in Postgres caches more and more."""
+
+_Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+_Pooled: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
+
+
+class PoolUse(NamedTuple):
+    """The connections of a pool: how many there may be, are open and are used, and how many callers wait for one."""
+
+    size: int
+    open: int
+    used: int
+    waiting: int
+
 
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
@@ -49,14 +66,13 @@ class Transaction:
         "_connection",
         "after_commit",
         "at_commit",
-        "is_unfinished",
         "node_settings",
         "statements",
         "tenant_id",
     )
 
     def __init__(
-        self, connection: Connection, tenant_id: TenantId | None, *, node_settings: Mapping[str, str] | None = None
+        self, connection: _Pooled, tenant_id: TenantId | None, *, node_settings: Mapping[str, str] | None = None
     ) -> None:
         self._connection = connection
         self.tenant_id = tenant_id
@@ -64,8 +80,6 @@ class Transaction:
         """Settings that only the session on the coordinator of a Citus has; None on a single server."""
         self.statements = 0
         """The number of statements so far, without BEGIN and its like."""
-        self.is_unfinished = False
-        """Whether the last statement runs, has failed or was interrupted."""
         self.after_commit: list[Callable[[], None]] = []
         """Callbacks that run at once when the transaction is durable; they must not fail.
 
@@ -89,23 +103,18 @@ class Transaction:
 
     async def fetch(self, sql: str, *args: object) -> "list[asyncpg.Record]":
         """Return all rows of one statement."""
-        self.statements, self.is_unfinished = self.statements + 1, True
-        rows = await self._connection.fetch(sql, *args)
-        self.is_unfinished = False
-        return rows
+        self.statements += 1
+        return await self._connection.fetch(sql, *args)
 
     async def fetchrow(self, sql: str, *args: object) -> "asyncpg.Record | None":
         """Return the first row of one statement, or None."""
-        self.statements, self.is_unfinished = self.statements + 1, True
-        row = await self._connection.fetchrow(sql, *args)
-        self.is_unfinished = False
-        return row
+        self.statements += 1
+        return await self._connection.fetchrow(sql, *args)
 
     async def execute(self, sql: str, *args: object) -> int:
         """Run one statement; return the number of affected rows."""
-        self.statements, self.is_unfinished = self.statements + 1, True
+        self.statements += 1
         status = await self._connection.execute(sql, *args)
-        self.is_unfinished = False
         last = status.rsplit(" ", 1)[-1]
         return int(last) if last.isdigit() else 0
 
@@ -175,7 +184,7 @@ async def _prepare_connection(connection: Connection) -> bool:
     return "citus" in schemas
 
 
-async def _identify(connection: Connection) -> DatabaseIdentity:
+async def _identify(connection: "Connection | _Pooled") -> DatabaseIdentity:
     row = await connection.fetchrow(
         "select (select cluster from pg_control_system() as control (version, catalog, cluster)) as cluster,"
         " (select oid::bigint from pg_database where datname = current_database()) as database"
@@ -183,116 +192,14 @@ async def _identify(connection: Connection) -> DatabaseIdentity:
     return DatabaseIdentity(0, 0) if row is None else row_as(DatabaseIdentity, row)
 
 
-class _OpenTransaction:
-    """Context manager of one transaction: commits at the end of the block, or rolls back after an exception.
-
-    Translates the errors of the driver, also those that are raised in the block.
-    """
-
-    __slots__ = (
-        *("_begin", "_inside", "_is_pipelined", "_is_read_only", "_node_settings", "_pool", "_pooled"),
-        *("_started", "_tenant_id", "_token", "_transaction"),
-    )
-
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        inside: ContextVar[bool],
-        *, begin: str, is_read_only: bool, is_pipelined: bool, tenant_id: TenantId | None,
-        node_settings: Mapping[str, str] | None,
-    ) -> None:  # fmt: skip
-        self._pool = pool
-        self._inside = inside
-        self._begin = begin
-        self._is_read_only = is_read_only
-        self._is_pipelined = is_pipelined
-        self._tenant_id = tenant_id
-        self._node_settings = node_settings
-        self._started: float
-        self._pooled: PooledConnection
-        self._token: Token[bool]
-        self._transaction: Transaction
-
-    async def __aenter__(self) -> Transaction:
-        if self._inside.get():
-            raise RuntimeError("a transaction is open already: the outermost service owns it")
-        self._started = perf_counter()
-        try:
-            self._pooled = pooled = await self._pool.acquire()
-            try:
-                # Citus sends the message of a `set local` to the nodes, where `begin` has been sent already
-                for message in (self._begin,) if self._node_settings is None else self._begin.split("; "):
-                    if self._is_pipelined and pooled.connection.can_send:
-                        pooled.connection.send(message)
-                    else:
-                        await pooled.connection.execute(message)
-            except BaseException:
-                self._pool.discard(pooled)
-                raise
-        except Exception as error:
-            raise_translated(error)
-            raise
-        self._token = self._inside.set(True)
-        self._transaction = Transaction(pooled.connection, self._tenant_id, node_settings=self._node_settings)
-        return self._transaction
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        del kind, trace
-        is_demoted = isinstance(error, asyncpg.ReadOnlySQLTransactionError) and not self._is_read_only
-        try:
-            if is_demoted:
-                # another server accepts writes now, and a new connection finds it
-                self._pool.discard(self._pooled)
-            else:
-                await self._end(is_good=error is None)
-        except Exception as failure:
-            if not isinstance(error, asyncio.CancelledError):  # a cancelled task stays cancelled
-                raise_translated(failure)
-                raise
-        finally:
-            self._inside.reset(self._token)
-            if (call := current_call()) is not None:
-                call.add_transaction(self._transaction.statements, perf_counter() - self._started)
-        if error is None:
-            # after the reset, so that tasks that the callbacks start are not in the transaction
-            for callback in self._transaction.after_commit:
-                callback()
-        elif is_demoted:
-            raise unavailable() from error
-        else:
-            raise_translated(error)
-
-    async def _end(self, *, is_good: bool) -> None:
-        connection = self._pooled.connection
-        try:
-            if is_good:
-                last = [one if isinstance(one, str) else one() for one in self._transaction.at_commit]
-                is_read = self._is_read_only and not last and not self._transaction.is_unfinished
-                if is_read and self._is_pipelined and connection.can_send:
-                    connection.send("commit")
-                    self._pool.release(self._pooled, has_sent_end=True)
-                    return
-                await connection.execute("; ".join((*last, "commit")))
-            elif not connection.is_closed():
-                await connection.execute("rollback")
-        except asyncpg.PostgresError:
-            # the server has ended the transaction, or a statement of `at_commit` failed: then the connection is closed
-            self._pool.release(self._pooled)
-            raise
-        except BaseException:
-            self._pool.discard(self._pooled)
-            raise
-        self._pool.release(self._pooled)
-
-
 class Database:
     """A connection pool of one role."""
 
     def __init__(self, options: PoolOptions) -> None:
         self._options = options
-        self._pool: ConnectionPool | None = None
+        self._pool: _Pool | None = None
+        self._waiting = 0
+        self._ending: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._inside: ContextVar[bool] = ContextVar(f"inside_transaction_{options.name}", default=False)
         settings = options.session_settings if options.through_pooler else {}
@@ -301,9 +208,10 @@ class Database:
 
     async def open(self) -> None:
         """Connect. Raises Unavailable if the server does not answer."""
-        pool = ConnectionPool(self._connect, size=self._options.size, timeout_s=self._options.timeout_s)
         try:
-            pool.release(await pool.acquire())
+            pool = await asyncpg.create_pool(
+                connect=self._connect, reset=_keep, min_size=1, max_size=self._options.size, max_queries=_MAX_STATEMENTS
+            )
         except (*CONNECTION_ERRORS, TimeoutError) as error:
             raise unavailable() from error
         self._pool = pool
@@ -319,7 +227,7 @@ class Database:
             self._closing.add(task := asyncio.create_task(self._close(old)))
             task.add_done_callback(self._closing.discard)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, *_: object, **_options: object) -> Connection:
         options = self._options
         connection = await connect(
             options.url,
@@ -351,7 +259,7 @@ class Database:
             await self._close(pool)
         await asyncio.gather(*self._closing)
 
-    async def _close(self, pool: ConnectionPool) -> None:
+    async def _close(self, pool: _Pool) -> None:
         try:
             await asyncio.wait_for(pool.close(), timeout=self._options.timeout_s)
         except TimeoutError:
@@ -365,7 +273,10 @@ class Database:
     @property
     def use(self) -> PoolUse:
         """Return how many connections are open and used, and how many callers wait for one."""
-        return PoolUse(0, 0, 0, 0) if self._pool is None else self._pool.use
+        if (pool := self._pool) is None:
+            return PoolUse(0, 0, 0, 0)
+        size = pool.get_size()
+        return PoolUse(pool.get_max_size(), size, size - pool.get_idle_size(), self._waiting)
 
     def refuse_in_transaction(self) -> None:
         """Raise if this task has an open transaction: providers are never called during a transaction."""
@@ -397,19 +308,25 @@ class Database:
         return row
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncGenerator[Connection]:
-        if self._pool is None:
+    async def _connected(self) -> AsyncGenerator[_Pooled]:
+        """Give a connection of the pool, in no transaction. Its errors become Unavailable."""
+        if (pool := self._pool) is None:
             raise unavailable()
         try:
-            pooled = await self._pool.acquire()
+            connection = await self._acquire(pool)
             try:
-                yield pooled.connection
-            except BaseException:
-                self._pool.discard(pooled)
-                raise
-            self._pool.release(pooled)
+                yield connection
+            finally:
+                await pool.release(connection)
         except (*CONNECTION_ERRORS, TimeoutError, asyncpg.PostgresError) as error:
             raise unavailable() from error
+
+    async def _acquire(self, pool: _Pool) -> _Pooled:
+        self._waiting += 1
+        try:
+            return await pool.acquire(timeout=self._options.timeout_s)
+        finally:
+            self._waiting -= 1
 
     async def require_role_without_bypass(self) -> None:
         """Raise Unavailable if this role can bypass row-level security: tenants would not be isolated."""
@@ -450,21 +367,93 @@ class Database:
         """Open a read-only transaction of no tenant whose statements all read one snapshot."""
         return self._run("begin isolation level repeatable read read only", None, is_read_only=True)
 
-    def _run(
+    @asynccontextmanager
+    async def _run(
         self, begin: str, tenant_id: TenantId | None, *, is_read_only: bool = False
-    ) -> AbstractAsyncContextManager[Transaction]:
-        if self._pool is None:
+    ) -> AsyncGenerator[Transaction]:
+        """Commit at the end of the block, or roll back after an exception. Translates the errors of the driver."""
+        if self._inside.get():
+            raise RuntimeError("a transaction is open already: the outermost service owns it")
+        if (pool := self._pool) is None:
             raise unavailable()
-        return _OpenTransaction(
-            self._pool,
-            self._inside,
-            begin=begin + self._settings,
-            is_read_only=is_read_only,
-            # behind a pooler, a statement after a refused BEGIN could reach another server
-            is_pipelined=not self._options.through_pooler and (is_read_only or tenant_id is not None),
-            tenant_id=tenant_id,
-            node_settings=self._node_settings,
-        )
+        try:
+            async with self._begun(pool, begin, tenant_id, is_read_only=is_read_only) as tx:
+                yield tx
+        except Exception as error:
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError) and not is_read_only:
+                # another server accepts writes now, and new connections find it
+                await pool.expire_connections()
+                raise unavailable() from error
+            raise_translated(error)
+            raise
+        # not inside, so that tasks that the callbacks start are not in the transaction
+        for callback in tx.after_commit:
+            callback()
+
+    @asynccontextmanager
+    async def _begun(
+        self, pool: _Pool, begin: str, tenant_id: TenantId | None, *, is_read_only: bool
+    ) -> AsyncGenerator[Transaction]:
+        started = perf_counter()
+        connection = await self._acquire(pool)
+        tx = Transaction(connection, tenant_id, node_settings=self._node_settings)
+        try:
+            text = begin + self._settings
+            # Citus sends the message of a `set local` to the nodes, where `begin` has been sent already
+            for message in (text,) if self._node_settings is None else text.split("; "):
+                await connection.execute(message)
+            token = self._inside.set(True)
+            try:
+                yield tx
+            finally:
+                self._inside.reset(token)
+            last = [one if isinstance(one, str) else one() for one in tx.at_commit]
+            is_read = is_read_only and not last
+            if not is_read:
+                await connection.execute("; ".join((*last, "commit")))
+        except BaseException:
+            await _undo(pool, connection)
+            raise
+        finally:
+            if (call := current_call()) is not None:
+                call.add_transaction(tx.statements, perf_counter() - started)
+        if is_read:
+            self._commit_later(pool, connection)
+        else:
+            await pool.release(connection)
+
+    def _commit_later(self, pool: _Pool, connection: _Pooled) -> None:
+        """Commit a transaction that has changed nothing, and return its connection. Nobody waits for it."""
+        task = asyncio.create_task(_commit_read(pool, connection), name=COMMIT_OF_A_READ)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+async def _commit_read(pool: _Pool, connection: _Pooled) -> None:
+    try:
+        await connection.execute("commit")
+    except Exception:  # noqa: BLE001 - what was read is answered already, and the connection is not used again
+        connection.terminate()
+    finally:
+        await pool.release(connection)
+
+
+async def _undo(pool: _Pool, connection: _Pooled) -> None:
+    """Roll back and return a connection. One that cannot is closed; the server then rolls back."""
+    try:
+        await connection.execute("rollback")
+    except Exception:  # noqa: BLE001 - the error of the block is the one that counts
+        connection.terminate()
+    except BaseException:
+        connection.terminate()
+        raise
+    finally:
+        await pool.release(connection)
+
+
+async def _keep(connection: object) -> None:
+    """Leave a returned connection as it is: it is in no transaction, and no session has settings of its own."""
+    del connection
 
 
 def read_transaction(

@@ -43,7 +43,7 @@ from app.formats.parse.validation import MEMBER_NAMES
 from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
 from app.routers.http.body_reader import UPLOAD_CODINGS, UPLOAD_PATH
-from app.routers.http.routing.route_index import specificity
+from app.routers.http.routing.methods import allowed_methods
 from app.routers.http.uvicorn_protocols import CUT_EXTENSION, PROBLEM_MEDIA_TYPE
 
 OPENAI_ROOT: Final = "/openai/v1"
@@ -102,8 +102,6 @@ _OPENAI_TYPES: Final = {
     http.HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
 
-_METHODS_OF_FILES: Final = ("GET", "HEAD")
-"""Methods of a mounted folder, which has no routes."""
 _MAX_COMPARED_PATH: Final = 200
 _SIMILAR_PATH: Final = 0.7
 _PARAMETER: Final = re.compile(r"\{\w+\}")
@@ -320,18 +318,6 @@ def declared_members(app: FastAPI) -> frozenset[str]:
         known = MEMBER_NAMES.union(property_names(cast("JsonValue", app.openapi())))
         app.state.declared_members = known
     return known
-
-
-def allowed_methods(request: Request) -> list[str]:
-    """Return all methods of the resource that the path names: those of the most specific template that it matches."""
-    scope = request.scope
-    path = str(scope["path"]).removeprefix(str(scope.get("app_root_path", scope.get("root_path", ""))))
-    methods: dict[tuple[bool, ...], set[str]] = {}
-    for context in iter_route_contexts(cast("FastAPI", request.app).routes):
-        pattern = cast("re.Pattern[str] | None", getattr(context, "path_regex", None))
-        if context.methods and pattern is not None and pattern.match(path):
-            methods.setdefault(specificity(str(context.path_format)), set()).update(context.methods)
-    return sorted(methods[min(methods)]) if methods else list(_METHODS_OF_FILES)
 
 
 def _is_openai_path(scope: Scope) -> bool:

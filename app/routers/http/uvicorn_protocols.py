@@ -6,13 +6,12 @@ peer that does not read its answer occupies a connection and its buffer, and is 
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, cast
 
-from typing_extensions import Buffer
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import SecurityError
 from websockets.frames import Frame
@@ -21,7 +20,6 @@ from websockets.server import ServerProtocol
 from websockets.typing import StatusLike
 
 from app.core.error_codes import ERROR_CODES
-from app.core.network.joined_writes import JoinedWrites
 from app.routers.http.request_head import effective_headers, target_of
 
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
@@ -87,16 +85,6 @@ def _malformed_request() -> bytes:
     return _refusal(HTTPStatus.BAD_REQUEST, "malformed_request", "This is no HTTP request that can be read.")
 
 
-class Refusals(Protocol):
-    """Answers of 503 for calls that need not reach the application: see `EarlyRefusals`."""
-
-    def answer(
-        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], *, port: int | None
-    ) -> bytes | None:
-        """Return the headers and the body of a refusal; None if the application has to answer."""
-        ...
-
-
 class StallGuard:
     """Watchdog of a full write buffer: calls `on_stall` if the peer reads none of it for `stall_s`."""
 
@@ -159,19 +147,6 @@ class _WatchedWriting(asyncio.Protocol):
             self._guard.stop()
 
 
-class _AnswerTransport(JoinedWrites):
-    """A transport that sends the head of an answer with what follows it: uvicorn writes them one after the other."""
-
-    __slots__ = ()
-
-    def write(self, data: Buffer) -> None:
-        """Send a part of an answer; a head with the next part."""
-        if isinstance(data, bytes) and data.startswith(_HEAD_START) and not self._later:
-            self.write_later(data)
-        else:
-            super().write(data)
-
-
 class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
     """A protocol that closes a connection whose head is too large or slow, whose body never ends, or that is not read.
 
@@ -180,26 +155,19 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
     """
 
     body_limit_s: ClassVar[float] = 60.0 + _ANSWER_S
-    refusals: ClassVar[Refusals | None] = None
     _head_bytes: int = 0
     _head_tail: bytes = b""
     _in_head: bool = True
     _deadline: asyncio.TimerHandle | None = None
     _is_parsing: bool = False
-    _is_refused: bool = False
-    """Whether the request whose body arrives was answered when its head had been read."""
     _wanted: tuple[float, Callable[[], None]] | None = None
     """The timer to start after the received bytes: most requests are whole by then, and need none."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer of the first head."""
-        super().connection_made(_AnswerTransport(cast("asyncio.Transport", transport)))
+        super().connection_made(cast("asyncio.Transport", transport))
         self._guard = StallGuard(self.loop, self.transport, self.stall_s, self.transport.abort)
         self._start_clock()
-
-    def eof_received(self) -> None:
-        """Send a head that waits: the event loop closes the connection when the client has ended its side."""
-        cast("_AnswerTransport", self.transport).flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
@@ -224,11 +192,7 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
             self._deadline = self.loop.call_later(delay_s, expire)
 
     def on_message_begin(self) -> None:
-        """Start the timer of a head.
-
-        The timer of an idle connection is stopped here too: a refused call may have started it in the same read.
-        """
-        self._unset_keepalive_if_required()
+        """Start the timer of a head."""
         self._start_clock()
         super().on_message_begin()
         self.scope["extensions"] = {CUT_EXTENSION: {"close": self.transport.close}}
@@ -238,14 +202,7 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         self._in_head, self._head_bytes, self._head_tail = False, 0, b""
         self._start_body_clock()
         self._apply_rules_of_the_head()
-        refusal = self._refusal()
-        if refusal is None:
-            super().on_headers_complete()
-            return
-        self._is_refused = True
-        self.server_state.total_requests += 1
-        defaults = b"".join(b"%s: %s\r\n" % pair for pair in self.server_state.default_headers)
-        self.transport.write(STATUS_LINE[HTTPStatus.SERVICE_UNAVAILABLE] + defaults + refusal)
+        super().on_headers_complete()
 
     def _should_upgrade(self) -> bool:
         return self.scope.get("http_version") == _VERSION and super()._should_upgrade()
@@ -260,39 +217,15 @@ class BoundedProtocol(_WatchedWriting, HttpToolsProtocol):
         self.headers[:] = effective_headers(self.headers, version=version, authority=target.authority)
         self.expect_100_continue &= version == _VERSION
 
-    def on_body(self, body: bytes) -> None:
-        """Keep a part of a body, unless its request has been refused."""
-        if not self._is_refused:
-            super().on_body(body)
-
     def on_message_complete(self) -> None:
         """Stop the timer of the body. The next bytes are a new head."""
         self._in_head = True
         self._stop_clock()
-        if not self._is_refused:
-            super().on_message_complete()
-            return
-        self._is_refused = False
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-
-    def _refusal(self) -> bytes | None:
-        """Return the answer to a request that is refused before the application sees it."""
-        parser = self.parser
-        if self.refusals is None or parser is None or self.flow.write_paused or not parser.should_keep_alive():
-            return None
-        is_answering = self.cycle is not None and not self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison] - of uvicorn, until there is a request
-        if is_answering or self.transport.is_closing() or parser.get_http_version() != _VERSION:
-            return None
-        port = None if self.server is None else self.server[1]
-        return self.refusals.answer(parser.get_method().decode("ascii"), self.url, self.headers, port=port)
+        super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
         """Stop the timer: the connection changes its protocol, which sends each frame at once."""
         self._stop_clock()
-        transport = cast("_AnswerTransport", self.transport)
-        transport.flush()
-        self.transport = transport.below
         super().handle_websocket_upgrade()
 
     def _start_clock(self) -> None:
@@ -437,11 +370,9 @@ class BoundedSocket(_WatchedWriting, WebSocketsSansIOProtocol):
             self.transport.abort()
 
 
-def protocols(
-    *, stall_s: float, body_timeout_s: float, refusals: Refusals | None = None
-) -> tuple[type[BoundedProtocol], type[BoundedSocket]]:
+def protocols(*, stall_s: float, body_timeout_s: float) -> tuple[type[BoundedProtocol], type[BoundedSocket]]:
     """Return the protocols for HTTP and WebSocket, with their settings as class attributes: uvicorn creates them."""
     limits = {"stall_s": stall_s, "body_limit_s": body_timeout_s + _ANSWER_S}
-    http = type("BoundedProtocol", (BoundedProtocol,), limits | {"refusals": refusals})
+    http = type("BoundedProtocol", (BoundedProtocol,), limits)
     socket = type("BoundedSocket", (BoundedSocket,), {"stall_s": stall_s})
     return http, socket

@@ -72,6 +72,14 @@ _EVENTS: Final = {200: {"model": OpenAIResponse, "content": event_content(_DATA)
 ResponseId: TypeAlias = Annotated[str, Path(max_length=64, description="`resp_` and the id of the answer's turn.")]
 
 
+async def _no_such_call(_request: Request) -> Response:
+    raise HTTPException(404)
+
+
+for _name in _ABSENT_CALLS:
+    router.add_route(f"{router.prefix}/{_name}", _no_such_call, methods=_METHODS, include_in_schema=False)
+
+
 @router.post("", response_model=OpenAIResponse, responses=_EVENTS | problem_responses(*_WRITING, 422, 500, 502))
 async def create_response(
     body: CreateResponse,
@@ -167,14 +175,6 @@ async def list_response_input_items(
     """List the items that were stored as the input of a response."""
     del include
     return await services.responses.input_items(caller, response_id, after=after, order=order, limit=limit)
-
-
-async def _no_such_call(_request: Request) -> Response:
-    raise HTTPException(404)
-
-
-for _name in _ABSENT_CALLS:
-    router.add_route(f"{router.prefix}/{_name}", _no_such_call, methods=_METHODS, include_in_schema=False)
 
 
 def _stream(services: Services, events: AsyncGenerator[JsonObject], stack: AsyncExitStack) -> EventStream:

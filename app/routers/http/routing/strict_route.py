@@ -1,7 +1,7 @@
 """Strict requests: bodies are unambiguous, storable JSON; queries have declared names only.
 
-`StrictJsonRoute` parses the body (`core/validation/json_text`) and calls the endpoint by a plan, or leaves the call to
-FastAPI. FastAPI ignores undeclared query parameters, and all but the last value of a repeated one; both are refused.
+`StrictJsonRoute` parses the body (`core/validation/json_text`). FastAPI ignores undeclared query parameters, and of a
+repeated one all values but the last; both are refused.
 """
 
 import asyncio
@@ -9,20 +9,19 @@ import email.message
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, ClassVar, Final, cast, get_args, get_origin
+from typing import ClassVar, Final, cast, get_args, get_origin
 
 from fastapi import Request, Response, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import JsonValue
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from app.conversations.schemas.append import PRODUCED_MEMBERS
 from app.core.errors import FieldError, Invalid, InvalidFields
 from app.core.validation.content_codings import require_coding
 from app.core.validation.invalid import MAX_FIELDS, unknown_field
 from app.core.validation.json_text import parse_json
-from app.routers.http.routing.endpoint_plan import NO_BODY, EndpointPlan
 from app.settings import Settings
 from app.tenancy.limits.schemas import CallSlot
 
@@ -64,34 +63,9 @@ class StrictJsonRoute(APIRoute):
         """Return whether a model or a tool may have produced a member, which its reader checks (`parse_json`)."""
         return False
 
-    def __init__(self, path: str, endpoint: Callable[..., object], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        plan = EndpointPlan.of(self)
-        if plan is not None:
-            self.app = self._planned(plan)
-
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
-        """Wrap FastAPI's handler, for what a plan cannot do."""
-        handler = super().get_route_handler()
-
-        async def call(request: Request, body: bytes, parsed: object) -> Response:
-            return await handler(
-                _ParsedRequest(request, body, cast("JsonValue", parsed)) if self._takes_json else request
-            )
-
-        return partial(self._answer, call)
-
-    def _planned(self, plan: EndpointPlan) -> ASGIApp:
-        """Return the application that calls the endpoint. Errors are answered by the middleware for exceptions."""
-
-        async def call(request: Request, _body: bytes, parsed: object) -> Response:
-            return await plan.answer(request, parsed)
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await self._answer(call, Request(scope, receive, send))
-            await response(scope, receive, send)
-
-        return app
+        """Wrap FastAPI's handler."""
+        return partial(self._answer, super().get_route_handler())
 
     @cached_property
     def _takes_json(self) -> bool:
@@ -103,9 +77,9 @@ class StrictJsonRoute(APIRoute):
         return dict(_query_parameters(self)) if self.refuses_unknown_parameters else None
 
     async def _answer(
-        self, call: Callable[[Request, bytes, object], Coroutine[object, object, Response]], request: Request
+        self, handler: Callable[[Request], Coroutine[object, object, Response]], request: Request
     ) -> Response:
-        """Return what `call` returns for a request, its body and its parsed body, after all checks."""
+        """Return FastAPI's answer to a request and its parsed body, after all checks."""
         wrong = None if self._declared is None else _wrong_parameters(request, self._declared)
         await _guard(request)
         if wrong is not None:
@@ -115,7 +89,7 @@ class StrictJsonRoute(APIRoute):
         if slot is not None:
             await slot.acquire()
         try:
-            return await call(request, body, await self._parsed(request, body) if body else NO_BODY)
+            return await handler(_ParsedRequest(request, body, await self._parsed(request, body)) if body else request)
         finally:
             if slot is not None:
                 slot.release()
@@ -127,7 +101,7 @@ class StrictJsonRoute(APIRoute):
             await cast("Callable[[Scope], Coroutine[object, object, None]]", refuse)(scope)
         await super().handle(scope, receive, send)
 
-    async def _parsed(self, request: Request, body: bytes) -> object:
+    async def _parsed(self, request: Request, body: bytes) -> JsonValue:
         _require_json_type(request)
         settings = cast("Settings", request.app.state.settings)
         parse = partial(

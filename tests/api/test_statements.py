@@ -111,7 +111,9 @@ async def test_recall_for_a_query_that_names_someone_takes_as_many(client: Clien
         assert first_words(sent) == ["begin", "select", "select", *READ]
 
 
-async def test_a_page_of_a_history_takes_three_round_trips_and_a_poll_without_news_two(client: Client, warm: str) -> None:
+async def test_a_page_of_a_history_takes_three_round_trips_and_a_poll_without_news_two(
+    client: Client, warm: str
+) -> None:
     path = f"/v1/conversations/{warm}/turns"
     with counted_statements() as sent:
         rev = (await client.get(path, params={"limit": 2})).json()["rev"]

@@ -1,9 +1,8 @@
 """Plain ASGI middleware of every request: id, limits, log line, metrics.
 
 `install_middleware` orders the layers so that these invariants hold. Every answer has the request id, also for
-unexpected errors. Every request is logged and counted once, by its route template, never by its raw path or query;
-those that `EarlyRefusals` answers do not come here. No body over the limit is passed on or kept, and none is awaited
-beyond its time. The bytes of all handled bodies stay within their limit.
+unexpected errors. Every request is logged and counted once, by its route template, never by its raw path or query. No
+body over the limit is passed on or kept, and none is awaited beyond its time. The bytes of all handled bodies stay within their limit.
 """
 
 import asyncio

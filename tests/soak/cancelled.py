@@ -61,7 +61,7 @@ class _Side:
         """Search the turns, all of which must be of this tenant."""
         answer = await self.client.post("/v1/recall", json={"query": "says", "k": 5, "mode": "text"})
         if answer.status_code == 200:
-            self.check([hit["turn"] for hit in answer.json()["hits"] if hit.get("turn")])
+            self.check([{"id": hit["id"], "content": hit["text"]} for hit in answer.json()["data"]])
         return answer.status_code
 
     def check(self, turns: list[dict[str, str]]) -> None:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import asyncpg
 import pytest
 
-from app.core.database.transactions import COMMIT_OF_A_READ
+from app.core.database.transactions import END_OF_A_TRANSACTION
 from tests.support.postgres import on_citus
 
 _DROPPING_SPACES = "select s.id from embedding_spaces s where s.state = 'dropping'"
@@ -49,7 +49,7 @@ def counted_statements() -> Iterator[list[str]]:
 
 def _is_commit_of_a_read() -> bool:
     task = asyncio.current_task()
-    return task is not None and task.get_name() == COMMIT_OF_A_READ
+    return task is not None and task.get_name() == END_OF_A_TRANSACTION
 
 
 def _add(sent: list[str], query: str) -> None:

@@ -39,8 +39,8 @@ _CACHED_STATEMENTS = 100
 FloatVector: TypeAlias = npt.NDArray[np.float32]
 RowT = TypeVar("RowT")
 
-COMMIT_OF_A_READ = "commit of a read"
-"""The name of the task that ends a transaction which has changed nothing."""
+END_OF_A_TRANSACTION = "end of a transaction"
+"""The name of the task that commits a transaction which has changed nothing, and that returns any connection."""
 
 _MAX_STATEMENTS = 50_000
 """A connection that has run as many is replaced: its process in Postgres caches more and more."""
@@ -417,21 +417,17 @@ class Database:
         finally:
             if (call := current_call()) is not None:
                 call.add_transaction(tx.statements, perf_counter() - started)
-        if is_read:
-            self._commit_later(pool, connection)
-        else:
-            await pool.release(connection)
-
-    def _commit_later(self, pool: _Pool, connection: _Pooled) -> None:
-        """Commit a transaction that has changed nothing, and return its connection. Nobody waits for it."""
-        task = asyncio.create_task(_commit_read(pool, connection), name=COMMIT_OF_A_READ)
+        # nobody waits for what is left: a task that is cancelled now still has what it has read or stored
+        task = asyncio.create_task(_end(pool, connection, commits=is_read), name=END_OF_A_TRANSACTION)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
 
-async def _commit_read(pool: _Pool, connection: _Pooled) -> None:
+async def _end(pool: _Pool, connection: _Pooled, *, commits: bool) -> None:
+    """Return a connection. `commits`: commit first what has changed nothing."""
     try:
-        await connection.execute("commit")
+        if commits:
+            await connection.execute("commit")
     except Exception:  # noqa: BLE001 - what was read is answered already, and the connection is not used again
         connection.terminate()
     finally:

@@ -2,7 +2,8 @@
 
 `install_middleware` orders the layers so that these invariants hold. Every answer has the request id, also for
 unexpected errors. Every request is logged and counted once, by its route template, never by its raw path or query. No
-body over the limit is passed on or kept, and none is awaited beyond its time. The bytes of all handled bodies stay within their limit.
+body over the limit is passed on or kept, and none is awaited beyond its time. The bytes of all handled bodies stay
+within their limit.
 """
 
 import asyncio

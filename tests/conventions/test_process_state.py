@@ -49,8 +49,6 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.core.bus.wire.SequenceTracker._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
     "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
     "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
-    "app.routers.http.routing.route_index.RouteIndex._by_shape": (Why.NO_TENANT_DATA, "routers, made at the start"),
-    "app.routers.http.routing.route_index.RouteIndex._sockets": (Why.NO_TENANT_DATA, "routes, made at the start"),
     "app.dashboard.pages._gzipped": (Why.NO_TENANT_DATA, "the built files of the dashboard, which are public"),
     "app.routers.http.metrics.HttpMetrics._children": (
         Why.NO_TENANT_DATA,
@@ -150,6 +148,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
         "whether a transaction is open in this task",
     ),
     "app.core.database.transactions.Database._closing": (Why.NO_TENANT_DATA, "tasks that close connections"),
+    "app.core.database.transactions.Database._ending": (Why.OWN, "tasks that return the connection of a caller"),
     "app.core.database.reader.DatabaseReader.fallbacks": (Why.NO_TENANT_DATA, "counts by reason"),
     "app.core.database.connections._last_used": (Why.NO_TENANT_DATA, "the server used last, by database URL"),
     "app.core.database.connections.ConnectOptions.server_settings": (Why.OWN, "settings of one connection, until made"),

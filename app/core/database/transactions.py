@@ -417,7 +417,7 @@ class Database:
         finally:
             if (call := current_call()) is not None:
                 call.add_transaction(tx.statements, perf_counter() - started)
-        # nobody waits for what is left: a task that is cancelled now still has what it has read or stored
+        # in a task: a caller that is cancelled now keeps what it has read or stored
         task = asyncio.create_task(_end(pool, connection, commits=is_read), name=END_OF_A_TRANSACTION)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

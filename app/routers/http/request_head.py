@@ -20,6 +20,7 @@ MALFORMED: Final = "malformed_request"
 _OLD_VERSIONS: Final = frozenset({"0.9", "1.0"})
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _READ: Final = frozenset({b"host", b"transfer-encoding", b"content-length", b"upgrade", b"range", REQUEST_ID_NAME})
+_BODY_HEADERS: Final = frozenset({b"transfer-encoding", b"content-length"})
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -66,13 +67,19 @@ def target_of(target: bytes) -> RequestTarget:
     return RequestTarget(path if path.startswith(b"/") else b"/" + path, parts[1])
 
 
-def effective_headers(headers: Headers, *, version: str, authority: bytes | None) -> list[tuple[bytes, bytes]]:
+def effective_headers(
+    headers: Sequence[tuple[bytes, bytes]], *, method: bytes, version: str, authority: bytes | None
+) -> list[tuple[bytes, bytes]]:
     """Return the headers as the application reads them; their names are lower case.
 
-    The authority of an absolute target replaces `Host`. HTTP/1.0 has no `Expect`, and may have no `Host`.
+    The authority of an absolute target replaces `Host`. HTTP/1.0 has no `Expect`, and may have no `Host`. Only a GET of
+    HTTP/1.1 without a body can become a WebSocket: `Connection`, which an upgrade needs, is removed from others.
     """
     is_old = version in _OLD_VERSIONS
-    effective = [(name, value) for name, value in headers if not (is_old and name == b"expect")]
+    removed = {b"expect"} if is_old else set[bytes]()
+    if is_old or method != b"GET" or any(name in _BODY_HEADERS for name, _ in headers):
+        removed.add(b"connection")
+    effective = [(name, value) for name, value in headers if name not in removed]
     if authority is not None:
         effective = [(name, authority if name == b"host" else value) for name, value in effective]
         if is_old and not any(name == b"host" for name, _ in effective):

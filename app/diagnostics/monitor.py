@@ -17,7 +17,6 @@ from app.audit.service import request_uuid
 from app.core.database.transactions import PoolUse
 from app.core.ids import TenantId, format_id, new_uuid
 from app.core.paging import Cursors, Order, Page, make_page, page_of_views
-from app.core.process_memory import return_free_memory
 from app.core.times import truncate_ms
 from app.core.tracing.call_record import CallRecord, Stage
 from app.diagnostics.request_counts import RequestCounts
@@ -35,8 +34,6 @@ from app.settings.server import TelemetrySettings
 from app.tenancy.schemas import Caller, Scope
 
 INTERVAL_S: Final = 10
-_GROWN_BYTES: Final = 4 * 2**20
-"""The system gets free memory back when the process has grown by so much."""
 MAX_MINUTES: Final = 60
 _MEDIAN, _P95 = 0.5, 0.95
 _STATM: Final = Path("/proc/self/statm")
@@ -115,14 +112,10 @@ class Monitor:
         return self.kept_slow_calls.count
 
     async def sample_forever(self) -> None:
-        """Take a sample every ten seconds, until cancelled. Memory that has become free goes back to the system."""
-        returned_at_bytes = resident_bytes() or 0
+        """Take a sample every ten seconds, until cancelled."""
         while True:
             await asyncio.sleep(INTERVAL_S)
             self.sample()
-            if (resident_bytes() or 0) > returned_at_bytes + _GROWN_BYTES:
-                await asyncio.to_thread(return_free_memory)
-                returned_at_bytes = resident_bytes() or 0
 
     def sample(self) -> None:
         """Take a sample of the time since the last one. Nothing happens before the sources of figures are set."""

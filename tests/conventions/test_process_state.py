@@ -108,9 +108,6 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.index.service.SearchIndex.readers": (Why.NO_TENANT_DATA, "functions, added at the start"),
     "app.providers.local.fair_queue.FairQueue._waiting": (Why.OWN, "requests, each with the future of its caller"),
     "app.providers.local.fair_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
-    "app.providers.local.onnx_file.Graph.nodes": (Why.NO_TENANT_DATA, "the embedding model, written at the start"),
-    "app.providers.local.onnx_file.Graph.tensors": (Why.NO_TENANT_DATA, "the same"),
-    "app.providers.local.onnx_file.Graph.stored": (Why.NO_TENANT_DATA, "the same"),
     "app.providers.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),
     # chat models
     "app.providers.chat.OpenAIChat._variants": (

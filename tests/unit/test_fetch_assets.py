@@ -66,6 +66,29 @@ def test_the_next_source_is_asked_when_one_fails(script: ModuleType, tmp_path: P
     assert len(script.fetch(tmp_path / "none", sources[:2])) == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (("cp", "-n"), None),
+        (("cp", "--no-such-option"), "--help"),
+        (("true",), "exit code 0"),
+        (("sh", "-c", "echo wrong > $1"), "sha256"),
+    ],
+)
+def test_the_graph_is_built_from_the_model_and_verified(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], reason: str | None
+) -> None:
+    pin = hashlib.sha256(FILES["model_quantized.onnx"]).hexdigest()
+    monkeypatch.setattr(turnkeep_minilm, "PINNED", {"graph.onnx": frozenset({pin})})
+    (tmp_path / "model_quantized.onnx").write_bytes(FILES["model_quantized.onnx"])
+    failures = script.build_graph(tmp_path, command)
+    if reason is None:
+        assert failures == script.wrong_files(tmp_path) == []
+    else:
+        assert reason in failures[0]
+        assert not (tmp_path / "graph.onnx").exists()
+
+
 def test_a_damaged_file_is_noticed(script: ModuleType, tmp_path: Path) -> None:
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from tokenizers import Tokenizer
-from turnkeep_minilm import FOLDER, MODEL_FILE, TOKENIZER_FILE
+from turnkeep_minilm import FOLDER, GRAPH_FILE, MODEL_FILE, TOKENIZER_FILE
 
 from app.core.errors import Unavailable
 from app.providers.local import minilm
@@ -20,7 +20,6 @@ from app.providers.local.embedder import LocalEmbedder
 from app.providers.local.fair_queue import FairQueue
 from app.providers.local.minilm import SPACE, MiniLM
 from app.providers.local.multilingual import multilingual
-from app.providers.local.onnx_file import read_model_file
 from app.providers.schemas import Embedder, Purpose, Vectors
 
 SENTENCE = "Maria adopted a cat in Lisbon because it kept following her home from work every evening "
@@ -82,37 +81,24 @@ def test_vectors_are_those_of_the_published_graph() -> None:
         ids = np.array([tokenizer.encode(text).ids])
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         expected = published.run(None, inputs)[0][0].mean(axis=0)
-        assert model.embed_one(text) @ expected / np.linalg.norm(expected) > 0.99999
+        assert model.embed_one(text) @ expected / np.linalg.norm(expected) > 0.999999
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(lambda: (FOLDER / MODEL_FILE).read_bytes()[:12_000_000], id="half of it"),
-        pytest.param(lambda: b"\xff" * 20_000_000, id="a number without end"),
-        pytest.param(lambda: bytes(20_000_000), id="zeros"),
-        pytest.param(lambda: b"\x08\x08", id="a model without weights"),
-    ],
-)
-def test_another_file_is_refused_at_once(tmp_path: Path, content: Callable[[], bytes]) -> None:
-    (tmp_path / MODEL_FILE).write_bytes(content())
-    (tmp_path / TOKENIZER_FILE).write_bytes((FOLDER / TOKENIZER_FILE).read_bytes())
+@pytest.mark.parametrize("name", [MODEL_FILE, GRAPH_FILE, TOKENIZER_FILE])
+@pytest.mark.parametrize("size", [0, 12_000])
+def test_a_part_of_a_file_is_refused_at_once(tmp_path: Path, name: str, size: int) -> None:
+    for file in (MODEL_FILE, GRAPH_FILE, TOKENIZER_FILE):
+        content = (FOLDER / file).read_bytes()
+        (tmp_path / file).write_bytes(content[:size] if file == name else content)
     with pytest.raises(Unavailable) as refusal:
         MiniLM(tmp_path)
     assert refusal.value.code == "embedder_assets_damaged"
 
 
-def test_the_model_file_may_be_a_link(tmp_path: Path) -> None:
-    for name in (MODEL_FILE, TOKENIZER_FILE):
+def test_the_files_may_be_links(tmp_path: Path) -> None:
+    for name in (MODEL_FILE, GRAPH_FILE, TOKENIZER_FILE):
         (tmp_path / name).symlink_to(FOLDER / name)
     assert np.array_equal(MiniLM(tmp_path).embed_one(SENTENCE), MiniLM(FOLDER).embed_one(SENTENCE))
-
-
-def test_numbers_of_more_than_one_byte_are_read() -> None:
-    # the zero points of the tables are about 128, which takes two bytes; those of the products are 0
-    tensors = read_model_file(FOLDER / MODEL_FILE).tensors
-    assert 100 < int(tensors["embeddings.word_embeddings.weight_zero_point"]) < 160
-    assert not tensors["onnx::MatMul_787_zero_point"].any()
 
 
 async def test_the_guard_is_asked_before_anything_is_embedded() -> None:
@@ -133,14 +119,6 @@ async def test_missing_assets_are_named_with_their_cure(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         await embedder.embed(["text"], purpose="document")
     await embedder.close()
-
-
-async def test_damaged_assets_are_named_with_their_cure(tmp_path: Path) -> None:
-    (tmp_path / MODEL_FILE).write_bytes(b"half a model")
-    (tmp_path / "tokenizer.json").write_bytes((FOLDER / "tokenizer.json").read_bytes())
-    with pytest.raises(Unavailable) as refusal:
-        MiniLM(tmp_path)
-    assert refusal.value.code == "embedder_assets_damaged"
 
 
 async def test_a_closed_embedder_refuses() -> None:

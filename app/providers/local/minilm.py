@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from turnkeep_minilm import FOLDER, MODEL_FILE, TOKENIZER_FILE
+from turnkeep_minilm import FOLDER, GRAPH_FILE, INPUT, MAX_TOKENS, MODEL_FILE, TOKENIZER_FILE
 
 from app.core.errors import Unavailable
-from app.providers.local.minilm_graph import INPUT, build_graph
 from app.providers.local.models import LocalModelKind
-from app.providers.local.onnx_file import Tensor, read_model_file
 from app.providers.pieces import split_text
 from app.providers.schemas import IN_PROCESS, EmbeddingSpaceName, Vectors
 
 SPACE = EmbeddingSpaceName(provider=IN_PROCESS, model="all-MiniLM-L6-v2-int8", dimensions=384)
 
 _REMEDY = "run `make assets` in a checkout, or install turnkeep-minilm again"
-_CONTENT_TOKENS = 254  # the model reads 256 tokens, two of which are [CLS] and [SEP]
+_CONTENT_TOKENS = MAX_TOKENS - 2  # without [CLS] and [SEP]
 _CLS, _SEP = 101, 102
 # Enough for 254 of the tokenizer's longest words (100 characters). Longer text is not tokenized.
 _MAX_CHARACTERS = 32 * 1024
@@ -38,7 +37,9 @@ class _RunOptions(Protocol):
 class _Session(Protocol):
     """The used part of `onnxruntime.InferenceSession`, which has no types."""
 
-    def run(self, outputs: None, inputs: Mapping[str, Tensor], options: _RunOptions | None, /) -> Sequence[Vectors]: ...
+    def run(
+        self, outputs: None, inputs: Mapping[str, NDArray[np.int64]], options: _RunOptions | None, /
+    ) -> Sequence[Vectors]: ...
 
 
 class _SessionOptions(Protocol):
@@ -46,15 +47,13 @@ class _SessionOptions(Protocol):
     inter_op_num_threads: int
     log_severity_level: int
 
-    def add_session_config_entry(self, key: str, value: str, /) -> None: ...
-
 
 class _OnnxRuntime(Protocol):
     def SessionOptions(self) -> _SessionOptions: ...  # noqa: N802 - name of the library
     def RunOptions(self) -> _RunOptions: ...  # noqa: N802 - name of the library
 
     def InferenceSession(  # noqa: N802 - name of the library
-        self, model: bytes, options: _SessionOptions, *, providers: Sequence[str]
+        self, model: str, options: _SessionOptions, *, providers: Sequence[str]
     ) -> _Session: ...
 
 
@@ -62,9 +61,8 @@ class MiniLM:
     """The model: one text in, one unit vector out. Blocking, safe to share between threads."""
 
     def __init__(self, assets: Path) -> None:
-        # resolved, because the session reads weights only from the folder that it is given
-        model, tokenizer = (assets / MODEL_FILE).resolve(), assets / TOKENIZER_FILE
-        if not (model.is_file() and tokenizer.is_file()):
+        graph, tokenizer = assets / GRAPH_FILE, assets / TOKENIZER_FILE
+        if not all(file.is_file() for file in (graph, assets / MODEL_FILE, tokenizer)):
             raise Unavailable("embedder_assets_missing", f"The files of the embedding model are missing: {_REMEDY}.")
         runtime = cast("_OnnxRuntime", cast("object", import_module("onnxruntime")))
         options = runtime.SessionOptions()
@@ -73,10 +71,9 @@ class MiniLM:
         options.log_severity_level = 3  # errors only; the warnings are about graph optimisation
         try:
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
-            # The session maps the weights of the file, so only the vectors of words that were embedded take memory.
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(model.parent))
-            graph = build_graph(read_model_file(model), max_tokens=_CONTENT_TOKENS + 2)
-            self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+            # The session maps the weights of the model file, so only the vectors of embedded words take memory. It
+            # reads weights only from the folder of the graph, which is resolved for this.
+            self._session = runtime.InferenceSession(str(graph.resolve()), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise Unavailable("embedder_assets_damaged", f"The embedding model cannot be read: {_REMEDY}.") from error
         self._returning_memory = runtime.RunOptions()

@@ -173,7 +173,6 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         base = await stack.enter_async_context(open_foundation(settings, migrate=migrate, epochs=TOKEN_EPOCHS))
         base.reader.start()
         first_tenant_id = await install_first_key(settings, base.tenancy)
-        await base.tenancy.idempotency.hash_plain_keys()
         tenancy = base.tenancy
         tending = asyncio.create_task(tenancy.flush_last_used_forever())
         stack.push_async_callback(_end_and_write, tending, tenancy.flush_last_used)

@@ -25,7 +25,6 @@ from app.core.bus.messages import Bus, Listener, Message, ThrottledCall
 from app.core.bus.notify import NotifyBus
 from app.core.bus.replicas import REPLICA, Replicas
 from app.core.database.reader import DatabaseReader
-from app.core.database.revisions import application_name
 from app.core.database.servers import Server
 from app.core.database.transactions import Database
 from app.core.errors import AppError, Unavailable
@@ -227,8 +226,7 @@ def make_bus(settings: BusSettings, server: Server) -> Bus:
         from app.core.bus.nats import NatsBus, NatsCluster  # noqa: PLC0415 - its client is for installations with NATS
 
         return NatsBus(NatsCluster.from_urls(settings.nats_url.get_secret_value()), settings=settings)
-    application = application_name("turnkeep-{}")
-    return NotifyBus(server.direct.url, role=server.direct.role, application=application, settings=settings)
+    return NotifyBus(server.direct.url, role=server.direct.role, application="turnkeep-{}", settings=settings)
 
 
 def _listener(container: Container, live: Listener) -> Listener:

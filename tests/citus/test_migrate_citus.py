@@ -16,7 +16,7 @@ from tests.support.postgres import TestDatabase
 
 TENANT, OTHER = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
 CONVERSATION = "00000000-0000-0000-0000-00000000000a"
-COORDINATOR = {"jobs", "alembic_version", "schema_version"}
+COORDINATOR = {"jobs", "alembic_version"}
 COPIED = {"installation", "embedding_spaces", "searched_space"}
 
 # names of shards end in their number
@@ -109,7 +109,7 @@ async def test_tables_of_tenants_lie_together_by_tenant_the_others_on_all_nodes_
 async def test_every_shard_has_row_security_enabled_forced_and_with_all_policies(distributed: CitusDatabase) -> None:
     rows = await distributed.fetch("select tablename, count(*) as policies from pg_policies group by 1")
     policies = {row["tablename"]: row["policies"] for row in rows}
-    assert policies.keys() == set(METADATA.tables) - COPIED - {"alembic_version", "schema_version"}
+    assert policies.keys() == set(METADATA.tables) - COPIED - {"alembic_version"}
     for worker in distributed.workers:
         shards = {row["name"]: row for row in await distributed.fetch(SHARDS, url=worker)}
         assert shards.keys() == set(METADATA.tables) - COORDINATOR

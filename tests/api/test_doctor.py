@@ -452,7 +452,6 @@ GOOD = ServerFacts(
 
 def bad(checks: list[Check]) -> dict[str, Level]:
     assert all(check.remedy for check in checks if check.level is not Level.OK), "each says how to mend it"
-    assert all(check.as_json()["mend"] == check.as_json()["remedy"] == check.remedy for check in checks)
     return {check.name: check.level for check in checks if check.level is not Level.OK}
 
 

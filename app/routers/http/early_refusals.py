@@ -15,7 +15,6 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from app.container import Container
-from app.core import deprecations
 from app.core.ids import KeyId, TenantId, format_id
 from app.core.telemetry import get_logger
 from app.core.tracing.call_record import CallRecord
@@ -95,8 +94,6 @@ class EarlyRefusals:
             record=CallRecord(),
         ))  # fmt: skip
         fields = [*answer_headers(path, request_id).items(), *rate_fields(status)]
-        if deprecations.has_deprecated_routes():
-            fields += deprecations.deprecation_headers(method, route.path_format)
         return self._refusal(request_id, fields)
 
     def _is_for_us(self, path: str, host: bytes | None, port: int | None) -> bool:

@@ -30,7 +30,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test test-slow check soak ecosystem bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check pictures dev clean
+.PHONY: help run test test-slow check soak ecosystem bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check pictures dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,7 +44,7 @@ test: .venv/.dev assets ## run the tests
 test-slow: .venv/.dev assets ## run the tests that take some seconds each
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "slow and not soak"
 
-check: lint types imports migrations-lint openapi-lint openapi-changes asyncapi-lint clients-check dashboard-check docs test test-slow ## everything that must hold before a commit
+check: lint types imports migrations-lint openapi-lint asyncapi-lint clients-check dashboard-check docs test test-slow ## everything that must hold before a commit
 
 lint: .venv/.dev ## style and likely mistakes (ruff)
 	$(BIN)/ruff check
@@ -64,9 +64,6 @@ migrations-lint: .venv/.dev ## locks and rewrites in the migrations' SQL (squawk
 
 openapi-lint: tests/openapi/node_modules/.stamp ## the OpenAPI document, by Redocly and Spectral (node)
 	@cd tests/openapi && REDOCLY_SUPPRESS_UPDATE_NOTICE=true npm run --silent lint
-
-openapi-changes: .venv/.dev ## breaking changes of the OpenAPI document since the releases
-	@$(BIN)/python -m scripts.compatibility
 
 asyncapi-lint: tests/asyncapi/node_modules/.stamp ## the AsyncAPI document, by its own parser (node)
 	@cd tests/asyncapi && node validate.mjs < ../../openapi/asyncapi.json

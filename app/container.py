@@ -25,7 +25,6 @@ from app.core.bus.messages import Bus, Listener, Message, ThrottledCall
 from app.core.bus.notify import NotifyBus
 from app.core.bus.replicas import REPLICA, Replicas
 from app.core.database.reader import DatabaseReader
-from app.core.database.revisions import application_name
 from app.core.database.servers import Server
 from app.core.database.transactions import Database
 from app.core.errors import AppError, Unavailable
@@ -36,7 +35,6 @@ from app.diagnostics.service import Statistics
 from app.embedding import base_url, build_spaces, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Erasures, Exports, Governance, ImportRunner, Imports
-from app.index.backfill.analysis_backfill import AnalysisBackfill
 from app.index.service import (
     REMOVALS,
     AnnMaintenance,
@@ -131,7 +129,6 @@ class Container:
     openai_conversations: OpenAIConversations
     responses: Responses
     index: SearchIndex
-    analysis: AnalysisBackfill
     ann: AnnMaintenance
     spaces: SpaceAdministration
     ask_service: AskService
@@ -173,7 +170,6 @@ async def open_container(settings: Settings, *, migrate: bool) -> AsyncGenerator
         base = await stack.enter_async_context(open_foundation(settings, migrate=migrate, epochs=TOKEN_EPOCHS))
         base.reader.start()
         first_tenant_id = await install_first_key(settings, base.tenancy)
-        await base.tenancy.idempotency.hash_plain_keys()
         tenancy = base.tenancy
         tending = asyncio.create_task(tenancy.flush_last_used_forever())
         stack.push_async_callback(_end_and_write, tending, tenancy.flush_last_used)
@@ -228,8 +224,7 @@ def make_bus(settings: BusSettings, server: Server) -> Bus:
         from app.core.bus.nats import NatsBus, NatsCluster  # noqa: PLC0415 - its client is for installations with NATS
 
         return NatsBus(NatsCluster.from_urls(settings.nats_url.get_secret_value()), settings=settings)
-    application = application_name("turnkeep-{}")
-    return NotifyBus(server.direct.url, role=server.direct.role, application=application, settings=settings)
+    return NotifyBus(server.direct.url, role=server.direct.role, application="turnkeep-{}", settings=settings)
 
 
 def _listener(container: Container, live: Listener) -> Listener:
@@ -368,7 +363,6 @@ def build_container(
         contexts=contexts, compactor=compactor, governance=governance, lifecycle=lifecycle, bus=bus, queue=queue,
         spending=spending, chat=chat, replicas=Replicas(bus.publish),
         rate_sharing=_rate_sharing(settings, tenancy, bus),
-        analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
         subscriptions=subscriptions, audit=audit, index=index, responses=responses,

@@ -17,12 +17,10 @@ commands = typer.Typer()
 @commands.command()
 def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Only print the migrations as SQL.")] = False,  # noqa: FBT002
-    force: Annotated[bool, typer.Option("--force", help="Even while incompatible replicas run.")] = False,  # noqa: FBT002
     citus: Annotated[bool, typer.Option("--citus", help="Then distribute the tables by tenant.")] = False,  # noqa: FBT002
 ) -> None:
-    """Bring the database to this release's schema."""
+    """Bring the database to the schema of this build."""
     from app.core.database import schema
-    from app.core.database.revisions import SchemaVersion, known_revisions
     from app.core.database.servers import Server
     from app.core.telemetry import configure_logging
 
@@ -32,22 +30,19 @@ def migrate(
     settings = read_settings()
     configure_logging(settings.telemetry)
 
-    async def run() -> SchemaVersion | None:
+    async def run() -> str | None:
         server = Server(settings.database)
         try:
             await server.start()
-            await server.migrate(force=force)
+            await server.migrate()
             if citus:
                 tables = await server.distribute()
                 typer.echo(f"Distributed {len(tables)} tables." if tables else "All tables are distributed.", err=True)
-            return await server.current_version()
+            return await server.recorded_revision()
         finally:
             await server.stop()
 
-    version = asyncio.run(run())
-    revision = "none" if version is None else version.revision
-    newer = "" if revision in known_revisions() else ", of a newer release; this one can run on it"
-    typer.echo(f"The schema is at {revision}{newer}.", err=True)
+    typer.echo(f"The schema is at {asyncio.run(run())}.", err=True)
 
 
 @commands.command()

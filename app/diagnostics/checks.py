@@ -6,8 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from app.core.database.reader import StandbyState
-from app.core.database.revisions import SchemaState, SchemaVersion, schema_state
-from app.core.database.schema import EXTENSIONS
+from app.core.database.schema import EXTENSIONS, UNKNOWN_REMEDY
 from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE
 from app.diagnostics.schemas import Check, Level
 from app.diagnostics.store import ChatFacts, ServerFacts, VectorFacts
@@ -183,19 +182,17 @@ def check_standby(state: StandbyState | None, *, refusal: str = "", now: datetim
     return [_ok(name, "has replayed all that was committed"), *checks]
 
 
-def check_schema(version: SchemaVersion | None, known: Sequence[str]) -> Check:
-    """Compare the schema of the database with the revisions of this release, oldest first."""
-    state = schema_state(version, known)
-    if version is None:
+def check_schema(revision: str | None, known: Sequence[str]) -> Check:
+    """Compare the recorded revision of the database with the revisions of this build, oldest first."""
+    if revision is None:
         return Check("schema", Level.FAIL, "no schema", "Run `turnkeep migrate`.")
-    if state is SchemaState.OLDER:
-        found = f"{version.revision}, and this release needs {known[-1]}"
+    if revision not in known:
+        remedy = UNKNOWN_REMEDY[0].upper() + UNKNOWN_REMEDY[1:]
+        return Check("schema", Level.FAIL, f"{revision}, of another build", remedy)
+    if revision != known[-1]:
+        found = f"{revision}, and this build needs {known[-1]}"
         return Check("schema", Level.FAIL, found, "Run `turnkeep migrate`.")
-    if state is SchemaState.UNUSABLE:
-        remedy = "A newer release has migrated this database: run that release, or a newer one."
-        return Check("schema", Level.FAIL, f"{version.revision}, on which this release cannot run", remedy)
-    newer = ", of a newer release; this one can run on it" if state is SchemaState.NEWER else ""
-    return _ok("schema", f"{version.revision}{newer}")
+    return _ok("schema", revision)
 
 
 def configured_spaces(settings: Settings) -> list[EmbeddingSpaceName]:

@@ -94,8 +94,8 @@ class Check:
     remedy: str = ""
 
     def as_json(self) -> dict[str, str]:
-        """Return the check as JSON. `mend`, the former name of `remedy`, stays for one release."""
-        return {**asdict(self), "mend": self.remedy}
+        """Return the check as JSON."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,10 +242,10 @@ async def _examine_standby(server: Server, login: Login) -> list[Check]:
 
 async def _examine_schema(server: Server) -> Check:
     try:
-        version = await server.current_version()
+        revision = await server.recorded_revision()
     except AppError as error:
         return Check("schema", Level.FAIL, "cannot be read", error.detail)
-    return check_schema(version, known_revisions())
+    return check_schema(revision, known_revisions())
 
 
 async def _examine_chat_calls(server: Server, settings: ChatSettings) -> Check:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, FilePath, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, FilePath, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from app.settings.group import SettingsGroup
@@ -38,7 +38,6 @@ class BrowserSettings(SettingsGroup):
     )
     allowed_hosts: Hosts = Field(
         default=None,
-        validation_alias=AliasChoices("TURNKEEP_ALLOWED_HOSTS", "TURNKEEP_MCP_HOSTS", "allowed_hosts", "mcp_hosts"),
         description="Hosts that requests may name in `Host`, separated by commas, or `*`; default: loopback names if"
         " HOST is a loopback address, otherwise any.",
     )

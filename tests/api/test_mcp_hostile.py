@@ -195,7 +195,7 @@ async def test_pages_of_other_sites_are_refused_by_host_and_origin(
 async def test_hosts_and_origins_are_allowed_by_settings(
     http: httpx.AsyncClient, client: Client, database: TestDatabase, tmp_path: Path
 ) -> None:
-    named = {"mcp_hosts": "chat.example.com", "cors_origins": "https://chat.example.com"}
+    named = {"allowed_hosts": "chat.example.com", "cors_origins": "https://chat.example.com"}
     for settings, host, origin, status in (
         (named, "chat.example.com", "https://chat.example.com", 200),
         (named, "chat.example.com:8443", None, 200),
@@ -203,7 +203,7 @@ async def test_hosts_and_origins_are_allowed_by_settings(
         (named, "localhost", "https://other.example.com", 403),
         ({"host": "192.0.2.1"}, "any.example.com", None, 200),
         ({"host": "192.0.2.1"}, "any.example.com", "https://any.example.com", 403),
-        ({"mcp_hosts": "*"}, "any.example.com", None, 200),
+        ({"allowed_hosts": "*"}, "any.example.com", None, 200),
     ):
         async with (
             open_service(database, tmp_path, embedder="none", **settings) as narrow,

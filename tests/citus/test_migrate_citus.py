@@ -16,7 +16,7 @@ from tests.support.postgres import TestDatabase
 
 TENANT, OTHER = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
 CONVERSATION = "00000000-0000-0000-0000-00000000000a"
-COORDINATOR = {"jobs", "alembic_version", "schema_version"}
+COORDINATOR = {"jobs", "alembic_version"}
 COPIED = {"installation", "embedding_spaces", "searched_space"}
 
 # names of shards end in their number
@@ -70,8 +70,9 @@ async def filled(empty: CitusDatabase) -> CitusDatabase:
         await empty.fetch(
             """
             insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length,
-                                       lexemes)
-            select $1, gen_random_uuid(), 'turn', $2, 'default', now(), 1, 'parrot' from generate_series(1, 3)
+                                       lexemes, terms, cues, language)
+            select $1, gen_random_uuid(), 'turn', $2, 'default', now(), 1, 'parrot', '', 0, 'en'
+            from generate_series(1, 3)
             """,
             tenant,
             CONVERSATION,
@@ -109,7 +110,7 @@ async def test_tables_of_tenants_lie_together_by_tenant_the_others_on_all_nodes_
 async def test_every_shard_has_row_security_enabled_forced_and_with_all_policies(distributed: CitusDatabase) -> None:
     rows = await distributed.fetch("select tablename, count(*) as policies from pg_policies group by 1")
     policies = {row["tablename"]: row["policies"] for row in rows}
-    assert policies.keys() == set(METADATA.tables) - COPIED - {"alembic_version", "schema_version"}
+    assert policies.keys() == set(METADATA.tables) - COPIED - {"alembic_version"}
     for worker in distributed.workers:
         shards = {row["name"]: row for row in await distributed.fetch(SHARDS, url=worker)}
         assert shards.keys() == set(METADATA.tables) - COORDINATOR
@@ -161,8 +162,8 @@ async def test_an_entry_has_the_number_of_its_transaction_on_the_node_and_its_de
     assert before["n"] == 3
     insert = f"""
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length,
-                                   lexemes)
-        values ('{TENANT}', '{OTHER}', 'turn', '{CONVERSATION}', 'default', now(), 1, 'parrot')
+                                   lexemes, terms, cues, language)
+        values ('{TENANT}', '{OTHER}', 'turn', '{CONVERSATION}', 'default', now(), 1, 'parrot', '', 0, 'en')
         """  # noqa: S608
     number = f"select pg_current_xact_id()::text as now, changed::text {entries} and entry_id = '{OTHER}'"
     (row,) = await as_app(distributed, TENANT, insert, number)

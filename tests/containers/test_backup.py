@@ -44,7 +44,7 @@ def running(folder: Path) -> Iterator[Callable[..., list[tuple[object, ...]]]]:
 
 
 CONTENT = (
-    "select encode(secret, 'hex'), (select count(*) from pg_policies), (select min(v::text) from schema_version v)"
+    "select encode(secret, 'hex'), (select count(*) from pg_policies), (select min(v::text) from alembic_version v)"
     " from installation"
 )
 ACCESS = (

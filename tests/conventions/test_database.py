@@ -15,7 +15,7 @@ from tests.support.literal_sql import holds_sql
 APP = Path(__file__).parents[2] / "app"
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 REVISION = "01BX5ZZKBKACTAV9WEVGEMMVRZ"
-WITHOUT_TENANT = {"installation", "embedding_spaces", "searched_space", "alembic_version", "schema_version"}
+WITHOUT_TENANT = {"installation", "embedding_spaces", "searched_space", "alembic_version"}
 
 
 @pytest.fixture

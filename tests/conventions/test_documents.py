@@ -161,9 +161,9 @@ def test_shell_and_python_in_documents_parse(path: Path) -> None:
             ast.parse(code)
 
 
-def test_decisions_are_numbered_one_by_one_and_titled_by_their_number() -> None:
+def test_decisions_have_a_number_each_and_are_titled_by_it() -> None:
     pages = sorted((ROOT / "docs/decisions").glob("*.md"))
-    assert [page.name[:4] for page in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    assert len({page.name[:4] for page in pages}) == len(pages)
     for page in pages:
         text = page.read_text()
         assert text.startswith(f"# {page.name[:4]} "), page.name

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from app.core.database import schema
-from app.core.database.revisions import SchemaVersion, head_revision, known_revisions, migrations_path, oldest_replica
-from tests.support.process import ROOT
+from app.core.database.revisions import head_revision, known_revisions, migrations_path
+from tests.support.process import ROOT, Process
 
 ALEMBIC = (sys.executable, "-m", "alembic.config")
 
@@ -26,7 +26,7 @@ def alembic(*words: str, url: str | None, code: Path = ROOT) -> "subprocess.Comp
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """The code of this release, with migrations to which new ones can be added."""
+    """The code of this build, with migrations to which new ones can be added."""
     shutil.copytree(migrations_path(), tmp_path / "alembic")
     (tmp_path / "app").symlink_to(ROOT / "app")
     shutil.copy(ROOT / "alembic.ini", tmp_path)
@@ -38,8 +38,7 @@ async def test_upgrade_makes_a_database_that_is_like_the_tables(url: str) -> Non
     done = alembic("upgrade", "head", url=url)
     assert done.returncode == 0, done.stderr
     assert f"revision={head_revision()}" in done.stderr or f'"revision": "{head_revision()}"' in done.stderr
-    head = SchemaVersion(head_revision(), oldest_replica(head_revision()))
-    assert await schema.current_version(url) == head
+    assert await schema.recorded_revision(url) == head_revision()
     connection = await asyncpg.connect(url)
     space = await connection.fetchval(
         "insert into embedding_spaces (provider, model, dimensions) values ('p', 'm', 3) returning id"
@@ -85,3 +84,20 @@ def test_what_is_missing_is_one_sentence() -> None:
             said = failed.stdout + failed.stderr
             assert expected in said
             assert "Traceback" not in said
+
+
+@pytest.mark.slow
+async def test_the_database_of_another_build_is_refused_in_one_line(url: str, tmp_path: Path) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute("create table schema_version as select '0044' as version_num")
+    await connection.close()
+    refused = alembic("upgrade", "head", url=url)
+    assert refused.returncode != 0
+    assert "schema_version 0044 of another build of Turnkeep" in (refused.stdout + refused.stderr).splitlines()[-1]
+    process = Process(tmp_path, database_url=url)
+    for words in (("migrate",), ("serve",)):
+        refused = process.command(*words)
+        assert refused.returncode == 1
+        last = refused.stderr.splitlines()[-1]
+        assert "schema_version 0044 of another build of Turnkeep: export its data with that build" in last
+        assert "Traceback" not in refused.stderr

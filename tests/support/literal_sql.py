@@ -15,7 +15,6 @@ from app.tables import METADATA
 _VERSION = frozenset({"version_num"})
 TABLES: Mapping[str, frozenset[str]] = {
     **{name: frozenset(column.name for column in table.c) for name, table in METADATA.tables.items()},
-    "schema_version": _VERSION,
     "alembic_version": _VERSION,
 }
 COLUMNS = frozenset[str]().union(*TABLES.values())

@@ -7,17 +7,7 @@ import pytest
 
 from tests.support.postgres import WORKERS_VARIABLE
 
-_OLD_RELEASE = "release 0.1.0 does not run on distributed tables"
-
 NOT_ON_CITUS: Mapping[str, str] = {
-    "api/test_idempotency_keys.py::test_a_request_that_release_0_1_0_has_answered_is_repeated_and_its_key_is_hashed": (
-        _OLD_RELEASE
-    ),
-    "api/test_idempotency_keys.py::test_keys_are_hashed_when_a_process_starts": _OLD_RELEASE,
-    "api/test_idempotency_keys.py::test_a_key_that_is_hashed_takes_the_place_of_an_older_record_that_has_expired": (
-        _OLD_RELEASE
-    ),
-    "api/test_idempotency_keys.py::test_beside_release_0_1_0_keys_are_stored_so_that_it_finds_them": _OLD_RELEASE,
     "api/test_owners.py::test_what_is_written_while_a_conversation_is_claimed_gets_its_owner": (
         "who waits for a lock is seen on the node only"
     ),

@@ -79,11 +79,8 @@ def test_without_one_host_nothing_is_accepted_that_is_checked() -> None:
         assert accepts_host(given, allowed=None, bound_to="192.0.2.1")
 
 
-@pytest.mark.parametrize("name", ["TURNKEEP_ALLOWED_HOSTS", "TURNKEEP_MCP_HOSTS"])
-def test_the_list_is_read_from_the_environment_under_both_of_its_names(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, " Memory.Example.com, [::1], 2001:db8::1 ,192.0.2.1,")
+def test_the_list_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKEEP_ALLOWED_HOSTS", " Memory.Example.com, [::1], 2001:db8::1 ,192.0.2.1,")
     assert Settings().browsers.allowed_hosts == ("memory.example.com", "::1", "2001:db8::1", "192.0.2.1")
 
 

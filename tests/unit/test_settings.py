@@ -74,7 +74,7 @@ def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     unset = Settings()
     for name in setting_fields():
         monkeypatch.setenv(f"TURNKEEP_{name.upper()}", "")
-    for name in ("DATABASE_URL", "OPENAI_API_KEY", "TURNKEEP_MCP_HOSTS"):
+    for name in ("DATABASE_URL", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "")
     assert Settings() == unset
 
@@ -105,7 +105,7 @@ def test_a_wrong_variable_is_answered_with_its_rule(
 
 def test_variables_that_are_no_settings_are_named_with_the_nearest_one() -> None:
     environment = [
-        "TURNKEEP_PORT", "turnkeep_host", "TURNKEEP_MCP_HOSTS", "DATABASE_URL", "TERM", "TMPDIR",
+        "TURNKEEP_PORT", "turnkeep_host", "DATABASE_URL", "TERM", "TMPDIR",
         "TURNKEEP_TEST_POSTGRES", "TURNKEEP_SERVICE_HOST", "TURNKEEP_PORT_8765_TCP_ADDR", "PATH",
     ]  # fmt: skip
     assert unknown_variables(environment) == []

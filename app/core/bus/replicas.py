@@ -33,7 +33,7 @@ _MAX_NAME: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A process, as it announces itself. `schema_revision`: the newest that its release knows."""
+    """A process, as it announces itself. `schema_revision`: the newest that its build knows."""
 
     id: UUID
     kind: ReplicaKind

@@ -1,6 +1,6 @@
 """Distribution of the schema over the nodes of Citus: every table of tenants by tenant, in shards that lie together.
 
-Tables without a tenant are copied to all nodes. Jobs and the version tables stay on the coordinator, which all
+Tables without a tenant are copied to all nodes. Jobs and the version table stay on the coordinator, which all
 connections of Turnkeep lead to. Constraints, row-level security, rights, triggers and rows are kept. It may be
 repeated: each run distributes the tables that are not distributed yet, in one transaction, and defines the functions
 and triggers of the shards again, because a migration may have replaced them.
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 import asyncpg
 
 from app.core.database.connections import connect
-from app.core.database.revisions import OLDEST_REPLICA_TABLE, VERSION_TABLE
+from app.core.database.schema import VERSION_TABLE
 from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE, row_as
 from app.core.errors import Unavailable
 from app.core.telemetry import get_logger
@@ -21,7 +21,7 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 _FIRST: Final = "conversations"
 """The table whose shards the shards of all other tables lie with."""
-_LOCAL: Final = frozenset({"jobs", VERSION_TABLE, OLDEST_REPLICA_TABLE})
+_LOCAL: Final = frozenset({"jobs", VERSION_TABLE})
 SESSION_SETTINGS: Final[Mapping[str, str]] = {
     # the tenant, which each transaction sets, travels to the nodes
     "citus.propagate_set_commands": "local",

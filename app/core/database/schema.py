@@ -1,10 +1,9 @@
-"""Creation and migration of the schema of this release: roles, extensions, migrations.
+"""Creation and migration of the schema: roles, extensions, migrations.
 
 Several processes may run it at once (an advisory lock admits one). It may be repeated (each step checks first).
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -12,20 +11,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import asyncpg
 
 from app.core.database.connections import connect
-from app.core.database.revisions import (
-    OLDEST_REPLICA_TABLE,
-    VERSION_TABLE,
-    SchemaState,
-    SchemaVersion,
-    known_revisions,
-    migrations_path,
-    oldest_release_during_migration,
-    oldest_replica,
-    outdated,
-    schema_state,
-)
+from app.core.database.revisions import head_revision, known_revisions, migrations_path
 from app.core.database.transactions import APP_ROLE, OPS_ROLE, SEARCH_ROLE
-from app.core.errors import Busy, Conflict, Unavailable
+from app.core.errors import Busy, Unavailable
 from app.core.telemetry import get_logger
 
 # imported only when migrations run: most commands need neither alembic nor SQLAlchemy
@@ -42,20 +30,14 @@ EXTENSIONS = ("vector", "btree_gin")
 _MIN_SERVER_VERSION = 150000
 _MIN_VECTOR_VERSION = (0, 8)
 _LOCK_ID = 0x7475726E  # "turn"
-_REPLICA = re.compile(r"turnkeep[a-z-]*/(\w+)")
 _TRY_LOCK = f"select pg_try_advisory_lock({_LOCK_ID}::bigint)"
 _LOCK_POLL_S = 0.05
-VERSION_TABLES_SQL = (
-    *(
-        f"create table if not exists {table} (version_num varchar(32) not null constraint {table}_pkc primary key)"
-        for table in (OLDEST_REPLICA_TABLE, VERSION_TABLE)
-    ),
-    f"grant select on {OLDEST_REPLICA_TABLE}, {VERSION_TABLE} to {APP_ROLE}, {OPS_ROLE}",
-    # release 0.1.0 records its revision in `alembic_version`, the only table it knows
-    f"insert into {VERSION_TABLE} select version_num from {OLDEST_REPLICA_TABLE}"  # noqa: ISC004, S608
-    f" where not exists (select from {VERSION_TABLE})",
+VERSION_TABLE = "alembic_version"
+# builds before the first release recorded their revision in it; the numbers of their revisions mean other schemas
+_FORMER_VERSION_TABLE = "schema_version"
+UNKNOWN_REMEDY = (
+    "export its data with that build, or start afresh with another TURNKEEP_DATA_DIR or TURNKEEP_DATABASE_URL."
 )
-"""Creates the version tables, first the one that the first migration needs, and fills them."""
 _INDEX_MEMORY = "256MB"
 _MAX_VECTOR_DIMENSIONS = (
     2000  # limit of an index on `vector`; beyond it, half precision searches and full precision orders
@@ -65,49 +47,22 @@ _MAX_INDEXED_DIMENSIONS = 4000
 _INDEX_EF_CONSTRUCTION = 200
 
 
-async def require_migratable(owner_url: str, *, force: bool) -> SchemaState:
-    """Return the state of the database; raise unless it may be migrated now.
-
-    Raises Conflict `replicas_outdated` while replicas run that the new schema would break, unless `force`. Raises
-    Unavailable `schema_newer` if a newer release has migrated and this release cannot run on that schema.
-    """
-    version = await current_version(owner_url)
-    state = require_usable(version)
-    if state is not SchemaState.NEWER:
-        oldest = oldest_release_during_migration(None if version is None else version.revision)
-        old = outdated(await _running_revisions(owner_url), oldest=oldest)
-        if old and not force:
-            raise Conflict(
-                "replicas_outdated",
-                f"Replicas of an older release (schema {', '.join(sorted(old))}) are connected, and would break: stop"
-                " them, or migrate with --force.",
-            )
-    return state
-
-
-def require_usable(version: SchemaVersion | None) -> SchemaState:
-    """Return the state of a database; raise Unavailable `schema_newer` if this release cannot run on it."""
-    known = known_revisions()
-    state = schema_state(version, known)
-    if version is not None and state is SchemaState.UNUSABLE:
+def require_known(revision: str | None) -> None:
+    """Raise Unavailable `schema_unknown` if this build does not know the recorded revision; None: no schema."""
+    if revision is not None and revision not in known_revisions():
         raise Unavailable(
-            "schema_newer",
-            f"A newer release has brought this database to schema {version.revision}, which needs a release of schema"
-            f" {version.oldest_replica} or newer. This one has {known[-1]}: run the newer release.",
+            "schema_unknown",
+            f"The database has the schema {revision} of another build of Turnkeep: {UNKNOWN_REMEDY}",
         )
-    return state
 
 
-async def _running_revisions(url: str) -> set[str]:
-    connection = await connect(url)
-    try:
-        rows = await connection.fetch(
-            "select distinct application_name as name from pg_stat_activity where datname = current_database()"
+def require_current(revision: str | None) -> None:
+    """Raise Unavailable `schema_outdated` unless the recorded revision is the newest one, or as `require_known`."""
+    require_known(revision)
+    if revision != head_revision():
+        raise Unavailable(
+            "schema_outdated", "The database schema is older than this build needs: run `turnkeep migrate`."
         )
-    finally:
-        await connection.close()
-    found = [_REPLICA.fullmatch(row["name"] or "") for row in rows]
-    return {match[1] for match in found if match is not None}
 
 
 async def prepare_server(superuser_url: str, *, database: str = DATABASE) -> None:
@@ -200,63 +155,39 @@ def print_migration_sql() -> None:
 
 
 def _config_on(connection: "Connection") -> "Config":
-    prepare_version_tables(connection)
     config = alembic_config()
     config.attributes["connection"] = connection
     return config
 
 
-async def current_version(url: str, *, role: str | None = None) -> SchemaVersion | None:
-    """Return the version of the database; None if it has no schema. `role` is set if the URL's role has more rights."""
+async def recorded_revision(url: str, *, role: str | None = None) -> str | None:
+    """Return the revision that the database records; None if it has no schema.
+
+    `role` is set if the role of the URL has more rights.
+    """
     connection = await connect(url, server_settings={} if role is None else {"role": role})
     try:
-        revision, oldest = [
-            await _recorded_revision(connection, table) for table in (VERSION_TABLE, OLDEST_REPLICA_TABLE)
-        ]
+        former = await _version_in(connection, _FORMER_VERSION_TABLE)
+        return await _version_in(connection, VERSION_TABLE) if former is None else f"{_FORMER_VERSION_TABLE} {former}"
     finally:
         await connection.close()
-    # release 0.1.0 records its revision in the second table
-    revision = revision or oldest
-    return None if revision is None else SchemaVersion(revision, oldest or revision)
 
 
-async def _recorded_revision(connection: "asyncpg.Connection[asyncpg.Record]", table: str) -> str | None:
+async def _version_in(connection: "asyncpg.Connection[asyncpg.Record]", table: str) -> str | None:
     if await connection.fetchval("select to_regclass($1)", table) is None:
         return None
     return cast("str | None", await connection.fetchval(f"select version_num from {table}"))  # noqa: S608
 
 
-def prepare_version_tables(connection: "Connection") -> None:
-    """Create the missing version tables, and fill them from each other."""
-    for statement in VERSION_TABLES_SQL:
-        connection.exec_driver_sql(statement)
-    recorded = connection.exec_driver_sql(f"select version_num from {VERSION_TABLE}").scalar()  # noqa: S608
-    if recorded in known_revisions():
-        for statement in _oldest_replica_sql(cast("str", recorded)):
-            connection.exec_driver_sql(statement)
-    connection.commit()
-
-
-def record_version(
+def log_migration(
     ctx: "MigrationContext",
     step: object,  # noqa: ARG001 - alembic gives it
     heads: Collection[str],
     run_args: Mapping[str, object],  # noqa: ARG001 - alembic gives it
 ) -> None:
-    """Record the releases that can run on the schema; alembic calls this in the transaction of each migration."""
-    revision = next(iter(heads), None)
-    for statement in _oldest_replica_sql(revision):
-        ctx.execute(statement)
+    """Log the revision that a migration has reached; alembic calls this after each one."""
     if not ctx.as_sql:
-        get_logger().info("schema.migrated", revision=revision or "base")
-
-
-def _oldest_replica_sql(revision: str | None) -> list[str]:
-    delete = f"delete from {OLDEST_REPLICA_TABLE}"  # noqa: S608
-    if revision is None:
-        return [delete]
-    oldest = oldest_replica(revision)
-    return [delete, f"insert into {OLDEST_REPLICA_TABLE} (version_num) values ('{oldest}')"]  # noqa: S608
+        get_logger().info("schema.migrated", revision=next(iter(heads), "base"))
 
 
 def vector_index_name(space_id: int) -> str:

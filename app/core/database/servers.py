@@ -14,7 +14,6 @@ import asyncpg
 
 from app.core.database import distribution, schema
 from app.core.database.reader import DatabaseReader
-from app.core.database.revisions import SchemaState, SchemaVersion, application_name
 from app.core.database.transactions import APP_ROLE, OPS_ROLE, Database, DatabaseIdentity, PoolOptions
 from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.errors import AppError, Unavailable
@@ -82,14 +81,10 @@ class Server:
         if self._embedded is not None:
             await asyncio.to_thread(self._embedded.close)
 
-    async def migrate(self, *, force: bool = False) -> None:
-        """Migrate the schema as the owner. A newer schema that this release can run on is not changed.
-
-        Raises Conflict `replicas_outdated` while a replica runs that the new schema would break, unless `force`, and
-        Unavailable `schema_newer` if this release cannot run on the schema.
-        """
-        if await self.prepare_migration(force=force) is not SchemaState.NEWER:
-            await _or_unavailable(schema.migrate(self.owner.url))
+    async def migrate(self) -> None:
+        """Migrate the schema as the owner. Raises Unavailable `schema_unknown` if another build has made it."""
+        await self.prepare_migration()
+        await _or_unavailable(schema.migrate(self.owner.url))
 
     async def distribute(self) -> list[str]:
         """Distribute the tables over the nodes of Citus, those that are not distributed yet; return their names.
@@ -98,27 +93,20 @@ class Server:
         """
         return await _or_unavailable(distribution.distribute(self.owner.url))
 
-    async def prepare_migration(self, *, force: bool = False) -> SchemaState:
-        """Create missing roles and extensions, and raise as `migrate` does; return the schema's state."""
+    async def prepare_migration(self) -> None:
+        """Create missing roles and extensions, and raise as `migrate` does."""
         if self._embedded is None:
             await _or_unavailable(schema.prepare_roles(self.owner.url))
             await _or_unavailable(schema.prepare_extensions(self.owner.url))
-        return await _or_unavailable(schema.require_migratable(self.owner.url, force=force))
+        schema.require_known(await _or_unavailable(schema.recorded_revision(self.owner.url)))
 
-    async def current_version(self) -> SchemaVersion | None:
-        """Return the version of the database's schema; None if it has no schema yet."""
-        return await _or_unavailable(schema.current_version(self.direct.url, role=self.direct.role))
+    async def recorded_revision(self) -> str | None:
+        """Return the revision of the database's schema; None if it has no schema yet."""
+        return await _or_unavailable(schema.recorded_revision(self.direct.url, role=self.direct.role))
 
     async def require_migrated(self) -> None:
-        """Raise Unavailable unless this release can run on the schema: its own, or a newer one that allows it."""
-        version = await self.current_version()
-        state = schema.require_usable(version)
-        if state in {SchemaState.MISSING, SchemaState.OLDER}:
-            raise Unavailable(
-                "schema_outdated", "The database schema is older than this release needs: run `turnkeep migrate`."
-            )
-        if version is not None and state is SchemaState.NEWER:
-            get_logger().info("schema.newer", revision=version.revision)
+        """Raise Unavailable `schema_outdated` or `schema_unknown` unless the database has the schema of this build."""
+        schema.require_current(await self.recorded_revision())
 
     async def ensure_vector_index(self, *, space_id: int, dimensions: int) -> bool:
         """Create the vector index of a space as the table owner, if missing; return whether it exists."""
@@ -175,7 +163,7 @@ class Server:
                 timeout_s=timeout_s if standby_of is None else min(timeout_s, _STANDBY_TIMEOUT_S),
                 role=login.role,
                 name=name,
-                application=application_name(name),
+                application=name,
                 server_settings={
                     # without it a filtered search loses rows: the index returns only the nearest rows of all tenants
                     "hnsw.iterative_scan": "relaxed_order",

@@ -23,7 +23,6 @@ from starlette.websockets import WebSocket
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from app.audit.service import audited_request
-from app.core import deprecations
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Forbidden, NotFound
 from app.core.ids import TenantId, format_id, new_unordered_uuid
@@ -71,7 +70,6 @@ _CORS_REQUEST_HEADERS: Final = (
 )  # fmt: skip
 _CORS_ANSWER_HEADERS: Final = (
     REQUEST_ID_HEADER, "ETag", REPLAY_HEADER, "Retry-After", "X-Conversation-Id", STATE_HEADER, POLICY_HEADER,
-    deprecations.DEPRECATION_HEADER, deprecations.SUNSET_HEADER, deprecations.LINK_HEADER,
     "X-Turnkeep-Erased", "X-Turnkeep-Stored",
 )  # fmt: skip
 _CORS_MAX_AGE_S: Final = 600
@@ -207,8 +205,6 @@ class RequestMiddleware:
             if message["type"] in _STARTS:
                 status, is_stream = message.get("status", status), _is_stream(message)
                 message["headers"] = _with_headers(message.get("headers", ()), headers) + rate_headers(scope)
-                if is_http and deprecations.has_deprecated_routes():
-                    message["headers"] += deprecations.deprecation_headers(scope["method"], route_template(scope, app))
             await send(message)
 
         bound = bind_contextvars(request_id=request_id)

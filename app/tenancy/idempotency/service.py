@@ -129,28 +129,11 @@ class IdempotentRequests:
 
     async def delete_expired(self) -> int:
         """Delete expired results, a limited number at a time; return their number. Called by a job."""
-        await self.hash_plain_keys()
         async with self._ops.across_tenants() as tx:
             return await store.delete_expired(tx, _DELETE_LIMIT)
 
-    async def hash_plain_keys(self) -> int:
-        """Hash the Idempotency-Keys that release 0.1.0 stored in plain text; return their number.
-
-        Does nothing while a replica of that release is connected: it would not find them, and repeat a request.
-        """
-        async with self._ops.across_tenants() as tx:
-            found = await store.list_plain_keys(tx, _DELETE_LIMIT)
-            if found:
-                tenants, plain = zip(*found, strict=True)
-                await store.hash_plain_keys(tx, tenants, plain, [self._hashed(*one) for one in found])
-        return len(found)
-
-    def _stored_key(self, caller: Caller, key: IdempotencyKey) -> store.StoredKey:
-        text = key.text_of(caller)
-        return store.StoredKey(self._hashed(caller.tenant_id, text), text)
-
-    def _hashed(self, tenant_id: TenantId, text: str) -> str:
-        return store.HASHED + self._key_hmac(tenant_id, text).hex()
+    def _stored_key(self, caller: Caller, key: IdempotencyKey) -> str:
+        return self._key_hmac(caller.tenant_id, key.text_of(caller)).hex()
 
     def _key_hmac(self, tenant_id: TenantId, text: str) -> bytes:
         return hmac.digest(self._key_secret, tenant_id.bytes + text.encode(), hashlib.sha256)

@@ -17,6 +17,7 @@ from pydantic import (
 
 from app.conversations.schemas.conversations import CompactionIn, MessageObject, Retention
 from app.conversations.schemas.summaries import SummaryKind
+from app.core.errors import PublicValueError
 from app.core.times import TimeOut
 from app.core.validation.ids import IdIn
 from app.core.validation.strict import Strict
@@ -158,7 +159,7 @@ class ContextRequest(Strict):
     @classmethod
     def _not_blank(cls, query: str | None) -> str | None:
         if query is not None and not query.strip():
-            raise ValueError("a query has at least one character that is not a space")
+            raise PublicValueError("a query has at least one character that is not a space")
         return query
 
 

@@ -53,6 +53,10 @@ class AppError(Exception):
         self.retry_after_s = retry_after_s
 
 
+class PublicValueError(ValueError):
+    """Raised by a validator of input, with a sentence of ours that quotes nothing: the caller sees it."""
+
+
 class Malformed(AppError):
     """The request is not in its declared format (not JSON, not UTF-8)."""
 

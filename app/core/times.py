@@ -6,6 +6,8 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, PlainSerializer, WithJsonSchema
 
+from app.core.errors import PublicValueError
+
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DATE_AND_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]")
 # the driver reads the first and the last representable time as infinities, which cannot be returned
@@ -39,13 +41,13 @@ def _only_text(value: object) -> object:
     # a number, also in quotes, would be read as seconds since 1970, wrong for milliseconds
     if isinstance(value, datetime) or (isinstance(value, str) and _DATE_AND_TIME.match(value)):
         return value
-    raise ValueError("a time is RFC 3339 text with an offset, such as 2026-11-20T08:30:00Z")
+    raise PublicValueError("a time is RFC 3339 text with an offset, such as 2026-11-20T08:30:00Z")
 
 
 def _in_utc(value: datetime) -> datetime:
     # the offset may move the first and the last day out of range
     if not _EARLIEST <= value <= _END:
-        raise ValueError("a time must be between the years 1 and 9999 in UTC")
+        raise PublicValueError("a time must be between the years 1 and 9999 in UTC")
     return min(value, _LATEST).astimezone(UTC)
 
 
@@ -66,7 +68,7 @@ def _only_a_day(value: object) -> object:
     # a number would be read as seconds since 1970
     if isinstance(value, date) or (isinstance(value, str) and _DAY.fullmatch(value)):
         return value
-    raise ValueError("a day is text such as 2026-11-20")
+    raise PublicValueError("a day is text such as 2026-11-20")
 
 
 DayIn: TypeAlias = Annotated[date, BeforeValidator(_only_a_day), WithJsonSchema({"type": "string", "format": "date"})]

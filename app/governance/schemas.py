@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from app.conversations.schemas.conversations import ListedConversation, Name
+from app.core.errors import PublicValueError
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationIdIn, IdIn
 from app.core.validation.strict import Strict
@@ -47,9 +48,9 @@ class ErasureCreate(_Subject):
     @model_validator(mode="after")
     def _names_one_subject(self) -> "ErasureCreate":
         if sum(getattr(self, name) is not None for name in _SUBJECTS) != 1:
-            raise ValueError("name exactly one of conversation_id, owner, actor and tenant")
+            raise PublicValueError("name exactly one of conversation_id, owner, actor and tenant")
         if self.project is not None and self.owner is None and self.actor is None:
-            raise ValueError("a project narrows the erasure of an owner or an actor only")
+            raise PublicValueError("a project narrows the erasure of an owner or an actor only")
         return self
 
 
@@ -112,7 +113,7 @@ class ReceiptCheck(_Subject):
     @model_validator(mode="after")
     def _names_one_subject_at_most(self) -> "ReceiptCheck":
         if sum(getattr(self, name) is not None for name in _SUBJECTS) > 1:
-            raise ValueError("name one of conversation_id, owner, actor and tenant at most")
+            raise PublicValueError("name one of conversation_id, owner, actor and tenant at most")
         return self
 
 

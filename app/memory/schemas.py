@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints,
 
 from app.conversations.schemas.conversations import Filter, Name
 from app.conversations.schemas.records import Counter, RecordRefusedError, Sha256
+from app.core.errors import PublicValueError
 from app.core.paging import Order
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationIdIn, IdIn
@@ -119,7 +120,7 @@ class FactCreate(Strict):
     @model_validator(mode="after")
     def _ends_after_it_begins(self) -> "FactCreate":
         if self.valid_from is not None and self.valid_to is not None and self.valid_to <= self.valid_from:
-            raise ValueError("valid_to lies after valid_from")
+            raise PublicValueError("valid_to lies after valid_from")
         return self
 
 

@@ -20,6 +20,7 @@ from pydantic import (
 
 from app.conversations.schemas.conversations import Name, Turn
 from app.conversations.schemas.summaries import Summary
+from app.core.errors import PublicValueError
 from app.core.times import TimeIn
 from app.core.validation.ids import ConversationIdIn
 from app.core.validation.strict import Strict
@@ -72,7 +73,7 @@ class ConversationRecall(Strict):
     @classmethod
     def _not_blank(cls, query: str) -> str:
         if not query.strip():
-            raise ValueError("a query has at least one character that is not a space")
+            raise PublicValueError("a query has at least one character that is not a space")
         return query
 
     def search_scope(
@@ -159,7 +160,7 @@ class SpaceComparison(Strict):
     @classmethod
     def _none_blank(cls, queries: list[str]) -> list[str]:
         if not all(query.strip() for query in queries):
-            raise ValueError("a query has at least one character that is not a space")
+            raise PublicValueError("a query has at least one character that is not a space")
         return queries
 
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from app.conversations.schemas.conversations import Name
+from app.core.errors import PublicValueError
 from app.core.outbox import EventType
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
@@ -40,11 +41,11 @@ def _url(text: str) -> str:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise ValueError("a URL is https:// with a host, and may have a port, a path and a query") from None
+        raise PublicValueError("a URL is https:// with a host, and may have a port, a path and a query") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
-        raise ValueError("a URL is https:// with a host, and may have a port, a path and a query")
+        raise PublicValueError("a URL is https:// with a host, and may have a port, a path and a query")
     if parts.username is not None or parts.password is not None or "#" in text:
-        raise ValueError("a URL has no login and no fragment; receivers check the signature")
+        raise PublicValueError("a URL has no login and no fragment; receivers check the signature")
     return text
 
 
@@ -87,7 +88,7 @@ class WebhookUpdate(Strict):
     def _values_are_given(self) -> Self:
         for name in ("url", "include_content", "enabled"):
             if name in self.model_fields_set and getattr(self, name) is None:
-                raise ValueError(f"{name} cannot be null")
+                raise PublicValueError(f"{name} cannot be null")
         return self
 
 

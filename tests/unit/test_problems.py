@@ -25,10 +25,10 @@ from pydantic_core._pydantic_core import list_all_errors
 
 from app.core import errors
 from app.core.error_codes import ERROR_CODES
-from app.core.errors import AppError, FieldError
-from app.core.ids import parse_id
+from app.core.errors import AppError, FieldError, PublicValueError
 from app.core.telemetry import configure_logging
 from app.core.validation import invalid
+from app.core.validation.ids import IdOf
 from app.core.validation.strict import Strict
 from app.diagnostics.service import Monitor
 from app.routers.http.middleware import install_middleware
@@ -71,7 +71,7 @@ def _careless(value: str) -> str:
 class Turn(Strict):
     role: Role
     content: str | list[Part]
-    id: Annotated[str, AfterValidator(parse_id)] | None = None
+    id: IdOf[UUID] | None = None
     key: UUID | None = None
     at: AwareDatetime | None = None
     when: datetime | None = None
@@ -92,7 +92,7 @@ class Turn(Strict):
     @pydantic.model_validator(mode="after")
     def _check(self) -> "Turn":
         if self.role is Role.TOOL and self.content == "":
-            raise ValueError("a tool turn needs content")
+            raise PublicValueError("a tool turn needs content")
         return self
 
 

@@ -9,7 +9,7 @@ from app.context.schemas import ContextRequest, SummaryRequest
 from app.conversations.schemas.append import TurnsToAppend
 from app.conversations.schemas.conversations import Filter, Name, NonNegative
 from app.conversations.schemas.history import HistoryQuery, ListedStatus
-from app.core.errors import Forbidden
+from app.core.errors import Forbidden, PublicValueError
 from app.core.paging import Order
 from app.core.times import TimeOut
 from app.core.validation.ids import ConversationIdIn, ConversationNameIn
@@ -37,7 +37,7 @@ class AskAgent(Strict):
     @classmethod
     def _not_blank(cls, query: str) -> str:
         if not query.strip():
-            raise ValueError("a query must have at least one character that is not a space")
+            raise PublicValueError("a query must have at least one character that is not a space")
         return query
 
 
@@ -91,7 +91,7 @@ class ConversationNames(Strict):
     @model_validator(mode="after")
     def _one_name(self) -> "ConversationNames":
         if self.conversation_id is not None and self.external_id is not None:
-            raise ValueError("Give conversation_id or external_id, not both.")
+            raise PublicValueError("Give conversation_id or external_id, not both.")
         return self
 
 
@@ -101,7 +101,7 @@ class NamedConversation(ConversationNames):
     @model_validator(mode="after")
     def _some_name(self) -> "NamedConversation":
         if self.conversation_id is None and self.external_id is None:
-            raise ValueError("Give conversation_id or external_id.")
+            raise PublicValueError("Give conversation_id or external_id.")
         return self
 
 

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from app.conversations.schemas.participants import ParticipantOut, ParticipantsIn
+from app.core.errors import PublicValueError
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationNameIn, IdIn, NewTurnId
 from app.core.validation.strict import Strict, Unchecked
@@ -95,7 +96,7 @@ def _with_valid_policies(metadata: JsonObject) -> JsonObject:
 
 def _without_policies(metadata: JsonObject) -> JsonObject:
     if not _MetadataPolicies.model_fields.keys().isdisjoint(metadata):
-        raise ValueError("A fork has the retention and compaction of its parent. Change them with PATCH.")
+        raise PublicValueError("A fork has the retention and compaction of its parent. Change them with PATCH.")
     return metadata
 
 
@@ -116,7 +117,7 @@ class _PoliciesInMetadata(Strict):
         for name in policies.model_fields_set:
             value = cast("object", getattr(policies, name))
             if name in self.model_fields_set and getattr(self, name) != value:
-                raise ValueError("The policies in metadata differ from those beside it. Give each once.")
+                raise PublicValueError("The policies in metadata differ from those beside it. Give each once.")
             setattr(self, name, value)
         if policies.model_fields_set:
             named = _MetadataPolicies.model_fields
@@ -157,7 +158,7 @@ class ForkRequest(Strict):
     @model_validator(mode="after")
     def _one_end(self) -> "ForkRequest":
         if self.through is not None and self.through_seq is not None:
-            raise ValueError("give through or through_seq, not both")
+            raise PublicValueError("give through or through_seq, not both")
         return self
 
 

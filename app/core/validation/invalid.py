@@ -9,13 +9,12 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, cast
 
 from pydantic import JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
-from app.core.errors import AppError, FieldError, Invalid, InvalidFields, Place
+from app.core.errors import AppError, FieldError, Invalid, InvalidFields, Place, PublicValueError
 from app.core.validation.json_text import json_pointer
 from app.core.validation.strict import KNOWN_TYPES, SPELLINGS, UNKNOWN_FIELD
 
@@ -295,23 +294,9 @@ def reason_of(error: ErrorDetails) -> str:
     reason = _REASONS.get(kind)
     if kind in _TEMPLATES:
         reason = _ONE.sub(r"1 \1", _TEMPLATES[kind].format_map(context))
-    elif kind in {"value_error", "assertion_error"}:
-        raised = context.get("error")
-        reason = _literal_text(raised) if isinstance(raised, Exception) else None
+    elif isinstance(raised := context.get("error"), PublicValueError):
+        reason = str(raised)
     # a constant sentence, or one with numbers only, of our own (PydanticCustomError) quotes no text
     elif reason is None and kind not in KNOWN_TYPES and all(isinstance(one, int | float) for one in context.values()):
         reason = error["msg"]
     return reason or _NO_REASON
-
-
-def _literal_text(error: Exception) -> str | None:
-    """Return the text of an exception if it is a literal in the code that raised it; otherwise it may quote the input.
-
-    So the text of a validator's `raise ValueError("a turn needs content")` is shown to the caller, and the message of
-    `int("…")` is not.
-    """
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    text = str(error)
-    return text if trace is not None and text in trace.tb_frame.f_code.co_consts else None

@@ -19,6 +19,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
+from app.core.errors import PublicValueError
+
 SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "k": ("top_k",),
     "top_k": ("k",),
@@ -62,7 +64,7 @@ class Strict(BaseModel):
         # pydantic creates an error for every unknown field: for an object with millions of them this would block the
         # process
         if isinstance(value, dict) and len(value) > _MAX_MEMBERS:  # pyright: ignore[reportUnknownArgumentType]
-            raise ValueError("This object has too many fields.")
+            raise PublicValueError("This object has too many fields.")
         try:
             return handler(value)
         except ValidationError as error:

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field, StrictFloat, StrictInt, StringConstraints
 
 from app.conversations.schemas.conversations import Name
 from app.conversations.schemas.records import ExternalId
+from app.core.errors import PublicValueError
 from app.core.paging import Order
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import IdIn
@@ -20,7 +21,7 @@ QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length
 
 def _has_text(text: str) -> str:
     if not text.strip():
-        raise ValueError("a text has at least one character that is not a space")
+        raise PublicValueError("a text has at least one character that is not a space")
     return text
 
 

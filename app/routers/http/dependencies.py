@@ -11,7 +11,7 @@ from pydantic import AfterValidator, StringConstraints
 from starlette.types import Scope as AsgiScope
 
 from app.container import Container
-from app.core.errors import FieldError, InvalidFields
+from app.core.errors import FieldError, InvalidFields, PublicValueError
 from app.core.ids import KeyId, TenantId, TurnId, format_id, parse_id
 from app.core.tracing.spans import describe_current_span
 from app.core.validation.ids import ConversationIdIn, IdOf
@@ -191,7 +191,7 @@ TurnPath: TypeAlias = Annotated[IdOf[TurnId], Path(description="The turn's id: a
 
 def _storable(value: str) -> str:
     if "\0" in value:
-        raise ValueError("a text with NUL is never stored")
+        raise PublicValueError("a text with NUL is never stored")
     return value
 
 

@@ -29,7 +29,7 @@ from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.problems import OPENAI_ROOT, openai_error_of, openai_status_of, problem_responses
-from app.routers.http.routing.strict_route import ModelRequestRoute
+from app.routers.http.routing.strict_route import OpenAIRoute
 from app.routers.live.sse import EventStream, event_content, kept_alive, wait_for_disconnect
 
 CONVERSATION_HEADER: Final = "X-Conversation-Id"
@@ -50,7 +50,25 @@ _DATA: Final = {
 
 Result = TypeVar("Result")
 
-router = APIRouter(prefix=OPENAI_ROOT, tags=["openai"], route_class=ModelRequestRoute)
+_READ_HERE: Final = frozenset(
+    {
+        *("model", "conversation_id", "token_budget", "context", "metadata", "user", "external_id", "project"),
+        "on_disconnect",
+    }
+)
+
+
+class _CompletionRoute(OpenAIRoute):
+    """A route whose body goes to the model. Messages are checked when they are read."""
+
+    produced_members = frozenset({"messages"})
+
+    def passes(self, member: str) -> bool:
+        """Return whether this service does not read the member."""
+        return member not in _READ_HERE
+
+
+router = APIRouter(prefix=OPENAI_ROOT, tags=["openai"], route_class=_CompletionRoute)
 
 
 class Passed(BaseModel):

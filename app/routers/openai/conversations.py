@@ -19,16 +19,14 @@ from app.core.paging import Order
 from app.routers.http.dependencies import Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import OPENAI_ROOT, problem_responses
-from app.routers.http.routing.strict_route import PassThroughRoute
+from app.routers.http.routing.strict_route import OpenAIRoute
 from app.routers.openai.chat_completions import Passed
 
 
-class ItemsRoute(PassThroughRoute):
-    """A route whose body may have items, which are checked when they are read."""
+class ItemsRoute(OpenAIRoute):
+    """A route whose body may have `items`, which are checked when they are read."""
 
-    def is_produced(self, member: str) -> bool:
-        """Return whether the member is `items`."""
-        return member == "items"
+    produced_members = frozenset({"items"})
 
 
 router = APIRouter(prefix=f"{OPENAI_ROOT}/conversations", tags=["openai"], route_class=ItemsRoute)

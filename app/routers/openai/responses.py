@@ -22,7 +22,7 @@ from app.providers.upstream import DONE
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import OPENAI_ROOT, openai_error_of, openai_status_of, problem_responses
-from app.routers.http.routing.strict_route import PassThroughRoute
+from app.routers.http.routing.strict_route import OpenAIRoute
 from app.routers.live.connection_limits import Connections
 from app.routers.live.sse import EventStream, event_content, kept_alive
 from app.routers.openai.chat_completions import (
@@ -41,16 +41,14 @@ from app.routers.openai.conversations import After, Include, Limit
 _STORED: Final = frozenset({*CreateResponse.model_fields, *REPEATED_EXTRAS})
 
 
-class ResponseRoute(PassThroughRoute):
-    """A route whose body goes to the model, except what is stored."""
+class ResponseRoute(OpenAIRoute):
+    """A route whose body goes to the model, except what is stored. Its `input` is checked when it is read."""
+
+    produced_members = frozenset({"input"})
 
     def passes(self, member: str) -> bool:
         """Return whether the member is only passed on."""
         return member not in _STORED
-
-    def is_produced(self, member: str) -> bool:
-        """Return whether the member is `input`."""
-        return member == "input"
 
 
 router = APIRouter(prefix=f"{OPENAI_ROOT}/responses", tags=["openai"], route_class=ResponseRoute)

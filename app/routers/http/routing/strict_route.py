@@ -15,7 +15,7 @@ from fastapi import Request, Response, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import JsonValue
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from app.conversations.schemas.append import PRODUCED_MEMBERS
 from app.core.errors import FieldError, Invalid, InvalidFields
@@ -28,39 +28,23 @@ from app.tenancy.limits.schemas import CallSlot
 _INLINE_BYTES: Final = 64 * 2**10
 """A larger body is parsed in a thread: small objects take 0.1 s per megabyte."""
 
-_READ_HERE: Final = frozenset(
-    {
-        "model",
-        "conversation_id",
-        "token_budget",
-        "context",
-        "metadata",
-        "user",
-        "external_id",
-        "project",
-        "on_disconnect",
-    }
-)
-
 
 class StrictJsonRoute(APIRoute):
     """A route with a strict JSON body and query. Use it as `APIRouter(route_class=StrictJsonRoute)`.
 
-    `max_json_depth` of `app.state.settings` limits the depth of a body. `app.state.body_guard` is awaited before a body
-    is read and before a query is refused; it authenticates the request. `app.state.require_room` is awaited with the
-    scope before all else: it refuses calls of a tenant that has too many. `app.state.slot_of` returns the slot that a
-    request holds while it is worked on: not while its body arrives, nor while its answer is sent.
+    `max_json_depth` of `app.state.settings` limits the depth of a body. In this order: `app.state.require_room` refuses
+    calls of a tenant that has too many, `app.state.body_guard` authenticates the request, the body is read, and parsed
+    under the slot of `app.state.slot_of`, which a request holds while it is worked on: not while its body arrives, nor
+    while its answer is sent.
     """
 
     refuses_unknown_parameters: ClassVar[bool] = True
     takes_slot: ClassVar[bool] = True
+    produced_members: ClassVar[frozenset[str]] = frozenset()
+    """Members of a body that a model or a tool may have produced, which their reader checks (`parse_json`)."""
 
     def passes(self, _member: str) -> bool:
         """Return whether a member of the body is only passed on to the model (`parse_json`)."""
-        return False
-
-    def is_produced(self, _member: str) -> bool:
-        """Return whether a model or a tool may have produced a member, which its reader checks (`parse_json`)."""
         return False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
@@ -81,6 +65,8 @@ class StrictJsonRoute(APIRoute):
     ) -> Response:
         """Return FastAPI's answer to a request and its parsed body, after all checks."""
         wrong = None if self._declared is None else _wrong_parameters(request, self._declared)
+        if self.takes_slot:
+            await _require_room(request)
         await _guard(request)
         if wrong is not None:
             raise wrong
@@ -94,18 +80,15 @@ class StrictJsonRoute(APIRoute):
             if slot is not None:
                 slot.release()
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, unless it is to be refused at once, which then costs a fraction of an answered one."""
-        refuse = getattr(scope["app"].state, "require_room", None)
-        if self.takes_slot and refuse is not None:
-            await cast("Callable[[Scope], Coroutine[object, object, None]]", refuse)(scope)
-        await super().handle(scope, receive, send)
-
     async def _parsed(self, request: Request, body: bytes) -> JsonValue:
         _require_json_type(request)
         settings = cast("Settings", request.app.state.settings)
         parse = partial(
-            parse_json, body, max_depth=settings.requests.max_json_depth, passes=self.passes, produced=self.is_produced
+            parse_json,
+            body,
+            max_depth=settings.requests.max_json_depth,
+            passes=self.passes,
+            produced=self.produced_members.__contains__,
         )
         return parse() if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse)
 
@@ -113,9 +96,7 @@ class StrictJsonRoute(APIRoute):
 class TurnsRoute(StrictJsonRoute):
     """A route whose body has turns, or members of one. Their models check what the caller's program wrote."""
 
-    def is_produced(self, member: str) -> bool:
-        """Return whether the member has turns, or is one of a turn."""
-        return member in PRODUCED_MEMBERS
+    produced_members = PRODUCED_MEMBERS
 
 
 class UploadRoute(StrictJsonRoute):
@@ -124,34 +105,18 @@ class UploadRoute(StrictJsonRoute):
     takes_slot = False
 
 
-class PassThroughRoute(StrictJsonRoute):
+class OpenAIRoute(StrictJsonRoute):
     """A route of the OpenAI API: undeclared query parameters are ignored."""
 
     refuses_unknown_parameters = False
 
 
-class ModelRequestRoute(PassThroughRoute):
-    """A route of the OpenAI API with a body for the model. Stored messages are checked when they are read."""
-
-    def passes(self, member: str) -> bool:
-        """Return whether this service does not read the member."""
-        return member not in _READ_HERE
-
-    def is_produced(self, member: str) -> bool:
-        """Return whether the member is `messages`."""
-        return member == "messages"
-
-
-class GenerateRoute(StrictJsonRoute):
-    """A strict route whose `parameters` go to the model. Messages are checked when they are read."""
-
-    def passes(self, member: str) -> bool:
-        """Return whether the member is `parameters`."""
-        return member == "parameters"
-
-    def is_produced(self, member: str) -> bool:
-        """Return whether the member is `messages`."""
-        return member == "messages"
+async def _require_room(request: Request) -> None:
+    require_room = cast(
+        "Callable[[Scope], Coroutine[object, object, None]] | None", getattr(request.app.state, "require_room", None)
+    )
+    if require_room is not None:
+        await require_room(request.scope)
 
 
 async def _guard(request: Request) -> None:
@@ -206,8 +171,12 @@ class _ParsedRequest(Request):
 
     def __init__(self, request: Request, body: bytes, parsed: JsonValue) -> None:
         super().__init__(request.scope, request.receive)
-        self._body = body
+        self._read_body = body
         self._parsed = parsed
+
+    async def body(self) -> bytes:
+        """Return the body."""
+        return self._read_body
 
     async def json(self) -> JsonValue:
         """Return the parsed body; FastAPI asks for it when the body is not empty."""

@@ -24,12 +24,23 @@ from app.formats.schemas import JsonObject
 from app.routers.http.dependencies import AgentWriter, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_of, problem_responses, request_id_of, status_of
-from app.routers.http.routing.strict_route import GenerateRoute
+from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.routers.live.sse import EventStream, event_content, kept_alive
 from app.routers.openai.chat_completions import CONVERSATION_HEADER, while_connected
 from app.tenancy.schemas import IdempotencyKey
 
-router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=GenerateRoute)
+
+class _GenerateRoute(StrictJsonRoute):
+    """A route whose `parameters` go to the model. Messages are checked when they are read."""
+
+    produced_members = frozenset({"messages"})
+
+    def passes(self, member: str) -> bool:
+        """Return whether the member is `parameters`."""
+        return member == "parameters"
+
+
+router = APIRouter(prefix="/v1/generate", tags=["generation"], route_class=_GenerateRoute)
 
 _DATA: Final = {
     "description": "The `data` of one event, as JSON. `event` is `delta` (with `text`), then `done`, or `error` with a"

@@ -24,9 +24,7 @@ from app.routers.http.routing.strict_route import StrictJsonRoute
 class _ItemsRoute(StrictJsonRoute):
     """A route whose body may have items. They are checked when they are read."""
 
-    def is_produced(self, member: str) -> bool:
-        """Return whether the member is a list of items."""
-        return member in PRODUCED_ITEMS
+    produced_members = frozenset(PRODUCED_ITEMS)
 
 
 router = APIRouter(prefix="/v1/lifecycle", tags=["lifecycle"], route_class=_ItemsRoute)

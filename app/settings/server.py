@@ -70,7 +70,7 @@ class BusSettings(SettingsGroup):
         default=None, description="NATS servers that carry live messages; default: Postgres carries them."
     )
     nats_credentials_file: FilePath | None = Field(
-        default=None, description="Login with a key pair: a `.creds` file, or a seed; default: the login in the URL."
+        default=None, description="Login with a key pair: a `.creds` file; default: the login in the URL."
     )
     nats_tls_ca_file: FilePath | None = Field(
         default=None,

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import binascii
 import io
 import json
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from pydantic import SecretStr, ValidationError
 
-from app.core.bus import nats_login
 from app.core.bus.nats import NatsBus, NatsCluster
 from app.core.bus.nats_login import NatsFileError, UserCredentials
 from app.core.telemetry import configure_logging
@@ -31,7 +31,6 @@ from tests.support.process import free_port
 
 # an example of the documentation of NATS
 SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
-PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
 
 
 @pytest.fixture
@@ -148,9 +147,10 @@ def connected(service: Service) -> bool:
 # logins with a key pair
 
 
-def encode(prefix: int, raw: bytes) -> str:
-    """A key in the form of NKEYS."""
-    return nats_login._encode(bytes([prefix << 3]) + raw)  # noqa: SLF001
+def encode(body: bytes) -> str:
+    """A key in the form of NKEYS, with its checksum."""
+    check = binascii.crc_hqx(body, 0).to_bytes(2, "little")
+    return base64.b32encode(body + check).decode().rstrip("=")
 
 
 class Identity:
@@ -159,13 +159,14 @@ class Identity:
     def __init__(self, prefix: int) -> None:
         self._key = Ed25519PrivateKey.generate()
         self._prefix = prefix
-        self.public = encode(prefix, self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+        raw = self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self.public = encode(bytes([prefix << 3]) + raw)
 
     @property
     def seed(self) -> str:
         kind = self._prefix << 3
         raw = self._key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-        return nats_login._encode(bytes([18 << 3 | kind >> 5, (kind & 31) << 3]) + raw)  # noqa: SLF001
+        return encode(bytes([18 << 3 | kind >> 5, (kind & 31) << 3]) + raw)
 
     def jwt(self, subject: "Identity", name: str, claims: dict[str, Any]) -> str:
         """Sign what somebody may do."""
@@ -180,45 +181,38 @@ def _base64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def test_a_seed_gives_the_public_key_that_nats_documents(tmp_path: Path) -> None:
-    file = tmp_path / "user.nk"
-    file.write_text(f"{SEED}\n")
-    assert UserCredentials.read(file).public_key == PUBLIC
+def credentials(jwt: str, seed: str) -> str:
+    """The text of a credentials file, as `nsc generate creds` writes it."""
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "nonsense", SEED[:-1], f"{SEED[:-1]}A", Identity(0).seed, SEED.lower(), "\0"],
-    ids=["empty", "a word", "too short", "wrong sum", "of a server", "small letters", "no text"],
+    ["", "nonsense", SEED, credentials("a.b.c", SEED[:40]), credentials("a.b.c", SEED.lower()), "\0"],
+    ids=["empty", "a word", "a seed alone", "too short", "small letters", "no text"],
 )
-def test_what_is_no_seed_of_a_user_is_refused_without_being_quoted(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "user.nk"
+def test_what_is_no_credentials_file_is_refused_without_being_quoted(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "user.creds"
     file.write_text(content)
     with pytest.raises(NatsFileError) as caught:
         UserCredentials.read(file)
-    assert str(caught.value) == "the credentials file has no seed of a user"
+    assert str(caught.value) == "the credentials file has no JWT and seed of a user"
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize("with_jwt", [False, True])
-async def test_a_key_pair_is_a_login(tmp_path: Path, with_jwt: bool) -> None:  # noqa: FBT001
+async def test_a_key_pair_is_a_login(tmp_path: Path) -> None:
     operator, account, user, stranger = Identity(14), Identity(0), Identity(20), Identity(20)
     config, good, wrong = tmp_path / "nats.conf", tmp_path / "good.creds", tmp_path / "wrong.creds"
-    if with_jwt:
-        limits = {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": True}
-        told = operator.jwt(account, "acme", {"type": "account", "limits": limits})
-        own = operator.jwt(operator, "op", {"type": "operator"})
-        config.write_text(f"operator: {own}\nresolver: MEMORY\nresolver_preload: {{ {account.public}: {told} }}\n")
-        for file, somebody in ((good, user), (wrong, stranger)):
-            jwt = account.jwt(user, "turnkeep", {"type": "user", "subs": -1, "data": -1, "payload": -1})
-            file.write_text(
-                f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
-                f"-----BEGIN USER NKEY SEED-----\n{somebody.seed}\n------END USER NKEY SEED------\n"
-            )
-    else:
-        config.write_text(f'authorization {{ users: [ {{ nkey: "{user.public}" }} ] }}\n')
-        good.write_text(user.seed)
-        wrong.write_text(stranger.seed)
+    limits = {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": True}
+    told = operator.jwt(account, "acme", {"type": "account", "limits": limits})
+    own = operator.jwt(operator, "op", {"type": "operator"})
+    config.write_text(f"operator: {own}\nresolver: MEMORY\nresolver_preload: {{ {account.public}: {told} }}\n")
+    for file, somebody in ((good, user), (wrong, stranger)):
+        jwt = account.jwt(user, "turnkeep", {"type": "user", "subs": -1, "data": -1, "payload": -1})
+        file.write_text(credentials(jwt, somebody.seed))
     server = NatsServer(tmp_path, "-c", str(config))
     server.start()
     try:

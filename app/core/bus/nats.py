@@ -1,8 +1,8 @@
 """The bus over core NATS: for many replicas, or to keep messages out of Postgres.
 
 Every connection has a new client, whose own reconnection is off: it would stop permanently after one refused login, and
-would send queued messages late. It tries all servers of the cluster, in random order. Invariants: nothing is sent
-unencrypted to a `tls://` URL, and no login is in a log line or an error.
+would send queued messages late. It tries all servers of the cluster, in random order. No login is in a log line or an
+error.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from app.core.bus.connection import Link, ReconnectingBus, WrongSetting
-from app.core.bus.nats_login import CA_SETTING, CREDENTIALS_SETTING, LoginFiles, NatsFileError, UserCredentials
+from app.core.bus.nats_login import CA_SETTING, CREDENTIALS_SETTING, LoginFiles, NatsFileError
 from app.core.telemetry import error_type, get_logger
 from app.settings.server import BusSettings
 
@@ -90,32 +90,6 @@ def _named(setting: str, file: Path | None) -> WrongSetting:
     return WrongSetting(setting, None if file is None else str(file))
 
 
-class _SafeClient(Client):
-    """The client of the library with a safe flush. It never sends a login unencrypted to a `tls://` URL."""
-
-    def identify(self, credentials: UserCredentials) -> None:
-        """Name the user by its public key. Servers that want a JWT ignore it."""
-        self._public_nkey = credentials.public_key
-
-    async def confirm(self) -> None:
-        """Return when the server has received everything that was sent before."""
-        if not self.is_connected or self._flush_queue is None:
-            # a flush would return without an error
-            raise errors.ConnectionClosedError
-        # the ping of a flush overtakes queued writes and would not confirm them, so they are written first
-        written = asyncio.get_running_loop().create_future()
-        await self._flush_queue.put(written)
-        await written
-        await self.flush(_FLUSH_S)
-
-    def _connect_command(self) -> bytes:
-        # if a server offers no TLS, the library would send the login unencrypted
-        server = self._current_server
-        if server is not None and server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
-            raise errors.Error("nats: the server offers no TLS")
-        return super()._connect_command()
-
-
 class _SubscribingClient(Protocol):
     """The used part of `Client.subscribe`, whose own types are incomplete."""
 
@@ -133,7 +107,7 @@ class _NatsLink:
     """One client and its connection."""
 
     def __init__(self, subject: str, on_gap: Callable[[], None]) -> None:
-        self._client = _SafeClient()
+        self._client = Client()
         self._subject = subject
         self._report_loss = on_gap
         self.ended = asyncio.Event()
@@ -141,9 +115,6 @@ class _NatsLink:
     async def open(self, cluster: NatsCluster, files: LoginFiles, on_payload: Callable[[str], None]) -> None:
         """Connect and subscribe; return when the server has the subscription."""
         credentials = files.credentials
-        if credentials is not None:
-            self._client.identify(credentials)
-        jwt = None if credentials is None or credentials.jwt is None else credentials.jwt.encode()
 
         async def on_message(message: Msg) -> None:
             on_payload(message.data.decode(errors="replace"))
@@ -158,7 +129,7 @@ class _NatsLink:
             password=cluster.password,
             token=cluster.token,
             signature_cb=None if credentials is None else credentials.sign,
-            user_jwt_cb=None if jwt is None else lambda: jwt,
+            user_jwt_cb=None if credentials is None else lambda: credentials.jwt,
             tls=files.tls,
             no_echo=True,
             allow_reconnect=False,
@@ -174,7 +145,7 @@ class _NatsLink:
         await cast("_SubscribingClient", self._client).subscribe(
             self._subject, cb=on_message, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
         )
-        await self._client.confirm()
+        await self._confirm()
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, errors.SlowConsumerError):
@@ -189,10 +160,18 @@ class _NatsLink:
     async def send(self, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
             await self._client.publish(self._subject, payload)
-        await self._client.confirm()
+        await self._confirm()
 
     async def probe(self) -> None:
-        await self._client.confirm()
+        await self._confirm()
+
+    async def _confirm(self) -> None:
+        """Return when the server has received everything that was sent before."""
+        if not self._client.is_connected:
+            raise errors.ConnectionClosedError  # a flush may return without an error
+        # the ping of a flush overtakes what `publish` has queued, and gives the client the time to write it
+        await self._client.flush(_FLUSH_S)
+        await self._client.flush(_FLUSH_S)
 
     async def close(self) -> None:
         await self._client.close()

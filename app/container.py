@@ -35,7 +35,6 @@ from app.diagnostics.service import Statistics
 from app.embedding import base_url, build_spaces, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Erasures, Exports, Governance, ImportRunner, Imports
-from app.index.backfill.analysis_backfill import AnalysisBackfill
 from app.index.service import (
     REMOVALS,
     AnnMaintenance,
@@ -130,7 +129,6 @@ class Container:
     openai_conversations: OpenAIConversations
     responses: Responses
     index: SearchIndex
-    analysis: AnalysisBackfill
     ann: AnnMaintenance
     spaces: SpaceAdministration
     ask_service: AskService
@@ -365,7 +363,6 @@ def build_container(
         contexts=contexts, compactor=compactor, governance=governance, lifecycle=lifecycle, bus=bus, queue=queue,
         spending=spending, chat=chat, replicas=Replicas(bus.publish),
         rate_sharing=_rate_sharing(settings, tenancy, bus),
-        analysis=AnalysisBackfill(database, ops, readers=index.readers, jobs=queue, settings=settings.index),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
         subscriptions=subscriptions, audit=audit, index=index, responses=responses,

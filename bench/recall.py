@@ -10,7 +10,7 @@ exact one for the same query, and appends with and without the tier take turns: 
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -36,6 +36,7 @@ from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
 from app.index.analyser.query_words import plain_words
+from app.index.analyser.terms import pack_terms
 from app.index.schemas import EntryKind, Mode, SearchCandidate, SearchResult, SearchScope
 from app.index.service import AnnMaintenance, PreparedQuery, ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
@@ -168,27 +169,26 @@ async def load(connection: "asyncpg.Connection[asyncpg.Record]", world: World, t
             tenant.id, entry, "turn", conversations[n // CONVERSATION], f"p{n // CONVERSATION % 7}",
             f"o{n // CONVERSATION % 97}", f"a{n % 3}", "user" if n % 2 else "assistant", n % CONVERSATION + 1, 1,
             START + timedelta(minutes=n), f'{{"m": {n % 50}}}', WORDS,
-            " ".join(f"{word}:{i + 1}" for i, word in enumerate(words[n])),
+            " ".join(f"{word}:{i + 1}" for i, word in enumerate(words[n])), pack_terms(Counter(words[n])),
         )
         for n, entry in enumerate(tenant.ids)
     ]  # fmt: skip
     await connection.execute(
         "create temp table if not exists incoming (tenant_id uuid, entry_id uuid, kind text, conversation_id uuid,"
         " project text, owner text, actor text, role text, position bigint, session bigint, occurred_at timestamptz,"
-        " metadata text, doc_length int, lexemes text)"
+        " metadata text, doc_length int, lexemes text, terms bytea)"
     )
     await connection.copy_records_to_table("incoming", records=entries)
     await connection.execute(
         "insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, owner, actor, role, position,"
-        " session, occurred_at, metadata, doc_length, lexemes) select tenant_id, entry_id, kind, conversation_id,"
-        " project, owner, actor, role, position, session, occurred_at, metadata::jsonb, doc_length, lexemes::tsvector"
-        " from incoming"
+        " session, occurred_at, metadata, doc_length, lexemes, terms, cues, language) select tenant_id, entry_id, kind,"
+        " conversation_id, project, owner, actor, role, position, session, occurred_at, metadata::jsonb, doc_length,"
+        " lexemes::tsvector, terms, 0, 'en' from incoming"
     )
     await connection.execute("truncate incoming")
     await connection.copy_records_to_table(
         "vectors",
-        # wide tenants are in the tier from the start: an index made of all at once takes seconds, filled in the
-        # background it takes minutes, as `measure_ingest` does it for what it appends
+        # wide tenants are in the tier from the start: their index is made at once, in seconds instead of minutes
         records=[
             (tenant.id, entry, space_id, 0, vector, size > WIDE)
             for entry, vector in zip(tenant.ids, tenant.vectors, strict=True)

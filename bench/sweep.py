@@ -51,9 +51,10 @@ EXPIRED: Final = """
         from made, generate_series(1, $2::int) n returning tenant_id, id, conversation_id, position
     )
     insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, position, session, actor, role,
-                               occurred_at, doc_length, lexemes)
+                               occurred_at, doc_length, lexemes, terms, cues, language)
     select tenant_id, id, 'turn', conversation_id, 'default', position, 1, 'user', 'user', now(), 9,
-           array_to_tsvector(array['quick', 'brown', 'fox', 'jump', 'lazi', 'dog', 'number', position::text])
+           array_to_tsvector(array['quick', 'brown', 'fox', 'jump', 'lazi', 'dog', 'number', position::text]), '', 0,
+           'en'
     from said
 """
 

@@ -361,15 +361,13 @@ create table index_entries (
     metadata jsonb not null default '{}',
     live boolean not null default true,
     vectors_due boolean not null default false,
-    asks boolean not null default false,
     doc_length integer not null,
     lexemes tsvector not null,
     dates jsonb,
     expires_at timestamptz,
-    terms bytea,
-    cues smallint,
-    analyser smallint,
-    language text,
+    terms bytea not null,
+    cues smallint not null,
+    language text not null,
     changed xid8 not null default pg_current_xact_id(),
     hidden boolean not null default false,
     vectors_dropped boolean not null default false,
@@ -384,8 +382,6 @@ create index index_entries_lexemes_idx on index_entries using gin (tenant_id, le
 create index index_entries_due_idx on index_entries (tenant_id, occurred_at) where live and vectors_due;
 create index index_entries_dropped_idx on index_entries (tenant_id, conversation_id, entry_id) where vectors_dropped;
 create index index_entries_source_idx on index_entries (tenant_id, source_id) where source_id is not null;
-create index index_entries_unanalysed_idx on index_entries (tenant_id, entry_id)
-    where live and coalesce(analyser, 0) < 2;
 create index index_entries_changed_idx on index_entries (tenant_id, changed) where kind <> '';
 create index index_entries_conversation_changed_idx on index_entries (tenant_id, conversation_id, changed);
 create index index_entries_owner_changed_idx on index_entries (tenant_id, owner, changed) where owner is not null;
@@ -808,10 +804,6 @@ CHANGES_OF_ENTRIES = (
     create function stamp_index_entry() returns trigger language plpgsql as $$
     begin
         new.changed := pg_current_xact_id();
-        -- what adds the words of dates does not know the terms
-        if new.terms is not null and new.lexemes is distinct from old.lexemes and new.terms is not distinct from old.terms then
-            new.terms := null;
-        end if;
         return new;
     end $$
     """,

@@ -20,8 +20,6 @@ VECTORS_JOB: Final = "index.vectors"
 """Job that makes the missing vectors of turns; the subjects are turn ids."""
 DATES_JOB: Final = "index.dates"
 """Job that resolves the relative dates of turns; the subjects are turn ids."""
-ANALYSIS_JOB: Final = "index.analysis"
-"""Job that analyses a tenant's entries of older releases again; the subject is the entry to continue after, if any."""
 DROP_JOB: Final = "index.drop_space"
 """Job that deletes the vectors of a space.
 
@@ -175,7 +173,7 @@ class CopiedEntry:
     entry_id: UUID
     vectors_due: bool
     undated: bool
-    language: str | None
+    language: str
 
 
 @dataclass(frozen=True, slots=True)

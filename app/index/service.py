@@ -24,8 +24,8 @@ from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
 from app.index.analyser.query_words import QueryText
+from app.index.analyser.terms import pack_lexemes
 from app.index.backfill import store as backfill_store
-from app.index.backfill.analysis_backfill import TextReader
 from app.index.backfill.store import DroppedEntries
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
 from app.index.prepared_query import PreparedQuery, VectorAhead, prepare_query
@@ -87,8 +87,6 @@ class SearchIndex:
         self._quotas = tenancy.quotas
         self.makers: dict[EntryKind, VectorMaker] = {}
         """Vector makers of the owners of entries other than turns, registered at the start."""
-        self.readers: dict[EntryKind, TextReader] = {}
-        """Readers of the texts of entries, registered by their owners at the start."""
         self._ops = ops
         self._jobs = jobs
         self._publish = publish
@@ -258,7 +256,9 @@ class SearchIndex:
 
     async def write_dates(self, caller: Caller, tx: Transaction, *, entries: Sequence[DatedEntry]) -> None:
         """Add resolved dates to entries of turns. The caller has locked the turns and found them unchanged."""
-        await store.add_dates(tx, caller.tenant_id, entries)
+        undated = await store.read_with_dates(tx, caller.tenant_id, entries)
+        terms = await map_in_threads(pack_lexemes, [lexemes for _, _, lexemes in undated], size=len)
+        await store.add_dates(tx, caller.tenant_id, undated, terms)
 
     async def retire(self, caller: Caller, tx: Transaction, *, kind: EntryKind, source_ids: Sequence[UUID]) -> None:
         """Exclude the entries of superseded sources from search."""

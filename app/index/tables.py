@@ -72,16 +72,14 @@ index_entries = Table(
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
     Column("live", Boolean, nullable=False, server_default=text("true")),
     Column("vectors_due", Boolean, nullable=False, server_default=text("false")),
-    Column("asks", Boolean, nullable=False, server_default=text("false")),
     Column("doc_length", Integer, nullable=False),
     Column("lexemes", TSVECTOR, nullable=False),
     Column("dates", JSONB),
     Column("expires_at", DateTime(timezone=True)),
-    # what a process keeps of the words; null in an entry of an older release, or whose words were added to
-    Column("terms", LargeBinary),
-    Column("cues", SmallInteger),
-    Column("analyser", SmallInteger),
-    Column("language", Text),
+    # what a process keeps of the words
+    Column("terms", LargeBinary, nullable=False),
+    Column("cues", SmallInteger, nullable=False),
+    Column("language", Text, nullable=False),
     # not live because its conversation is in the trash; live again when that is restored
     Column("hidden", Boolean, nullable=False, server_default=text("false")),
     # has no vectors in any space, and waits for none: its conversation was not used for long
@@ -122,13 +120,6 @@ index_entries = Table(
     ),
     Index("index_entries_source_idx", "tenant_id", "source_id", postgresql_where=text("source_id is not null")),
     Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),
-    # the condition of `backfill.analysis_store`, with the version of the analyser
-    Index(
-        "index_entries_unanalysed_idx",
-        "tenant_id",
-        "entry_id",
-        postgresql_where=text("live and coalesce(analyser, 0) < 2"),
-    ),
     Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
 )
 # entries deleted lately: a process deletes them from its memory

@@ -5,7 +5,7 @@ Evidence is deleted when its turn is erased or revised. The last change by a cal
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from app.audit.schemas import Action, ObjectKind
@@ -83,7 +83,6 @@ class FactService:
         self._index = index
         self._cursors = cursors
         index.makers[EntryKind.FACT] = self._make_vectors
-        index.readers[EntryKind.FACT] = self._read_texts
         self._writer = FactWriter(index=index, settings=settings, outbox=outbox)
         self.restorer = MemoryRestorer(writer=self._writer, index=index, tenancy=tenancy)
         """Stores records of facts and memories of an import."""
@@ -479,9 +478,6 @@ class FactService:
                 searched=self._index.spaces.searches(backfill),
             )
         return len(same)
-
-    async def _read_texts(self, caller: Caller, fact_ids: Sequence[UUID]) -> AsyncIterator[Mapping[UUID, str]]:
-        yield await self._texts(caller, fact_ids)
 
     async def _texts(self, caller: Caller, fact_ids: Sequence[UUID]) -> dict[UUID, str]:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:

@@ -10,7 +10,7 @@ from app.conversations.service import REBUILD_JOB, RETAIN_JOB, TRASH_JOB
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import Job
-from app.index.schemas import ANALYSIS_JOB, DATES_JOB, DROP_JOB, VECTORS_JOB
+from app.index.schemas import DATES_JOB, DROP_JOB, VECTORS_JOB
 from app.index.service import EmbeddingSpaceRuntime
 from app.memory.service import FACTS_AGAIN_JOB, FACTS_JOB, WITHDRAW_JOB
 from app.memory.service import VECTORS_JOB as FACT_VECTORS_JOB
@@ -23,7 +23,6 @@ SWEEP_JOB = "installation.sweep"
 CONVERSATIONS_JOB = "conversations.sweep"
 VECTORS_SWEEP_JOB = "vectors.sweep"
 LEASES_JOB = "streams.sweep"
-ANALYSIS_PLAN_JOB = "index.analysis_plan"
 FACTS_SWEEP_JOB = "facts.sweep"
 AUDIT_JOB = "audit.seal"
 REFRESH_JOB = "summaries.refresh"
@@ -97,15 +96,7 @@ def _for_conversation(run: Callable[[Caller, ConversationId, Job], Awaitable[obj
 def _index(container: Container) -> dict[str, JobHandler]:
     indexing = container.conversations.indexing
 
-    async def analyse(job: Job) -> None:
-        after = job.subject_ids[0] if job.subject_ids else None
-        await container.analysis.run(job_caller(job.tenant_id), after=after)
-
     table = {
-        ANALYSIS_JOB: JobHandler(analyse),
-        ANALYSIS_PLAN_JOB: JobHandler(
-            lambda _: container.analysis.plan(), every_s=container.settings.jobs.backfill_interval_s, at_start=True
-        ),
         DATES_JOB: JobHandler(lambda job: indexing.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)),
         DROP_JOB: JobHandler(lambda job: container.spaces.run_drop(job.subject_ids)),
         REBUILD_JOB: _for_conversation(

@@ -371,7 +371,8 @@ async def test_an_entry_of_nothing_is_found(kind: str, ops: Database, client: Cl
     async with planting(service) as connection:
         await connection.execute(
             "insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length,"
-            " lexemes) select tenant_id, gen_random_uuid(), $2, conversation_id, project, now(), 1, lexemes"
+            " lexemes, terms, cues, language) select tenant_id, gen_random_uuid(), $2, conversation_id, project, now(),"
+            " 1, lexemes, terms, cues, language"
             " from index_entries where entry_id = $1",
             parse_id(turns[1]),
             kind,

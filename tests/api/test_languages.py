@@ -1,20 +1,14 @@
 """Conversations in other languages than English: found by the words of their language, in each scope."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import asyncpg
-import numpy as np
-import pytest
 
 from app.core.ids import format_id, new_uuid, parse_id
-from app.index.analyser.terms import BYTES_PER_TERM, unpack_all_terms
-from app.index.backfill import analysis_backfill
-from app.tenancy.schemas import job_caller
+from app.index.analyser.terms import pack_lexemes
 from tests.support.api import Client, Service, open_service
-from tests.support.postgres import Servers, TestDatabase, fetch_as_superuser, own_database
+from tests.support.postgres import fetch_as_superuser
 
 GERMAN = ["Gestern haben wir zwei Häuser besichtigt.", "Barcelona!", "Meine Schwester hat einen Hund."]
 OLD = [
@@ -94,6 +88,9 @@ async def test_dates_are_resolved_and_found_in_the_language(service: Service, cl
     await service.run_jobs()
     [hit] = await client.recall(talk, "Was war am 27. März?", mode="text", k=1)
     assert (hit["text"], hit["dates"][0]["first_day"]) == (OLD[3], "2026-03-27")
+    sql = "select lexemes::text, terms from index_entries where tenant_id = $1 and dates is not null"
+    [entry] = await rows(service, sql, client.tenant_id)
+    assert entry["terms"] == pack_lexemes(entry["lexemes"]), "a process keeps the terms"
 
 
 async def test_two_tenants_with_the_same_ids_have_their_own_languages(service: Service) -> None:
@@ -106,65 +103,6 @@ async def test_two_tenants_with_the_same_ids_have_their_own_languages(service: S
         assert set((await languages(service, two)).values()) == {"en"}
         assert await texts(one, talk, "Haus") == ["Wir haben die Häuser gesehen."]
         assert await texts(two, talk, "Haus") == []
-
-
-@pytest.fixture(scope="module")
-async def own(servers: Servers) -> AsyncIterator[TestDatabase]:
-    """A database of its own, since the job analyses every entry that it finds."""
-    async with own_database(servers, "languages") as database:
-        yield database
-
-
-async def analyses(service: Service, client: Client) -> dict[UUID, tuple[object, ...]]:
-    """What the job sets, by entry: the words in any order."""
-    sql = """
-        select entry_id, terms, lexemes::text, doc_length, cues, asks, analyser, language, dates::text
-        from index_entries where tenant_id = $1
-        """
-    found: dict[UUID, tuple[object, ...]] = {}
-    for entry_id, terms, *more in await rows(service, sql, client.tenant_id):
-        hashes, _, counts = unpack_all_terms(terms or b"", np.array([len(terms or b"") // BYTES_PER_TERM]))
-        found[entry_id] = (dict(zip(hashes.tolist(), counts.tolist(), strict=True)), *more)
-    return found
-
-
-@pytest.mark.slow
-async def test_entries_of_an_older_release_are_analysed_again_in_their_language(
-    own: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = [
-        {"id": format_id(UUID(int=n)), "role": "user", "content": text, "occurred_at": "2026-03-11T10:00:00Z"}
-        for n, text in enumerate(OLD, 1)
-    ]
-    async with open_service(own, tmp_path) as service, await service.new_tenant() as fresh:
-        await fresh.append(await fresh.conversation(), *said)
-        await fresh.post("/v1/memories", json={"content": "Meine Schwestern wohnen in den Häusern."})
-        await service.run_jobs()
-        wanted = await analyses(service, fresh)
-        async with await service.new_tenant() as older:
-            talk = await older.conversation()
-            # what an older release wrote: all of it as English
-            with monkeypatch.context() as english:
-                english.setattr("app.index.analyser.analyser.detect", lambda *_: "en")
-                await older.append(talk, *said)
-                await older.post("/v1/memories", json={"content": "Meine Schwestern wohnen in den Häusern."})
-            await rows(service, "update index_entries set analyser = 1 where tenant_id = $1", older.tenant_id)
-            await service.run_jobs()
-            assert await texts(older, talk, "Welches Haus?") == [OLD[0]]
-            # the job dies after two entries, and another one does the rest
-            monkeypatch.setattr(analysis_backfill, "_ENTRIES", 2)
-            monkeypatch.setattr(analysis_backfill, "_STEPS_PER_JOB", 1)
-            await rows(service, "update index_entries set analyser = 1 where tenant_id = $1", older.tenant_id)
-            await service.container.analysis.run(job_caller(older.tenant_id), after=None)
-            await service.run_jobs()
-            found = await analyses(service, older)
-            # of entries with dates, the terms were emptied when the dates were added
-            found = {entry_id: ({} if one[-1] else one[0], *one[1:]) for entry_id, one in found.items()}
-            by_turn = {entry_id: one for entry_id, one in found.items() if entry_id.int < 100}
-            assert by_turn == {entry_id: one for entry_id, one in wanted.items() if entry_id.int < 100}
-            [memory] = [one for entry_id, one in found.items() if entry_id.int > 100]
-            assert memory == next(one for entry_id, one in wanted.items() if entry_id.int > 100)
-            assert await texts(older, talk, "Welches Haus?") == [OLD[0]]
 
 
 async def test_the_language_of_the_settings_counts(service: Service, tmp_path: Path) -> None:

@@ -281,9 +281,9 @@ CROWD = """
 """
 CROWD_ENTRIES = """
     insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, position, session, actor, role,
-                               occurred_at, doc_length, lexemes)
+                               occurred_at, doc_length, lexemes, terms, cues, language)
     select tenant_id, id, 'turn', conversation_id, 'p', position, 1, actor, role, occurred_at, 4,
-           array_to_tsvector(array['word' || position, 'rare' || (random() * 1e6)::int, 'common'])
+           array_to_tsvector(array['word' || position, 'rare' || (random() * 1e6)::int, 'common']), '', 0, 'en'
     from turns where tenant_id = $1
 """
 

@@ -70,8 +70,9 @@ async def filled(empty: CitusDatabase) -> CitusDatabase:
         await empty.fetch(
             """
             insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length,
-                                       lexemes)
-            select $1, gen_random_uuid(), 'turn', $2, 'default', now(), 1, 'parrot' from generate_series(1, 3)
+                                       lexemes, terms, cues, language)
+            select $1, gen_random_uuid(), 'turn', $2, 'default', now(), 1, 'parrot', '', 0, 'en'
+            from generate_series(1, 3)
             """,
             tenant,
             CONVERSATION,
@@ -161,8 +162,8 @@ async def test_an_entry_has_the_number_of_its_transaction_on_the_node_and_its_de
     assert before["n"] == 3
     insert = f"""
         insert into index_entries (tenant_id, entry_id, kind, conversation_id, project, occurred_at, doc_length,
-                                   lexemes)
-        values ('{TENANT}', '{OTHER}', 'turn', '{CONVERSATION}', 'default', now(), 1, 'parrot')
+                                   lexemes, terms, cues, language)
+        values ('{TENANT}', '{OTHER}', 'turn', '{CONVERSATION}', 'default', now(), 1, 'parrot', '', 0, 'en')
         """  # noqa: S608
     number = f"select pg_current_xact_id()::text as now, changed::text {entries} and entry_id = '{OTHER}'"
     (row,) = await as_app(distributed, TENANT, insert, number)

@@ -28,7 +28,6 @@ import numpy as np
 from pgvector.asyncpg import register_vector
 
 from app.core.ids import KeyId, parse_id
-from app.index.analyser.cues import Cue
 from app.index.analyser.word_weights import WordWeights
 from app.index.schemas import BM25_B, BM25_K1, EntryKind, SearchResult, SearchScope
 from app.index.service import PreparedQuery
@@ -308,7 +307,7 @@ async def read_rows(superuser: str, tenant: UUID, space: int) -> list[Row]:
             row["entry_id"], row["kind"], row["conversation_id"], row["project"], row["owner"], row["agent_id"],
             row["actor"], row["role"], row["position"], row["session"], row["occurred_at"], json.loads(row["meta"]),
             {lexeme: int(count) for lexeme, _, count in (one.partition("\x01") for one in row["counted"])},
-            row["doc_length"], row["cues"] if row["cues"] is not None else int(Cue.ASKS) * row["asks"],
+            row["doc_length"], row["cues"],
             vectors.get(row["entry_id"], []),
         )
         for row in entries

@@ -1,13 +1,11 @@
 """Entries as the database sends them: vectors in another order than the entries, and terms that are not packed yet."""
 
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
 
-from app.index.analyser.terms import hash_term, pack_terms
 from app.index.entry_ids import numbers_of_ids
 from app.index.search import segment_store
 
@@ -45,12 +43,3 @@ def test_each_entry_has_its_vectors_in_their_order_however_they_are_sent(read: A
 def test_entries_without_vectors_have_none() -> None:
     parts, _, pieces = segment_store._unpack_vectors([], numbers_of_ids([A, B]), 2)  # noqa: SLF001
     assert (sum(map(len, parts)), pieces.tolist()) == (0, [0, 0])
-
-
-@pytest.mark.parametrize("lexemes", [[None, ["'red':2,5"]], [["'red':2,5"], None]])
-def test_terms_of_entries_that_have_lexemes_only_are_of_these_entries(lexemes: Sequence[Sequence[str] | None]) -> None:
-    packed = [pack_terms({"blue": 1, "green": 3}), pack_terms({"red": 1})]
-    hashes, entries, counts = segment_store._unpack_terms(packed, lexemes, np.array([2, -1, 1]))  # noqa: SLF001
-    assert sorted(zip(entries.tolist(), hashes.tolist(), counts.tolist(), strict=True)) == sorted(
-        [(0, hash_term("blue"), 1), (0, hash_term("green"), 3), (1, hash_term("red"), 2), (2, hash_term("red"), 1)]
-    )

@@ -6,7 +6,7 @@ no deadlock can occur.
 """
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -53,8 +53,6 @@ class Indexing:
         self._database = database
         self._index = index
         index.makers[EntryKind.SUMMARY] = self._make_of_summaries
-        index.readers[EntryKind.TURN] = self._read_texts
-        index.readers[EntryKind.SUMMARY] = self._read_texts_of_summaries
         self._log = get_logger()
 
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
@@ -203,21 +201,6 @@ class Indexing:
             if row.status == "committed" and row.superseded_by is None and row.erased_at is None
         ]
         return live, left
-
-    async def _read_texts(self, caller: Caller, turn_ids: Sequence[UUID]) -> AsyncIterator[Mapping[UUID, str]]:
-        """Yield the indexed texts of live turns."""
-        left = list(turn_ids)
-        while left:
-            rows, left = await self._read(caller, left)
-            yield {row.id: plain_text(turn_view(row)) for row in rows}
-
-    async def _read_texts_of_summaries(
-        self, caller: Caller, summary_ids: Sequence[UUID]
-    ) -> AsyncIterator[Mapping[UUID, str]]:
-        """Yield the texts of valid summaries."""
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await summary_store.find(tx, caller.tenant_id, summary_ids)
-        yield {row.id: row.text or "" for row in found.values() if _is_valid(row)}
 
     async def _lock_unchanged(self, caller: Caller, tx: Transaction, rows: Sequence[TurnRow | _Source]) -> set[UUID]:
         """Lock these turns until the transaction ends; return those that are live and unchanged."""

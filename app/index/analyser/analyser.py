@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from itertools import chain, islice
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 from app.index.analyser.cues import read_cues
 from app.index.analyser.date_words import date_heading
@@ -20,13 +20,6 @@ from app.index.analyser.languages import DEFAULT, is_latin, language_of_letter, 
 from app.index.analyser.terms import TermHashes, pack_terms
 from app.index.analyser.words import has_other_script, is_spaceless, marked_words, pairs, strip_marks, words
 from app.index.schemas import TextAnalysis
-
-ANALYSER_VERSION: Final = 2
-"""Stored with each entry: rises when the lexemes or cues of a text change.
-
-With it rises the version in the condition of `index_entries_unanalysed_idx`, so that jobs analyse older entries again.
-Version 1 analysed all texts as English.
-"""
 
 _MAX_LEXEME = 64
 _MAX_POSITION = 16_383

@@ -61,6 +61,11 @@ def unpack_all_terms(
     return np.frombuffer(hashes, "<u8"), entry, np.frombuffer(counts, np.uint8)
 
 
+def pack_lexemes(tsvector: str) -> bytes:
+    """Return the terms of an entry with these lexemes, a tsvector in its text form. Blocking."""
+    return pack_terms(parse_tsvector(tsvector))
+
+
 def parse_tsvector(text: str) -> dict[str, int]:
     """Return the lexemes of a tsvector in its text form, with the number of their positions."""
     return {

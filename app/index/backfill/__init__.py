@@ -1,1 +1,1 @@
-"""Vectors, and terms and cues of entries of older releases, that jobs add after the append."""
+"""Vectors that jobs add after the append."""

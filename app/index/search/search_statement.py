@@ -14,11 +14,8 @@ from app.index.analyser.languages import CODES
 from app.index.schemas import BM25_B, BM25_K1, EntryKind, SearchScope
 
 _LANGUAGES: Final = ", ".join(f"'{code}'" for code in CODES)
-LANGUAGE_PLACE: Final = f"coalesce(array_position(array[{_LANGUAGES}], e.language) - 1, 0)"
-"""The place of the language of an entry `e` in `CODES`.
-
-Entries of an older release, and of a newer one in a language that is not known here, count as English.
-"""
+LANGUAGE_PLACE: Final = f"(array_position(array[{_LANGUAGES}], e.language) - 1)"
+"""The place of the language of an entry `e` in `CODES`."""
 
 # the sum of 1/i² for all i, π²/6, by which Postgres divides
 _ALL_SQUARES: Final = 1.64493406685

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
-from app.index.analyser.cues import Cue
-from app.index.analyser.terms import BYTES_PER_TERM, pack_terms, parse_tsvector, unpack_all_terms
+from app.index.analyser.terms import BYTES_PER_TERM, unpack_all_terms
 from app.index.entry_ids import EntryIds
 from app.index.schemas import EntryKind
 from app.index.search.dictionaries import NONE, Rows
@@ -53,7 +52,6 @@ _SERVER: Final = (
 )
 
 _BYTES_PER_ID: Final = 16
-_TERMS_UNKNOWN: Final = -1
 _DATED: Final = 1
 _DROPPED: Final = 2
 _REKEYED: Final = 4
@@ -229,16 +227,15 @@ def _page_sql(space_id: int) -> str:
                 int8send(coalesce(position, {NONE})) || int8send(coalesce(session, {NONE}))
                 || timestamptz_send(occurred_at) || timestamptz_send(coalesce(expires_at, 'infinity'))
                 || int4send(doc_length)
-                || int4send(coalesce(length(terms) / {BYTES_PER_TERM}, {_TERMS_UNKNOWN}))
+                || int4send(length(terms) / {BYTES_PER_TERM})
                 || int4send(
                     ((dates is not null)::int << 24) + (vectors_dropped::int << 25)
                     + ((source_id is not null)::int << 26) + (({_KIND_CODES}) << 16)
-                    + ({LANGUAGE_PLACE} << 8) + (coalesce(cues, case when asks then {int(Cue.ASKS)} else 0 end) & 255)
+                    + ({LANGUAGE_PLACE} << 8) + (cues & 255)
                 ),
                 ''
             ) as numbers,
-            coalesce(string_agg(terms, ''), '') as terms,
-            array_agg(lexemes::text) filter (where terms is null) as lexemes,
+            string_agg(terms, '') as terms,
             array_agg(dates::text) filter (where dates is not null) as dates,
             array_agg(source_id) filter (where source_id is not null) as sources,
             {_TEXTS}
@@ -247,7 +244,7 @@ def _page_sql(space_id: int) -> str:
         union all
         select
             string_agg(uuid_send(v.entry_id), ''), string_agg(vector_send(v.embedding), ''),
-            null, null, null, null, null, null, null, null, null, null, null
+            null, null, null, null, null, null, null, null, null, null
         from vectors v
         where v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = any(chunk.ids::uuid[])
     ) read
@@ -267,13 +264,13 @@ async def _read_page(tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, 
 
 
 def _unpack(page: _Page, dimensions: int) -> EntryBatch:
-    entry_ids, _, packed, terms, lexemes, dates, sources, conversations, projects, owners, agents, actors, roles = zip(
+    entry_ids, _, packed, terms, dates, sources, conversations, projects, owners, agents, actors, roles = zip(
         *page.entries, strict=True
     )
     numbers = np.frombuffer(b"".join(packed), _numbers_type())
     ids = np.frombuffer(b"".join(entry_ids), np.uint64).reshape(-1, 2)
     vectors, first_piece, pieces = _unpack_vectors(page.vectors, ids, dimensions)
-    hashes, term_rows, counts = _unpack_terms(terms, lexemes, numbers["terms"].astype(np.int64))
+    hashes, term_rows, counts = unpack_all_terms(b"".join(terms), numbers["terms"].astype(np.int64))
     # the segment sorts all terms, which is faster if those of each batch are sorted already. There is a fast method to
     # sort by 16 bits, after which little is left to do.
     order = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
@@ -300,20 +297,6 @@ def _unpack(page: _Page, dimensions: int) -> EntryBatch:
 
 def _chained(values: Iterable[Sequence[ValueT] | None]) -> Iterable[ValueT]:
     return chain.from_iterable(some for some in values if some)
-
-
-def _unpack_terms(
-    packed: Iterable[bytes], lexemes: Iterable[Sequence[str] | None], sizes: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
-    """Return the terms of entries, the number of the entry of each, and the counts. Some entries have lexemes only."""
-    is_unknown = sizes == _TERMS_UNKNOWN
-    if not is_unknown.any():
-        return unpack_all_terms(b"".join(packed), sizes)
-    added = [pack_terms(parse_tsvector(text)) for text in _chained(lexemes)]
-    sizes[is_unknown] = [len(one) // BYTES_PER_TERM for one in added]
-    order = np.argsort(is_unknown, kind="stable").astype(np.int32)
-    hashes, entry, counts = unpack_all_terms(b"".join((*packed, *added)), sizes[order])
-    return hashes, order[entry], counts
 
 
 def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces: Rows) -> Columns:

@@ -33,7 +33,7 @@ def inherit_languages(
 
 def filter_dated(entries: Sequence[CopiedEntry], texts: Mapping[UUID, str]) -> list[UUID]:
     """Return the copied entries whose texts may have relative dates."""
-    return [one.entry_id for one in entries if may_have_dates(texts[one.entry_id], one.language or DEFAULT)]
+    return [one.entry_id for one in entries if may_have_dates(texts[one.entry_id], one.language)]
 
 
 def resolve_entry_dates(item: tuple[UUID, IndexDocument]) -> DatedEntry | None:

@@ -2,8 +2,7 @@
 
 Invariant: an entry is identified by its tenant, its kind and the id of its source. Its key is that id too, unless an
 entry of another kind had this key when the entry was stored: then the key is a new random id, and `source_id` is the id
-of the source. So a turn, a fact and a memory may have the same id, entries of older releases need no change, and an
-older release finds all entries whose id no other kind has.
+of the source. So a turn, a fact and a memory may have the same id.
 
 Literal SQL: its conditions fit the primary key and the partial index on `source_id`.
 """

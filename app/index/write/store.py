@@ -12,8 +12,6 @@ from pgvector import Vector
 
 from app.core.database.transactions import FloatVector, Transaction, row_as
 from app.core.ids import ConversationId, TenantId, new_uuid
-from app.index.analyser.analyser import ANALYSER_VERSION
-from app.index.analyser.cues import Cue
 from app.index.schemas import CopiedEntry, DatedEntry, EntryKind, IndexEntry, IndexPosition, ShownEntry
 from app.index.write.key_store import filter_taken, find_keys
 
@@ -41,17 +39,17 @@ async def _insert(
         """
         insert into index_entries (tenant_id, entry_id, kind, source_id, conversation_id, project, owner, agent_id,
                                    actor, role, position, session, occurred_at, metadata, vectors_due, doc_length,
-                                   lexemes, asks, expires_at, terms, cues, analyser, language)
+                                   lexemes, expires_at, terms, cues, language)
         select o.tenant_id, u.entry_id, u.kind, nullif(u.source_id, u.entry_id), u.conversation_id, u.project, u.owner,
                u.agent_id, u.actor, u.role, u.position, u.session, u.occurred_at, u.metadata::jsonb, u.vectors_due,
-               u.doc_length, u.lexemes::tsvector, u.asks, u.expires_at, u.terms, u.cues, $22, u.language
+               u.doc_length, u.lexemes::tsvector, u.expires_at, u.terms, u.cues, u.language
         from tenants o
         cross join unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[],
                           $9::text[], $10::bigint[], $11::bigint[], $12::timestamptz[], $13::text[], $14::boolean[],
-                          $15::integer[], $16::text[], $17::boolean[], $18::timestamptz[], $19::bytea[],
-                          $20::smallint[], $21::text[], $23::uuid[])
+                          $15::integer[], $16::text[], $17::timestamptz[], $18::bytea[], $19::smallint[],
+                          $20::text[], $21::uuid[])
             as u (entry_id, kind, conversation_id, project, owner, agent_id, actor, role, position, session,
-                  occurred_at, metadata, vectors_due, doc_length, lexemes, asks, expires_at, terms, cues, language,
+                  occurred_at, metadata, vectors_due, doc_length, lexemes, expires_at, terms, cues, language,
                   source_id)
         where o.tenant_id = $1
         on conflict (tenant_id, entry_id) do nothing
@@ -72,12 +70,10 @@ async def _insert(
         [entry.prepared.vectors_due for entry in entries],
         [entry.prepared.analysis.length for entry in entries],
         [entry.prepared.analysis.tsvector for entry in entries],
-        [bool(entry.prepared.analysis.cues & Cue.ASKS) for entry in entries],
         [entry.expires_at for entry in entries],
         [entry.prepared.analysis.terms for entry in entries],
         [entry.prepared.analysis.cues for entry in entries],
         [entry.prepared.analysis.language for entry in entries],
-        ANALYSER_VERSION,
         [entry.source_id for entry in entries],
     )
 
@@ -228,10 +224,10 @@ async def copy_entries(
         """
         insert into index_entries as made (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor,
                                            role, position, session, occurred_at, metadata, vectors_due, doc_length,
-                                           lexemes, asks, dates, terms, cues, analyser, language)
+                                           lexemes, dates, terms, cues, language)
         select e.tenant_id, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
                e.occurred_at, e.metadata, e.vectors_due or (e.vectors_dropped and $7), e.doc_length, e.lexemes,
-               e.asks, e.dates, e.terms, e.cues, e.analyser, e.language
+               e.dates, e.terms, e.cues, e.language
         from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
         join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
         returning made.entry_id, made.vectors_due, made.dates is null as undated, made.language
@@ -311,12 +307,11 @@ async def read_session_around(
 
 
 async def read_languages(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, str]:
-    """Return the languages in which turns were analysed; those of an older release have none."""
+    """Return the languages in which turns were analysed."""
     rows = await tx.fetch(
         """
         select coalesce(source_id, entry_id) as turn_id, language from index_entries
         where tenant_id = $1 and kind = 'turn' and (entry_id = any($2::uuid[]) or source_id = any($2))
-          and language is not null
         """,
         tenant_id,
         list(turn_ids),
@@ -324,22 +319,48 @@ async def read_languages(tx: Transaction, tenant_id: TenantId, turn_ids: Sequenc
     return {row["turn_id"]: row["language"] for row in rows}
 
 
-async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[DatedEntry]) -> None:
-    """Add resolved dates to entries of turns that have none yet: they are then found by the words of the dates."""
-    keys = await find_keys(tx, tenant_id, EntryKind.TURN, [entry.source_id for entry in entries])
-    entries = [entry for entry in entries if entry.source_id in keys]
-    await tx.execute(
+async def read_with_dates(
+    tx: Transaction, tenant_id: TenantId, entries: Sequence[DatedEntry]
+) -> list[tuple[UUID, DatedEntry, str]]:
+    """Return the keys of the entries of turns that have no dates yet, and their words with those of the dates.
+
+    The words are a tsvector as text. The entries are locked.
+    """
+    by_key = await find_keys(tx, tenant_id, EntryKind.TURN, [entry.source_id for entry in entries])
+    dated = {by_key[entry.source_id]: entry for entry in entries if entry.source_id in by_key}
+    rows = await tx.fetch(
         """
-        update index_entries e set dates = u.dates::jsonb, lexemes = e.lexemes || u.lexemes::tsvector,
-            doc_length = e.doc_length + u.length
-        from unnest($2::uuid[], $3::text[], $4::text[], $5::integer[]) as u (entry_id, dates, lexemes, length)
-        where e.tenant_id = $1 and e.entry_id = u.entry_id and e.live and e.dates is null
+        select e.entry_id, (e.lexemes || u.lexemes::tsvector)::text as lexemes
+        from unnest($2::uuid[], $3::text[]) as u (entry_id, lexemes)
+        join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
+        where e.live and e.dates is null
+        for no key update of e
         """,
         tenant_id,
-        [keys[entry.source_id] for entry in entries],
-        [entry.dates for entry in entries],
-        [entry.tsvector for entry in entries],
-        [entry.length for entry in entries],
+        list(dated),
+        [entry.tsvector for entry in dated.values()],
+    )
+    return [(row["entry_id"], dated[row["entry_id"]], row["lexemes"]) for row in rows]
+
+
+async def add_dates(
+    tx: Transaction, tenant_id: TenantId, entries: Sequence[tuple[UUID, DatedEntry, str]], terms: Sequence[bytes]
+) -> None:
+    """Add resolved dates, and the words by which they are found, to what `read_with_dates` returned."""
+    await tx.execute(
+        """
+        update index_entries e set dates = u.dates::jsonb, lexemes = u.lexemes::tsvector, terms = u.terms,
+            doc_length = e.doc_length + u.length
+        from unnest($2::uuid[], $3::text[], $4::text[], $5::bytea[], $6::integer[])
+            as u (entry_id, dates, lexemes, terms, length)
+        where e.tenant_id = $1 and e.entry_id = u.entry_id
+        """,
+        tenant_id,
+        [entry_id for entry_id, _, _ in entries],
+        [entry.dates for _, entry, _ in entries],
+        [lexemes for _, _, lexemes in entries],
+        terms,
+        [entry.length for _, entry, _ in entries],
     )
 
 

@@ -6,7 +6,7 @@ A caller without the scope `admin` reaches only the memories of its own agent.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
@@ -47,7 +47,6 @@ class Memories:
         self._cursors = cursors
         self._settings = settings
         index.makers[EntryKind.MEMORY] = self.make_vectors
-        index.readers[EntryKind.MEMORY] = self._read_texts
 
     async def store(
         self, caller: Caller, *, body: MemoryStore, idempotency_key: IdempotencyKey | None
@@ -204,11 +203,6 @@ class Memories:
                 await backfill.write(caller, tx, kind=EntryKind.MEMORY, vectors=own, searched=searched)
             made += len(locked)
         return made
-
-    async def _read_texts(self, caller: Caller, memory_ids: Sequence[UUID]) -> AsyncIterator[Mapping[UUID, str]]:
-        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await memory_store.find(tx, caller.tenant_id, memory_ids)
-        yield {row.id: row.content for row in found.values()}
 
     async def erase(self, caller: Caller, tx: Transaction, *, memory_id: UUID) -> dict[str, int]:
         """Delete a memory with its index entry. Return the deleted rows by table: none if it does not exist."""

@@ -18,7 +18,7 @@ const text = strings.jobs;
 /** Kinds that are offered; any other can be typed. */
 const KINDS = [
   "conversation.compact", "conversation.facts", "conversation.retain", "conversation.title", "conversation.trash", "facts.withdraw",
-  "index.vectors", "index.dates", "index.analysis", "index.drop_space", "session.compact", "operations.erasure", "operations.import", "webhooks.purge",
+  "index.vectors", "index.dates", "index.drop_space", "session.compact", "operations.erasure", "operations.import", "webhooks.purge",
 ];
 /** Jobs of the whole installation have this tenant. */
 const NO_TENANT = "0".repeat(26);

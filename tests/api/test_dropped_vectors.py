@@ -291,7 +291,7 @@ async def test_a_large_scope_most_of_whose_vectors_were_dropped_is_not_compared_
 async def test_vectors_of_entries_that_are_marked_as_dropped_do_not_stand_for_those_that_the_index_left_out(
     service: Service, connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older release makes vectors of marked entries."""
+    """A vector that is there although its entry is marked, such as one that a job has just made."""
     by_index = record_searches(monkeypatch)
     monkeypatch.setattr(ann_search, "_FEW_VECTORS", 0)
     async with (

@@ -93,7 +93,7 @@ async def test_a_tool_that_acted_is_listed_once_after_the_speakers(
     speakers, tools = await columns(service, conversation)
     assert [one["actor"] for one in speakers] == ["ann", "assistant"]
     assert {"actor": "weather", "name": None, "aliases": []} in tools
-    assert all(one.keys() == {"actor", "name", "aliases"} for one in (*speakers, *tools)), "release 0.1.0 reads these"
+    assert all(one.keys() == {"actor", "name", "aliases"} for one in (*speakers, *tools))
 
 
 async def test_a_tool_of_a_session_and_of_given_items_is_listed_under_the_actor_of_its_turn(client: Client) -> None:

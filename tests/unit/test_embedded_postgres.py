@@ -221,14 +221,14 @@ def test_as_root_the_servers_user_cannot_change_who_may_open_a_session(server: E
 
 @as_root
 @pytest.mark.slow
-def test_as_root_the_data_of_an_older_release_is_kept_and_closed_at_the_next_start(open_folder: Path) -> None:
+def test_as_root_data_that_is_open_to_others_is_kept_and_closed_at_the_next_start(open_folder: Path) -> None:
     folder = open_folder / "postgres"
     server = server_at(folder)
     server.start()
     uid, gid = (folder / "data").stat().st_uid, user("nobody")[1]
     session_as(0, 0, server.url("postgres", "postgres"), "CREATE TABLE kept AS SELECT 42 AS answer")
     server.close()
-    # as release 0.1.0 left it: every process of the server's user is trusted
+    # every process of the server's user is trusted
     (folder / "data/pg_hba.conf").write_text("local all all trust\nhost all all all reject\n")
     for path in (folder / "pg_hba.conf", folder / "pg_ident.conf"):
         path.unlink()

@@ -188,8 +188,7 @@ async def load(connection: "asyncpg.Connection[asyncpg.Record]", world: World, t
     await connection.execute("truncate incoming")
     await connection.copy_records_to_table(
         "vectors",
-        # wide tenants are in the tier from the start: an index made of all at once takes seconds, filled in the
-        # background it takes minutes, as `measure_ingest` does it for what it appends
+        # wide tenants are in the tier from the start: their index is made at once, in seconds instead of minutes
         records=[
             (tenant.id, entry, space_id, 0, vector, size > WIDE)
             for entry, vector in zip(tenant.ids, tenant.vectors, strict=True)

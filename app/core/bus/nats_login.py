@@ -24,7 +24,8 @@ CA_SETTING: Final = "TURNKEEP_NATS_TLS_CA_FILE"
 CERT_SETTING: Final = "TURNKEEP_NATS_TLS_CERT_FILE"
 KEY_SETTING: Final = "TURNKEEP_NATS_TLS_KEY_FILE"
 _SECTION: Final = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s+([A-Za-z0-9_.=+/-]+?)\s+-{3,}END [A-Z ]+-{3,}")
-_SEED_BYTES: Final = slice(2, 34)
+_KEY_START: Final = 2
+_KEY_END: Final = 34
 """Place of the Ed25519 key in a seed, after the two bytes of its kind and before its checksum."""
 
 
@@ -54,7 +55,7 @@ class UserCredentials:
             raise NatsFileError(wrong, setting=CREDENTIALS_SETTING, file=path) from error
         try:
             seed, jwt = sections["USER NKEY SEED"], sections["NATS USER JWT"]
-            raw = base64.b32decode(seed + "=" * (-len(seed) % 8))[_SEED_BYTES]
+            raw = base64.b32decode(seed + "=" * (-len(seed) % 8))[_KEY_START:_KEY_END]
             return cls(Ed25519PrivateKey.from_private_bytes(raw), jwt.encode())
         except (KeyError, ValueError):
             wrong = "the credentials file has no JWT and seed of a user"

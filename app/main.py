@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
-from typing import cast
 
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
@@ -26,6 +25,7 @@ from app.diagnostics.service import Monitor, ProcessFigures
 from app.mcp.endpoint import McpEndpoint
 from app.routers.documents import docs_pages
 from app.routers.documents.openapi import openapi_document
+from app.routers.http.bytes_in_flight import BytesInFlight
 from app.routers.http.dependencies import require_caller, require_room
 from app.routers.http.metrics import add_lifecycle_metrics
 from app.routers.http.middleware import install_middleware
@@ -35,6 +35,7 @@ from app.routers.http.routing.methods import refuse_missing_methods
 from app.routers.live import sse, websocket
 from app.routers.live.connection_limits import Connections, add_live_metrics
 from app.routers.live.frames import frame_members
+from app.routers.live.server_state import ServerState
 from app.routers.openai import chat_completions
 from app.routers.openai import conversations as openai_conversations
 from app.routers.openai import responses as openai_responses
@@ -77,6 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
         collector(registry=registry)
     mcp_endpoint = McpEndpoint(settings, registry)
     monitor = Monitor(settings.telemetry)
+    state = _state(settings, registry, monitor)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -86,19 +88,21 @@ def create_app(settings: Settings) -> FastAPI:
             members = asyncio.get_running_loop().run_in_executor(None, declared_members, app)
             try:
                 opening = open_container(settings, migrate=settings.database.migrate_on_start)
-                app.state.container = await stack.enter_async_context(opening)
+                container = state.opened = await stack.enter_async_context(opening)
             except AppError as error:
                 # reported by the starting process: the server only says that the start failed
-                app.state.start_failure = error
+                state.start_failure = error
                 raise
-            await stack.enter_async_context(mcp_endpoint.open(app.state.container))
-            _add_metrics(registry, app.state.container, monitor)
-            worker = make_worker(app.state.container) if settings.jobs.worker_in_process else None
+            await stack.enter_async_context(mcp_endpoint.open(container))
+            _add_metrics(registry, container, monitor)
+            worker = make_worker(container) if settings.jobs.worker_in_process else None
             if worker is not None:
-                await stack.enter_async_context(_working(worker, app.state.container, registry))
-            monitor.figures = _figures(app, worker)
+                await stack.enter_async_context(_working(worker, container, registry))
+            monitor.figures = _figures(state, worker)
             await stack.enter_async_context(_sampling(monitor))
-            await stack.enter_async_context(_announced(app, monitor, runs_jobs=worker is not None))
+            await stack.enter_async_context(
+                _announced(container, monitor, version=app.version, runs_jobs=worker is not None)
+            )
             await members
             yield
 
@@ -112,11 +116,7 @@ def create_app(settings: Settings) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
         telemetry=_telemetry(),
     )
-    app.state.settings = settings
-    _add_hooks(app)
-    app.state.metrics = registry
-    app.state.frame_members = frame_members()
-    app.state.connections = Connections(registry, settings=settings.live)
+    app.state.turnkeep = state
     for router in _ROUTERS:
         app.include_router(router)
     # a route, not a mount, which would redirect to another path
@@ -124,16 +124,24 @@ def create_app(settings: Settings) -> FastAPI:
     app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]), name="docs_assets")
     refuse_missing_methods(app)
     install_problem_handlers(app)
-    install_middleware(app, settings, registry, monitor)
+    install_middleware(app, state)
     app.openapi = lambda: openapi_document(app)
     return app
 
 
-def _add_hooks(app: FastAPI) -> None:
-    """Set what `StrictJsonRoute` does with each call."""
-    app.state.require_room = require_room
-    app.state.body_guard = require_caller
-    app.state.slot_of = slot_of
+def _state(settings: Settings, registry: CollectorRegistry, monitor: Monitor) -> ServerState:
+    """Return the state of the application before its lifespan."""
+    return ServerState(
+        settings=settings,
+        registry=registry,
+        monitor=monitor,
+        bytes_in_flight=BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s),
+        require_room=require_room,
+        body_guard=require_caller,
+        slot_of=slot_of,
+        connections=Connections(registry, settings=settings.live),
+        frame_members=frame_members(),
+    )
 
 
 def _telemetry() -> TelemetryConfig:
@@ -215,9 +223,9 @@ class _ProcessMetrics(Collector):
         yield CounterMetricFamily("turnkeep_slow_calls", "HTTP requests that were slow.", value=slow_calls)
 
 
-def _figures(app: FastAPI, worker: Worker | None) -> ProcessFigures:
+def _figures(state: ServerState, worker: Worker | None) -> ProcessFigures:
     """Return the sources of the samples."""
-    container, connections = cast("Container", app.state.container), cast("Connections", app.state.connections)
+    container, connections = state.container, state.connections
     return ProcessFigures(
         jobs=None if worker is None else lambda: worker.counts,
         pools=lambda: _pools(container),
@@ -228,10 +236,11 @@ def _figures(app: FastAPI, worker: Worker | None) -> ProcessFigures:
     )
 
 
-def _announced(app: FastAPI, monitor: Monitor, *, runs_jobs: bool) -> AbstractAsyncContextManager[None]:
+def _announced(
+    container: Container, monitor: Monitor, *, version: str, runs_jobs: bool
+) -> AbstractAsyncContextManager[None]:
     """Announce this process to the others during the block."""
-    replicas = cast("Container", app.state.container).replicas
-    return replicas.announced(monitor.process_id, kind="server", runs_jobs=runs_jobs, version=app.version)
+    return container.replicas.announced(monitor.process_id, kind="server", runs_jobs=runs_jobs, version=version)
 
 
 @asynccontextmanager

@@ -43,7 +43,7 @@ async def patient(
 
 
 def in_flight(service: Service) -> int:
-    found: BytesInFlight = service.app.state.bytes_in_flight
+    found: BytesInFlight = service.app.state.turnkeep.bytes_in_flight
     return found.used
 
 

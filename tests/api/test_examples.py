@@ -106,7 +106,7 @@ class Run:
         }.get(name)  # fmt: skip
 
     async def sample(self) -> None:
-        self.installation.app.state.monitor.sample()
+        self.installation.app.state.turnkeep.monitor.sample()
 
     async def summary(self) -> None:
         self.chat.reply = says(SUMMARY)

@@ -79,7 +79,7 @@ async def two(client: Client, other: Client, service: Service) -> Two:
     mine = await other.conversation()
     my_turn = (await other.append(mine, "something else entirely"))["turns"][0]["id"]
     return Two(client, other, conversation, turn, mine, my_turn, service.container.spending, service.container.tenancy,
-               service.container.operations, service.container.database, service.app.state.monitor,
+               service.container.operations, service.container.database, service.app.state.turnkeep.monitor,
                service.run_jobs, service.container.audit.sealer.seal)  # fmt: skip
 
 

@@ -35,11 +35,11 @@ async def operator(service: Service, client: Client) -> Client:
 
 @pytest.fixture
 def everything_is_slow(service: Service) -> Iterator[Monitor]:
-    kept, monitor = service.app.state.monitor, Monitor(TelemetrySettings(slow_call_ms=1))
+    kept, monitor = service.app.state.turnkeep.monitor, Monitor(TelemetrySettings(slow_call_ms=1))
     monitor.figures = kept.figures
-    service.app.state.monitor = monitor
+    service.app.state.turnkeep.monitor = monitor
     yield monitor
-    service.app.state.monitor = kept
+    service.app.state.turnkeep.monitor = kept
 
 
 async def test_a_sample_counts_the_requests_of_each_class(
@@ -211,7 +211,7 @@ def exported_names(service: Service) -> set[str]:
     jobs = CollectorRegistry()
     add_job_metrics(jobs, make_worker(service.container))
     suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}
-    collectors = [service.app.state.metrics, jobs]
+    collectors = [service.app.state.turnkeep.registry, jobs]
     return {
         metric.name + suffix
         for collector in collectors
@@ -256,7 +256,7 @@ def test_every_metric_of_the_guide_is_exported(service: Service) -> None:
 
 
 async def test_calls_of_embedders_are_counted_by_space_purpose_and_status(service: Service, client: Client) -> None:
-    registry = service.app.state.metrics
+    registry = service.app.state.turnkeep.registry
     space = {"provider": "local", "purpose": "query"}
 
     def value(name: str, **labels: str) -> float:

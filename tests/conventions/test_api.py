@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
-from fastapi.routing import APIRoute, iter_route_contexts
+from fastapi.routing import iter_route_contexts
 
 from app.core.error_codes import ERROR_CODES
 from app.core.ids import ID_PATTERN

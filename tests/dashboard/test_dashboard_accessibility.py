@@ -31,7 +31,7 @@ async def filled(operator: Client, service: Service) -> dict[str, str]:
     await operator.post("/v1/erasures", json={"owner": "nobody"})
     fact = {"subject": "mia", "predicate": "lives_in", "object": "Bremen", "owner": "mia"}
     await operator.post("/v1/facts", json=fact)
-    service.app.state.monitor.sample()
+    service.app.state.turnkeep.monitor.sample()
     return {"conversations": conversation, "webhooks": hook.json()["id"]}
 
 

@@ -234,7 +234,7 @@ async def test_operations_shows_figures_over_time_and_jobs_are_cancelled_and_run
     page = window.page
     await window.sign_in(operator.key)
     for _ in range(3):
-        service.app.state.monitor.sample()
+        service.app.state.turnkeep.monitor.sample()
     await window.visit("/dashboard/operations")
     # two more show tokens and spend where other tests have used a model
     charts = page.locator(".charts").first.locator(".chart")

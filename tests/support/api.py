@@ -140,6 +140,6 @@ async def open_service(database: TestDatabase, data_dir: Path, **more: Any) -> A
     app = create_app(settings)
     async with app.router.lifespan_context(app):
         contract = Contract(openapi_document(app))
-        yield Service(app, app.state.container, settings, contract, database)
+        yield Service(app, app.state.turnkeep.container, settings, contract, database)
     if (folder := os.environ.get("TURNKEEP_TEST_FOLDER")) is not None:  # a bench has none
         contract.write_seen(Path(folder))

@@ -17,6 +17,7 @@ from app.core.validation.json_text import MAX_SAFE_INTEGER, parse_json
 from app.routers.http.problems import install_problem_handlers
 from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.settings import Settings
+from tests.support.state import state_of
 
 MEGABYTE = 2**20
 
@@ -250,7 +251,7 @@ class Note(BaseModel):
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
-    app.state.settings = Settings(max_json_depth=4)
+    app.state.turnkeep = state_of(Settings(max_json_depth=4))
     install_problem_handlers(app)
     router = APIRouter(route_class=StrictJsonRoute)
 

@@ -23,13 +23,13 @@ from starlette.routing import Mount
 from starlette.types import Message
 
 from app.core.telemetry import configure_logging
-from app.diagnostics.service import Monitor
 from app.routers.http import middleware, uvicorn_protocols
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import install_problem_handlers
 from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.routers.http.uvicorn_protocols import protocols
 from app.settings import Settings
+from tests.support.state import state_of
 
 MEGABYTE = 2**20
 MARKER = "s3cret-marker"
@@ -37,7 +37,7 @@ MARKER = "s3cret-marker"
 
 def build_app(registry: CollectorRegistry, settings: Settings) -> FastAPI:
     app = FastAPI(redirect_slashes=False, telemetry={"logs": False})
-    app.state.settings = settings
+    app.state.turnkeep = state = state_of(settings, registry)
     install_problem_handlers(app)
     inner = APIRouter(route_class=StrictJsonRoute)
 
@@ -85,7 +85,7 @@ def build_app(registry: CollectorRegistry, settings: Settings) -> FastAPI:
     app.add_api_route("/broken", lambda: 1 // 0, methods=["GET"], response_model=int)
     app.add_api_route("/healthz", lambda: True, methods=["GET"], response_model=bool)
     app.router.routes.append(Mount("/files", app=PlainTextResponse("file")))
-    install_middleware(app, settings, registry, Monitor(settings.telemetry))
+    install_middleware(app, state)
     return app
 
 

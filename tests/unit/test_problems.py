@@ -18,7 +18,6 @@ from fastapi import APIRouter, FastAPI, Header, HTTPException, Query, WebSocket
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 from pydantic import AfterValidator, AwareDatetime, Field, HttpUrl, JsonValue
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_core._pydantic_core import list_all_errors
@@ -30,11 +29,11 @@ from app.core.telemetry import configure_logging
 from app.core.validation import invalid
 from app.core.validation.ids import IdOf
 from app.core.validation.strict import Strict
-from app.diagnostics.service import Monitor
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import Problem, add_problem_schemas, install_problem_handlers, problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.settings import Settings
+from tests.support.state import state_of
 
 MARKER = "s3cret!marker"
 """Text that is never repeated: as a name of a field too, since it has more in it than letters and digits."""
@@ -171,11 +170,11 @@ def _failing_routes() -> APIRouter:
 
 def build_app() -> FastAPI:
     app = FastAPI(redirect_slashes=False, telemetry={"logs": False})
-    app.state.settings = Settings()
+    app.state.turnkeep = state = state_of(Settings())
     install_problem_handlers(app)
     app.include_router(_good_routes(), prefix="/v1")
     app.include_router(_failing_routes(), prefix="/v1")
-    install_middleware(app, app.state.settings, CollectorRegistry(), Monitor(app.state.settings.telemetry))
+    install_middleware(app, state)
     return app
 
 

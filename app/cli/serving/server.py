@@ -17,13 +17,14 @@ from fastapi import FastAPI
 from app.cli.keys import DEFAULT_SCOPES
 from app.cli.serving.listening import Supervised, bind
 from app.cli.serving.process_memory import keep_large_blocks_apart, return_free_memory, use_large_pages
-from app.container import Container, open_container
+from app.container import open_container
 from app.core.errors import AppError, Unavailable
 from app.core.ids import new_uuid
 from app.core.telemetry import configure_logging, get_logger
 from app.core.threads import bound_threads
 from app.core.tracing.export import exported_telemetry
 from app.main import create_app
+from app.routers.http.app_state import app_state
 from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S, protocols
 from app.settings import Settings
 from app.webhooks.dispatch import dispatching
@@ -76,7 +77,7 @@ class _StartRefused(logging.Filter):
     @property
     def error(self) -> AppError | None:
         """The error of the refused start."""
-        return cast("AppError | None", getattr(self._application.state, "start_failure", None))
+        return app_state(self._application).start_failure
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is logged."""
@@ -89,8 +90,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End live connections, so that clients connect elsewhere, then stop."""
         get_logger().info("server.stopping")
-        application = cast("FastAPI", self.config.app)
-        container = cast("Container | None", getattr(application.state, "container", None))
+        container = app_state(cast("FastAPI", self.config.app)).opened
         if container is not None:
             container.end_live()
         await super().shutdown(sockets)
@@ -147,7 +147,7 @@ async def _print_address(application: FastAPI, listening: socket.socket, setting
     host = "127.0.0.1" if settings.server.host in {"0.0.0.0", "::"} else settings.server.host  # noqa: S104 - compared, not bound
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     lines = [("Turnkeep", url), ("docs", f"{url}/docs")]
-    container = cast("Container", application.state.container)
+    container = app_state(application).container
     if container.first_tenant_id is not None and sys.stderr.isatty():
         key = await container.tenancy.create_key(container.first_tenant_id, name="first key", scopes=DEFAULT_SCOPES)
         lines.append(("API key", f"{key}   (read and write; shown only this once)"))

@@ -15,6 +15,7 @@ from app.core.errors import FieldError, InvalidFields, PublicValueError
 from app.core.ids import KeyId, TenantId, TurnId, format_id, parse_id
 from app.core.tracing.spans import describe_current_span
 from app.core.validation.ids import ConversationIdIn, IdOf
+from app.routers.http.app_state import app_state
 from app.routers.http.rates import rate_class_of, take_rate
 from app.tenancy.limits.schemas import WITHOUT_SLOT
 from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Scope
@@ -22,7 +23,7 @@ from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Sco
 
 async def get_container(request: Request) -> Container:
     """Return the services of this process."""
-    return cast("Container", request.app.state.container)
+    return app_state(request.app).container
 
 
 Services: TypeAlias = Annotated[Container, Depends(get_container)]
@@ -83,7 +84,7 @@ async def require_room(scope: AsgiScope) -> None:
 
     The caller's key is checked first. While no call waits, nothing is done.
     """
-    slots = cast("Container", scope["app"].state.container).tenancy.slots
+    slots = app_state(scope["app"]).container.tenancy.slots
     if not slots.is_awaited:
         return
     request = Request(scope)

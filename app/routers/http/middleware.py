@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, cast
 
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Gauge
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -29,7 +29,8 @@ from app.core.ids import TenantId, format_id, new_unordered_uuid
 from app.core.telemetry import get_logger
 from app.core.tracing.call_record import CallRecord, recorded_call
 from app.core.tracing.spans import current_trace
-from app.diagnostics.service import FinishedCall, Monitor
+from app.diagnostics.service import FinishedCall
+from app.routers.http.app_state import AppState, app_state
 from app.routers.http.body_reader import UPLOAD_PATH, Body, StreamedBody, too_large
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
 from app.routers.http.idempotency import REPLAY_HEADER
@@ -79,17 +80,12 @@ _MAX_DRAIN_S: Final = 5.0
 _ANSWER_SLICE_BYTES: Final = 256 * 2**10
 
 
-def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry, monitor: Monitor) -> None:
-    """Install all middleware. Call it after any other `add_middleware`: `RequestMiddleware` must be outermost.
-
-    Other transports also count their bytes in `app.state.bytes_in_flight`. Routes read `app.state.monitor`.
-    """
-    bytes_in_flight = BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s)
-    app.state.bytes_in_flight = bytes_in_flight
-    app.state.monitor = monitor
-    app.state.http_metrics = HttpMetrics(registry)
-    app.state.address_check = AddressCheck(settings)
-    gauge = Gauge("turnkeep_request_bytes_in_flight", "Bytes of request bodies being worked on.", registry=registry)
+def install_middleware(app: FastAPI, state: AppState) -> None:
+    """Install all middleware. Call it after any other `add_middleware`: `RequestMiddleware` must be outermost."""
+    settings, bytes_in_flight = state.settings, state.bytes_in_flight
+    gauge = Gauge(
+        "turnkeep_request_bytes_in_flight", "Bytes of request bodies being worked on.", registry=state.registry
+    )
     gauge.set_function(lambda: float(bytes_in_flight.used))
     app.add_middleware(
         BodyLimitMiddleware,
@@ -112,8 +108,8 @@ def install_middleware(app: FastAPI, settings: Settings, registry: CollectorRegi
         )
     app.add_middleware(
         RequestMiddleware,
-        metrics=app.state.http_metrics,
-        addresses=app.state.address_check,
+        metrics=HttpMetrics(state.registry),
+        addresses=AddressCheck(settings),
     )
 
 
@@ -242,7 +238,7 @@ class RequestMiddleware:
         exemplar = None if traced is None else {"trace_id": traced[0], "span_id": traced[1]}
         self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s, exemplar=exemplar)
         state = cast("Mapping[str, object]", scope.get("state", {}))
-        cast("Monitor", app.state.monitor).observe(
+        app_state(app).monitor.observe(
             FinishedCall(
                 tenant_id=cast("TenantId | None", state.get("tenant")),
                 request_id=request_id_of(scope),

@@ -42,6 +42,7 @@ from app.core.validation.invalid import MAX_FIELDS, cut_fields, field_errors, pr
 from app.formats.parse.validation import MEMBER_NAMES
 from app.formats.schemas import JsonObject
 from app.providers.upstream import UpstreamRefusal
+from app.routers.http.app_state import app_state
 from app.routers.http.body_reader import UPLOAD_CODINGS, UPLOAD_PATH
 from app.routers.http.routing.methods import allowed_methods
 from app.routers.http.uvicorn_protocols import CUT_EXTENSION, PROBLEM_MEDIA_TYPE
@@ -313,11 +314,10 @@ def add_rate_problem(document: dict[str, object]) -> dict[str, object]:
 
 def declared_members(app: FastAPI) -> frozenset[str]:
     """Return the names of all members that the API declares; computed from its OpenAPI document once."""
-    known = cast("frozenset[str] | None", getattr(app.state, "declared_members", None))
-    if known is None:
-        known = MEMBER_NAMES.union(property_names(cast("JsonValue", app.openapi())))
-        app.state.declared_members = known
-    return known
+    state = app_state(app)
+    if state.declared_members is None:
+        state.declared_members = MEMBER_NAMES.union(property_names(cast("JsonValue", app.openapi())))
+    return state.declared_members
 
 
 def _is_openai_path(scope: Scope) -> bool:

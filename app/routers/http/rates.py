@@ -9,8 +9,8 @@ from typing import Final, cast
 from fastapi import Request
 from starlette.types import Scope
 
-from app.container import Container
 from app.core.ids import TenantId
+from app.routers.http.app_state import app_state
 from app.tenancy.limits.schemas import RATE_STATE, WITHOUT_SLOT, CallSlot, RateStatus
 from app.tenancy.schemas import Caller, RateClass
 from app.tenancy.service import Tenancy
@@ -82,7 +82,7 @@ def slot_of(request: Request) -> CallSlot | None:
     tenant = cast("TenantId | None", getattr(request.state, "tenant", None))
     if tenant is None or rate_class_of(request) in WITHOUT_SLOT:
         return None
-    return CallSlot(cast("Container", request.app.state.container).tenancy.slots, tenant)
+    return CallSlot(app_state(request.app).container.tenancy.slots, tenant)
 
 
 def rate_headers(scope: Scope) -> list[tuple[bytes, bytes]]:

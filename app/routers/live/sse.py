@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
-from typing import Annotated, Final, cast, get_args
+from typing import Annotated, Final, get_args
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BaseModel
@@ -51,6 +51,7 @@ from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.routers.live.connection_limits import Connections, log_closed, log_connected, recheck
 from app.routers.live.frames import error_frame
+from app.routers.live.server_state import server_state
 from app.tenancy.schemas import Caller, token_expired
 from app.tenancy.schemas import Scope as KeyScope
 
@@ -177,7 +178,7 @@ class Following:
     @property
     def connections(self) -> Connections:
         """Return the live connections of this process."""
-        return cast("Connections", self.request.app.state.connections)
+        return server_state(self.request.app).connections
 
 
 async def _following(

@@ -16,7 +16,6 @@ from app.conversations.schemas.frames import AckFrame, AuthFrame
 from app.core.errors import AppError, Invalid, NotFound, RateLimited
 from app.core.ids import ConversationId, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
-from app.routers.http.bytes_in_flight import BytesInFlight
 from app.routers.http.routing.strict_route import unknown_parameters
 from app.routers.live.connection import (
     FAILED,
@@ -32,6 +31,7 @@ from app.routers.live.connection import (
 from app.routers.live.connection_limits import CREDENTIALS_IN_QUERY, Connections, log_closed, log_connected
 from app.routers.live.frames import asked, error_frame, read_message
 from app.routers.live.outbox import GONE, send_text
+from app.routers.live.server_state import server_state
 from app.tenancy.schemas import Caller
 
 SUBPROTOCOL: Final = "turnkeep.v1"
@@ -64,8 +64,8 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
     socket: LiveSocket | None = None
     parsed: ConversationId | None = None
     try:
-        connections = cast("Connections", websocket.app.state.connections)
-        container = cast("Container", websocket.app.state.container)
+        state = server_state(websocket.app)
+        connections, container = state.connections, state.container
         parsed = _conversation_id(conversation_id)
         caller, token = await _authenticate(websocket, container, connections, offered)
         _refuse_query(websocket)
@@ -80,8 +80,8 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
                 conversation_id=parsed,
                 caller=caller,
                 token=token,
-                known=cast("frozenset[str]", websocket.app.state.frame_members),
-                bytes_in_flight=cast("BytesInFlight", websocket.app.state.bytes_in_flight),
+                known=state.frame_members,
+                bytes_in_flight=state.bytes_in_flight,
             )
             closing = await socket.run()
     except _ClosedError as closed:
@@ -184,7 +184,7 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
             raise _ClosedError(Closing(MALFORMED, "the first frame is `auth`, unless a header carries the key"))
         caller = await container.tenancy.authenticate(frame.token, address=_address(websocket))
     except AppError as error:
-        known = cast("frozenset[str]", websocket.app.state.frame_members)
+        known = server_state(websocket.app).frame_members
         await send_text(websocket, error_frame(error, frame_id=frame_id, known=known).model_dump_json())
         raise
     await send_text(websocket, AckFrame(type="ack", id=frame.id).model_dump_json(exclude_unset=True))

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
-from typing import Annotated, Final, TypeAlias, cast
+from typing import Annotated, Final, TypeAlias
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 
@@ -23,7 +23,7 @@ from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import OPENAI_ROOT, openai_error_of, openai_status_of, problem_responses
 from app.routers.http.routing.strict_route import OpenAIRoute
-from app.routers.live.connection_limits import Connections
+from app.routers.live.server_state import server_state
 from app.routers.live.sse import EventStream, event_content, kept_alive
 from app.routers.openai.chat_completions import (
     NameHeader,
@@ -138,7 +138,7 @@ async def get_response(
             problem = FieldError("/starting_after", "only with `stream`", "query")
             raise InvalidFields([problem])
         return json_response(await services.responses.get(caller, response_id))
-    connections = cast("Connections", request.app.state.connections)
+    connections = server_state(request.app).connections
     async with AsyncExitStack() as opening:
         opening.enter_context(connections.entered("events", caller))
         followed = await services.responses.follow(caller, response_id, starting_after=starting_after)

@@ -9,21 +9,19 @@ import email.message
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import ClassVar, Final, cast, get_args, get_origin
+from typing import ClassVar, Final, get_args, get_origin
 
 from fastapi import Request, Response, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import JsonValue
-from starlette.types import Scope
 
 from app.conversations.schemas.append import PRODUCED_MEMBERS
 from app.core.errors import FieldError, Invalid, InvalidFields
 from app.core.validation.content_codings import require_coding
 from app.core.validation.invalid import MAX_FIELDS, unknown_field
 from app.core.validation.json_text import parse_json
-from app.settings import Settings
-from app.tenancy.limits.schemas import CallSlot
+from app.routers.http.app_state import app_state
 
 _INLINE_BYTES: Final = 64 * 2**10
 """A larger body is parsed in a thread: small objects take 0.1 s per megabyte."""
@@ -32,10 +30,9 @@ _INLINE_BYTES: Final = 64 * 2**10
 class StrictJsonRoute(APIRoute):
     """A route with a strict JSON body and query. Use it as `APIRouter(route_class=StrictJsonRoute)`.
 
-    `max_json_depth` of `app.state.settings` limits the depth of a body. In this order: `app.state.require_room` refuses
-    calls of a tenant that has too many, `app.state.body_guard` authenticates the request, the body is read, and parsed
-    under the slot of `app.state.slot_of`, which a request holds while it is worked on: not while its body arrives, nor
-    while its answer is sent.
+    In this order, `require_room` of the application's state refuses calls of a tenant that has too many, `body_guard`
+    authenticates the request, the body is read, and parsed under the slot of `slot_of`, which a request holds while it
+    is worked on: not while its body arrives, nor while its answer is sent.
     """
 
     refuses_unknown_parameters: ClassVar[bool] = True
@@ -65,13 +62,15 @@ class StrictJsonRoute(APIRoute):
     ) -> Response:
         """Return FastAPI's answer to a request and its parsed body, after all checks."""
         wrong = None if self._declared is None else _wrong_parameters(request, self._declared)
-        if self.takes_slot:
-            await _require_room(request)
-        await _guard(request)
+        state = app_state(request.app)
+        if self.takes_slot and state.require_room is not None:
+            await state.require_room(request.scope)
+        if state.body_guard is not None:
+            await state.body_guard(request)
         if wrong is not None:
             raise wrong
         body = await request.body() if self._takes_json else b""
-        slot = _slot_of(request) if self.takes_slot else None
+        slot = state.slot_of(request) if self.takes_slot and state.slot_of is not None else None
         if slot is not None:
             await slot.acquire()
         try:
@@ -82,7 +81,7 @@ class StrictJsonRoute(APIRoute):
 
     async def _parsed(self, request: Request, body: bytes) -> JsonValue:
         _require_json_type(request)
-        settings = cast("Settings", request.app.state.settings)
+        settings = app_state(request.app).settings
         parse = partial(
             parse_json,
             body,
@@ -109,27 +108,6 @@ class OpenAIRoute(StrictJsonRoute):
     """A route of the OpenAI API: undeclared query parameters are ignored."""
 
     refuses_unknown_parameters = False
-
-
-async def _require_room(request: Request) -> None:
-    require_room = cast(
-        "Callable[[Scope], Coroutine[object, object, None]] | None", getattr(request.app.state, "require_room", None)
-    )
-    if require_room is not None:
-        await require_room(request.scope)
-
-
-async def _guard(request: Request) -> None:
-    guard = cast(
-        "Callable[[Request], Coroutine[object, object, None]] | None", getattr(request.app.state, "body_guard", None)
-    )
-    if guard is not None:
-        await guard(request)
-
-
-def _slot_of(request: Request) -> CallSlot | None:
-    slot_of = cast("Callable[[Request], CallSlot | None] | None", getattr(request.app.state, "slot_of", None))
-    return None if slot_of is None else slot_of(request)
 
 
 def _query_parameters(route: APIRoute) -> Iterator[tuple[str, bool]]:

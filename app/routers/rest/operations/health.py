@@ -1,17 +1,16 @@
 """Liveness, readiness and metrics for operators. No API key needed."""
 
 import hmac
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel
 
 from app.core.errors import Unauthenticated
+from app.routers.http.app_state import app_state
 from app.routers.http.dependencies import Services
 from app.routers.http.problems import problem_responses
-from app.settings import Settings
 
 router = APIRouter(tags=["operations"])
 
@@ -67,7 +66,7 @@ async def get_metrics(request: Request) -> Response:
     port.
     """
     _require_metrics_key(request)
-    registry = cast("CollectorRegistry", request.app.state.metrics)
+    registry = app_state(request.app).registry
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(registry), media_type=content_type)
 
@@ -77,7 +76,7 @@ def _require_metrics_key(request: Request) -> None:
 
     It is no API key, so that metrics are readable while the database is unavailable.
     """
-    wanted = cast("Settings", request.app.state.settings).telemetry.metrics_key
+    wanted = app_state(request.app).settings.telemetry.metrics_key
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     if wanted is None:
         return

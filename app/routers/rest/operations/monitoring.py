@@ -1,6 +1,6 @@
 """Figures of the answering process over REST: samples of its metrics, and its slow calls."""
 
-from typing import Annotated, TypeAlias, cast
+from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Depends, Query, Request
 
@@ -9,6 +9,7 @@ from app.core.paging import Order, Page
 from app.diagnostics.schemas import MetricSamples, ReplicaView, SlowCall
 from app.diagnostics.service import MAX_MINUTES, Monitor
 from app.diagnostics.service import list_replicas as list_seen_replicas
+from app.routers.http.app_state import app_state
 from app.routers.http.dependencies import Administrator, Cursor, Operator, Services
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -18,7 +19,7 @@ router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=Stri
 
 async def get_monitor(request: Request) -> Monitor:
     """Return the figures of this process."""
-    return cast("Monitor", request.app.state.monitor)
+    return app_state(request.app).monitor
 
 
 AllTenants: TypeAlias = Annotated[

@@ -30,7 +30,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test test-slow check soak ecosystem bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check pictures dev clean
+.PHONY: help run test test-slow check check-bounds soak ecosystem bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check pictures dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -96,6 +96,20 @@ soak: .venv/.dev assets dashboard/node_modules/.stamp ## run the long tests (tho
 	TURNKEEP_PROPERTY_EXAMPLES=$${TURNKEEP_PROPERTY_EXAMPLES:-10000} TURNKEEP_COVERAGE_SEEDS=$${TURNKEEP_COVERAGE_SEEDS:-500} \
 	$(BIN)/pytest -n 0 tests/properties tests/unit/test_projection.py --timeout 3600
 	$(BIN)/pytest -n 0 -m soak --timeout 7200 -s
+	$(MAKE) check-bounds
+
+# The bounds of pyproject.toml, not the lock: each run has an environment of its own beside the one of the lock.
+check-bounds: .venv/.dev assets ## run the tests with the lowest and with the newest versions that the wheel allows (needs the network)
+	@set -e; for versions in lowest-direct highest; do \
+	  environment=.venv/bounds-$$versions; \
+	  $(BIN)/uv venv --quiet --clear $$environment; \
+	  $(BIN)/uv pip compile --quiet --no-header --all-extras --resolution $$versions --no-emit-package turnkeep-minilm \
+	    --output-file $$environment/versions.txt pyproject.toml; \
+	  $(BIN)/uv pip install --quiet --python $$environment/bin/python --constraint $$environment/versions.txt \
+	    --editable '.[multilingual,otel]' --group dev; \
+	  echo "Testing with the $$versions versions"; \
+	  OPENBLAS_NUM_THREADS=1 $$environment/bin/python -m pytest -n $(WORKERS) -m "not slow and not soak"; \
+	done
 
 # The first time it installs each framework and two small chat models into .venv/ecosystem, from the package indexes.
 ecosystem: .venv/.dev assets ## run the tests with agent frameworks and with small chat models

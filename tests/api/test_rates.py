@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from fastapi.routing import iter_route_contexts
 
 from app.agents.tools.registry import all_tools
 from app.core.ids import KeyId
@@ -299,6 +300,6 @@ def test_the_memory_of_rates_and_of_addresses_is_bounded(monkeypatch: pytest.Mon
 def test_every_class_of_an_operation_or_tool_belongs_to_one_that_exists() -> None:
     from app.main import create_app  # noqa: PLC0415 - slow, and needed here only
 
-    names = {getattr(route, "name", "") for route in create_app(Settings()).routes}
+    names = {context.name for context in iter_route_contexts(create_app(Settings()).routes)}
     assert set(RATE_CLASSES) <= names
     assert set(tool_list.RATE_CLASSES) <= {tool.name for tool in all_tools()}

@@ -175,7 +175,7 @@ async def _disturb(servers: Servers, superuser: str, seed: int, restarts: int, c
 
 async def _check(service: Service, sides: list[_Side]) -> None:
     """Check that nothing is lost or mixed up, and that the pool gives all its connections."""
-    database = service.app.state.container.database
+    database = service.container.database
     async with asyncio.timeout(_PATIENCE_S):
         while database.use.used or (await sides[0].client.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - the server tells in no other way
             await asyncio.sleep(0.1)
@@ -187,7 +187,7 @@ async def _check(service: Service, sides: list[_Side]) -> None:
     inside = asyncio.Barrier(database.use.size)
 
     async def hold() -> None:
-        async with database.transaction(service.app.state.container.first_tenant_id, read_only=True) as tx:
+        async with database.transaction(service.container.first_tenant_id, read_only=True) as tx:
             await tx.fetch("select 1")
             await inside.wait()
 

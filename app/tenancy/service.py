@@ -143,10 +143,6 @@ class Tenancy:
         self._failed_keys.record_success(digest)
         return caller
 
-    def checked_caller(self, token: str) -> Caller | None:
-        """Return the caller of a key or token if it was checked lately; None says nothing about it."""
-        return self._cached(self._digest(token))
-
     def is_trusted(self, caller: Caller) -> bool:
         """Return whether a caller that was authenticated is still known by its key: not revoked, not too long ago."""
         return self._cached(caller.digest) is caller

@@ -27,7 +27,7 @@ from tests.support.postgres import TestDatabase, on_citus
 from tests.support.statements import counted_statements, first_words
 
 READ = ["begin", "select"]
-"""A transaction of one statement that only reads: two round trips, and a commit that nobody waits for."""
+"""A transaction of one statement that only reads: two round trips, and a commit that takes none."""
 
 
 @pytest.fixture(scope="module")

@@ -46,9 +46,9 @@ class HttpMetrics:
         )
 
     def observe(
-        self, *, method: str, route: str, status: int, duration_s: float | None, exemplar: dict[str, str] | None = None
+        self, *, method: str, route: str, status: int, duration_s: float, exemplar: dict[str, str] | None = None
     ) -> None:
-        """Count one finished request. `duration_s` is None for a refused one. `exemplar` has the ids of its trace."""
+        """Count one finished request. `exemplar` has the ids of its trace."""
         # every label has a bounded set of values: a model's endpoint may return any status
         known = status if status in _KNOWN_STATUSES else 0
         key = (method, route, known)
@@ -60,8 +60,7 @@ class HttpMetrics:
                 self._duration.labels(method, route),
             )
         children[0].inc()
-        if duration_s is not None:
-            children[1].observe(duration_s, exemplar)
+        children[1].observe(duration_s, exemplar)
 
 
 class _Lifecycle(Collector):

@@ -53,13 +53,9 @@ def rate_class_of(request: Request) -> RateClass:
     return _class_of(request.scope)
 
 
-def class_of(operation: str, method: str) -> RateClass:
-    """Return the class of an operation that is called with an HTTP method."""
-    return RATE_CLASSES.get(operation) or (RateClass.READ if method in _READS else RateClass.WRITE)
-
-
 def _class_of(scope: Scope) -> RateClass:
-    return class_of(cast("str", getattr(scope.get("route"), "name", "")), scope["method"])
+    operation = cast("str", getattr(scope.get("route"), "name", ""))
+    return RATE_CLASSES.get(operation) or (RateClass.READ if scope["method"] in _READS else RateClass.WRITE)
 
 
 def route_class(scope: Scope, path: str) -> str:

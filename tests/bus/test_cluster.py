@@ -317,3 +317,41 @@ def test_files_that_contradict_the_url_stop_the_start(tmp_path: Path) -> None:
             Settings(**wrong)
         assert "s3cret" not in str(caught.value)
     Settings(nats_tls_ca_file=file, nats_credentials_file=file, nats_url=SecretStr("tls://a,tls://b"))
+
+
+@pytest.mark.parametrize("login", ["ann:s3cret@", "s3cret@", "", "credentials"])
+async def test_nothing_secret_is_sent_to_a_server_without_tls(tmp_path: Path, login: str) -> None:
+    """The server takes any login, and offers no TLS."""
+    received = bytearray()
+    greeted = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        info = {"server_id": "x", "version": "2.10.0", "max_payload": 2**20, "auth_required": True, "nonce": "abc"}
+        writer.write(f"INFO {json.dumps(info)}\r\n".encode())
+        greeted.set()
+        while line := await reader.readline():
+            received.extend(line)
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    file = tmp_path / "user.creds"
+    file.write_text(credentials("s3cret", SEED))
+    if login == "credentials":
+        bus = bus_on(f"tls://127.0.0.1:{port}", "test", nats_credentials_file=file)
+    else:
+        bus = bus_on(f"tls://{login}127.0.0.1:{port}", "test")
+    await replica(bus)
+    await greeted.wait()
+    await asyncio.sleep(0.3)
+    bus.publish({"test": "a text of a turn"})
+    await asyncio.sleep(0.3)
+    assert not bus.connected()
+    await bus.close()
+    server.close()
+    # without a login, the client says who it is and no more
+    assert bytes(received).count(b"\r\n") == (2 if login == "" else 0) * received.count(b"PING")
+    for private in (b"s3cret", b"ann", b"sig", b"PUB", b"SUB", b"a text of a turn"):
+        assert private not in received

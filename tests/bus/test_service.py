@@ -72,29 +72,33 @@ async def test_a_login_in_the_url_is_used_and_never_logged(tmp_path: Path) -> No
     configure_logging(Settings(log_level="debug").telemetry, log)
     try:
         where = f"127.0.0.1:{server.port}"
-        good, wrong = (
+        good, wrong, plain, mixed = (
             NatsBus(NatsCluster.from_urls(url), settings=BusSettings(nats_subject="test", bus_queue_bytes=100_000))
             for url in (
                 f"nats://127.0.0.1:9,nats://ann:p%40ss%2Fword@{where}",
                 f"nats://ann:wr0ng@{where}",
+                f"tls://ann:p%40ss%2Fword@{where}",
+                f"nats://ann:p%40ss%2Fword@{where},tls://127.0.0.1:9",
             )
         )
-        for bus in (good, wrong):
+        for bus in (good, wrong, plain, mixed):
             await replica(bus)
         await until(good.connected)
         assert not wrong.connected()
+        assert not plain.connected(), "a server without TLS was spoken to in the clear"
+        assert not mixed.connected()
         server.kill()
         await until(lambda: not good.connected())
         server.start()
         await until(good.connected)
-        for bus in (good, wrong):
+        for bus in (good, wrong, plain, mixed):
             await bus.close()
     finally:
         configure_logging(Settings(log_level="error").telemetry)
         server.kill()
     lines = log.getvalue()
     assert lines.count('"bus.connected"') == 2
-    assert lines.count('"bus.disconnected"') in {2, 3}, lines  # the first try of `good` may have been its first server
+    assert lines.count('"bus.disconnected"') in {4, 5}, lines  # the first try of `good` may have been its first server
     assert "ss/word" not in lines
     assert "wr0ng" not in lines
     assert "ann" not in lines

@@ -1,8 +1,8 @@
 """The bus over core NATS: for many replicas, or to keep messages out of Postgres.
 
 Every connection has a new client, whose own reconnection is off: it would stop permanently after one refused login, and
-would send queued messages late. It tries all servers of the cluster, in random order. No login is in a log line or an
-error.
+would send queued messages late. It tries all servers of the cluster, in random order. Invariants: with a `tls://` URL
+nothing is sent unencrypted, and no login is in a log line or an error.
 """
 
 import asyncio
@@ -19,7 +19,14 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from app.core.bus.connection import Link, ReconnectingBus, WrongSetting
-from app.core.bus.nats_login import CA_SETTING, CREDENTIALS_SETTING, LoginFiles, NatsFileError
+from app.core.bus.nats_login import (
+    CA_SETTING,
+    CREDENTIALS_SETTING,
+    LoginFiles,
+    NatsFileError,
+    UserCredentials,
+    report_handshakes,
+)
 from app.core.telemetry import error_type, get_logger
 from app.settings.server import BusSettings
 
@@ -51,9 +58,21 @@ class NatsCluster:
             return replace(cluster, token=unquote(login.username))
         return replace(cluster, user=unquote(login.username), password=unquote(login.password))
 
+    @property
+    def requires_tls(self) -> bool:
+        """Whether nothing may be sent unencrypted, to any server."""
+        return any(server.startswith("tls:") for server in self.servers)
+
 
 def _without_login(parts: SplitResult) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], path="", query="", fragment="").geturl()
+
+
+class _NoTlsError(ConnectionError):
+    """A server that offers no TLS, although the URL is `tls://`."""
+
+    def __str__(self) -> str:
+        return "nats: the server offers no TLS"
 
 
 class NatsBus(ReconnectingBus):
@@ -69,6 +88,8 @@ class NatsBus(ReconnectingBus):
             return WrongSetting(error.setting, str(error.file))
         if isinstance(error, ssl.SSLCertVerificationError):
             return _named(CA_SETTING, self._settings.nats_tls_ca_file)
+        if isinstance(error, _NoTlsError):
+            return WrongSetting(_URL_SETTING, None)
         if isinstance(error, errors.Error) and _REFUSED_LOGIN in str(error).lower():
             file = self._settings.nats_credentials_file
             return _named(_URL_SETTING if file is None else CREDENTIALS_SETTING, file)
@@ -104,17 +125,33 @@ class _SubscribingClient(Protocol):
 
 
 class _NatsLink:
-    """One client and its connection."""
+    """One client and its connection. A client whose reconnection is off says hello to one server only."""
 
     def __init__(self, subject: str, on_gap: Callable[[], None]) -> None:
         self._client = Client()
         self._subject = subject
         self._report_loss = on_gap
+        self._is_encrypted = False
         self.ended = asyncio.Event()
 
     async def open(self, cluster: NatsCluster, files: LoginFiles, on_payload: Callable[[str], None]) -> None:
         """Connect and subscribe; return when the server has the subscription."""
         credentials = files.credentials
+        report_handshakes(files.tls, self._note_handshake)
+
+        def secret(value: str | None) -> Callable[[], str] | None:
+            if value is None:
+                return None
+
+            def give() -> str:
+                self._require_tls(cluster)
+                return value
+
+            return give
+
+        def sign(nonce: str) -> bytes:
+            self._require_tls(cluster)
+            return cast("UserCredentials", credentials).sign(nonce)
 
         async def on_message(message: Msg) -> None:
             on_payload(message.data.decode(errors="replace"))
@@ -125,10 +162,10 @@ class _NatsLink:
         await self._client.connect(
             list(cluster.servers),
             name="turnkeep",
-            user=cluster.user,
-            password=cluster.password,
-            token=cluster.token,
-            signature_cb=None if credentials is None else credentials.sign,
+            user=secret(cluster.user),
+            password=secret(cluster.password),
+            token=secret(cluster.token),
+            signature_cb=None if credentials is None else sign,
             user_jwt_cb=None if credentials is None else lambda: credentials.jwt,
             tls=files.tls,
             no_echo=True,
@@ -142,10 +179,19 @@ class _NatsLink:
             disconnected_cb=ended,
             closed_cb=ended,
         )
+        self._require_tls(cluster)
         await cast("_SubscribingClient", self._client).subscribe(
             self._subject, cb=on_message, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
         )
         await self._confirm()
+
+    def _note_handshake(self) -> None:
+        self._is_encrypted = True
+
+    def _require_tls(self, cluster: NatsCluster) -> None:
+        # if a server offers no TLS, the client goes on unencrypted
+        if cluster.requires_tls and not self._is_encrypted:
+            raise _NoTlsError
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, errors.SlowConsumerError):

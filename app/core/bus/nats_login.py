@@ -9,7 +9,7 @@ of which there is no wheel; so it is given its documented callbacks.
 import base64
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -66,9 +66,7 @@ class UserCredentials:
         return base64.b64encode(self.key.sign(nonce.encode()))
 
 
-def _tls_context(settings: BusSettings) -> ssl.SSLContext | None:
-    if settings.nats_tls_ca_file is None and settings.nats_tls_cert_file is None:
-        return None
+def _tls_context(settings: BusSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.nats_tls_ca_file)
     except (OSError, ValueError) as error:  # an SSLError is an OSError
@@ -85,6 +83,17 @@ def _tls_context(settings: BusSettings) -> ssl.SSLContext | None:
     return context
 
 
+def report_handshakes(context: ssl.SSLContext, on_handshake: Callable[[], None]) -> None:
+    """Call a function after each TLS handshake of a context, its checks of the certificate included, that succeeds."""
+
+    class ReportingObject(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            on_handshake()
+
+    context.sslobject_class = ReportingObject
+
+
 def _tls_error(setting: str, file: Path) -> NatsFileError:
     return NatsFileError("a file for TLS cannot be used", setting=setting, file=file)
 
@@ -98,10 +107,10 @@ def _is_certificate(file: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LoginFiles:
-    """What the files of the settings say: credentials and TLS, None for each that is not set."""
+    """What the files of the settings say: credentials, None if they are not set, and TLS."""
 
     credentials: UserCredentials | None
-    tls: ssl.SSLContext | None
+    tls: ssl.SSLContext
 
     @classmethod
     def read(cls, settings: BusSettings) -> "LoginFiles":

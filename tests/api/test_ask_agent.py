@@ -302,6 +302,21 @@ async def test_an_answer_that_takes_too_long_is_given_up(
         assert usage[0]["failed"] == 1, "what was given up is counted too"
 
 
+@pytest.mark.slow
+async def test_a_slow_model_is_asked_for_its_answer_while_there_is_time_for_one(
+    database: TestDatabase, tmp_path: Path, fake: FakeChat
+) -> None:
+    """It would call tools as long as it may, which takes 25 seconds of the four that it has."""
+    more = with_agent(fake, internal_agent_timeout_s=4.0, max_tool_calls=50, embedder="none")
+    async with open_service(database, tmp_path, **more) as slow, await slow.new_tenant() as user:
+        fake.replies = [calls(("recall_memory", {"query": "x"}), delay_s=0.5) for _ in range(50)]
+        answer = await ask(user, "What do you know?")
+        assert answer["response"] == UNFINISHED
+        assert "tools" not in fake.chats[-1], "the last call offers no tools"
+        usage = (await user.get("/v1/admin/usage")).json()["data"]
+        assert usage[0]["failed"] == 0
+
+
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.slow
 async def test_an_answer_that_no_turn_can_hold_is_the_models_fault(

@@ -2,11 +2,14 @@
 
 Invariants: only our instructions are outside of the delimiters (`prompt_delimiters`). A tool that is not granted is
 neither offered nor run. Tools run with the caller's own scopes and agent. Rounds, calls, texts and time are limited.
-A call that the model writes as text is run like any other, and is never an answer. The query and the answer are stored
-in one append, or not at all.
+A call that the model writes as text is run like any other, and is never an answer. What is left of the time is for the
+answer: no round begins that would take it, by the longest one so far. The query and the answer are stored in one
+append, or not at all.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,6 +66,12 @@ class _AskRun:
     withheld: bool = False
     created: bool = False
     is_corrected: bool = False
+    ends_at: float = math.inf
+    longest_call_s: float = 0.0
+
+    def has_time_for(self, model_calls: int) -> bool:
+        """Return whether so many more calls of the model end in time, if they take as long as the longest so far."""
+        return time.monotonic() + model_calls * self.longest_call_s <= self.ends_at
 
     @property
     def has_stored_nothing(self) -> bool:
@@ -148,14 +157,15 @@ class AskService:
         return RequestResult(await self._answer(caller, stored), is_new=True)
 
     async def _response(self, chat: ChatModel, run: _AskRun) -> str:
+        limit_s = self._settings.internal_agent_timeout_s
+        run.ends_at = time.monotonic() + limit_s
         try:
-            async with asyncio.timeout(self._settings.internal_agent_timeout_s):
+            async with asyncio.timeout(limit_s):
                 response = await self._filtered(run, await self._run_rounds(chat, run))
                 if run.has_stored_nothing and not run.withheld:
                     response = f"{response}\n\n{NOT_STORED}"
         except TimeoutError as error:
-            limit_s = self._settings.internal_agent_timeout_s
-            detail = f"The agent did not answer within {limit_s:g} seconds (TURNKEEP_INTERNAL_AGENT_TIMEOUT_S)."
+            detail = f"The answer of the agent needs more than its {limit_s:g} s (TURNKEEP_INTERNAL_AGENT_TIMEOUT_S)."
             raise Unavailable("agent_timeout", detail) from error
         if len(response.encode(errors="replace")) > self._max_bytes:
             detail = f"The agent's answer has more than the {self._max_bytes} bytes that a turn may have."
@@ -165,8 +175,10 @@ class AskService:
     # the model and its tools
 
     async def _run_rounds(self, chat: ChatModel, run: _AskRun) -> str:
-        """Return the model's last text: it calls no tool, or has used all its rounds."""
+        """Return the model's last text: it calls no tool, or has used all its rounds, or there is time for no more."""
         for number in range(self._settings.max_tool_calls if run.granted.offers else 0):
+            if not run.has_time_for(2):
+                break
             said = await self._reply(chat, run, last=False)
             if not said.calls:
                 return said.text
@@ -194,6 +206,8 @@ class AskService:
     async def _call_model(
         self, chat: ChatModel, run: _AskRun, *, last: bool, is_correction: bool = False
     ) -> ModelReply:
+        if not run.has_time_for(1):
+            raise TimeoutError  # what the endpoint reads now would be paid for and given up
         messages = build_messages(
             self._instructions,
             earlier=run.earlier,
@@ -202,6 +216,7 @@ class AskService:
             is_last_round=last,
             named_after_failure=tuple(run.granted.tools) if is_correction else (),
         )
+        began = time.monotonic()
         answer: ModelAnswer[ModelReply] = await chat.converse(
             messages,
             tools=() if last else run.granted.offers,
@@ -210,6 +225,7 @@ class AskService:
             model=self._settings.internal_agent_model,
             timeout_s=self._settings.internal_agent_timeout_s,  # of which `_response` leaves it the rest
         )
+        run.longest_call_s = max(run.longest_call_s, time.monotonic() - began)
         run.prompt_tokens += answer.usage.prompt_tokens
         run.completion_tokens += answer.usage.completion_tokens
         run.model = answer.model

@@ -235,7 +235,10 @@ async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
     await connection.execute(CROWD, other, 10_000, 0)
     await connection.execute(CROWD_ENTRIES, tenant)
     await connection.execute(CROWD_REMOVALS, other)
-    await connection.execute("insert into embedding_spaces (provider, model, dimensions) values ('t', 'm', 3)")
+    # it may be there: a worker that comes back to this module makes the tenants again
+    await connection.execute(
+        "insert into embedding_spaces (provider, model, dimensions) values ('t', 'm', 3) on conflict do nothing"
+    )
     space = await connection.fetchval("select id from embedding_spaces where provider = 't'")
     await connection.execute(
         "insert into vectors select tenant_id, entry_id, $1, 0,"
@@ -257,7 +260,8 @@ async def crowd(service: Service) -> AsyncIterator[dict[str, Any]]:
         "conversation": conversation,
         "turn": turn,
         "space": space,
-        "snapshot": await connection.fetchval("select pg_current_snapshot()::text"),
+        # nothing was running: a transaction in another database of the server would otherwise be the oldest
+        "snapshot": "{0}:{0}:".format(await connection.fetchval("select pg_snapshot_xmax(pg_current_snapshot())")),
     }
     for table in ("vectors", "index_entries", "index_removals", "turns", "conversation_heads", "conversations"):
         await connection.execute(f"delete from {table} where tenant_id = any($1)", [tenant, other])  # noqa: S608

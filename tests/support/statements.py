@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import asyncpg
 import pytest
 
+from app.core.database import transactions
 from app.core.database.transactions import END_OF_A_TRANSACTION
 from tests.support.postgres import on_citus
 
@@ -19,25 +21,39 @@ _COUNTING: ContextVar[list[str] | None] = ContextVar("counting", default=None)
 def counted_statements() -> Iterator[list[str]]:
     """The statements sent while inside, each one round trip once its plan is cached on the connection.
 
-    Without the commits of reads, whose answers nobody waits for. Only those of this task and of what it starts: what
-    else the process does by the minute is no part of a path.
+    Without the commits of reads, which no caller waits for, and without what prepares another connection of a pool: one
+    is opened when the last one is still being returned. Only those of this task and of what it starts: what else the
+    process does by the minute is no part of a path.
     """
     sent: list[str] = []
     counting = _COUNTING.set(sent)
     patch = pytest.MonkeyPatch()
     prepared, simple = vars(asyncpg.Connection)["_execute"], asyncpg.Connection.execute
+    connect, opening = transactions.connect, set[asyncpg.Connection]()
+
+    async def connect_uncounted(*args: Any, **options: Any) -> asyncpg.Connection:
+        opening.add(connection := await connect(*args, **options))
+        return connection
+
+    def is_counted(connection: asyncpg.Connection, query: str) -> bool:
+        if connection in opening:
+            if query.lower().startswith("commit"):  # it is prepared in one transaction
+                opening.discard(connection)
+            return False
+        return _COUNTING.get() is sent
 
     async def count_prepared(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
-        if _COUNTING.get() is sent:
+        if is_counted(self, query):
             _add(sent, query)
         return await prepared(self, query, *args, **options)
 
     async def count_simple(self, query, *args, **options):  # noqa: ANN001, ANN002, ANN003, ANN202
         # with arguments it goes on to the other
-        if not args and _COUNTING.get() is sent and not _is_commit_of_a_read():
+        if not args and is_counted(self, query) and not _is_commit_of_a_read():
             _add(sent, query)
         return await simple(self, query, *args, **options)
 
+    patch.setattr(transactions, "connect", connect_uncounted)
     patch.setattr(asyncpg.Connection, "_execute", count_prepared)
     patch.setattr(asyncpg.Connection, "execute", count_simple)
     try:

@@ -4,7 +4,7 @@ export const REMEDIES = {
   agent_disabled: "The agent is disabled. Set `TURNKEEP_ENABLE_INTERNAL_AGENT=true` and configure a chat model (asking an agent).",
   agent_id_required: "Memories belong to an agent, and none is named. Give `agent_id`, or use a key with the scope `admin`.",
   agent_not_allowed: "This key may not use memories of another agent. Below the scope `admin`, `agent_id` must be the calling agent: that of the key, else the one in the header `X-Agent-Id`, else `default`.",
-  agent_timeout: "The agent had no answer within `TURNKEEP_INTERNAL_AGENT_TIMEOUT_S` (180 s), its tools included. Query and answer were not stored; memories that it stored before are kept. Send the query again, or raise the setting.",
+  agent_timeout: "The agent had no answer within `TURNKEEP_INTERNAL_AGENT_TIMEOUT_S` (180 s), its tools included, or saw that there is no time for one. Query and answer were not stored; memories that it stored before are kept. Send the query again, or raise the setting.",
   already_superseded: "Another turn has superseded this one; the member `superseded_by` is its id. Read that turn, and revise it or fork at it.",
   answer_too_large: "The chat model's answer is larger than a turn may be (`TURNKEEP_MAX_TEXT_BYTES`, 1 MiB). Nothing of the request was committed. The beginning of a generated answer stays in the aborted turn `turn_id` of `conversation_id`, where `GET /v1/conversations/{conversation_id}/turns/{turn_id}` shows it; `ask_agent` keeps none. Request less at once, for example with `max_tokens`, and the rest in a further request (the guide).",
   body_too_large: "The request body is larger than `TURNKEEP_MAX_REQUEST_BYTES` (8 MiB). Send several appends. The connection is closed.",

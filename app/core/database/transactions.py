@@ -8,7 +8,7 @@ as BEGIN, so row-level security is on before the first statement. A lost server,
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
@@ -167,9 +167,9 @@ class PoolOptions:
     def session_settings(self) -> dict[str, str]:
         """Return what each session is set to, or each transaction behind a pooler."""
         timeout_ms = str(int(self.timeout_s * 1000))
-        found = {"statement_timeout": timeout_ms, "idle_in_transaction_session_timeout": timeout_ms}
-        found |= self.server_settings
-        return found if self.role is None else {"role": self.role} | found
+        settings = {"statement_timeout": timeout_ms, "idle_in_transaction_session_timeout": timeout_ms}
+        settings |= self.server_settings
+        return settings if self.role is None else {"role": self.role} | settings
 
 
 async def _prepare_connection(connection: Connection) -> bool:
@@ -210,7 +210,7 @@ class Database:
         """Connect. Raises Unavailable if the server does not answer."""
         try:
             pool = await asyncpg.create_pool(
-                connect=self._connect, reset=_keep, min_size=1, max_size=self._options.size, max_queries=_MAX_STATEMENTS
+                connect=self._connect, reset=_reset_nothing, min_size=1, max_size=self._options.size, max_queries=_MAX_STATEMENTS
             )
         except (*CONNECTION_ERRORS, TimeoutError) as error:
             raise unavailable() from error
@@ -407,7 +407,7 @@ class Database:
                 yield tx
             finally:
                 self._inside.reset(token)
-            last = [one if isinstance(one, str) else one() for one in tx.at_commit]
+            last = [statement if isinstance(statement, str) else statement() for statement in tx.at_commit]
             is_read = is_read_only and not last
             if not is_read:
                 await connection.execute("; ".join((*last, "commit")))
@@ -429,7 +429,7 @@ async def _end(pool: _Pool, connection: _Pooled, *, commits: bool) -> None:
         if commits:
             await connection.execute("commit")
     except Exception:  # noqa: BLE001 - what was read is answered already, and the connection is not used again
-        connection.terminate()
+        _terminate(connection)
     finally:
         await pool.release(connection)
 
@@ -439,15 +439,20 @@ async def _undo(pool: _Pool, connection: _Pooled) -> None:
     try:
         await connection.execute("rollback")
     except Exception:  # noqa: BLE001 - the error of the block is the one that counts
-        connection.terminate()
+        _terminate(connection)
     except BaseException:
-        connection.terminate()
+        _terminate(connection)
         raise
     finally:
         await pool.release(connection)
 
 
-async def _keep(connection: object) -> None:
+def _terminate(connection: _Pooled) -> None:
+    with suppress(asyncpg.InterfaceError):  # a lost connection has left its pool, and refuses every call
+        connection.terminate()
+
+
+async def _reset_nothing(connection: object) -> None:
     """Leave a returned connection as it is: it is in no transaction, and no session has settings of its own."""
     del connection
 

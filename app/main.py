@@ -266,5 +266,5 @@ async def _working(worker: Worker, container: Container, registry: CollectorRegi
 
 def _add_bus_metrics(registry: CollectorRegistry, bus: Bus) -> None:
     """Export the bus connection as `turnkeep_bus_connected`."""
-    gauge = Gauge("turnkeep_bus_connected", "1 while messages of other processes are heard.", registry=registry)
+    gauge = Gauge("turnkeep_bus_connected", "1 while messages of other processes are received.", registry=registry)
     gauge.set_function(lambda: float(bus.connected()))

@@ -167,6 +167,19 @@ class DatedEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class UndatedEntry:
+    """An entry of a turn without dates, and the dates to add.
+
+    `lexemes`: its words with those of the dates, a tsvector as text. `terms`: the same, packed.
+    """
+
+    entry_id: UUID
+    dated: DatedEntry
+    lexemes: str
+    terms: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class CopiedEntry:
     """A copied entry: whether it waits for vectors like the original, whether it has no dates yet, and its language."""
 

@@ -8,6 +8,7 @@ same transaction makes them (`vector_backfill`). Another job resolves relative d
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -40,6 +41,7 @@ from app.index.schemas import (
     PreparedEntries,
     SearchResult,
     SearchScope,
+    UndatedEntry,
 )
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.ann_search import Space
@@ -254,11 +256,20 @@ class SearchIndex:
         """Return the languages in which turns were analysed."""
         return await store.read_languages(tx, caller.tenant_id, turn_ids)
 
-    async def write_dates(self, caller: Caller, tx: Transaction, *, entries: Sequence[DatedEntry]) -> None:
-        """Add resolved dates to entries of turns. The caller has locked the turns and found them unchanged."""
-        undated = await store.read_with_dates(tx, caller.tenant_id, entries)
-        terms = await map_in_threads(pack_lexemes, [lexemes for _, _, lexemes in undated], size=len)
-        await store.add_dates(tx, caller.tenant_id, undated, terms)
+    async def find_undated(
+        self, caller: Caller, tx: Transaction, *, entries: Sequence[DatedEntry]
+    ) -> list[UndatedEntry]:
+        """Return the entries of turns that have no dates yet."""
+        return await store.find_undated(tx, caller.tenant_id, entries)
+
+    async def pack_words(self, entries: Sequence[UndatedEntry]) -> list[UndatedEntry]:
+        """Return the entries with packed words. In threads, so in no transaction."""
+        terms = await map_in_threads(pack_lexemes, [entry.lexemes for entry in entries], size=len)
+        return [replace(entry, terms=packed) for entry, packed in zip(entries, terms, strict=True)]
+
+    async def write_dates(self, caller: Caller, tx: Transaction, *, entries: Sequence[UndatedEntry]) -> None:
+        """Add resolved dates to entries whose turns the caller has locked. Entries that have changed are left out."""
+        await store.add_dates(tx, caller.tenant_id, entries)
 
     async def retire(self, caller: Caller, tx: Transaction, *, kind: EntryKind, source_ids: Sequence[UUID]) -> None:
         """Exclude the entries of superseded sources from search."""

@@ -1,13 +1,16 @@
 """Heads of requests that have two readings, or name what the server does not have; and answers of the framework."""
 
+import asyncio
 import base64
 import gzip
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import httpx
 import pytest
 
+from app.routers.http import uvicorn_protocols
 from tests.support.api import Client, Service
 from tests.support.live import serving
 from tests.support.mcp import message
@@ -164,3 +167,56 @@ async def test_a_handshake_of_a_websocket_that_cannot_be_is_refused(port: int, c
         assert answer.startswith(b"HTTP/1.1 400 ")
     answer = await exchange(port, head(client, f"POST {live} HTTP/1.1", *upgrade, "Connection: close", key, version))
     refused(answer, 404, "route_not_found")
+
+
+def chunked(client: Client, path: str, *fields: str) -> bytes:
+    return head(client, f"POST {path} HTTP/1.1", "Transfer-Encoding: chunked", *fields)
+
+
+async def test_a_field_of_a_trailer_is_no_header(port: int, client: Client) -> None:
+    """A proxy that removes or checks a header never sees it there."""
+    request = chunked(client, "/v1/conversations", "Connection: close")
+    request += b"2\r\n{}\r\n0\r\nIdempotency-Key: tr-1\r\n\r\n"
+    for _ in range(2):
+        answer = await exchange(port, request)
+        assert answer.startswith(b"HTTP/1.1 201 "), answer
+        assert b"idempotent-replayed" not in answer.lower()
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [(b"0\r\n", b"a:b\r\n"), (b"0\r\na:", b"a"), (b"1", b";x=y")],
+    ids=["fields", "one value", "extensions of a chunk"],
+)
+async def test_a_trailer_without_end_ends_the_connection(port: int, client: Client, start: bytes, piece: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(chunked(client, "/v1/conversations") + start)
+    sent = 0
+    async with asyncio.timeout(30):
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(piece * (16_384 // len(piece)))
+                await writer.drain()
+                await asyncio.sleep(0.01)
+                sent += 16_384
+                assert sent < 4 * 2**20, "the server reads on"
+    writer.close()
+
+
+async def test_a_body_of_many_chunks_is_read(port: int, client: Client) -> None:
+    body = b"{}" + b" " * 300_000
+    parts = [body[at : at + 100] for at in range(0, len(body), 100)]
+    request = chunked(client, "/v1/conversations", "Connection: close")
+    request += b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    assert (await exchange(port, request)).startswith(b"HTTP/1.1 201 ")
+
+
+async def test_a_slow_head_after_an_answer_that_goes_on_writes_nothing_into_it(
+    port: int, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uvicorn_protocols, "HEAD_TIMEOUT_S", 0.5)
+    conversation = await client.conversation()
+    stream = head(client, f"GET /v1/conversations/{conversation}/events HTTP/1.1")
+    answer = await exchange(port, stream, b"GET /healthz HT")
+    assert answer.startswith(b"HTTP/1.1 200 "), answer
+    assert answer.count(b"HTTP/1.1") == 1

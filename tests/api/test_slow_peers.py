@@ -116,3 +116,28 @@ async def test_a_websocket_that_is_silent_after_its_handshake_stays(port: int, c
     async with socket_on(port, await client.conversation(), client.key) as one:
         await asyncio.sleep(2.5)
         assert (await one.ask("ping"))["type"] == "pong"
+
+
+@pytest.mark.slow
+async def test_a_slow_upload_that_is_read_is_not_cut(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part has the time of a whole body."""
+    monkeypatch.setattr(uvicorn_protocols, "_ANSWER_S", 0.5)
+    requests = service.settings.requests.model_copy(update={"body_timeout_s": 1.0})
+    conversation = await client.conversation()
+    await client.append(conversation, "one", "two")
+    exported = (await client.get(f"/v1/conversations/{conversation}/export")).content
+    parts = [exported[at : at + len(exported) // 9] for at in range(0, len(exported), len(exported) // 9)]
+    async with serving(service.app, service.settings.model_copy(update={"requests": requests})) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST /v1/import HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {client.key}\r\nConnection: close\r\n"
+        writer.write(f"{head}Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        answering = asyncio.create_task(reader.readline())
+        for part in parts:
+            writer.write(b"%x\r\n%s\r\n" % (len(part), part))
+            await asyncio.sleep(0.4)
+            assert not answering.done(), await answering
+        writer.write(b"0\r\n\r\n")
+        assert (await answering).startswith(b"HTTP/1.1 202 ")
+        writer.close()

@@ -29,7 +29,9 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
 
     On the port of the metrics too, where the settings name one.
     """
-    http, socket_protocol = protocols(stall_s=settings.live.live_stall_s, body_timeout_s=60)
+    http, socket_protocol = protocols(
+        stall_s=settings.live.live_stall_s, body_timeout_s=settings.requests.body_timeout_s
+    )
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
         for port in (0, settings.telemetry.metrics_port):

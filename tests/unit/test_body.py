@@ -2,6 +2,7 @@
 
 import json
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue
 
-from app.core.errors import AppError
+from app.core.errors import AppError, Invalid
 from app.core.validation.json_text import MAX_SAFE_INTEGER, parse_json
 from app.routers.http.problems import install_problem_handlers
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -206,6 +207,16 @@ def test_a_large_plain_body_costs_little_more_than_parsing_it() -> None:
     started = time.process_time()
     assert parse_json(body, max_depth=32) == {"turns": turns}
     assert time.process_time() - started < 0.5
+
+
+def test_a_refusal_takes_little_memory() -> None:
+    body = b"[" * 30 + b"0," * 400_000 + b"9007199254740993" + b"]" * 30
+    tracemalloc.start()
+    with pytest.raises(Invalid):
+        parse_json(body, max_depth=32)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * len(body), "what is parsed takes eight times the text"
 
 
 def test_a_fault_at_the_end_of_a_huge_body_is_refused_in_bounded_time() -> None:

@@ -179,11 +179,14 @@ class Indexing:
             for row in rows
         }
         dated = await self._index.resolve_dates(documents)
-        if dated:
-            of_interest = {entry.source_id for entry in dated}
-            async with self._database.transaction(caller.tenant_id) as tx:
-                same = await self._lock_unchanged(caller, tx, [row for row in rows if row.id in of_interest])
-                await self._index.write_dates(caller, tx, entries=[entry for entry in dated if entry.source_id in same])
+        if not dated:
+            return
+        async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
+            undated = await self._index.find_undated(caller, tx, entries=dated)
+        packed = {entry.dated.source_id: entry for entry in await self._index.pack_words(undated)}
+        async with self._database.transaction(caller.tenant_id) as tx:
+            same = await self._lock_unchanged(caller, tx, [row for row in rows if row.id in packed])
+            await self._index.write_dates(caller, tx, entries=[packed[turn_id] for turn_id in same])
 
     async def _read(self, caller: Caller, turn_ids: list[UUID]) -> tuple[list[TurnRow], list[UUID]]:
         """Return the live turns of the next batch of these ids, in their order, and the ids left after it.

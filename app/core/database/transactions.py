@@ -210,7 +210,11 @@ class Database:
         """Connect. Raises Unavailable if the server does not answer."""
         try:
             pool = await asyncpg.create_pool(
-                connect=self._connect, reset=_reset_nothing, min_size=1, max_size=self._options.size, max_queries=_MAX_STATEMENTS
+                connect=self._connect,
+                reset=_reset_nothing,
+                min_size=1,
+                max_size=self._options.size,
+                max_queries=_MAX_STATEMENTS,
             )
         except (*CONNECTION_ERRORS, TimeoutError) as error:
             raise unavailable() from error

@@ -5,9 +5,9 @@ The place of a text or number that cannot be stored is in the error. No function
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn, TypeAlias, cast
 
 import numpy as np
 from pydantic import JsonValue
@@ -21,6 +21,8 @@ _INTEGERS_OF_64_BITS: Final = range(-(2**63), 2**64)
 _MAX_DIGITS: Final = 1000
 """Digits of a number in a member that its reader checks; `int` of thousands is slow, or an error."""
 
+_Place: TypeAlias = "tuple[tuple[str | int, ...], JsonValue]"
+"""The path of a value, and the value."""
 _MAX_STEPS: Final = 200_000
 """Values that are looked at to find the place of an error; beyond them, the error is of the whole body."""
 _FOLD_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
@@ -112,23 +114,32 @@ def _first_fault(
 
     After `_MAX_STEPS` values it is the whole text, with the given code.
     """
-    stack: list[tuple[tuple[str | int, ...], JsonValue]] = [((), root)]
+    stack: list[Iterator[_Place]] = [iter([((), root)])]
     is_passed = False  # all of a member of the top-level object comes before the next one
     for _ in range(_MAX_STEPS):
-        if not stack:
-            return None
-        path, value = stack.pop()
+        while (place := next(stack[-1], None)) is None:
+            stack.pop()
+            if not stack:
+                return None
+        path, value = place
         if len(path) == 1:
             is_passed = isinstance(path[0], str) and passes(path[0])
         fault = _fault(value, is_passed=is_passed)
         if fault is not None:
             return path, fault
-        if isinstance(value, dict):
-            names = [name for name in value if path or not produced(name)]
-            stack += [((*path, name), value[name]) for name in reversed(names)]
-        elif isinstance(value, list):
-            stack += [((*path, index), item) for index, item in enumerate(value)][::-1]
+        if isinstance(value, dict | list):
+            stack.append(_children(path, value, produced))
     return (), code
+
+
+def _children(
+    path: tuple[str | int, ...], value: dict[str, JsonValue] | list[JsonValue], produced: Callable[[str], bool]
+) -> Iterator[_Place]:
+    """Yield the places below a value one at a time: all at once would take many times the memory of the text."""
+    if isinstance(value, list):
+        yield from (((*path, index), item) for index, item in enumerate(value))
+    else:
+        yield from (((*path, name), item) for name, item in value.items() if path or not produced(name))
 
 
 def _fault(value: JsonValue, *, is_passed: bool) -> str | None:

@@ -15,7 +15,6 @@ from app.governance.importers.json_cursor import JsonCursor
 ObjectKind: TypeAlias = Literal["conversation", "turn", "fact", "memory"]
 
 _MAX_METADATA_BYTES: Final = 15 * 1024  # below the limit of the API, 16 KiB
-_MAX_METADATA_LEVELS: Final = 24  # of a member: below the limit of a line, 32
 _MAX_TITLE: Final = 1024
 _MAX_EXTERNAL_ID: Final = 512
 _MAX_POINTER: Final = 1024

@@ -12,7 +12,7 @@ from pgvector import Vector
 
 from app.core.database.transactions import FloatVector, Transaction, row_as
 from app.core.ids import ConversationId, TenantId, new_uuid
-from app.index.schemas import CopiedEntry, DatedEntry, EntryKind, IndexEntry, IndexPosition, ShownEntry
+from app.index.schemas import CopiedEntry, DatedEntry, EntryKind, IndexEntry, IndexPosition, ShownEntry, UndatedEntry
 from app.index.write.key_store import filter_taken, find_keys
 
 _NEWEST_UNDATED: Final = 50
@@ -319,13 +319,8 @@ async def read_languages(tx: Transaction, tenant_id: TenantId, turn_ids: Sequenc
     return {row["turn_id"]: row["language"] for row in rows}
 
 
-async def read_with_dates(
-    tx: Transaction, tenant_id: TenantId, entries: Sequence[DatedEntry]
-) -> list[tuple[UUID, DatedEntry, str]]:
-    """Return the keys of the entries of turns that have no dates yet, and their words with those of the dates.
-
-    The words are a tsvector as text. The entries are locked.
-    """
+async def find_undated(tx: Transaction, tenant_id: TenantId, entries: Sequence[DatedEntry]) -> list[UndatedEntry]:
+    """Return the entries of turns that have no dates yet."""
     by_key = await find_keys(tx, tenant_id, EntryKind.TURN, [entry.source_id for entry in entries])
     dated = {by_key[entry.source_id]: entry for entry in entries if entry.source_id in by_key}
     rows = await tx.fetch(
@@ -334,33 +329,32 @@ async def read_with_dates(
         from unnest($2::uuid[], $3::text[]) as u (entry_id, lexemes)
         join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
         where e.live and e.dates is null
-        for no key update of e
         """,
         tenant_id,
         list(dated),
         [entry.tsvector for entry in dated.values()],
     )
-    return [(row["entry_id"], dated[row["entry_id"]], row["lexemes"]) for row in rows]
+    return [UndatedEntry(row["entry_id"], dated[row["entry_id"]], row["lexemes"]) for row in rows]
 
 
-async def add_dates(
-    tx: Transaction, tenant_id: TenantId, entries: Sequence[tuple[UUID, DatedEntry, str]], terms: Sequence[bytes]
-) -> None:
-    """Add resolved dates, and the words by which they are found, to what `read_with_dates` returned."""
+async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[UndatedEntry]) -> None:
+    """Add resolved dates, and the words by which they are found. Entries that have changed since are left out."""
     await tx.execute(
         """
         update index_entries e set dates = u.dates::jsonb, lexemes = u.lexemes::tsvector, terms = u.terms,
             doc_length = e.doc_length + u.length
-        from unnest($2::uuid[], $3::text[], $4::text[], $5::bytea[], $6::integer[])
-            as u (entry_id, dates, lexemes, terms, length)
-        where e.tenant_id = $1 and e.entry_id = u.entry_id
+        from unnest($2::uuid[], $3::text[], $4::text[], $5::bytea[], $6::integer[], $7::text[])
+            as u (entry_id, dates, lexemes, terms, length, dates_lexemes)
+        where e.tenant_id = $1 and e.entry_id = u.entry_id and e.live and e.dates is null
+          and e.lexemes || u.dates_lexemes::tsvector = u.lexemes::tsvector
         """,
         tenant_id,
-        [entry_id for entry_id, _, _ in entries],
-        [entry.dates for _, entry, _ in entries],
-        [lexemes for _, _, lexemes in entries],
-        terms,
-        [entry.length for _, entry, _ in entries],
+        [entry.entry_id for entry in entries],
+        [entry.dated.dates for entry in entries],
+        [entry.lexemes for entry in entries],
+        [entry.terms for entry in entries],
+        [entry.dated.length for entry in entries],
+        [entry.dated.tsvector for entry in entries],
     )
 
 

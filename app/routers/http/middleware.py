@@ -465,15 +465,12 @@ def _path(scope: Scope) -> str:
 def route_template(scope: Scope, app: FastAPI) -> str:
     """Return the route template of a request, such as `/v1/conversations/{id}`, or `unmatched`.
 
-    For a route of an included router, FastAPI keeps the template with the router's prefix in a context of its own
-    (`scope["route"]` is without the prefix). For mounts and Starlette's routes it keeps only the endpoint.
+    A router has its prefix itself, so it is in the template of its routes. Mounts and Starlette's routes leave only the
+    endpoint in the scope.
     """
-    fastapi_scope = cast("Mapping[str, object]", scope.get("fastapi", {}))
-    context = fastapi_scope.get("effective_route_context")
-    for route in (getattr(context, "starlette_route", None), context, scope.get("route")):
-        template: object = getattr(route, "path_format", None)
-        if isinstance(template, str) and template:
-            return template
+    template: object = getattr(scope.get("route"), "path_format", None)
+    if isinstance(template, str) and template:
+        return template
     endpoint: object = scope.get("endpoint")
     if endpoint is not None:
         for candidate in iter_route_contexts(app.routes):

@@ -1,8 +1,9 @@
 """uvicorn's protocols, with limits on peers that would hold a connection.
 
-Limited are the size and the time of a request head, the time of a request body and of a WebSocket handshake, and the
-time in which a peer reads nothing of what waits for it. All other limits of WebSockets are those of uvicorn and of
-`websockets`.
+Limited are the size and the time of a request head, the time of a request body that the application does not read, the
+size of a trailer, the time of a WebSocket handshake, and the time in which a peer reads nothing of what waits for it.
+Fields of a trailer are dropped: they are no headers (RFC 9110 §6.5.1). All other limits of WebSockets are those of
+uvicorn and of `websockets`.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from http import HTTPStatus
 from typing import ClassVar, Final, cast
 
 from httptools import HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from app.core.error_codes import ERROR_CODES
@@ -104,15 +105,17 @@ class _WatchedConnection(asyncio.Protocol):
 
 
 class BoundedProtocol(_WatchedConnection, HttpToolsProtocol):
-    """A connection that ends if a head is too large or too slow, or a body is not complete in time.
+    """A connection that ends if a head is too large or too slow, or what follows an answered request does not end.
 
-    The application refuses slow bodies too, but only those that it reads.
+    The application gives bodies that it reads a time of its own.
     """
 
     body_limit_s: ClassVar[float] = 60.0 + _ANSWER_S
     _in_head: bool = True
     _head_bytes: int = 0
     _head_tail: bytes = b""
+    _bytes_since_body: int = 0
+    """Bytes after the last part of a body: trailers, and chunk sizes with their extensions."""
     _due: float | None = None
     """The time at which this head or body has to be complete; None before the first bytes of the next head."""
 
@@ -133,11 +136,25 @@ class BoundedProtocol(_WatchedConnection, HttpToolsProtocol):
                 return
             if self._due is None:
                 self._due = self._loop.time() + HEAD_TIMEOUT_S
+        else:
+            self._bytes_since_body += len(data)
         super().data_received(data)
+        if self._bytes_since_body > MAX_HEAD_BYTES and not self._in_head:
+            self._connection.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Drop the fields of a trailer."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Note that the body goes on."""
+        self._bytes_since_body = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """Start the time of the body, and apply the rules that need the request line (RFC 9110, RFC 9112)."""
-        self._in_head, self._head_bytes, self._head_tail = False, 0, b""
+        self._in_head, self._head_bytes, self._head_tail, self._bytes_since_body = False, 0, b"", 0
         self._due = self._loop.time() + self.body_limit_s
         self.scope["extensions"] = {CUT_EXTENSION: {"close": self._connection.close}}
         parser = cast("HttpRequestParser", self.parser)
@@ -162,15 +179,18 @@ class BoundedProtocol(_WatchedConnection, HttpToolsProtocol):
             return
         if self._in_head:
             self._refuse_head()
-        elif self._connection.is_reading():
+        elif self.cycle.response_complete:
             self._connection.close()
-        else:  # the server does not read it yet: an earlier request is not answered
+        else:  # the application reads it in the time that it gives, or has an earlier request to answer
             self._due = self._loop.time() + self.body_limit_s
 
     def _refuse_head(self) -> None:
-        if not self._connection.is_closing():
+        if self._connection.is_closing():
+            return
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is None or cycle.response_complete:  # else it would be part of an answer
             self._connection.write(_head_too_large())
-            self._connection.close()
+        self._connection.close()
 
 
 class BoundedSocket(_WatchedConnection, WebSocketsSansIOProtocol):

@@ -22,11 +22,11 @@ _PARAMETER: Final = re.compile(r"{\w+}")
 
 def refuse_missing_methods(app: FastAPI) -> None:
     """Add the routes that refuse. Call it after all others are added."""
-    methods = _methods_by_path(app)
-    templates = [re.compile(_PARAMETER.sub("[^/]+", path)) for path in methods if path.endswith("}")]
-    for path, own in methods.items():
+    methods_by_path = _methods_by_path(app)
+    templates = [re.compile(_PARAMETER.sub("[^/]+", path)) for path in methods_by_path if path.endswith("}")]
+    for path, methods in methods_by_path.items():
         if not path.endswith("}") and any(template.fullmatch(path) for template in templates):
-            missing = sorted(_METHODS - own)
+            missing = sorted(_METHODS - methods)
             # before the others, because the first route that matches answers
             app.router.routes.insert(0, Route(path, refuse_method, methods=missing, include_in_schema=False))
 
@@ -35,21 +35,22 @@ def allowed_methods(request: Request) -> list[str]:
     """Return all methods of the resource that the path names: those of the most specific template that it matches."""
     scope = request.scope
     path = str(scope["path"]).removeprefix(str(scope.get("app_root_path", scope.get("root_path", ""))))
-    matching = {
-        template: own
-        for template, own in _methods_by_path(request.app).items()
-        if re.fullmatch(_PARAMETER.sub("[^/]+", template), path)
-    }
+    matching = _methods_by_path(request.app, path)
     return sorted(matching[min(matching, key=_specificity)]) if matching else list(_METHODS_OF_FILES)
 
 
-def _methods_by_path(app: FastAPI) -> Mapping[str, set[str]]:
-    """Return the methods of each path template; those whose parameters have other names are one."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
+def _methods_by_path(app: FastAPI, path: str | None = None) -> Mapping[str, set[str]]:
+    """Return the methods of each path template, or of those that match a path.
+
+    Templates whose parameters have other names are one.
+    """
+    methods_by_path: defaultdict[str, set[str]] = defaultdict(set)
     for context in iter_route_contexts(app.routes):
-        if context.methods and context.path_format and context.endpoint is not refuse_method:
-            found[_PARAMETER.sub("{id}", context.path_format)] |= context.methods
-    return found
+        template = context.path_format
+        is_asked = path is None or context.path_regex.match(path)
+        if context.methods and template and is_asked and context.endpoint is not refuse_method:
+            methods_by_path[_PARAMETER.sub("{id}", template)] |= context.methods
+    return methods_by_path
 
 
 def _specificity(template: str) -> tuple[bool, ...]:

@@ -1,1 +1,0 @@
-"""Connections below their protocols: how bytes are sent."""

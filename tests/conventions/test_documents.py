@@ -162,7 +162,7 @@ def test_shell_and_python_in_documents_parse(path: Path) -> None:
 
 
 def test_decisions_have_a_number_each_and_are_titled_by_it() -> None:
-    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
+    pages = sorted((ROOT / "docs/decisions").rglob("0*.md"))
     assert len({page.name[:4] for page in pages}) == len(pages)
     for page in pages:
         text = page.read_text()
@@ -171,9 +171,20 @@ def test_decisions_have_a_number_each_and_are_titled_by_it() -> None:
             assert f"\n## {heading}\n" in text, f"{page.name} has no {heading}"
 
 
-def test_the_index_lists_every_decision_guide_and_recipe() -> None:
+@pytest.mark.parametrize("folder", ["docs/decisions", "docs/decisions/archive"])
+def test_the_page_of_a_folder_lists_its_decisions_by_their_titles(folder: str) -> None:
+    listed = re.findall(r"^- \[(.+)\]\(([\w.-]+)\)$", (ROOT / folder / "README.md").read_text(), re.MULTILINE)
+    pages = sorted((ROOT / folder).glob("0*.md"))
+    assert listed == [(page.read_text().splitlines()[0].removeprefix("# "), page.name) for page in pages]
+
+
+def test_at_most_25_decisions_are_outside_of_the_archive() -> None:
+    assert len(list((ROOT / "docs/decisions").glob("0*.md"))) <= 25
+
+
+def test_the_index_lists_every_guide_and_recipe() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
-    linked = set(re.findall(r"\]\((?:\./)?((?:decisions|guides|reference|cookbook|migrate)/[\w.-]+\.md)", index))
-    pages = {f"{folder}/{path.name}" for folder in ("decisions", "guides", "reference", "cookbook", "migrate")
+    linked = set(re.findall(r"\]\((?:\./)?((?:guides|reference|cookbook|migrate)/[\w.-]+\.md)", index))
+    pages = {f"{folder}/{path.name}" for folder in ("guides", "reference", "cookbook", "migrate")
              for path in (ROOT / "docs" / folder).glob("*.md")}  # fmt: skip
     assert pages - linked == set()

@@ -12,12 +12,10 @@ from typing import Final
 from scripts.site.api_reference import INDEX, Page, write_reference
 from scripts.site.markdown import title_of
 from scripts.site.navigation import Entry, as_toml, navigation, paths_of
-from scripts.site.settings_reference import by_group
 from scripts.site.staging import Stage
 
 ROOT: Final = Path(__file__).parents[2]
 _HERE: Final = Path(__file__).parent
-_SETTINGS: Final = "docs/settings.md"
 _DECISIONS: Final = "decisions/README.md"
 _ARCHIVE: Final = "decisions/archive/README.md"
 
@@ -27,8 +25,6 @@ def prepare(folder: Path) -> list[Entry]:
     stage = Stage(ROOT, folder / "pages")
     stage.files |= {"openapi/openapi.json", "openapi/asyncapi.json"}
     stage.copy()
-    settings = (ROOT / _SETTINGS).read_text()
-    stage.write("settings.md", stage.staged(_SETTINGS, by_group(settings)))
     reference = write_reference(json.loads((ROOT / "openapi/openapi.json").read_text()))
     for page in reference:
         stage.write(page.path, page.text)

@@ -14,9 +14,9 @@ from app.settings.group import SettingsGroup
 _PREFIX: Final = "TURNKEEP_"
 _TITLES: Final = {"oidc": "OpenID Connect", "bus": "Messages between processes"}
 _GUIDES: Final = {
-    "server": ("deploying", "several processes"),
+    "server": ("scaling-out", "several processes"),
     "rates": ("limits", "limits"),
-    "database": ("failover", "several servers and poolers", "read-replicas", "read replicas"),
+    "database": ("scaling-out", "several servers, poolers and standbys"),
     "tenancy": ("keys", "keys", "tokens", "conversation tokens"),
     "oidc": ("oidc", "access tokens"),
     "jobs": ("operations", "operations"),

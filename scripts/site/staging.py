@@ -70,7 +70,7 @@ class Stage:
         name = PurePosixPath(os.path.normpath(PurePosixPath(source).parent / path)).as_posix()
         if not (self.root / name).exists():
             raise ValueError(f"{source}: {link} leads to nothing")
-        if PurePosixPath(name).suffix in _SOURCES:
+        if PurePosixPath(name).suffix in _SOURCES and not name.startswith("docs/"):
             return None
         return f"{os.path.relpath(self.place(name), PurePosixPath(self.place(source)).parent)}{hash_mark}{anchor}"
 

@@ -30,7 +30,7 @@ ifneq ($(shell [ -e .venv ] && ! $(BIN)/python -c '' 2>/dev/null && rm -rf .venv
 $(info .venv had lost its Python; it is made anew.)
 endif
 
-.PHONY: help run test test-slow check check-bounds soak ecosystem bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint clients clients-check openapi error-page docs dashboard dashboard-check pictures dev clean
+.PHONY: help run test test-slow check check-bounds soak ecosystem bench bench-peers assets wheels sbom advisories lint types imports migrations-lint openapi-lint asyncapi-lint clients clients-check openapi error-page reference docs dashboard dashboard-check pictures dev clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -139,8 +139,11 @@ advisories: $(UV_STAMP) ## look up security advisories for the locked packages (
 	  echo 'The advisories were NOT checked: the service (by default https://api.osv.dev) did not answer. Repeat with network access, or name a mirror: make advisories ADVISORIES="--service-url URL"' >&2; \
 	fi; exit $$status
 
-error-page: .venv/.dev ## write the page of error codes that a server shows, from docs/errors.md
+error-page: .venv/.dev ## write the page of error codes that a server shows
 	@$(BIN)/python -m scripts.site.error_page
+
+reference: .venv/.dev ## write the tables in docs/ that follow from code: settings, errors, tables, round trips
+	@$(BIN)/python -m scripts.reference
 
 # Zensical ends with 1 if a link leads to nothing.
 docs: .venv/.dev ## build the documentation site into build/docs/site, and check its links

@@ -31,6 +31,7 @@ audit_unsealed = Table(
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
     *_described(),
 )
+"""Entries that are in no hash chain yet. Requests only insert, so that they do not wait for each other."""
 audit_entries = Table(
     "audit_entries",
     METADATA,
@@ -54,6 +55,7 @@ audit_entries = Table(
         "audit_entries_request_idx", "tenant_id", "request_id", postgresql_where=text("request_id is not null")
     ),
 )  # fmt: skip
+"""Sealed entries: day, number, hash. Only the ops role inserts and deletes."""
 audit_days = Table(
     "audit_days",
     METADATA,
@@ -69,3 +71,4 @@ audit_days = Table(
     Column("entries_deleted_at", DateTime(timezone=True)),
     Index("audit_days_ordinal_key", "tenant_id", "ordinal", unique=True),
 )
+"""The end of the chain of each tenant and day, kept when the entries are deleted, so that later days still verify."""

@@ -84,6 +84,7 @@ conversations = Table(
     Index("conversations_expiry_idx", "expires_at", postgresql_where=text("expires_at is not null")),
     Index("conversations_vectors_idx", "active_at", "tenant_id", "id", postgresql_where=text("not vectors_dropped")),
 )
+"""Identity, policies, and what lists sort and filter by. Changes rarely: `active_at` at most once a minute."""
 conversation_heads = Table(
     "conversation_heads",
     METADATA,
@@ -120,7 +121,9 @@ conversation_heads = Table(
     _conversation(),
     CheckConstraint("vectors in ('kept', 'dropped', 'rebuilding')", name="vectors"),
 )
+"""Counters, chain hash, session. Changes at every append: narrow and without an index. Its row lock orders appends."""
 LIVE_TURN: Final = "t.status = 'committed' and t.superseded_by is null"
+"""Condition on a live turn `t`, for literal SQL."""
 
 
 def call_key(expression: str) -> str:
@@ -128,7 +131,6 @@ def call_key(expression: str) -> str:
     return rf"btrim({expression}, E' \t\r\n')"
 
 
-"""Condition on a live turn `t`, for literal SQL."""
 ERASED_COLUMNS: Final = (
     "content",
     "tool_calls",
@@ -216,6 +218,7 @@ turns = Table(
         postgresql_where=text("status = 'committed' and superseded_by is null and erased_at is not null"),
     ),
 )
+"""Turns. Their JSON is `json`, not `jsonb`: it is returned as it was sent, and the hash stays valid."""
 turn_streams = Table(
     "turn_streams",
     METADATA,
@@ -235,6 +238,7 @@ turn_streams = Table(
     ),
     Index("turn_streams_conversation_idx", "tenant_id", "conversation_id"),
 )
+"""Who writes an open turn: writer, epoch, holder, lease. Apart from `turns`, because leases are renewed often."""
 turn_chunks = Table(
     "turn_chunks",
     METADATA,
@@ -252,6 +256,7 @@ turn_chunks = Table(
         ondelete="CASCADE",
     ),
 )
+"""Durable text of open turns, one row per flush. Only inserted and deleted, so that a growing text is not rewritten."""
 summaries = Table(
     "summaries",
     METADATA,
@@ -292,6 +297,7 @@ summaries = Table(
         postgresql_where=text("kind = 'highlights' and replaced_by is null"),
     ),
 )
+"""Text for a range of positions. Replaced ones are kept, so that a compaction can be undone."""
 responses = Table(
     "responses",
     METADATA,
@@ -312,3 +318,4 @@ responses = Table(
     ),
     Index("responses_conversation_idx", "tenant_id", "conversation_id"),
 )
+"""Answers of the Responses API: the turn of the answer, those of the input, and what the request said besides."""

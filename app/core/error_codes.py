@@ -1,6 +1,7 @@
 """The catalogue of error codes: each stable code with its general title.
 
-The title is the `title` of a problem and is listed in `docs/errors.md`; tests keep code and page equal.
+The title is the `title` of a problem. `scripts/reference/error_advice.py` has the status and remedy of each code, and
+`make reference` writes `docs/errors.md` from both.
 """
 
 from collections.abc import Mapping

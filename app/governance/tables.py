@@ -43,6 +43,7 @@ erasures = Table(
         name="signed",
     ),
 )
+"""Receipts of erasures: counts, a keyed hash of the subject, a signature; no personal data."""
 import_chunks = Table(
     "import_chunks",
     METADATA,
@@ -54,3 +55,4 @@ import_chunks = Table(
     Column("created_at", _TIME, nullable=False, server_default=sql("clock_timestamp()")),
     Index("import_chunks_created_idx", "created_at"),
 )
+"""Uploaded lines of imports that have not ended."""

@@ -43,6 +43,7 @@ embedding_spaces = Table(
     UniqueConstraint("provider", "model", "dimensions"),
     CheckConstraint("state in ('idle', 'preparing', 'kept', 'dropping')", name="state"),
 )
+"""Provider, model, dimensions and state of each space. A row stays when its vectors are deleted."""
 searched_space = Table(
     "searched_space",
     METADATA,
@@ -52,6 +53,7 @@ searched_space = Table(
     Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     CheckConstraint("id", name="single"),
 )
+"""One row: the space that is searched, and the previous one. It does not exist before the first move."""
 index_entries = Table(
     "index_entries",
     METADATA,
@@ -122,7 +124,7 @@ index_entries = Table(
     Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),
     Index("index_entries_lexemes_idx", "tenant_id", "lexemes", postgresql_using="gin", postgresql_where=text("live")),
 )
-# entries deleted lately: a process deletes them from its memory
+"""One row per item that can be found, with a copy of every filter, so that a search reads one table."""
 index_removals = Table(
     "index_removals",
     METADATA,
@@ -132,6 +134,7 @@ index_removals = Table(
     Column("removed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index("index_removals_removed_at_idx", "removed_at"),
 )
+"""Ids of entries that were deleted in the last hour: processes delete them from memory."""
 vectors = Table(
     "vectors",
     METADATA,
@@ -146,3 +149,4 @@ vectors = Table(
     ),
     Index("vectors_fresh_idx", "tenant_id", "space_id", "entry_id", postgresql_where=text("not tiered")),
 )
+"""Vectors of entries, several if the text is long. Immutable except `tiered`, which is set once."""

@@ -50,3 +50,4 @@ operations = Table(
     Index("operations_open_idx", "tenant_id", "id", postgresql_where=sql("ended_at is null")),
     Index("operations_ended_idx", "ended_at", postgresql_where=sql("ended_at is not null")),
 )
+"""Long operations: kind, status, progress, result. A step and its progress commit together."""

@@ -1,7 +1,7 @@
 """Every setting, in frozen groups that are passed to the services that read them.
 
 A setting has one name: `TURNKEEP_LIVE_QUEUE_FRAMES` in the environment is `settings.live.live_queue_frames` in code and
-`Settings(live_queue_frames=…)` in a test. `docs/settings.md` lists all settings; a test compares it with the code.
+`Settings(live_queue_frames=…)` in a test. `make reference` writes `docs/settings.md` from the fields.
 """
 
 import difflib

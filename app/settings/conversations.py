@@ -25,7 +25,7 @@ class LimitSettings(SettingsGroup):
         default=16 * 2**20,
         description="Largest text of the turns in one response: a page ends there, and recall omits the rest.",
     )
-    clock_skew_s: NotNegative = Field(default=300, description="How far in the future occurred_at may lie.")
+    clock_skew_s: NotNegative = Field(default=300, description="How far in the future `occurred_at` may lie.")
 
 
 class ConversationSettings(SettingsGroup):

@@ -12,7 +12,9 @@ from app.settings.kinds import NotNegative, Positive, TokenTime
 class DatabaseSettings(SettingsGroup):
     """Postgres: where it is, and what its connections are set to."""
 
-    data_dir: Path = Field(default=Path("data"), description="Folder of the embedded Postgres and the admin key file.")
+    data_dir: Path = Field(
+        default=Path("data"), description="Folder of the embedded Postgres and of the file `admin-key`."
+    )
     database_url: str | None = Field(
         default=None,
         validation_alias=AliasChoices("TURNKEEP_DATABASE_URL", "DATABASE_URL", "database_url"),
@@ -33,14 +35,16 @@ class DatabaseSettings(SettingsGroup):
     )
     database_pooler: bool = Field(
         default=False,
-        description="Whether DATABASE_URL and its READ_URL lead to a pooler; OWNER_DATABASE_URL must lead past it.",
+        description="Whether DATABASE_URL and DATABASE_READ_URL lead to a pooler; OWNER_DATABASE_URL leads past it.",
     )
-    database_pool_size: Positive = Field(default=10, description="Connections of this process to Postgres.")
+    database_pool_size: Positive = Field(
+        default=10, description="Connections of this process to Postgres; two more for the ops role."
+    )
     database_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        default=30.0, description="Longest time for one statement, and to wait for a connection."
+        default=30.0, description="Longest time for one statement, an idle transaction, and to wait for a connection."
     )
     embedded_shared_buffers_mb: Annotated[int, Field(ge=16)] = Field(
-        default=256, description="shared_buffers of the embedded Postgres."
+        default=256, description="`shared_buffers` of the embedded Postgres."
     )
     migrate_on_start: bool = Field(default=True, description="Whether `serve` brings the schema up to date first.")
     hnsw_ef_search: Annotated[int, Field(ge=40, le=1000)] = Field(
@@ -83,10 +87,11 @@ class TenancySettings(SettingsGroup):
         default=None, description="Admin key that the first start creates (see `turnkeep keys generate`)."
     )
     secret_key: SecretStr | None = Field(
-        default=None, description="Key of all HMACs; default: one made at the first migration and kept in the database."
+        default=None,
+        description="Key of all HMACs; a change makes all API keys invalid. Default: one made by the first migration.",
     )
     key_cache_s: Annotated[float, Field(ge=0, le=60)] = Field(
-        default=0.5, description="Time that a checked API key is cached before it is looked up again."
+        default=0.5, description="Time that a checked API key is cached; a revoked one may work for so long."
     )
     key_expiry_warning_days: NotNegative = Field(
         default=7, description="Days before its expiry from which the use of a key is logged as a warning."

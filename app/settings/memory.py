@@ -44,7 +44,7 @@ class IndexSettings(SettingsGroup):
         default=200_000, description="Largest scope that is searched exactly; larger ones use the vector index."
     )
     resident_index_mb: Annotated[int, Field(ge=0, le=1_048_576)] = Field(
-        default=512, description="Memory of a process, in MiB, for the entries that it searches; 0 keeps none."
+        default=512, description="Memory for the entries that a process searches, about 2 KiB each; 0 keeps none."
     )
     text_candidates: Annotated[int, Field(ge=100, le=1_000_000)] = Field(
         default=50_000, description="Entries of a larger scope that share a word with the query and are compared."
@@ -101,7 +101,7 @@ class LifecycleSettings(SettingsGroup):
         default=120_000, description="`max_input_tok` of a turn that names none."
     )
     compact_threshold: Share = Field(
-        default=0.8, description="Share of max_input_tok above which a session is compacted."
+        default=0.8, description="Share of `max_input_tok` above which a session is compacted."
     )
     compaction_min_age_hours: NotNegative = Field(default=24, description="Age at which maintenance summarises turns.")
     operation_ttl_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
@@ -113,10 +113,10 @@ class FactSettings(SettingsGroup):
     """Lifetimes of facts."""
 
     l1_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
-        default=1, description="How long a fact of the tier l1 is kept."
+        default=1, description="How long a fact of the tier `l1` is kept."
     )
     l2_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
-        default=7, description="How long a fact of the tier l2 is kept."
+        default=7, description="How long a fact of the tier `l2` is kept."
     )
 
     @property

@@ -50,7 +50,7 @@ class ChatSettings(_OpenAISettings):
     llm_base_url: ApiRoot | None = Field(default=None, description="Its endpoint; default: OpenAI's own.")
     llm_api_key: SecretStr | None = Field(default=None, description="Its key; default: OPENAI_API_KEY.")
     llm_timeout_ms: Annotated[int, Field(ge=100, le=600_000)] = Field(
-        default=12_000, description="Longest time for one call to it, retries and repairs included."
+        default=12_000, description="Longest time for one interactive call to it, retries and repairs included."
     )
     llm_job_timeout_s: Annotated[float, Field(ge=0.1, le=3600)] = Field(
         default=180.0, description="The same for calls of jobs: summaries, facts, redaction, titles."
@@ -228,7 +228,7 @@ class ToolSettings(SettingsGroup):
     )
     internal_agent_tools: Names = Field(
         default=None,
-        description="Tools that it can use, separated by commas; default: those that read, and store_memory.",
+        description="Tools that it can use, separated by commas; default: those that read, and `store_memory`.",
     )
     max_tool_calls: Annotated[int, Field(ge=0, le=50)] = Field(
         default=5, description="Maximum rounds of tool calls in one of its answers."

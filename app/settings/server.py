@@ -14,7 +14,9 @@ class ServerSettings(SettingsGroup):
     """The address of the server, and how commands reach it."""
 
     host: str = Field(default="127.0.0.1", description="Address the server listens on.")
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8765, description="Port the server listens on.")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=8765, description="Port the server listens on; 0: a free one."
+    )
     processes: Annotated[int, Field(ge=1, le=64)] = Field(
         default=1,
         description="Server processes that `serve` starts on the port, with a worker beside if more than one.",
@@ -50,7 +52,7 @@ class RequestSettings(SettingsGroup):
     max_bytes_in_flight: Positive | None = Field(
         default=None,
         description="Bytes of request bodies over 64 KiB that a process works on at once; default: twice"
-        " MAX_REQUEST_BYTES or LIVE_FRAME_BYTES, the larger of both.",
+        " MAX_REQUEST_BYTES or LIVE_FRAME_BYTES, the larger of both. A tenant gets at most half.",
     )
     in_flight_wait_s: Annotated[float, Field(ge=0, le=3600)] = Field(
         default=10.0, description="How long a request waits, unread, until the bytes in flight have room for it."
@@ -67,7 +69,8 @@ class BusSettings(SettingsGroup):
     """The bus between processes."""
 
     nats_url: NatsUrls | None = Field(
-        default=None, description="NATS servers that carry live messages; default: Postgres carries them."
+        default=None,
+        description="NATS servers of one cluster that carry live messages, with commas between; default: Postgres.",
     )
     nats_credentials_file: FilePath | None = Field(
         default=None, description="Login with a key pair: a `.creds` file; default: the login in the URL."

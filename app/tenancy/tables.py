@@ -44,6 +44,7 @@ installation = Table(
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
     CheckConstraint("id", name="single"),
 )
+"""One row: the secret of the installation, which all servers share without configuration."""
 tenants = Table(
     "tenants",
     METADATA,
@@ -51,6 +52,7 @@ tenants = Table(
     Column("name", Text, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
 )
+"""Tenants."""
 api_keys = Table(
     "api_keys",
     METADATA,
@@ -71,6 +73,7 @@ api_keys = Table(
     Column("projects", ARRAY(Text)),
     Column("owners", ARRAY(Text)),
 )
+"""Names, scopes and HMACs of keys. The text of a key names its tenant, so a lookup stays within one tenant."""
 idempotency_records = Table(
     "idempotency_records",
     METADATA,
@@ -82,6 +85,7 @@ idempotency_records = Table(
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
     Column("expires_at", DateTime(timezone=True), nullable=False),
 )
+"""HMAC of a key and a request, status and ids of the result. No content: responses are rendered from the rows."""
 model_usage = Table(
     "model_usage",
     METADATA,
@@ -96,6 +100,7 @@ model_usage = Table(
     Column("cost", Numeric(24, 9), nullable=False),
     Index("model_usage_day_idx", "day"),
 )
+"""Tokens, calls and cost of chat models by tenant, day (UTC), purpose and model. Without an index on the counters."""
 tenant_limits = Table(
     "tenant_limits",
     METADATA,
@@ -104,6 +109,7 @@ tenant_limits = Table(
     Column("quotas", JSONB, nullable=False),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=_NOW),
 )
+"""Rates and quotas that an operator set for a tenant."""
 tenant_usage = Table(
     "tenant_usage",
     METADATA,
@@ -113,3 +119,4 @@ tenant_usage = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("vectors", BigInteger, nullable=False),
 )
+"""Turns, bytes and vectors that a tenant stored, by day (UTC). A process adds to it once a minute."""

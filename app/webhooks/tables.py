@@ -50,6 +50,7 @@ webhooks = Table(
     CheckConstraint("disabled_reason in ('request', 'failing', 'gone')", name="disabled_reason"),
     CheckConstraint("is_enabled = (disabled_reason is null)", name="enabled"),
 )
+"""Receivers of events: URL, filters, the version of the secret, which is derived and not stored."""
 webhook_deliveries = Table(
     "webhook_deliveries",
     METADATA,
@@ -78,6 +79,7 @@ webhook_deliveries = Table(
     ),
     Index("webhook_deliveries_recorded_at_idx", "recorded_at"),
 )  # fmt: skip
+"""One row per event and webhook: ids, status, attempts; never content. Stored with the commit of the change."""
 webhook_lanes = Table(
     "webhook_lanes",
     METADATA,
@@ -90,3 +92,4 @@ webhook_lanes = Table(
     Column("locked_until", _TIME),
     Index("webhook_lanes_receiver_idx", "tenant_id", "webhook_id", "due_at"),
 )
+"""One row per conversation and webhook with pending deliveries: when the first is due, and the lease."""

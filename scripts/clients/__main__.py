@@ -17,7 +17,6 @@ ROOT: Final = Path(__file__).parents[2]
 def main(folder: Path) -> None:
     """Write the modules of both libraries; the types of TypeScript come from openapi-ts."""
     document = cast("JsonObject", json.loads((ROOT / "openapi/openapi.json").read_text()))
-    page = (ROOT / "docs/errors.md").read_text()
     python = folder / "python/src/turnkeep_client/generated"
     typescript = folder / "typescript/src/generated"
     for made in (python, typescript):
@@ -26,7 +25,7 @@ def main(folder: Path) -> None:
         "__init__.py": HEADER,
         "types.py": write_types(document),
         "operations.py": write_operations(document),
-        "errors.py": write_python_errors(page),
+        "errors.py": write_python_errors(),
     }
     for name, source in sources.items():
         (python / name).write_text(source)
@@ -35,7 +34,7 @@ def main(folder: Path) -> None:
         [Path(sys.executable).with_name("ruff"), "format", "--quiet", "--isolated", "--line-length=120", python],
         check=True,
     )
-    (typescript / "errors.ts").write_text(write_typescript_errors(page))
+    (typescript / "errors.ts").write_text(write_typescript_errors())
     (typescript / "repeats.ts").write_text(_write_repeats(document))
 
 

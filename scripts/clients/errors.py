@@ -1,4 +1,4 @@
-"""Writes the error codes of the client libraries, with the status and the remedy that `docs/errors.md` gives."""
+"""Writes the error codes of the client libraries, with the status and remedy of `scripts.reference.error_advice`."""
 
 import json
 import re
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from scripts.clients.python_types import HEADER
+from scripts.reference.error_advice import ERROR_ADVICE
 
-_ENTRY: Final = re.compile(
-    r"^### (\w+)\n+(\d{3})(?:, (?:retryable|only)[^.]*)?\. (.+?)(?=\n### |\Z)", re.MULTILINE | re.DOTALL
-)
+_STATUS: Final = re.compile(r"\d{3}")
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _KINDS: Final = {
     400: "Invalid", 401: "Unauthenticated", 403: "Forbidden", 404: "NotFound", 408: "Unavailable", 409: "Conflict",
@@ -37,19 +36,18 @@ class Code:
         return "".join(word.capitalize() for word in self.name.split("_")) + "Error"
 
 
-def codes_of(page: str) -> list[Code]:
-    """Return the codes of the page that responses have, in its order."""
-    found = [
-        Code(name, int(status), _LINK.sub(r"\1", " ".join(text.split()))) for name, status, text in _ENTRY.findall(page)
+def response_codes() -> list[Code]:
+    """Return the codes that responses have, in their order."""
+    return [
+        Code(name, int(status[0]), _LINK.sub(r"\1", advice))
+        for name, (where, advice) in ERROR_ADVICE.items()
+        if (status := _STATUS.match(where)) is not None
     ]
-    if not found:
-        raise ValueError("docs/errors.md has no codes")
-    return found
 
 
-def write_python_errors(page: str) -> str:
+def write_python_errors() -> str:
     """Return the source of `errors.py` of the Python client."""
-    codes = codes_of(page)
+    codes = response_codes()
     kinds = sorted({f"{code.kind}Error" for code in codes})
     lines = [
         HEADER, "from collections.abc import Mapping", "from types import MappingProxyType", "from typing import Final",
@@ -69,9 +67,9 @@ def write_python_errors(page: str) -> str:
     return "\n".join([*lines, "})"]) + "\n"
 
 
-def write_typescript_errors(page: str) -> str:
+def write_typescript_errors() -> str:
     """Return the source of `errors.ts` of the TypeScript client."""
-    codes = codes_of(page)
-    lines = ["// Generated from docs/errors.md by `make clients`. Do not edit.", "export const REMEDIES = {"]
+    codes = response_codes()
+    lines = ["// Generated from the table of error codes by `make clients`. Do not edit.", "export const REMEDIES = {"]
     lines += [f"  {code.name}: {json.dumps(code.remedy, ensure_ascii=False)}," for code in codes]
     return "\n".join([*lines, "} as const;", "", "export type ErrorCode = keyof typeof REMEDIES;"]) + "\n"

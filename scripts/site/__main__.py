@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from scripts.site.api_reference import INDEX, Page, write_reference
+from scripts.site.markdown import title_of
 from scripts.site.navigation import Entry, as_toml, navigation, paths_of
-from scripts.site.settings_reference import by_group
 from scripts.site.staging import Stage
 
 ROOT: Final = Path(__file__).parents[2]
 _HERE: Final = Path(__file__).parent
-_SETTINGS: Final = "docs/settings.md"
+_DECISIONS: Final = "decisions/README.md"
+_ARCHIVE: Final = "decisions/archive/README.md"
 
 
 def prepare(folder: Path) -> list[Entry]:
@@ -24,13 +25,14 @@ def prepare(folder: Path) -> list[Entry]:
     stage = Stage(ROOT, folder / "pages")
     stage.files |= {"openapi/openapi.json", "openapi/asyncapi.json"}
     stage.copy()
-    settings = (ROOT / _SETTINGS).read_text()
-    stage.write("settings.md", stage.staged(_SETTINGS, by_group(settings)))
     reference = write_reference(json.loads((ROOT / "openapi/openapi.json").read_text()))
     for page in reference:
         stage.write(page.path, page.text)
     shutil.copyfile(_HERE / "site.css", stage.folder / "site.css")
-    entries = navigation((stage.folder / "index.md").read_text(), {INDEX: _below(reference)})
+    decisions: list[Entry] = [*_others(stage.folder, _DECISIONS)]
+    decisions.append(("Archive", [("Overview", _ARCHIVE), *_others(stage.folder, _ARCHIVE)]))
+    inside = {INDEX: _below(reference), _DECISIONS: decisions}
+    entries = navigation((stage.folder / "index.md").read_text(), inside)
     written = {path.relative_to(stage.folder).as_posix() for path in stage.folder.rglob("*.md")}
     if missing := written - set(paths_of(entries)):
         raise ValueError(f"docs/index.md does not lead to {', '.join(sorted(missing))}")
@@ -40,7 +42,13 @@ def prepare(folder: Path) -> list[Entry]:
     return entries
 
 
-def _below(pages: list[Page]) -> list[tuple[str, str]]:
+def _others(pages: Path, index: str) -> list[Entry]:
+    """Return the pages beside an index page, by name."""
+    paths = sorted(path for path in (pages / index).parent.glob("*.md") if path != pages / index)
+    return [(title_of(path.read_text()), path.relative_to(pages).as_posix()) for path in paths]
+
+
+def _below(pages: list[Page]) -> list[Entry]:
     return [(page.title, page.path) for page in pages if page.path != INDEX]
 
 

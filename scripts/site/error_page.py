@@ -1,4 +1,4 @@
-"""Writes `app/routers/documents/errors.html` from `docs/errors.md`: the page that the `type` of a problem leads to.
+"""Writes `app/routers/documents/errors.html`: the page that the `type` of a problem leads to.
 
 Usage: `python -m scripts.site.error_page`. A server shows the page without the other documents, so a link to one of
 them becomes its text.
@@ -6,21 +6,17 @@ them becomes its text.
 
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from app.core.error_codes import ERROR_CODES
+from scripts.reference.error_advice import ERROR_ADVICE
 
 ROOT: Final = Path(__file__).parents[2]
-SOURCE: Final = ROOT / "docs/errors.md"
 TARGET: Final = ROOT / "app/routers/documents/errors.html"
-_SECTION: Final = re.compile(r"^### (\w+)\n+(.+?)(?=\n### |\Z)", re.MULTILINE | re.DOTALL)
-_STATUS: Final = re.compile(r"(\d{3})(, or \d{3} [^.]*|, [^.]*)?\. ")
 _INLINE: Final = re.compile(r"`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<target>[^)]+)\)")
-_ELSEWHERE: Final = (
-    ("Reported at start", "at start"), ("Reported by", "command"), ("`last_error`", "job"), ("", "operation"),
-)  # fmt: skip
 _HEAD: Final = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -52,42 +48,33 @@ class Entry:
     title: str
     where: str
     is_retryable: bool
-    text: str
+    advice: str
 
 
-def entries(page: str) -> list[Entry]:
-    """Return the codes of the page, in its order."""
-    return [_entry(code, " ".join(text.split())) for code, text in _SECTION.findall(page)]
+def entries() -> list[Entry]:
+    """Return all codes in their order."""
+    return [_entry(code, title, *ERROR_ADVICE[code]) for code, title in ERROR_CODES.items()]
 
 
-def write_page(page: str) -> str:
+def write_page(codes: Sequence[Entry]) -> str:
     """Return the page in HTML."""
-    found = entries(page)
-    links = "\n".join(f'  <a href="#{one.code}"><code>{one.code}</code></a>' for one in found)
-    sections = "\n".join(_section(one) for one in found)
+    links = "\n".join(f'  <a href="#{entry.code}"><code>{entry.code}</code></a>' for entry in codes)
+    sections = "\n".join(_section(entry) for entry in codes)
     return f'{_HEAD}\n<nav class="codes" aria-label="All codes">\n{links}\n</nav>\n\n{sections}\n</html>\n'
 
 
-def _entry(code: str, text: str) -> Entry:
-    status = _STATUS.match(text)
-    if status is None:
-        where = next(name for phrase, name in _ELSEWHERE if phrase in text)
-        return Entry(code, ERROR_CODES[code], where, is_retryable=False, text=text)
-    rest, details = text[status.end() :], status[2] or ""
-    is_retryable = "retryable" in details
-    further = details.replace(", retryable", "").removeprefix(", ")
-    return Entry(code, ERROR_CODES[code], f"{status[1]}{f', {further}' if further else ''}", is_retryable, rest)
+def _entry(code: str, title: str, where: str, advice: str) -> Entry:
+    return Entry(code, title, where.removesuffix(", retryable"), where.endswith(", retryable"), advice)
 
 
 def _section(entry: Entry) -> str:
     again = ' <b class="again">retryable</b>' if entry.is_retryable else ""
-    text = entry.text.removeprefix(entry.title).strip()
     return (
         f'<section class="card code" id="{entry.code}">\n'
         f'  <h2><a href="#{entry.code}"><code>{entry.code}</code></a> <b>{_inline(entry.where)}</b>{again}</h2>\n'
         f'  <p class="title">{_inline(entry.title)}</p>\n'
-        + (f"  <p>{_inline(text)}</p>\n" if text else "")
-        + "</section>"
+        f"  <p>{_inline(entry.advice)}</p>\n"
+        "</section>"
     )
 
 
@@ -107,4 +94,4 @@ def _inline(text: str) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(write_page(SOURCE.read_text()))
+    TARGET.write_text(write_page(entries()))

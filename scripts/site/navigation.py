@@ -1,7 +1,7 @@
 """Takes the navigation from `docs/index.md`: its headings are the sections, its links the pages, in their order."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -23,7 +23,7 @@ class Section:
     entries: list["Section | tuple[str, str]"] = field(default_factory=list)
 
 
-def navigation(index: str, inside: dict[str, Sequence[tuple[str, str]]]) -> list[Entry]:
+def navigation(index: str, inside: Mapping[str, Sequence[Entry]]) -> list[Entry]:
     """Return the entries of the site. `inside`: further pages of a page, by its path, shown in a section with it."""
     top = Section("", 1)
     open_sections = [top]
@@ -62,7 +62,7 @@ def _lines(text: str) -> Iterator[str]:
             yield from part.splitlines()
 
 
-def _entries(section: Section, inside: dict[str, Sequence[tuple[str, str]]]) -> list[Entry]:
+def _entries(section: Section, inside: Mapping[str, Sequence[Entry]]) -> list[Entry]:
     found: list[Entry] = []
     for one in section.entries:
         if isinstance(one, Section):

@@ -21,8 +21,8 @@ PAGES_OUTSIDE: Final = {
     "packages/turnkeep-minilm/README.md": "project/embedding-model.md",
 }
 """Pages that are not in `docs`, and where the site has them."""
-INSTEAD: Final = {"openapi/openapi.json": "api/index.md", "docs/decisions": "index.md#decisions"}
-"""What the site shows in the place of a file or folder."""
+INSTEAD: Final = {"openapi/openapi.json": "api/index.md"}
+"""What the site shows in the place of a file."""
 FILES: Final = "files"
 _SOURCES: Final = frozenset({".py"})
 _EXTERNAL: Final = re.compile(r"[a-z][a-z0-9+.-]*:|/")
@@ -70,7 +70,7 @@ class Stage:
         name = PurePosixPath(os.path.normpath(PurePosixPath(source).parent / path)).as_posix()
         if not (self.root / name).exists():
             raise ValueError(f"{source}: {link} leads to nothing")
-        if PurePosixPath(name).suffix in _SOURCES:
+        if PurePosixPath(name).suffix in _SOURCES and not name.startswith("docs/"):
             return None
         return f"{os.path.relpath(self.place(name), PurePosixPath(self.place(source)).parent)}{hash_mark}{anchor}"
 

@@ -33,9 +33,8 @@ SPACES = ROOT / "docs/guides/embedding-spaces.md"
 LONG = {"agents.md", "audit.md", "embedding-spaces.md", "export-import.md", "live-chat.md", "mcp.md"}
 TRANSFERS = ROOT / "docs/guides/export-import.md"
 COOKBOOK = ROOT / "docs/cookbook"
-SPACES_RECIPE = COOKBOOK / "move-embedding-space.md"
 MIGRATIONS = ROOT / "docs/migrate"
-MOVES = {SPACES, SPACES_RECIPE}
+MOVES = {SPACES}
 """Pages that move a whole installation to another embedding model; each has a database of its own."""
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -57,7 +56,7 @@ NOT_RUN = {
         ".venv/bin/python bench/growth.py scratch --turns 1000000 --tenants 1000 --out growth.md",
     ): TAKES_HOURS,
     ("docs/guides/openai.md", "make run"): STARTS_MORE,
-    ("docs/guides/citus.md", "cp .env.example .env     # and set both passwords in it"): NEEDS_DOCKER,
+    ("docs/guides/scaling-out.md", "cp .env.example .env     # and set both passwords in it"): NEEDS_DOCKER,
     ("docs/guides/deploying.md", "docker build -t turnkeep ."): NEEDS_DOCKER,
     ("docs/guides/deploying.md", "make wheels"): STARTS_MORE,
     ("docs/guides/deploying.md", "cp .env.example .env     # and set both passwords in it"): NEEDS_DOCKER,

@@ -1,4 +1,4 @@
-"""What the guide of live chats prints works as printed: its page in a browser, its program across lost connections."""
+"""The programs of the guide to live chats work: its page in a browser, its writer across lost connections."""
 
 import asyncio
 import json
@@ -15,17 +15,11 @@ from tests.support.browser import chromium, needs_chromium
 from tests.support.live import serving, socket_on
 from tests.support.postgres import TestDatabase
 
-GUIDE = (Path(__file__).parents[2] / "docs/guides/live-chat.md").read_text()
+GUIDES = Path(__file__).parents[2] / "docs/guides"
+WRITER, PAGE = GUIDES / "live_chat.py", GUIDES / "live_chat.js"
 TEXT = "Héllo 👋🏽, trams of 東京 and Lisbon: " + "words and 🌊 " * 20
 LONG = "🌊" * 40_000
 """More than a chunk may have."""
-
-
-def block(language: str) -> str:
-    """The first block of a language."""
-    found = re.search(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +48,7 @@ def port(live: tuple[Service, int]) -> int:
 async def test_the_program_writes_on_across_lost_connections(user: Client, port: int) -> None:
     conversation = await user.conversation()
     program: dict[str, Any] = {}
-    exec(compile(block("python"), "guide", "exec"), program)  # noqa: S102 - that is what is tested
+    exec(compile(WRITER.read_text(), WRITER, "exec"), program)  # noqa: S102 - that is what is tested
     async with cutting(port) as between:
 
         async def words() -> AsyncIterator[str]:
@@ -73,7 +67,7 @@ async def test_the_program_writes_on_across_lost_connections(user: Client, port:
 
 async def test_the_program_connects_again_after_an_error_that_passes() -> None:
     program: dict[str, Any] = {}
-    exec(compile(block("python"), "guide", "exec"), program)  # noqa: S102
+    exec(compile(WRITER.read_text(), WRITER, "exec"), program)  # noqa: S102
 
     class Refusing:
         async def send(self, text: str) -> None:
@@ -97,7 +91,7 @@ async def test_the_page_shows_what_is_kept_across_a_lost_connection(user: Client
         complaints: list[str] = []
         page.on("pageerror", lambda error: complaints.append(str(error)))
         await page.goto(f"http://127.0.0.1:{between.port}/healthz")
-        script = block("js").replace("wss://turnkeep.example.com", f"ws://127.0.0.1:{between.port}")
+        script = PAGE.read_text().replace("wss://turnkeep.example.com", f"ws://127.0.0.1:{between.port}")
         stubs = f"""
             window.fetch = async () => ({{ json: async () => ({json.dumps(made.json())}) }});
             window.show = (turns, open) => {{

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -15,8 +16,8 @@ from app.core.ids import parse_id
 from tests.support.api import Client, Service
 from tests.support.citus import CitusServers
 from tests.support.postgres import fetch_as_superuser
-from tests.support.routing import GUIDE
 
+GUIDE = Path(__file__).parents[2] / "docs/guides/scaling-out.md"
 Administrator: TypeAlias = Callable[..., Awaitable[Sequence[Any]]]
 
 SHARD = """

@@ -1,11 +1,10 @@
-"""The programs of the guide to chat platforms, run as printed between a fake platform and a real server."""
+"""The programs of the guide to chat platforms, run as they are between a fake platform and a real server."""
 
 import asyncio
 import hashlib
 import hmac
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -26,8 +25,8 @@ from tests.support.process import Process, free_port, installed_program, process
 from tests.support.receiver import Receiver, receiving
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs/guides/chat-platforms.md"
-WORKFLOW = ROOT / "docs/guides/n8n-workflow.json"
+GUIDES = ROOT / "docs/guides"
+WORKFLOW = GUIDES / "n8n-workflow.json"
 SECRET, SIGNING_SECRET = "a" * 32, "8f742231b10e8888abcd99yyyzzz85a5"
 MIA, JONAS = {"id": 1001, "first_name": "Mia"}, {"id": 1002, "first_name": "Jonas"}
 ROOM, PRIVATE = {"id": -500, "type": "group", "title": "Dinner"}, {"id": 1001, "type": "private"}
@@ -78,12 +77,10 @@ class Bot:
 
 
 @asynccontextmanager
-async def running(folder: Path, number: int, url: str, key: str, model: FakeChat, **env: str) -> AsyncIterator[Bot]:
-    """Run a program of the guide, by its number."""
-    printed = re.findall(r"^```py\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-    (folder / "bot.py").write_text(printed[number])
+async def running(program: str, url: str, key: str, model: FakeChat, **env: str) -> AsyncIterator[Bot]:
+    """Run a program of the guide, by its name."""
     bot = Bot(
-        folder / "bot.py",
+        GUIDES / program,
         {"TURNKEEP_URL": url, "TURNKEEP_API_KEY": key, "MODEL_URL": model.url, "MODEL": "fake-chat", **env},
     )
     try:
@@ -92,14 +89,20 @@ async def running(folder: Path, number: int, url: str, key: str, model: FakeChat
         await bot.close()
 
 
-def telegram(folder: Path, url: str, key: str, model: FakeChat) -> Any:
-    return running(folder, 0, url, key, model, TELEGRAM_SECRET=SECRET, TELEGRAM_BOT="dinner_bot")
+def telegram(url: str, key: str, model: FakeChat) -> Any:
+    return running("telegram_bot.py", url, key, model, TELEGRAM_SECRET=SECRET, TELEGRAM_BOT="dinner_bot")
 
 
-def slack_app(folder: Path, url: str, key: str, model: FakeChat, slack: Receiver) -> Any:
+def slack_app(url: str, key: str, model: FakeChat, slack: Receiver) -> Any:
     api = f"http://127.0.0.1:{slack.port}"
     return running(
-        folder, 1, url, key, model, SLACK_SIGNING_SECRET=SIGNING_SECRET, SLACK_BOT_TOKEN="xoxb-1", SLACK_API=api
+        "slack_bot.py",
+        url,
+        key,
+        model,
+        SLACK_SIGNING_SECRET=SIGNING_SECRET,
+        SLACK_BOT_TOKEN="xoxb-1",
+        SLACK_API=api,
     )
 
 
@@ -139,9 +142,9 @@ async def wait_for(sequence: Sequence[object], count: int) -> None:
 
 
 async def test_a_telegram_room_of_two_people_is_remembered_and_a_repeated_update_is_stored_once(
-    tmp_path: Path, url: str, tenant: Client, model: FakeChat
+    url: str, tenant: Client, model: FakeChat
 ) -> None:
-    async with telegram(tmp_path, url, tenant.key, model) as bot:
+    async with telegram(url, tenant.key, model) as bot:
         assert await update(bot, 1, MIA, ROOM, "I eat no peanuts.", secret="b" * 32) == 403
         assert await update(bot, 1, MIA, ROOM, "I eat no peanuts.", secret="é") == 403
         assert await update(bot, 1, MIA, ROOM, "I eat no peanuts.") == {}
@@ -161,9 +164,9 @@ async def test_a_telegram_room_of_two_people_is_remembered_and_a_repeated_update
 
 
 async def test_a_telegram_update_whose_model_failed_is_answered_at_its_next_delivery(
-    tmp_path: Path, url: str, tenant: Client, model: FakeChat
+    url: str, tenant: Client, model: FakeChat
 ) -> None:
-    async with telegram(tmp_path, url, tenant.key, model) as bot:
+    async with telegram(url, tenant.key, model) as bot:
         model.replies = [says("", mode="error")]
         assert await update(bot, 1, MIA, PRIVATE, "Dinner?") == 500
         assert (await update(bot, 1, MIA, PRIVATE, "Dinner?"))["text"] == "Risotto."
@@ -171,11 +174,11 @@ async def test_a_telegram_update_whose_model_failed_is_answered_at_its_next_deli
 
 
 async def test_two_deliveries_of_a_telegram_update_at_one_moment_store_and_deliver_one_answer(
-    tmp_path: Path, url: str, tenant: Client, model: FakeChat
+    url: str, tenant: Client, model: FakeChat
 ) -> None:
     model.may_answer = asyncio.Event()
     model.replies = [says("Risotto."), says("Soup.")]
-    async with telegram(tmp_path, url, tenant.key, model) as bot:
+    async with telegram(url, tenant.key, model) as bot:
         both = [asyncio.create_task(update(bot, 1, MIA, PRIVATE, "Dinner?")) for _ in range(2)]
         await wait_for(model.chats, 2)
         model.may_answer.set()
@@ -195,29 +198,29 @@ def server() -> Iterator[Process]:
 
 
 async def test_memory_is_kept_when_bot_and_server_are_killed_between_two_messages(
-    server: Process, tmp_path: Path, model: FakeChat
+    server: Process, model: FakeChat
 ) -> None:
     url = f"http://127.0.0.1:{server.port}"
-    async with telegram(tmp_path, url, server.key, model) as bot:
+    async with telegram(url, server.key, model) as bot:
         assert await update(bot, 1, MIA, ROOM, "I eat no peanuts.") == {}
     assert server.serving is not None
     server.serving.kill()
     await asyncio.to_thread(server.serving.wait)
     await asyncio.to_thread(server.start().wait)
-    async with telegram(tmp_path, url, server.key, model) as bot:
+    async with telegram(url, server.key, model) as bot:
         assert (await update(bot, 2, MIA, ROOM, "@dinner_bot dinner?"))["text"] == "Risotto."
     assert "peanuts" in json.dumps(model.chats[0]["messages"])
 
 
 async def test_slack_events_are_verified_answered_once_and_remembered_across_a_restart(
-    tmp_path: Path, url: str, tenant: Client, model: FakeChat, slack: Receiver
+    url: str, tenant: Client, model: FakeChat, slack: Receiver
 ) -> None:
     first, second = event("1.1", "UMIA", "I eat no peanuts."), event("1.2", "UJONAS", "<@UBOT> what can <@UMIA> eat?")
 
     async def post(bot: Bot, body: bytes, **how: Any) -> int:
         return (await bot.post(body, signed(body, **how))).status_code
 
-    async with slack_app(tmp_path, url, tenant.key, model, slack) as bot:
+    async with slack_app(url, tenant.key, model, slack) as bot:
         challenge = json.dumps({"type": "url_verification", "challenge": "abc"}).encode()
         assert (await bot.post(challenge, signed(challenge))).text == "abc"
         assert await post(bot, first, secret="another") == 403
@@ -228,11 +231,11 @@ async def test_slack_events_are_verified_answered_once_and_remembered_across_a_r
         assert (await bot.post(first, odd)).status_code == 403
         assert await post(bot, first) == 200
         assert await post(bot, event("1.15", "UBOT", "<@UBOT> hello", bot_id="B1")) == 200
-    async with slack_app(tmp_path, url, tenant.key, model, slack) as bot:
+    async with slack_app(url, tenant.key, model, slack) as bot:
         for _ in range(3):
             assert await post(bot, second) == 200
         await wait_for(slack.received, 1)
-    async with slack_app(tmp_path, url, tenant.key, model, slack) as bot:
+    async with slack_app(url, tenant.key, model, slack) as bot:
         assert await post(bot, second) == 200  # a late repetition, to another process
         assert await post(bot, event("1.3", "UMIA", "<@UBOT> thanks", channel_type="im", channel="D1")) == 200
         await wait_for(slack.received, 2)

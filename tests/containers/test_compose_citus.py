@@ -80,7 +80,7 @@ def test_the_network_without_passwords_has_nodes_only(compose: dict[str, Any]) -
 
 
 def test_the_nodes_have_the_settings_of_the_guide_and_the_names_of_the_script(compose: dict[str, Any]) -> None:
-    guide = (ROOT / "docs/guides/citus.md").read_text()
+    guide = (ROOT / "docs/guides/scaling-out.md").read_text()
     asked = re.search(r"^```text\n(shared_preload_libraries.*?)^```", guide, re.MULTILINE | re.DOTALL)
     assert asked is not None
     script = (ROOT / "deploy/citus/nodes.sql").read_text()

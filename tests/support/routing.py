@@ -16,8 +16,7 @@ from app.core.database.transactions import Transaction
 from tests.support.postgres import TestDatabase
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs/guides/citus.md"
-_SECTION = "\n## Statements of all nodes\n"
+STATEMENTS = ROOT / "tests/citus/statements_of_all_nodes.md"
 _HELPERS = ("app/core/database/queries.py", "app/core/database/transactions.py")
 _ONE_SHARD = {"[]", "[0]", "[1]"}
 
@@ -124,9 +123,9 @@ def _shards_of(plan: Any) -> list[int]:
 
 @cache
 def listed_senders() -> dict[str, str]:
-    """The functions that the guide lists as senders of statements across tenants, each with its reason."""
-    _, _, rest = GUIDE.read_text().partition(_SECTION)
-    rows = [line.strip("| ").split(" | ") for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    """The functions that are listed as senders of statements across tenants, each with its reason."""
+    lines = STATEMENTS.read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
     return {name.strip("` "): reason for names, reason in rows for name in names.split(", ")}
 
 

@@ -1,8 +1,6 @@
-"""`bench/capacity.py`: it reads its constants from the results, and the guides show what it prints."""
+"""`bench/capacity.py`: it reads its constants from the results."""
 
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,8 +20,6 @@ from capacity import (  # noqa: E402
     read_tables,
 )
 
-CAPACITY = ROOT / "docs/guides/capacity.md"
-GROWING = ROOT / "docs/guides/growing.md"
 RATES = ("appends", "contexts with recall")
 
 
@@ -84,40 +80,3 @@ def test_a_row_that_a_file_does_not_have_any_more_is_named(tmp_path: Path) -> No
     shorter.write_text(re.sub(r"^\| idle memory \|.*\n", "", text, flags=re.MULTILINE))
     with pytest.raises(ValueError, match="idle memory"):
         read_measured(results=shorter)
-
-
-def test_the_guide_shows_what_the_script_prints() -> None:
-    found = re.search(
-        r"```sh\n([^`]*bench/capacity\.py[^`]*)```\n\nIt prints:\n\n```text\n(.*?)```", CAPACITY.read_text(), re.DOTALL
-    )
-    assert found is not None
-    command, shown = found.groups()
-    arguments = shlex.split(command.replace("\\\n", " "))[1:]
-    printed = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert printed == shown
-
-
-def test_the_plan_has_the_figures_of_the_script() -> None:
-    rows = {}
-    for line in GROWING.read_text().splitlines():
-        if line.startswith("| ") and line.count("|") == 6:
-            name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-            rows[name] = cells
-    for at in range(4):
-        scale = 10**at
-        one = wanted(
-            10**6 * scale, rate=1000 * scale / 60, windows=1000 * scale, tenants=100 * scale, searched=10**5 * scale
-        )
-        result = needs(one)
-        size, unit = rows["disk"][at].split()
-        disk = sum(result.disk_gib.values()) / (1 if unit == "GiB" else 1024)
-        assert float(size) == pytest.approx(disk, rel=0.02)
-        size, unit = rows["disk to provide"][at].split()
-        assert float(size) == pytest.approx(result.disk_provided_gib / (1 if unit == "GiB" else 1024), rel=0.04)
-        assert rows["processes"][at] == f"{result.processes:,}"
-        assert float(rows["cores used by the service"][at]) == pytest.approx(result.service_cores, rel=0.15)
-        assert rows["connections to Postgres without a pooler"][at] == f"{result.connections:,}"
-        memory = rows["memory of the searched entries, in all processes together"][at]
-        assert float(memory.split()[0]) == pytest.approx(result.resident_mib / 1024, rel=0.11)
-        memory = rows["memory of the live windows, in all processes together"][at]
-        assert float(memory.split()[0]) == pytest.approx(result.windows_mib / 1024, rel=0.1)

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import setting_fields
 from scripts.site.api_reference import type_text, write_reference
 from scripts.site.markdown import replace_links, separate_lists
 from scripts.site.navigation import as_toml, navigation, paths_of
-from scripts.site.settings_reference import by_group
 from scripts.site.staging import Stage
 
 ROOT = Path(__file__).parents[2]
@@ -69,14 +67,6 @@ def test_the_navigation_follows_the_headings_and_links_of_the_index() -> None:
     ]
     assert list(paths_of(entries)) == ["index.md", "a.md", "more.md", "b.md"]
     assert as_toml(entries[1:]).endswith('{ "In it" = [{ "B c" = "b.md" }] }] }]')
-
-
-def test_the_settings_by_group_have_each_setting_once() -> None:
-    page = by_group((ROOT / "docs/settings.md").read_text())
-    for name in setting_fields():
-        assert page.count(f"\n| `TURNKEEP_{name.upper()}` | ") == 1, name
-    assert "| `TURNKEEP_PORT` | whole number, ≥ 0, ≤ 65535 | `8765` |" in page
-    assert "| `TURNKEEP_EMBEDDER` | `local` or `local-multilingual` or `openai` or `none` | `local` |" in page
 
 
 def test_the_reference_shows_operations_with_their_fields_and_objects() -> None:

@@ -133,7 +133,7 @@ async def _require_nodes(connection: Connection) -> None:
         raise Unavailable(
             "postgres_unusable",
             "This database has no Citus. As a superuser, in a database of this name on every node: create extension"
-            " citus; then on the coordinator, which this URL leads to, add the nodes: docs/guides/citus.md.",
+            " citus; then on the coordinator, which this URL leads to, add the nodes (docs/guides/scaling-out.md).",
         )
     if not await connection.fetchval("select exists (select from pg_dist_node where shouldhaveshards and isactive)"):
         raise Unavailable(

@@ -52,7 +52,6 @@ class TransactionNumber(UserDefinedType[object]):
         return "xid8"
 
 
-# no foreign key to tenants: jobs of the installation have a tenant id that does not exist
 jobs = Table(
     "jobs",
     METADATA,
@@ -84,3 +83,4 @@ jobs = Table(
     ),
     Index("jobs_due_idx", text("priority DESC"), "run_at", "id", postgresql_where=text("state = 'queued'")),
 )
+"""Deferred work: kind, ids, lease, attempts; never content. Without a foreign key: some jobs have no tenant."""

@@ -74,6 +74,7 @@ facts = Table(
     ),
     Index("facts_due_idx", "due_at", postgresql_where=text("due_at is not null")),
 )
+"""Facts. They follow from their evidence and are written with it."""
 fact_evidence = Table(
     "fact_evidence",
     METADATA,
@@ -109,6 +110,7 @@ fact_evidence = Table(
         postgresql_where=text("conversation_id is not null"),
     ),
 )
+"""Sources of facts. Withdrawing a source leaves what the other sources give."""
 fact_decisions = Table(
     "fact_decisions",
     METADATA,
@@ -121,6 +123,7 @@ fact_decisions = Table(
     Column("decision", JSON, nullable=False),
     Index("fact_decisions_key_idx", "tenant_id", "subject_key", "predicate", "id"),
 )
+"""The last ten decisions of each key, with the rows before them, so that an undo is exact."""
 fact_decision_sources = Table(
     "fact_decision_sources",
     METADATA,
@@ -138,3 +141,4 @@ fact_decision_sources = Table(
     Index("fact_decision_sources_turn_idx", "tenant_id", "turn_id"),
     Index("fact_decision_sources_conversation_idx", "tenant_id", "conversation_id"),
 )
+"""Turns that decisions depend on: an erasure finds by them what to delete."""

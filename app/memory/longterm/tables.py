@@ -25,3 +25,4 @@ memories = Table(
     Index("memories_created_idx", "tenant_id", "created_at", "id"),
     Index("memories_expiry_idx", "expires_at", postgresql_where=text("expires_at is not null")),
 )
+"""Long-term memories of agents."""

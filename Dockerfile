@@ -37,7 +37,7 @@ FROM ${BASE}
 
 LABEL org.opencontainers.image.title="Turnkeep" \
       org.opencontainers.image.description="A conversation-memory service: keeps every turn, and builds the context a model should see." \
-      org.opencontainers.image.version="0.2.0.dev0" \
+      org.opencontainers.image.version="0.1.0.dev0" \
       org.opencontainers.image.licenses="MIT"
 
 # initdb wants to know its user by name; the folder is made here so that a fresh volume belongs to that user

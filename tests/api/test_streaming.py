@@ -827,7 +827,7 @@ async def take(
 async def says(writing: Writing, text: str) -> None:
     """Wait until this is durable of a turn."""
     async with asyncio.timeout(60):
-        while (await writing.read())["content"] != text:  # noqa: ASYNC110 - it tells in no other way
+        while (await writing.read())["content"] != text:  # noqa: ASYNC110 - it has no event for it
             await asyncio.sleep(0.05)
 
 
@@ -849,7 +849,7 @@ async def under_way(service: Service, turn: str) -> None:
     """Wait until text of a turn is being written."""
     buffer = buffer_of(service.container.conversations.streams, turn)
     async with asyncio.timeout(60):
-        while buffer.pending_write is None:  # noqa: ASYNC110 - it tells in no other way
+        while buffer.pending_write is None:  # noqa: ASYNC110 - it has no event for it
             await asyncio.sleep(0.01)
 
 

@@ -169,7 +169,7 @@ class Identity:
         return encode(bytes([18 << 3 | kind >> 5, (kind & 31) << 3]) + raw)
 
     def jwt(self, subject: "Identity", name: str, claims: dict[str, Any]) -> str:
-        """Sign what somebody may do."""
+        """Sign what an identity may do."""
         header = {"typ": "JWT", "alg": "ed25519-nkey"}
         body = {"jti": uuid4().hex, "iat": int(datetime.now(UTC).timestamp()), "iss": self.public, "name": name}
         body |= {"sub": subject.public, "nats": {"version": 2} | claims}
@@ -207,12 +207,12 @@ async def test_a_key_pair_is_a_login(tmp_path: Path) -> None:
     operator, account, user, stranger = Identity(14), Identity(0), Identity(20), Identity(20)
     config, good, wrong = tmp_path / "nats.conf", tmp_path / "good.creds", tmp_path / "wrong.creds"
     limits = {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": True}
-    told = operator.jwt(account, "acme", {"type": "account", "limits": limits})
+    account_jwt = operator.jwt(account, "acme", {"type": "account", "limits": limits})
     own = operator.jwt(operator, "op", {"type": "operator"})
-    config.write_text(f"operator: {own}\nresolver: MEMORY\nresolver_preload: {{ {account.public}: {told} }}\n")
-    for file, somebody in ((good, user), (wrong, stranger)):
+    config.write_text(f"operator: {own}\nresolver: MEMORY\nresolver_preload: {{ {account.public}: {account_jwt} }}\n")
+    for file, identity in ((good, user), (wrong, stranger)):
         jwt = account.jwt(user, "turnkeep", {"type": "user", "subs": -1, "data": -1, "payload": -1})
-        file.write_text(credentials(jwt, somebody.seed))
+        file.write_text(credentials(jwt, identity.seed))
     server = NatsServer(tmp_path, "-c", str(config))
     server.start()
     try:

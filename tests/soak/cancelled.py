@@ -65,7 +65,7 @@ class _Side:
         return answer.status_code
 
     def check(self, turns: list[dict[str, str]]) -> None:
-        """Note turns of someone else."""
+        """Note turns of another tenant."""
         self.wrong += [turn["id"] for turn in turns if not turn["content"].startswith(f"{self.name} says ")]
 
     async def request(self, chance: random.Random, number: int) -> int:
@@ -177,7 +177,7 @@ async def _check(service: Service, sides: list[_Side]) -> None:
     """Check that nothing is lost or mixed up, and that the pool gives all its connections."""
     database = service.container.database
     async with asyncio.timeout(_PATIENCE_S):
-        while database.use.used or (await sides[0].client.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - the server tells in no other way
+        while database.use.used or (await sides[0].client.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0.1)
     for side in sides:
         found = await side.history()

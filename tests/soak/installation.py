@@ -1,4 +1,4 @@
-"""A Turnkeep as somebody would run it: server processes under a supervisor, one data directory, embedded Postgres.
+"""A Turnkeep as an operator would run it: server processes under a supervisor, one data directory, embedded Postgres.
 
 Knows how to kill its parts with SIGKILL. Only ever signals processes that it started itself, or Postgres processes
 whose command line names its own data directory.

@@ -47,7 +47,7 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
         server = uvicorn.Server(config)
         server.capture_signals = _NoSignals  # type: ignore[method-assign]
         running = asyncio.create_task(server.serve(sockets=sockets))
-        while not server.started:  # noqa: ASYNC110 - uvicorn tells in no other way
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
         try:
             yield sockets[0].getsockname()[1]

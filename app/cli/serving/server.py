@@ -112,7 +112,7 @@ async def _serve(server: uvicorn.Server, settings: Settings, supervised: Supervi
                 metrics = bind(settings.server.host, settings.telemetry.metrics_port, "TURNKEEP_METRICS_PORT")
             sockets.append(stack.enter_context(metrics))
         serving = asyncio.create_task(_serve_until_stopped(server, sockets))
-        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells in no other way
+        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(_POLL_S)
         if server.started:
             _collect_after_start()

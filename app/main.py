@@ -159,8 +159,7 @@ def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Mon
     add_live_metrics(registry, container)
     _add_bus_metrics(registry, container.bus)
     add_lifecycle_metrics(registry, container.lifecycle.counters)
-    dropped = container.conversations.vector_retention.counts
-    add_sweep_metrics(registry, container.governance.purger.counts, dropped)
+    add_sweep_metrics(registry, container.governance.purger.counts)
     for metric in container.embed_meter.collectors:
         registry.register(metric)
     registry.register(_ProcessMetrics(container, monitor))

@@ -72,8 +72,7 @@ class Assumptions:
 class Wanted:
     """The installation to calculate. `rates`: requests a second by kind. `searched`: entries searched in half an hour.
 
-    `in_index`: share of the turns that are of tenants large enough for the vector index. `dropped`: share of the turns
-    whose vectors are dropped.
+    `in_index`: share of the turns that are of tenants large enough for the vector index.
     """
 
     turns: int
@@ -81,7 +80,6 @@ class Wanted:
     tenants: int
     dimensions: int
     in_index: float
-    dropped: float
     searched: int
     windows: int
     rates: Mapping[str, float]
@@ -195,7 +193,7 @@ def calculate(wanted: Wanted, measured: Measured, assumed: Assumptions) -> Capac
     longer = wanted.words / _MEASURED_WORDS
     vectors_per_turn = max(measured.vectors_per_turn, wanted.words / assumed.words_per_vector)
     more_bytes = _FLOAT_BYTES * (wanted.dimensions - _MEASURED_DIMENSIONS)
-    vectors = wanted.turns * vectors_per_turn * (1 - wanted.dropped)
+    vectors = wanted.turns * vectors_per_turn
     disk = {
         "vectors": vectors * (measured.bytes_per_vector + more_bytes),
         "vectors, written again": vectors * wanted.in_index * (measured.bytes_per_vector + more_bytes),
@@ -306,7 +304,6 @@ def main(
     in_index: Annotated[
         float | None, typer.Option(help="Share of the turns of large tenants. Default: all tenants have the same size.")
     ] = None,
-    dropped: Annotated[float, typer.Option(min=0, max=1, help="Share of the turns whose vectors are dropped.")] = 0,
     searched: Annotated[int, typer.Option(min=0, help="Turns in scopes that are searched within half an hour.")] = 0,
     windows: Annotated[int, typer.Option(min=0, help="Live windows: WebSockets and event streams.")] = 0,
     appends: _Rate = 0,
@@ -321,7 +318,7 @@ def main(
     assumed = Assumptions()
     is_large = turns / tenants > assumed.exact_entries
     wanted = Wanted(
-        turns=turns, words=words, tenants=tenants, dimensions=dimensions, dropped=dropped,
+        turns=turns, words=words, tenants=tenants, dimensions=dimensions,
         in_index=float(is_large) if in_index is None else in_index, searched=searched, windows=windows,
         rates={
             "appends": appends, "recalls": recalls, "wide recalls": wide_recalls, "contexts": contexts,

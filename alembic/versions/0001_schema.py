@@ -170,7 +170,6 @@ create table conversations (
     archived boolean not null default false,
     pinned boolean not null default false,
     trashed_at timestamptz,
-    vectors_dropped boolean not null default false,
     constraint conversations_pkey primary key (tenant_id, id),
     constraint conversations_tenant_id_project_external_id_key unique (tenant_id, project, external_id),
     constraint conversations_retention_check check (retention in ('full', 'audit_only', 'ephemeral'))
@@ -181,7 +180,6 @@ create index conversations_owner_idx on conversations (tenant_id, owner, active_
 create index conversations_pinned_idx on conversations (tenant_id, active_at, id) where pinned;
 create index conversations_trash_idx on conversations (tenant_id, active_at, id) where trashed_at is not null;
 create index conversations_expiry_idx on conversations (expires_at) where expires_at is not null;
-create index conversations_vectors_idx on conversations (active_at, tenant_id, id) where not vectors_dropped;
 
 create table conversation_heads (
     tenant_id uuid not null,
@@ -205,16 +203,13 @@ create table conversation_heads (
     facts_rev bigint not null default 0,
     active_at timestamptz,
     language text,
-    vectors text not null default 'kept',
-    vectors_at timestamptz,
     reserved_positions bigint not null default 0,
     facts_rules_from bigint,
     facts_rules_through bigint,
     facts_rules_tries smallint not null default 0,
     constraint conversation_heads_pkey primary key (tenant_id, conversation_id),
     constraint conversation_heads_tenant_id_conversation_id_fkey foreign key (tenant_id, conversation_id)
-        references conversations (tenant_id, id) on delete cascade,
-    constraint conversation_heads_vectors_check check (vectors in ('kept', 'dropped', 'rebuilding'))
+        references conversations (tenant_id, id) on delete cascade
 ) with (fillfactor = 50);
 
 create table turns (
@@ -370,7 +365,6 @@ create table index_entries (
     language text not null,
     changed xid8 not null default pg_current_xact_id(),
     hidden boolean not null default false,
-    vectors_dropped boolean not null default false,
     source_id uuid,
     constraint index_entries_pkey primary key (tenant_id, entry_id),
     constraint index_entries_tenant_id_conversation_id_fkey foreign key (tenant_id, conversation_id)
@@ -380,7 +374,6 @@ create table index_entries (
 create index index_entries_conversation_idx on index_entries (tenant_id, conversation_id, position);
 create index index_entries_lexemes_idx on index_entries using gin (tenant_id, lexemes) where live;
 create index index_entries_due_idx on index_entries (tenant_id, occurred_at) where live and vectors_due;
-create index index_entries_dropped_idx on index_entries (tenant_id, conversation_id, entry_id) where vectors_dropped;
 create index index_entries_source_idx on index_entries (tenant_id, source_id) where source_id is not null;
 create index index_entries_changed_idx on index_entries (tenant_id, changed) where kind <> '';
 create index index_entries_conversation_changed_idx on index_entries (tenant_id, conversation_id, changed);

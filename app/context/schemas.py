@@ -289,8 +289,6 @@ class RetentionDryRun(BaseModel):
     """Turns whose content retention would erase now. Turns that no summary covers wait for one.
 
     `expires_at`: when the conversation is deleted, if nothing is written to it before; null for never.
-    `vectors_dropped_at`: when its vectors are due to be dropped, if it is not used before; null for never, and if they
-    are dropped.
     """
 
     policy: Retention
@@ -298,7 +296,6 @@ class RetentionDryRun(BaseModel):
     tokens: int
     continues: bool
     expires_at: TimeOut | None
-    vectors_dropped_at: TimeOut | None
 
 
 class DryRun(BaseModel):

@@ -107,8 +107,6 @@ class ContextBuilder:
             recent = await self._conversations.context_turns(
                 caller, conversation_id, wanted=_wanted(request, asked, before=before)
             )
-            if recent.vectors_dropped:
-                await self._conversations.vector_retention.use(caller, [conversation_id])
             if upcoming:
                 recent = replace(recent, turns=[*recent.turns, *_behind(recent.last_position, upcoming)])
             parts = await self._parts(caller, conversation_id, request, recent, ahead)

@@ -14,8 +14,6 @@ FACTS_AGAIN_JOB = "conversation.facts_again"
 """Job kind: extract facts from new turns of a conversation; the subject is its id."""
 WITHDRAW_JOB = "facts.withdraw"
 """Job kind: withdraw the evidence of superseded turns from the facts; the subjects are the turn ids."""
-REBUILD_JOB = "conversation.vectors"
-"""Job kind: make the dropped vectors of a conversation again; the subject is its id."""
 _TURNS_PER_JOB = 500
 _NULLABLE = frozenset({"summarizer_model", "summaries"})
 
@@ -68,11 +66,6 @@ def facts_job(conversation_id: UUID) -> NewJob:
 def facts_again_job(conversation_id: UUID, *, delay_s: float) -> NewJob:
     """Return the job that reads the turns again that only rules have read; at most one is queued at a time."""
     return NewJob(FACTS_AGAIN_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id), delay_s=delay_s)
-
-
-def rebuild_job(conversation_id: UUID) -> NewJob:
-    """Return the job that makes the dropped vectors of a conversation again; at most one is queued at a time."""
-    return NewJob(REBUILD_JOB, subject_ids=[conversation_id], dedupe_key=str(conversation_id))
 
 
 def withdraw_jobs(turn_ids: Sequence[UUID]) -> list[NewJob]:

@@ -24,7 +24,7 @@ from app.conversations.find import (
     lock_conversation,
     require_reachable,
 )
-from app.conversations.policies import FACTS_AGAIN_JOB, FACTS_JOB, REBUILD_JOB, WITHDRAW_JOB, require_small
+from app.conversations.policies import FACTS_AGAIN_JOB, FACTS_JOB, WITHDRAW_JOB, require_small
 from app.conversations.queries.context_turns import (
     ContextTurns,
     ContextTurnsQuery,
@@ -39,7 +39,6 @@ from app.conversations.responses.service import StoredResponses
 from app.conversations.retention.expiry import ConversationExpiry
 from app.conversations.retention.service import RetentionEraser
 from app.conversations.retention.trash import TRASH_JOB, ConversationTrash
-from app.conversations.retention.vectors import VectorRetention
 from app.conversations.schemas.append import IndexTime
 from app.conversations.schemas.conversations import (
     AppendResult,
@@ -100,7 +99,6 @@ from app.tenancy.service import Tenancy
 __all__ = [
     "COMPACT_JOB",
     "FACTS_AGAIN_JOB", "FACTS_JOB",
-    "REBUILD_JOB",
     "RETAIN_JOB",
     "TITLE_JOB",
     "TOKEN_EPOCHS",
@@ -178,8 +176,6 @@ class Conversations:
             publisher=publisher, titles=titles, without_summary=options.erase_without_summary,
         )  # fmt: skip
         """Erases turns that retention does not keep."""
-        self.vector_retention = VectorRetention(database, ops, index=index, jobs=jobs, settings=options)
-        """Drops the vectors of conversations without use, and makes them again."""
         self.actor_eraser = ActorEraser(publisher=publisher, erase_turns=self._erase_only_these)
         """Erases the turns and the name of an actor."""
 

@@ -70,8 +70,6 @@ conversations = Table(
     Column("archived", Boolean, nullable=False, server_default=text("false")),
     Column("pinned", Boolean, nullable=False, server_default=text("false")),
     Column("trashed_at", _TIME),
-    # set when all vectors of its turns are dropped; `conversation_heads.vectors` is written first
-    Column("vectors_dropped", Boolean, nullable=False, server_default=text("false")),
     UniqueConstraint("tenant_id", "project", "external_id", name="conversations_tenant_id_project_external_id_key"),
     CheckConstraint("retention in ('full', 'audit_only', 'ephemeral')", name="retention"),
     Index("conversations_active_idx", "tenant_id", "active_at", "id"),
@@ -82,7 +80,6 @@ conversations = Table(
     Index("conversations_pinned_idx", "tenant_id", "active_at", "id", postgresql_where=text("pinned")),
     Index("conversations_trash_idx", "tenant_id", "active_at", "id", postgresql_where=text("trashed_at is not null")),
     Index("conversations_expiry_idx", "expires_at", postgresql_where=text("expires_at is not null")),
-    Index("conversations_vectors_idx", "active_at", "tenant_id", "id", postgresql_where=text("not vectors_dropped")),
 )
 """Identity, policies, and what lists sort and filter by. Changes rarely: `active_at` at most once a minute."""
 conversation_heads = Table(
@@ -115,11 +112,7 @@ conversation_heads = Table(
     Column("updated_at", _TIME, nullable=False),
     Column("deleting_at", _TIME),
     Column("active_at", _TIME),
-    Column("vectors", Text, nullable=False, server_default=text("'kept'")),
-    # when `vectors` changed last
-    Column("vectors_at", _TIME),
     _conversation(),
-    CheckConstraint("vectors in ('kept', 'dropped', 'rebuilding')", name="vectors"),
 )
 """Counters, chain hash, session. Changes at every append: narrow and without an index. Its row lock orders appends."""
 LIVE_TURN: Final = "t.status = 'committed' and t.superseded_by is null"

@@ -18,7 +18,6 @@ from app.conversations.schemas.conversations import (
     MessagePreview,
     Retention,
     Turn,
-    VectorState,
 )
 from app.conversations.schemas.participants import Participant, ParticipantOut
 from app.conversations.schemas.summaries import RefusedFor, Summary, SummaryKind, SummaryLine
@@ -105,7 +104,6 @@ def conversation_view(row: ConversationRow) -> Conversation:
         head_hash=row.chain_hash.hex(),
         archived=row.archived,
         pinned=row.pinned,
-        vectors=VectorState(row.vectors),
         trashed_at=row.trashed_at,
     )
 

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from app.conversations.drafts import plain_text
 from app.conversations.hash_chain import GENESIS, chain_hash
-from app.conversations.schemas.conversations import VectorState
 from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.conversations.tables import ERASED_COLUMNS
 from app.conversations.turns.verify import content_holds
@@ -94,13 +93,6 @@ class ConversationCheck:
             yield self._fault(
                 "index_state_differs", f"index_state is {turn.row.index_state}, the entry says otherwise", turn.row.id
             )
-        yield from self._vectors(turn)
-
-    def _vectors(self, turn: CheckedTurn) -> Iterator[Fault]:
-        if turn.entry_dropped and turn.has_vectors:
-            yield self._fault("vectors_remain", "the index says that the vectors of the turn were dropped", turn.row.id)
-        if turn.entry_dropped and self._head.vectors == VectorState.KEPT:
-            yield self._fault("vectors_lost", "the turn has no vectors, and no use makes them again", turn.row.id)
         if turn.vectors_torn:
             yield self._fault("vectors_torn", "in some space the turn has the vectors of some pieces only", turn.row.id)
 

@@ -32,7 +32,7 @@ def _waits(space_id: int, *, tenant: str = "e.tenant_id") -> str:
     """
     if space_id == 0:
         return "e.live and e.vectors_due"
-    return f"""e.live and not e.vectors_dropped and not exists (
+    return f"""e.live and not exists (
         select from vectors v where v.tenant_id = {tenant} and v.entry_id = e.entry_id and v.space_id = {space_id}
     )"""
 
@@ -220,8 +220,7 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
 class VectorFacts:
     """Number of live entries, of those without a vector in a space, and of the jobs that create vectors, by state.
 
-    Entries whose vectors were dropped are not counted. `errors` are the last error codes of these jobs, and of those
-    that search for missing vectors.
+    `errors` are the last error codes of these jobs, and of those that search for missing vectors.
     """
 
     entries: int
@@ -243,13 +242,12 @@ async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions
         model,
         dimensions,
     )
-    waits = "e.live and not e.vectors_dropped" if space is None else _waits(space["id"])
+    waits = "e.live" if space is None else _waits(space["id"])
     row = await tx.fetchrow(
         f"""
         select e.entries, e.waiting, j.queued, j.parked, j.cancelled, j.errors
         from (
-            select count(*) filter (where e.live and not e.vectors_dropped) as entries,
-                   count(*) filter (where {waits}) as waiting
+            select count(*) filter (where e.live) as entries, count(*) filter (where {waits}) as waiting
             from index_entries e
         ) e, (
             select count(*) filter (where makes and state = 'queued') as queued,
@@ -311,7 +309,6 @@ class HeadRow:
     turn_count: int
     token_count: int
     chain_hash: bytes
-    vectors: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +321,6 @@ class CheckedTurn:
     entry: bool
     entry_live: bool
     entry_due: bool
-    entry_dropped: bool
     entry_position: int | None
     copies_equal: bool
     has_vectors: bool
@@ -376,7 +372,7 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
                c.updated_at = c.created_at as untouched, c.chain_start, h.conversation_id is not null as head,
                coalesce(h.last_seq, 0) as last_seq, coalesce(h.rev, 0) as rev,
                coalesce(h.turn_count, 0) as turn_count, coalesce(h.token_count, 0) as token_count,
-               coalesce(h.chain_hash, '') as chain_hash, coalesce(h.vectors, 'kept') as vectors
+               coalesce(h.chain_hash, '') as chain_hash
         from conversations c
         left join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id
         where c.tenant_id = $1 and c.id = $2 and h.deleting_at is null
@@ -395,8 +391,7 @@ _CHECKED_TURNS = f"""
                  and s.conversation_id = t.conversation_id
            ) as successor,
            e.entry_id is not null as entry, coalesce(e.live, false) as entry_live,
-           coalesce(e.vectors_due, false) as entry_due, coalesce(e.vectors_dropped, false) as entry_dropped,
-           e.position as entry_position,
+           coalesce(e.vectors_due, false) as entry_due, e.position as entry_position,
            e.conversation_id = t.conversation_id and e.project = c.project
                and e.owner is not distinct from c.owner and e.actor = t.actor and e.role = t.role
                and e.occurred_at = t.occurred_at

@@ -225,9 +225,8 @@ class SearchResult:
     word weights that an entry has. `group` (conversation and session), `conversation`, `actor` and `role` are codes, -1
     for none; `kind` is the place of the kind in `EntryKind`. `position` is -1 for none, `occurred_at` in microseconds.
     `by_place` is the order by conversation and position. `size` is the number of entries in scope: more than the arrays
-    have if it was searched by indexes. `vectors_pending`: an entry in scope can be found by words only, and
-    its vectors are being made; `vectors_dropped`: by words only, and none are made until its conversation is used.
-    `language` is the one in which the query was read.
+    have if it was searched by indexes. `vectors_pending`: an entry in scope can be found by words only. `language` is
+    the one in which the query was read.
     """
 
     cosine: NDArray[np.float32]
@@ -253,7 +252,6 @@ class SearchResult:
     find: Callable[[EntryKind, Sequence[UUID]], Mapping[UUID, int]]
     """Returns the elements of some objects of a kind; those that are not in scope are left out."""
     vectors_pending: bool
-    vectors_dropped: bool
     lexemes: Sequence[str]
     language: str
 

@@ -27,7 +27,6 @@ from app.core.threads import map_in_threads
 from app.index.analyser.query_words import QueryText
 from app.index.analyser.terms import pack_lexemes
 from app.index.backfill import store as backfill_store
-from app.index.backfill.store import DroppedEntries
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
 from app.index.prepared_query import PreparedQuery, VectorAhead, prepare_query
 from app.index.schemas import (
@@ -312,17 +311,15 @@ class SearchIndex:
     async def copy(
         self, caller: Caller, tx: Transaction, *, kind: EntryKind, conversation_id: ConversationId, owner: str | None,
         pairs: Sequence[tuple[UUID, UUID, int | None]], texts: Mapping[UUID, str],
-    ) -> list[UUID]:  # fmt: skip
+    ) -> None:  # fmt: skip
         """Copy the entries and vectors of turns or summaries into another conversation.
 
         `pairs` are (source, its copy with a new id, the position of the copy). The originals are locked. Their
-        unfinished jobs are enqueued for the copies; `texts` are those of the copies. Return the copies that wait for
-        vectors.
+        unfinished jobs are enqueued for the copies; `texts` are those of the copies.
         """
         keys = await find_keys(tx, caller.tenant_id, kind, [pair[0] for pair in pairs])
         pairs = [(keys[source_id], copy_id, position) for source_id, copy_id, position in pairs if source_id in keys]
-        due = self.spaces.current.embedder is not None
-        copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs, due=due)
+        copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
         await store.copy_vectors(tx, caller.tenant_id, pairs)
         undated = [one for one in copied if one.undated]
         if sum(len(texts[one.entry_id]) for one in undated) <= _INLINE_CHARACTERS:
@@ -330,33 +327,11 @@ class SearchIndex:
         else:
             undated_ids = await asyncio.to_thread(filter_dated, undated, texts)
         jobs = [
-            *_jobs(VECTORS_JOB, waiting_ids := [one.entry_id for one in copied if one.vectors_due]),
+            *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
             *_jobs(DATES_JOB, undated_ids),
             *await self._jobs_for_missing_vectors(caller, tx, [one.entry_id for one in copied]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
-        return waiting_ids
-
-    async def drop_vectors(
-        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, limit: int
-    ) -> DroppedEntries:
-        """Delete the vectors of up to `limit` turns of a locked conversation. Their entries are found by words."""
-        return await backfill_store.drop_vectors(tx, caller.tenant_id, conversation_id, limit=limit)
-
-    async def rebuild_vectors(
-        self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId, limit: int
-    ) -> tuple[list[UUID], bool]:
-        """Enqueue the jobs that make dropped vectors of a locked conversation; return the turns, and if more are left.
-
-        The turns wait for vectors now. Without an embedder they wait for none.
-        """
-        due = self.spaces.current.embedder is not None
-        found = await backfill_store.unmark_dropped(tx, caller.tenant_id, conversation_id, due=due, limit=limit)
-        turn_ids = [turn_id for turn_id, is_found in found if due and is_found]
-        keys = await find_keys(tx, caller.tenant_id, EntryKind.TURN, turn_ids)
-        others = await self._jobs_for_missing_vectors(caller, tx, list(keys.values()))
-        await self._jobs.enqueue(tx, caller.tenant_id, [*_jobs(VECTORS_JOB, turn_ids), *others])
-        return turn_ids, len(found) == limit
 
     async def place_of(self, caller: Caller, tx: Transaction, *, turn_id: UUID) -> IndexPosition | None:
         """Return the position and session of the entry of a turn, or None."""

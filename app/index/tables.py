@@ -84,8 +84,6 @@ index_entries = Table(
     Column("language", Text, nullable=False),
     # not live because its conversation is in the trash; live again when that is restored
     Column("hidden", Boolean, nullable=False, server_default=text("false")),
-    # has no vectors in any space, and waits for none: its conversation was not used for long
-    Column("vectors_dropped", Boolean, nullable=False, server_default=text("false")),
     # the last transaction that changed the entry or its vectors; a trigger sets it in updates
     Column("changed", TransactionNumber, nullable=False, server_default=text("pg_current_xact_id()")),
     ForeignKeyConstraint(
@@ -112,13 +110,6 @@ index_entries = Table(
         "agent_id",
         "changed",
         postgresql_where=text("agent_id is not null"),
-    ),
-    Index(
-        "index_entries_dropped_idx",
-        "tenant_id",
-        "conversation_id",
-        "entry_id",
-        postgresql_where=text("vectors_dropped"),
     ),
     Index("index_entries_source_idx", "tenant_id", "source_id", postgresql_where=text("source_id is not null")),
     Index("index_entries_due_idx", "tenant_id", "occurred_at", postgresql_where=text("live and vectors_due")),

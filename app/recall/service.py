@@ -152,8 +152,6 @@ class RecallService:
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
             found, hits, contents = await self._find_hits(caller, tx, query, scope, loaded)
             around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
-        if found.ranking.found.vectors_dropped and conversation_ids:
-            await self._conversations.vector_retention.use(caller, conversation_ids)
         words = found.ranking.found.lexemes
         data = [to_hit(item, contents, around, request, words, configuration) for item in hits]
         return RecallResult(
@@ -427,12 +425,7 @@ class RecallService:
             rank=lambda found: order(found, intent=read_intent(query.text, query.participants, found.language)),
         )  # fmt: skip
         degraded = [prepared.degraded] if prepared.degraded else []
-        if prepared.vector is not None:
-            # a search in named conversations is a use, so their dropped vectors are made again
-            pending, dropped = ranking.found.vectors_pending, ranking.found.vectors_dropped
-            is_use = scope.conversation_ids is not None
-            degraded += ["vectors_pending"] if pending or (dropped and is_use) else []
-            degraded += ["vectors_dropped"] if dropped and not is_use else []
+        degraded += ["vectors_pending"] if ranking.found.vectors_pending and prepared.vector is not None else []
         return Ranked(ranking, degraded)
 
     async def _read_contents(

@@ -41,9 +41,6 @@ class ConversationSettings(SettingsGroup):
     trash_days: Annotated[int, Field(ge=1, le=3650)] = Field(
         default=30, description="Days that a conversation stays in the trash until it is deleted."
     )
-    drop_vectors_after_days: Annotated[int, Field(ge=0, le=36_500)] = Field(
-        default=0, description="Days without use after which the vectors of a conversation are dropped; 0: never."
-    )
     compaction_trigger_turns: Positive = Field(
         default=50, description="Live unsummarised turns that trigger compaction."
     )

@@ -6,7 +6,7 @@ from contextlib import suppress
 from app.agents.lifecycle.service import COMPACT_EARLY_JOB
 from app.container import Container
 from app.context.service import COMPACT_JOB, TITLE_JOB
-from app.conversations.service import REBUILD_JOB, RETAIN_JOB, TRASH_JOB
+from app.conversations.service import RETAIN_JOB, TRASH_JOB
 from app.core.errors import NotFound
 from app.core.ids import ConversationId
 from app.core.jobs import Job
@@ -21,7 +21,6 @@ from app.worker.runner import JobHandler, Worker
 
 SWEEP_JOB = "installation.sweep"
 CONVERSATIONS_JOB = "conversations.sweep"
-VECTORS_SWEEP_JOB = "vectors.sweep"
 LEASES_JOB = "streams.sweep"
 FACTS_SWEEP_JOB = "facts.sweep"
 AUDIT_JOB = "audit.seal"
@@ -99,13 +98,6 @@ def _index(container: Container) -> dict[str, JobHandler]:
     table = {
         DATES_JOB: JobHandler(lambda job: indexing.resolve_dates(job_caller(job.tenant_id), turn_ids=job.subject_ids)),
         DROP_JOB: JobHandler(lambda job: container.spaces.run_drop(job.subject_ids)),
-        REBUILD_JOB: _for_conversation(
-            lambda caller, id_, _: container.conversations.vector_retention.rebuild(caller, id_)
-        ),
-        VECTORS_SWEEP_JOB: JobHandler(
-            lambda _: container.conversations.vector_retention.sweep(),
-            every_s=container.settings.jobs.backfill_interval_s,
-        ),
     }
     for runtime in container.index.spaces.runtimes.values():
         if runtime.embedder is not None:

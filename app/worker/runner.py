@@ -7,7 +7,7 @@ A stop finishes jobs within its time limit and releases the others. Any number o
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -237,7 +237,7 @@ def add_job_metrics(registry: CollectorRegistry, worker: Worker) -> None:
 class _Swept(Collector):
     """Collector that reads the counts of deleted rows when metrics are collected."""
 
-    def __init__(self, counts: Sequence[Mapping[str, int]]) -> None:
+    def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
@@ -245,17 +245,13 @@ class _Swept(Collector):
         counter = CounterMetricFamily(
             "turnkeep_swept", "What sweeps and large deletions have deleted.", labels=["what"]
         )
-        for counts in self._counts:
-            for what, count in counts.items():
-                counter.add_metric([what], count)
+        for what, count in self._counts.items():
+            counter.add_metric([what], count)
         yield counter
 
 
-def add_sweep_metrics(registry: CollectorRegistry, *counts: Mapping[str, int]) -> None:
-    """Export the deletions of this process as `turnkeep_swept_total{what}`.
-
-    `what`: `expired` conversations, rows by table, and `dropped_vectors` of conversations without use.
-    """
+def add_sweep_metrics(registry: CollectorRegistry, counts: Mapping[str, int]) -> None:
+    """Export the deletions of this process as `turnkeep_swept_total{what}`: `expired` conversations, rows by table."""
     registry.register(_Swept(counts))
 
 

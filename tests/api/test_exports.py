@@ -268,9 +268,9 @@ def test_the_registry_names_the_record_of_every_table() -> None:
 
 
 NOT_EXPORTED = {
-    "conversations": {"trashed_at", "vectors_dropped"},
+    "conversations": {"trashed_at"},
     "conversation_heads": {
-        "turn_count", "token_count", "session", "last_occurred_at", "deleting_at", "language", "vectors", "vectors_at",
+        "turn_count", "token_count", "session", "last_occurred_at", "deleting_at", "language",
         "reserved_positions", "facts_rules_from", "facts_rules_through", "facts_rules_tries",
     },
     "turns": {"index_state"},

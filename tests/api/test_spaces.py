@@ -19,15 +19,13 @@ from typing import Any, Self
 import asyncpg
 import pytest
 
-from app.conversations.retention.vectors import VectorRetention
 from app.core.database.schema import vector_index_name
 from app.core.database.transactions import Database, PoolOptions
-from app.core.ids import format_id, parse_id
+from app.core.ids import format_id
 from app.diagnostics.schemas import Level
 from app.diagnostics.service import DataCheck, examine
 from app.index.spaces import administration
 from app.index.spaces import runtime as spaces
-from app.settings.conversations import ConversationSettings
 from app.settings.server import ServerSettings
 from app.tenancy.schemas import Scope
 from app.worker.handlers import make_worker
@@ -865,37 +863,4 @@ async def test_a_command_that_is_killed_goes_on_where_it_stopped_when_it_is_run_
         assert len(again) <= 300 - made + 32, "only the batch that was under way is made again"
         space = (await listed(operator))[NEW]
         assert (space["state"], space["share"]) == ("searched", 1.0)
-        assert await faults(one, client) == []
-
-
-@pytest.mark.slow
-async def test_dropped_vectors_are_made_in_no_new_space_until_their_conversation_is_used(
-    pair: tuple[Service, Service],
-) -> None:
-    one, _ = pair
-    container = one.container
-    retention = VectorRetention(
-        container.database, container.ops, index=container.index, jobs=container.queue,
-        settings=ConversationSettings(drop_vectors_after_days=1),
-    )  # fmt: skip
-    async with await one.new_tenant() as client, operating(one, client) as operator:
-        cold, warm = await client.conversation(), await client.conversation()
-        for conversation in (cold, warm):
-            await client.append(conversation, *ANIMALS)
-        added = await call(operator)
-        await one.run_jobs()
-        assert await vectors(one) == {"local": 16, "openai": 16}
-        old = "update conversation_heads set active_at = now() - interval '2 days' where conversation_id = $1"
-        await rows(one, old, parse_id(cold))
-        await rows(one, "update conversations set active_at = now() - interval '2 days' where id = $1", parse_id(cold))
-        assert await retention.sweep() == 1
-        assert await vectors(one) == {"local": 8, "openai": 8}
-        found = (await listed(operator))[NEW]
-        assert (found["entries"], found["covered"], found["share"]) == (8, 8, 1.0)
-        await call(operator, f"/{added['id']}/switch")
-        await one.run_jobs()
-        assert await vectors(one) == {"local": 8, "openai": 8}
-        await client.context(cold, 1000)
-        await one.run_jobs()
-        assert await vectors(one) == {"local": 16, "openai": 16}
         assert await faults(one, client) == []

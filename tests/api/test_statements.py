@@ -18,7 +18,6 @@ from app.conversations.stores import conversation_store as conversations_store
 from app.conversations.stores import list_store, stream_store, turn_store
 from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
-from app.index.backfill import store as backfill_store
 from app.index.schemas import EntryKind
 from app.index.search.segment_store import SegmentColumn, SegmentScope, list_changes
 from app.index.write import key_store, removal_store
@@ -357,8 +356,6 @@ async def explain(service: Service, tenant: Any, run: Any) -> str:
         ("find_by_external_id", ["conversations_tenant_id_project_external_id_key"]),
         ("delete_entries", ["index_entries_conversation_", "vectors_pkey"]),
         ("find_keys", ["index_entries_pkey", "index_entries_source_idx"]),
-        ("drop_vectors", ["index_entries_conversation_", "vectors_pkey"]),
-        ("unmark_dropped", ["index_entries_dropped_idx"]),
         ("delete_conversation", ["turns_tenant_id_conversation_id_seq_key"]),
     ],
 )
@@ -403,8 +400,6 @@ async def test_hot_queries_keep_their_index_under_row_security(
         ),
         "delete_entries": lambda tx: removal_store.delete_entries(tx, tenant, conversation),
         "find_keys": lambda tx: key_store.find_keys(tx, tenant, EntryKind.TURN, [crowd["turn"]]),
-        "drop_vectors": lambda tx: backfill_store.drop_vectors(tx, tenant, conversation, limit=500),
-        "unmark_dropped": lambda tx: backfill_store.unmark_dropped(tx, tenant, conversation, due=True, limit=500),
         "delete_conversation": lambda tx: stream_store.delete_conversation(tx, tenant, conversation),
         "find_by_external_id": lambda tx: conversations_store.find_by_external_id(tx, tenant, "p1", "e7"),
     }

@@ -196,7 +196,7 @@ def test_only_services_and_schemas_are_imported_across_capabilities() -> None:
 SAMPLED = {
     "api_keys.previous_hmac", "api_keys.scopes", "api_keys.secret_hmac", "audit_entries.action",
     "audit_entries.actor", "audit_entries.object_kind", "audit_unsealed.action", "audit_unsealed.actor",
-    "audit_unsealed.object_kind", "conversation_heads.chain_hash", "conversation_heads.vectors",
+    "audit_unsealed.object_kind", "conversation_heads.chain_hash",
     "conversations.chain_start", "conversations.derived_title_source", "conversations.facts",
     "conversations.retention", "erasures.counts", "erasures.signature", "erasures.status", "erasures.subject_hash",
     "erasures.subject_kind", "fact_evidence.content_hash", "fact_evidence.stated_by", "fact_evidence.tier",

@@ -157,7 +157,6 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.core.telemetry.OncePerMinute._logged": (Why.NO_TENANT_DATA, "names of log events, with a time each"),
     "app.agents.lifecycle.counters.LifecycleCounters.calls": (Why.NO_TENANT_DATA, "counts by call and code"),
     "app.agents.lifecycle.counters.LifecycleCounters.after_turn_ms": (Why.NO_TENANT_DATA, "counts by duration"),
-    "app.conversations.retention.vectors.VectorRetention.counts": (Why.NO_TENANT_DATA, "counts of dropped vectors"),
     "app.governance.purge.Purger.counts": (Why.NO_TENANT_DATA, "counts by table"),
     "app.core.tracing.call_record._CALL": (Why.OWN, "the call that a task serves"),
     "app.diagnostics.monitor.Monitor._counts": (Why.NO_TENANT_DATA, "counts of requests by class"),

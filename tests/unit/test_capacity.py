@@ -24,7 +24,7 @@ RATES = ("appends", "contexts with recall")
 
 
 def wanted(turns: int = 1_000_000, *, rate: float = 0.0, windows: int = 0, **more: float) -> Wanted:
-    values = {"words": 60, "tenants": 1000, "dimensions": 384, "in_index": 0.0, "dropped": 0.0, "searched": 0} | more
+    values = {"words": 60, "tenants": 1000, "dimensions": 384, "in_index": 0.0, "searched": 0} | more
     return Wanted(turns=turns, windows=windows, rates=dict.fromkeys(RATES, rate), **values)  # pyright: ignore[reportArgumentType]
 
 
@@ -43,15 +43,13 @@ def test_its_disk_is_that_of_the_growth_measurement_for_the_same_turns() -> None
 def test_its_cores_are_those_of_the_results_for_one_request_a_second() -> None:
     tables = read_tables(ROOT / "bench/RESULTS.md")
     row = tables["Part: appends"]["append 1, 8 clients"]
-    one = Wanted(1000, 60, 1, 384, 0.0, 0.0, 0, 0, {"appends": 1000.0})
+    one = Wanted(1000, 60, 1, 384, 0.0, 0, 0, {"appends": 1000.0})
     assert needs(one).service_cores == pytest.approx(float(row["server CPU ms"]))
     assert needs(one).postgres_cores == pytest.approx(float(row["Postgres CPU ms"]))
 
 
-def test_dropped_vectors_longer_turns_and_more_dimensions_change_what_depends_on_them() -> None:
+def test_longer_turns_and_more_dimensions_change_what_depends_on_them() -> None:
     usual = needs(wanted()).disk_gib
-    dropped = needs(wanted(dropped=1.0)).disk_gib
-    assert (dropped["vectors"], dropped["turns"]) == (0.0, usual["turns"])
     long = needs(wanted(words=600)).disk_gib
     assert long["vectors"] == pytest.approx(usual["vectors"] / read_measured().vectors_per_turn * 3)
     assert long["turns"] > usual["turns"]

@@ -151,7 +151,6 @@ class DryRuns:
             tokens=sum(turn.tokens for turn in due),
             continues=len(due) == MAX_READ,
             expires_at=expires_at,
-            vectors_dropped_at=await self._conversations.vector_retention.drops_at(caller, conversation_id),
         )
 
     def _cost(self, model: str, prompts: Sequence[int], completion: int) -> ModelCost:

@@ -28,7 +28,7 @@ from app.conversations.archive.store import ExportedConversation, ExportedSummar
 from app.conversations.drafts import make_draft
 from app.conversations.find import last_position
 from app.conversations.hash_chain import GENESIS, canonical_form, chain_hash, content_hash, new_salt
-from app.conversations.policies import compaction_policy, facts_policy, rebuild_job
+from app.conversations.policies import compaction_policy, facts_policy
 from app.conversations.schemas.conversations import TurnContent, TurnInput
 from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.conversations.schemas.records import (
@@ -144,9 +144,6 @@ class ConversationRebuilder:
             await self._write_times(caller, tx, rebuilt, record, is_new=is_new)
             if rebuilt.retired and not is_new:
                 await self._index.retire(caller, tx, kind=EntryKind.TURN, source_ids=rebuilt.retired)
-            # new turns are a use, as those of an append: else theirs would be the only vectors, and never be dropped
-            if await retention_store.begin_rebuild(tx, caller.tenant_id, [conversation_id]):
-                await self._index.write(caller, tx, entries=[], also=[rebuild_job(conversation_id)])
             await self._restorer.finish(caller, tx, rebuilt.conversation, line=line, after_seq=before)
         outcome = ConversationOutcome.EXTENDED
         if is_new:

@@ -46,8 +46,8 @@ async def insert_conversation(
         insert into conversation_heads (
             tenant_id, conversation_id, last_seq, rev, chain_hash, summarized_through, summarized_position,
             summarized_turns, summarized_tokens, erased_position, facts_seq, facts_rev, facts_held, updated_at,
-            active_at, vectors_at
-        ) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, clock_timestamp())
+            active_at
+        ) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
         """,
         tenant_id, conversation_id, row.last_seq, row.rev, row.chain_hash, row.summarized_through,
         row.summarized_position, row.summarized_turns, row.summarized_tokens, row.erased_position, row.facts_seq,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.conversations.find import get_conversation, last_position
-from app.conversations.schemas.conversations import VectorState
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
 from app.conversations.stores import conversation_store, summary_store, turn_store
@@ -62,8 +61,7 @@ class ContextTurns:
     """The result of the read: live turns by position, and summaries by range, without gaps between them.
 
     `seq` and `last_position`: the last ones that were considered. `is_erased`: retention has erased turns that no
-    summary covers; it has erased all turns through `erased_position`. `vectors_dropped`: turns may have no vectors,
-    because they were dropped.
+    summary covers; it has erased all turns through `erased_position`.
     """
 
     turns: Sequence[CanonicalTurn]
@@ -76,7 +74,6 @@ class ContextTurns:
     summaries: Sequence[ReadSummary] = ()
     is_erased: bool = False
     erased_position: int = 0
-    vectors_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,6 @@ async def read_context_turns(
         is_erased=wanted.accepts is not None
         and covered_through(summaries, erased_position=0) < min(head.erased_position, last),
         erased_position=head.erased_position,
-        vectors_dropped=head.vectors != VectorState.KEPT,
     )
 
 

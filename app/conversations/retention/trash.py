@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 from app.conversations.events import EventPublisher
 from app.conversations.find import find_trashed, get_conversation, lock_conversation
-from app.conversations.policies import facts_again_job, facts_job, rebuild_job
-from app.conversations.schemas.conversations import Conversation, Facts, Retention, VectorState
+from app.conversations.policies import facts_again_job, facts_job
+from app.conversations.schemas.conversations import Conversation, Facts, Retention
 from app.conversations.stores import expiry_store, list_store
 from app.conversations.stores.conversation_store import ConversationRow
 from app.conversations.summaries.invalidation import compact_job, is_due, retain_job
@@ -146,6 +146,4 @@ def _jobs_of(row: ConversationRow) -> list[NewJob]:
         jobs.append(compact_job(row.id))
     if row.retention != Retention.FULL.value:
         jobs.append(retain_job(row.id))
-    if row.vectors == VectorState.REBUILDING:
-        jobs.append(rebuild_job(row.id))
     return jobs

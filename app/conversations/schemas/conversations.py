@@ -42,14 +42,6 @@ MAX_TURNS = 10_000
 MAX_PARTS = 1_000
 
 
-class VectorState(StrEnum):
-    """Whether the turns of a conversation keep their vectors: dropped after a long time without use, or made again."""
-
-    KEPT = "kept"
-    DROPPED = "dropped"
-    REBUILDING = "rebuilding"
-
-
 class Retention(StrEnum):
     """Policy for turns that a summary covers. `audit-only` is accepted for `audit_only`."""
 
@@ -199,8 +191,6 @@ class Conversation(BaseModel):
     """A conversation with its counters. `token_count` counts live turns in o200k_base.
 
     `title_source`: a caller gave the title, or it was derived, by a chat model or from the words of the first question.
-    `vectors`: whether its turns keep their vectors. `dropped`: they had no use for long, and are found by words until
-    the next append, context or recall in the conversation. `rebuilding`: that has happened, and jobs make them.
     `trashed_at`: it is in the trash since then, and is deleted at `expires_at` unless it is restored.
     """
 
@@ -229,7 +219,6 @@ class Conversation(BaseModel):
     head_hash: str
     archived: bool
     pinned: bool
-    vectors: VectorState
     trashed_at: TimeOut | None
 
 

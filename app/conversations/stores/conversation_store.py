@@ -28,7 +28,7 @@ class ConversationRow:
     """A conversation with its head. JSON columns are parsed.
 
     `active_at`: when a turn was last written. `listed_at`: its indexed copy, at most `ACTIVITY_GRAIN` older.
-    `language`: of the newest turn that shows one. `vectors`: a `VectorState`. `purge_at`: when the trash deletes it.
+    `language`: of the newest turn that shows one. `purge_at`: when the trash deletes it.
     """
 
     id: UUID
@@ -74,7 +74,6 @@ class ConversationRow:
     derived_title_model: str | None
     archived: bool
     pinned: bool
-    vectors: str
     trashed_at: datetime | None
     purge_at: datetime | None
     now: datetime

@@ -330,18 +330,6 @@ async def mark_indexed(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[
     )
 
 
-async def mark_pending(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> None:
-    """Set the index state of indexed turns that wait for vectors again to `pending`."""
-    await tx.execute(
-        """
-        update turns set index_state = 'pending'
-        where tenant_id = $1 and id = any($2::uuid[]) and index_state = 'indexed'
-        """,
-        tenant_id,
-        turn_ids,
-    )
-
-
 async def list_authors(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, actors: Sequence[str]
 ) -> dict[str, bool]:

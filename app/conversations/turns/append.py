@@ -19,9 +19,9 @@ from app.conversations.drafts import Draft, is_much, make_drafts
 from app.conversations.events import EventPublisher
 from app.conversations.find import lock_conversation, name_conflict
 from app.conversations.hash_chain import content_hash, new_salt
-from app.conversations.policies import facts_job, rebuild_job
+from app.conversations.policies import facts_job
 from app.conversations.schemas.append import IndexTime
-from app.conversations.schemas.conversations import AppendResult, TurnInput, VectorState
+from app.conversations.schemas.conversations import AppendResult, TurnInput
 from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.conversations.stores import conversation_store, retention_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
@@ -200,9 +200,6 @@ class Appender:
         also = [compact_job(conversation_id)] if due else []
         if head.facts.get("enabled"):
             also.append(facts_job(conversation_id))
-        if head.vectors != VectorState.KEPT:
-            await retention_store.begin_rebuild(tx, caller.tenant_id, [conversation_id])
-            also.append(rebuild_job(conversation_id))
         title = await title_of_new(caller, tx, head, placed.rows, drafts)
         also.extend(self._titles.due(head, drafts, title))
         entries, language = self._index.inherit_languages(placed.entries, before=head.language)

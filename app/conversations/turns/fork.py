@@ -28,7 +28,7 @@ from app.conversations.find import (
     require_owner,
 )
 from app.conversations.hash_chain import canonical_form, chain_hash, content_hash, new_salt
-from app.conversations.schemas.conversations import Conversation, ForkRequest, VectorState
+from app.conversations.schemas.conversations import Conversation, ForkRequest
 from app.conversations.stores import conversation_store, summary_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import update_summary_mark
@@ -224,7 +224,7 @@ class Forker:
             copies = await asyncio.to_thread(_copies, fork, rows, copied)
             await conversation_store.insert_turns(tx, caller.tenant_id, copies)
             self._quotas.count(tx, caller.tenant_id, turns=len(copies), size=sum(map(_stored_bytes, copies)))
-            await self._copy_entries(caller, tx, parent, fork, rows, copies)
+            await self._copy_entries(caller, tx, fork, rows, copies)
             copied = _Copied(
                 turns=copied.turns + len(copies),
                 tokens=copied.tokens + sum(copy.content_tokens for copy in copies),
@@ -253,13 +253,12 @@ class Forker:
             await self._copy_summaries(caller, tx, parent, fork, places)
 
     async def _copy_entries(
-        self, caller: Caller, tx: Transaction, parent: ConversationRow, fork: ConversationRow, rows: Sequence[TurnRow],
-        copies: Sequence[TurnRow],
-    ) -> None:  # fmt: skip
-        """Copy the index entries of turns. Copies of turns without vectors wait for vectors."""
+        self, caller: Caller, tx: Transaction, fork: ConversationRow, rows: Sequence[TurnRow], copies: Sequence[TurnRow]
+    ) -> None:
+        """Copy the index entries of turns."""
         pairs = [(row.id, copy.id, copy.position) for row, copy in zip(rows, copies, strict=True)]
         texts = {copy.id: plain_text(turn_view(copy)) for copy in copies}
-        waiting_ids = await self._index.copy(
+        await self._index.copy(
             caller,
             tx,
             kind=EntryKind.TURN,
@@ -268,8 +267,6 @@ class Forker:
             pairs=pairs,
             texts=texts,
         )
-        if parent.vectors != VectorState.KEPT:
-            await turn_store.mark_pending(tx, caller.tenant_id, waiting_ids)
 
     async def _copy_summaries(
         self, caller: Caller, tx: Transaction, parent: ConversationRow, fork: ConversationRow, places: Sequence[int]

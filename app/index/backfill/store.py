@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from app.core.database.transactions import Transaction, row_as
-from app.core.ids import ConversationId, TenantId
+from app.core.database.transactions import Transaction
+from app.core.ids import TenantId
 from app.index.schemas import VECTORS_JOB, EntryKind
 
 _FILLED = [
@@ -36,22 +36,12 @@ class BackfillStep:
     after: UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedEntries:
-    """One step of dropping vectors: how many entries and vectors, and the turns that waited for vectors."""
-
-    entries: int
-    vectors: int
-    due_ids: Sequence[UUID]
-
-
 async def find_lacking(
     tx: Transaction, tenant_id: TenantId, space_id: int, *, after: UUID | None, examine: int, limit: int
 ) -> BackfillStep:
     """Return up to `limit` live entries without a vector in the space, of the `examine` entries after an id.
 
-    Entries that have their own job are left to it, in any state of the job: an operator may have cancelled it. Entries
-    whose vectors were dropped wait for none.
+    Entries that have their own job are left to it, in any state of the job: an operator may have cancelled it.
     """
     of_jobs = "select unnest(j.subject_ids) from jobs j where j.tenant_id = $1 and j.kind = $7"
     jobs: object = VECTORS_JOB
@@ -61,14 +51,13 @@ async def find_lacking(
     row = await tx.fetchrow(
         f"""
         with walked as materialized (
-            select entry_id, kind, coalesce(source_id, entry_id) as source_id, vectors_due, vectors_dropped
-            from index_entries
+            select entry_id, kind, coalesce(source_id, entry_id) as source_id, vectors_due from index_entries
             where tenant_id = $1 and live and kind = any($3::text[]) and ($4::uuid is null or entry_id > $4)
             order by entry_id limit $5
         ),
         lacking as materialized (
             select s.entry_id, s.kind, s.source_id from walked s
-            where not s.vectors_dropped and not exists (
+            where not exists (
                 select from vectors v where v.tenant_id = $1 and v.entry_id = s.entry_id and v.space_id = $2
             ) and (not s.vectors_due or s.kind <> 'turn' or s.source_id not in ({of_jobs}))
             order by s.entry_id limit $6
@@ -139,7 +128,7 @@ async def find_lacking_tenants(
                coalesce(bool_or(w.is_lacking), false) as is_lacking,
                coalesce(bool_or(w.is_lacking and not w.vectors_due), false) as is_lacking_without_job
         from (
-            select e.tenant_id, e.entry_id, e.vectors_due, not e.vectors_dropped and not exists (
+            select e.tenant_id, e.entry_id, e.vectors_due, not exists (
                 select from vectors v
                 where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $1
             ) as is_lacking
@@ -180,12 +169,12 @@ async def find_lacking_tenants(
 async def filter_lacking(
     tx: Transaction, tenant_id: TenantId, space_ids: Sequence[int], entry_ids: Sequence[UUID]
 ) -> list[tuple[int, UUID]]:
-    """Return the given entries that are live and lack a vector in a space, by space and id. Dropped ones lack none."""
+    """Return the given entries that are live and lack a vector in a space, by space and id."""
     rows = await tx.fetch(
         """
         select s.id, e.entry_id from unnest($2::integer[]) s (id)
         join index_entries e on e.tenant_id = $1 and e.entry_id = any($3::uuid[]) and e.live
-        where e.kind = any($4::text[]) and not e.vectors_dropped and not exists (
+        where e.kind = any($4::text[]) and not exists (
             select from vectors v where v.tenant_id = $1 and v.entry_id = e.entry_id and v.space_id = s.id
         )
         order by s.id, e.entry_id
@@ -212,67 +201,3 @@ async def record_vectors(tx: Transaction, tenant_id: TenantId, entry_ids: Sequen
         list(entry_ids),
         searched,
     )
-
-
-async def filter_kept(tx: Transaction, tenant_id: TenantId, entry_ids: Sequence[UUID]) -> set[UUID]:
-    """Return the given entries whose vectors were not dropped."""
-    rows = await tx.fetch(
-        """
-        select entry_id from index_entries
-        where tenant_id = $1 and entry_id = any($2::uuid[]) and not vectors_dropped
-        """,
-        tenant_id,
-        list(entry_ids),
-    )
-    return {row["entry_id"] for row in rows}
-
-
-async def drop_vectors(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, limit: int
-) -> DroppedEntries:
-    """Delete the vectors of up to `limit` turns of a conversation, in every space, and mark their entries."""
-    row = await tx.fetchrow(
-        """
-        with picked as materialized (
-            select entry_id, coalesce(source_id, entry_id) as turn_id, vectors_due from index_entries
-            where tenant_id = $1 and conversation_id = $2 and kind = 'turn' and not vectors_dropped
-            order by entry_id limit $3 for update
-        ), gone as (
-            delete from vectors v using picked p where v.tenant_id = $1 and v.entry_id = p.entry_id returning v.part
-        ), marked as (
-            update index_entries e set vectors_dropped = true, vectors_due = false from picked p
-            where e.tenant_id = $1 and e.entry_id = p.entry_id
-        )
-        select (select count(*) from picked) as entries, (select count(*) from gone) as vectors,
-               array(select turn_id from picked where vectors_due) as due_ids
-        """,
-        tenant_id,
-        conversation_id,
-        limit,
-    )
-    return DroppedEntries(0, 0, ()) if row is None else row_as(DroppedEntries, row)
-
-
-async def unmark_dropped(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, due: bool, limit: int
-) -> list[tuple[UUID, bool]]:
-    """Mark up to `limit` dropped turns of a conversation as not dropped; return them, and whether they are found.
-
-    Entries that a restore from the trash has not shown yet count as found. `due`: those wait for vectors now.
-    """
-    rows = await tx.fetch(
-        """
-        with picked as materialized (
-            select entry_id from index_entries where tenant_id = $1 and conversation_id = $2 and vectors_dropped
-            order by entry_id limit $3 for update
-        )
-        update index_entries e set vectors_dropped = false, vectors_due = (e.live or e.hidden) and $4 from picked p
-        where e.tenant_id = $1 and e.entry_id = p.entry_id
-        returning coalesce(e.source_id, e.entry_id) as turn_id, e.live or e.hidden as found
-        """,
-        tenant_id,
-        conversation_id,
-        limit,
-        due,
-    )
-    return [(row["turn_id"], row["found"]) for row in rows]

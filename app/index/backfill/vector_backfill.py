@@ -208,12 +208,10 @@ class VectorBackfill:
     ) -> None:  # fmt: skip
         """Store vectors by source, of one kind. The caller has locked the sources and found them unchanged.
 
-        Entries whose vectors were dropped meanwhile get none. `searched`: the space is the searched one, whose vectors
-        an entry may be waiting for.
+        `searched`: the space is the searched one, whose vectors an entry may be waiting for.
         """
         keys = await find_keys(tx, caller.tenant_id, kind, list(vectors))
-        undropped = await backfill_store.filter_kept(tx, caller.tenant_id, list(keys.values()))
-        vectors = {keys[source_id]: own for source_id, own in vectors.items() if keys.get(source_id) in undropped}
+        vectors = {keys[source_id]: own for source_id, own in vectors.items() if source_id in keys}
         await store.insert_vectors(tx, caller.tenant_id, self._space.id, vectors)
         await backfill_store.record_vectors(tx, caller.tenant_id, list(vectors), searched=searched)
         if searched:  # a move to another space is the operator's

@@ -22,8 +22,6 @@ from app.index.search.search_statement import LANGUAGE_PLACE, SearchStatement, S
 
 # fetched per wanted candidate: the order of the index is approximate, and entries may have several vectors
 _OVER_FETCH = 4
-# vectors of a tenant, per wanted candidate, that are compared sooner than the entries of a scope are counted
-_FEW_VECTORS = 4
 # matches of the rarest words read per wanted candidate; they give the score that the others must reach
 _FIRST_MATCHES = 40
 # entries with the same score as the last candidate, per wanted candidate, that are returned with it
@@ -74,7 +72,7 @@ async def count_tenant(tx: Transaction, tenant_id: TenantId, space: Space, *, en
                {ready} as index_ready,
                case when counted.entries >= $2 then exists (
                    select 1 from index_entries e
-                   where e.tenant_id = $1 and e.live and not e.vectors_due and not e.vectors_dropped and not exists (
+                   where e.tenant_id = $1 and e.live and not e.vectors_due and not exists (
                        select 1 from vectors v where v.tenant_id = $1 and v.space_id = $3 and v.entry_id = e.entry_id
                    )
                ) else false end as uncovered
@@ -248,17 +246,12 @@ class AnnQuery:
 class AnnCandidates:
     """Entries that can be among the best: the nearest, the best by words, those without a vector, and their neighbours.
 
-    Those whose vectors were dropped fill up the rows: they are worse than others, but in scope.
-
-    `nearest`: how many were found by vector. `nearest_kept`: how many of these are not marked as dropped; a marked one
-    may have vectors. `waiting`: some entry in scope has no vector. `dropped`: some entry in scope is marked as dropped.
+    `nearest`: how many were found by vector. `waiting`: some entry in scope has no vector.
     """
 
     entry_ids: Sequence[UUID]
     nearest: int
-    nearest_kept: int
     waiting: bool
-    dropped: bool
 
 
 def ann_statement(
@@ -270,14 +263,13 @@ def ann_statement(
     """
     search = SearchStatement(tenant_id, scope)
     best = search.args.add(wanted.pool)
-    near = "select null::uuid, null::float8, null::boolean where false"
+    near = "select null::uuid, null::float8 where false"
     if wanted.vector is not None:
         near = _nearest_sql(search, space, wanted.vector, wanted.pool, by_index=wanted.by_index)
     sql = f"""
-        with near (entry_id, cosine, vectors_dropped) as materialized ({near}),
+        with near (entry_id, cosine) as materialized ({near}),
         by_vector as materialized (
-            select entry_id, vectors_dropped from near
-            group by entry_id, vectors_dropped order by max(cosine) desc limit {best}
+            select entry_id from near group by entry_id order by max(cosine) desc limit {best}
         ),
         by_words (entry_id) as materialized (select unnest({search.args.add(list(wanted.by_words))}::uuid[])),
         waiting as materialized (
@@ -285,16 +277,9 @@ def ann_statement(
             where {search.where} and {_without_vector_sql(space, wanted.vector, uncovered=wanted.uncovered)}
             order by e.occurred_at desc limit {best}
         ),
-        dropped as materialized (
-            select e.entry_id from index_entries e
-            where {search.where} and {"false" if wanted.vector is None else "e.vectors_dropped"}
-            order by e.conversation_id, e.entry_id limit {best}
-        ),
         {_with_neighbours_sql(search)}
         select array(select entry_id from chosen) as entry_ids, exists (select 1 from waiting) as waiting,
-               (select count(*) from by_vector) as nearest,
-               (select count(*) from by_vector where not vectors_dropped) as nearest_kept,
-               exists (select 1 from dropped) as dropped
+               (select count(*) from by_vector) as nearest
         """  # noqa: S608
     return sql, search.args.values
 
@@ -305,7 +290,7 @@ def _without_vector_sql(space: Space, vector: FloatVector | None, *, uncovered: 
         return "false"
     if not uncovered:
         return "e.vectors_due"
-    return f"""not e.vectors_dropped and not exists (
+    return f"""not exists (
                 select 1 from vectors v
                 where v.tenant_id = $1 and v.space_id = {space.id} and v.entry_id = e.entry_id
             )"""  # noqa: S608
@@ -316,7 +301,7 @@ def _with_neighbours_sql(search: SearchStatement) -> str:
     return f"""pool as materialized (
             select e.entry_id, e.conversation_id, e.session, e.position
             from (select entry_id from by_vector union select entry_id from by_words
-                  union select entry_id from waiting union select entry_id from dropped) p
+                  union select entry_id from waiting) p
             cross join lateral (
                 -- asked again: what an earlier statement found may be gone by now
                 select * from index_entries e where {search.where} and e.entry_id = p.entry_id offset 0
@@ -343,11 +328,9 @@ def _nearest_sql(search: SearchStatement, space: Space, vector: FloatVector, poo
     kind = indexed_type(space.dimensions)
     # looked up one by one, not joined: the index returns rows in order of distance and stops after enough
     in_scope = f"""cross join lateral (
-            select e.vectors_dropped from index_entries e where {search.where} and e.entry_id = v.entry_id offset 0
+            select 1 from index_entries e where {search.where} and e.entry_id = v.entry_id offset 0
         ) e"""  # noqa: S608
-    selected = f"""
-        select v.entry_id, 1 - (v.embedding <=> {query}) as cosine, e.vectors_dropped from vectors v {in_scope}
-        """  # noqa: S608
+    selected = f"select v.entry_id, 1 - (v.embedding <=> {query}) as cosine from vectors v {in_scope}"  # noqa: S608
     fetched = _OVER_FETCH * pool
     if not by_index:
         return f"""
@@ -370,44 +353,8 @@ async def find_candidates(
     sql, args = ann_statement(tenant_id, scope, wanted, space=space)
     row = await tx.fetchrow(sql, *args)
     if row is None:
-        return AnnCandidates((), 0, 0, waiting=False, dropped=False)
-    return AnnCandidates(
-        row["entry_ids"], row["nearest"], row["nearest_kept"], waiting=row["waiting"], dropped=row["dropped"]
-    )
-
-
-def left_out_statement(
-    tenant_id: TenantId, scope: SearchScope, *, kept: int, pool: int, space: Space
-) -> tuple[str, list[object]]:
-    """Build the statement of `may_have_left_out` and its arguments, so that a test can EXPLAIN it."""
-    search = SearchStatement(tenant_id, scope)
-    few = search.args.add(_FEW_VECTORS * pool)
-    found = search.args.add(kept)
-    sql = f"""
-        select case when (
-            select count(*) from (
-                select 1 from vectors v where v.tenant_id = $1 and v.space_id = {space.id} limit {few}::bigint
-            ) few
-        ) < {few}::bigint then true else (
-            select count(*) from (
-                select 1 from index_entries e
-                where {search.where} and not e.vectors_dropped limit {found}::bigint + 1
-            ) few
-        ) > {found}::bigint end as more
-        """  # noqa: S608
-    return sql, search.args.values
-
-
-async def may_have_left_out(
-    tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, kept: int, pool: int, space: Space
-) -> bool:
-    """Return whether more entries of a scope than `kept` are not marked as dropped; true if the tenant has few vectors.
-
-    Comparing a few vectors takes less than looking at every entry of a scope most of whose vectors were dropped.
-    """
-    sql, args = left_out_statement(tenant_id, scope, kept=kept, pool=pool, space=space)
-    row = await tx.fetchrow(sql, *args)
-    return row is not None and bool(row["more"])
+        return AnnCandidates((), 0, waiting=False)
+    return AnnCandidates(row["entry_ids"], row["nearest"], waiting=row["waiting"])
 
 
 async def list_scope(tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, limit: int) -> list[UUID]:

@@ -122,19 +122,14 @@ class Searcher:
             query.vector, best_by_words, pool, by_index=counts.can_use_index, uncovered=counts.uncovered
         )
         found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
-        is_short = query.vector is not None and asked.by_index and found.nearest < pool
-        if is_short and found.dropped:  # are there no more, or did the index not return them?
-            is_short = await ann_search.may_have_left_out(
-                tx, tenant_id, scope, kept=found.nearest_kept, pool=pool, space=ann.space
-            )
-        if is_short:
+        if query.vector is not None and asked.by_index and found.nearest < pool:
             # filters left too few of those that the index returned
             asked = replace(asked, by_index=False)
             found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
         segment = await read_segment(tx, tenant_id, numbers_of_ids(found.entry_ids), ann.space)
         statistics = CorpusCounts(corpus.entries, corpus.mean_length, _frequencies(words, corpus.frequencies), words)
         result = await asyncio.to_thread(self._search_all, segment.view, query, statistics)
-        return replace(result, vectors_pending=found.waiting, vectors_dropped=found.dropped)
+        return replace(result, vectors_pending=found.waiting)
 
     def _search_all(self, view: SegmentView, query: SegmentQuery, corpus: CorpusCounts | None) -> SearchResult:
         return search_segment(view, view.live.nonzero()[0], query, weigh=self._weights, corpus=corpus)

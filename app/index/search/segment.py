@@ -55,7 +55,7 @@ class Columns:
 
     `conversation`, `project`, `owner`, `agent`, `actor`, `role`: codes, -1 for none; `group` is the code of a session
     of a conversation. `position`: -1 for none. `expires_at`: the largest number for never. `language`: its place in
-    `CODES`. `dropped`: its vectors were dropped. `first_piece` and `pieces`: its rows among the vectors.
+    `CODES`. `first_piece` and `pieces`: its rows among the vectors.
     """
 
     entry_id: EntryIds
@@ -74,7 +74,6 @@ class Columns:
     length: Rows
     cues: NDArray[np.uint8]
     language: NDArray[np.uint8]
-    dropped: Flags
     first_piece: Rows
     pieces: Rows
 
@@ -468,6 +467,5 @@ def _empty_columns(count: int) -> Columns:
     return Columns(
         entry_id=np.empty((count, 2), dtype=np.uint64), kind=small(), conversation=rows(), project=rows(), owner=rows(),
         agent=rows(), actor=rows(), role=rows(), group=rows(), position=large(), session=large(), occurred_at=large(),
-        expires_at=large(), length=rows(), cues=small(), language=small(), dropped=np.empty(count, dtype=np.bool_),
-        first_piece=rows(), pieces=rows(),
+        expires_at=large(), length=rows(), cues=small(), language=small(), first_piece=rows(), pieces=rows(),
     )  # fmt: skip

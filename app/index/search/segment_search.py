@@ -148,7 +148,7 @@ def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVecto
     columns, rows, own, words = view.columns, matched.rows, matched.own, matched.words
     bm25 = matched.bm25
     cosine = np.full(len(rows), np.nan, dtype=np.float32) if vector is None else _cosines(view, rows, own, vector)
-    pieces, dropped = columns.pieces[own], columns.dropped[own]
+    pieces = columns.pieces[own]
     group = columns.group[own]
     return SearchResult(
         cosine=cosine,
@@ -170,8 +170,7 @@ def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVecto
         candidates=lambda at: _candidates(view, rows[at], cosine[at], bm25[at]),
         source_ids=lambda at: _source_ids(view, rows[at]),
         find=lambda kind, source_ids: _find(view, own, kind, source_ids),
-        vectors_pending=bool(((pieces == 0) & ~dropped).any()),
-        vectors_dropped=bool(dropped.any()),
+        vectors_pending=bool((pieces == 0).any()),
         lexemes=words.lexemes,
         language=words.language,
     )

@@ -53,8 +53,7 @@ _SERVER: Final = (
 
 _BYTES_PER_ID: Final = 16
 _DATED: Final = 1
-_DROPPED: Final = 2
-_REKEYED: Final = 4
+_REKEYED: Final = 2
 _FIRST_IDS: Final = 512
 _IDS_PER_READ: Final = 1024
 _IDS_PER_VALUE: Final = 64
@@ -229,9 +228,8 @@ def _page_sql(space_id: int) -> str:
                 || int4send(doc_length)
                 || int4send(length(terms) / {BYTES_PER_TERM})
                 || int4send(
-                    ((dates is not null)::int << 24) + (vectors_dropped::int << 25)
-                    + ((source_id is not null)::int << 26) + (({_KIND_CODES}) << 16)
-                    + ({LANGUAGE_PLACE} << 8) + (cues & 255)
+                    ((dates is not null)::int << 24) + ((source_id is not null)::int << 25)
+                    + (({_KIND_CODES}) << 16) + ({LANGUAGE_PLACE} << 8) + (cues & 255)
                 ),
                 ''
             ) as numbers,
@@ -319,7 +317,6 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces
         length=numbers["length"].astype(np.int32),
         cues=numbers["cues"],
         language=numbers["language"],
-        dropped=numbers["marks"] & _DROPPED != 0,
         first_piece=first_piece,
         pieces=pieces,
     )

@@ -125,7 +125,7 @@ async def _sample_percent(tx: Transaction) -> float:
 
 
 async def count_contents(tx: Transaction, space_ids: Sequence[int]) -> Mapping[int, SpaceCounts]:
-    """Count the contents of each of these spaces, without dropped entries (estimates in a large installation)."""
+    """Count the contents of each of these spaces (estimates in a large installation)."""
     percent = await _sample_percent(tx)
     return {space_id: await _count_space(tx, space_id, percent) for space_id in space_ids}
 
@@ -140,7 +140,7 @@ async def _count_space(tx: Transaction, space_id: int, percent: float) -> SpaceC
                 select count(*) from vectors v
                 where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $1
             ) as vectors
-            from index_entries e tablesample system ($2::real) where e.live and not e.vectors_dropped
+            from index_entries e tablesample system ($2::real) where e.live
         ) c
         """,
         space_id,
@@ -154,8 +154,7 @@ async def _count_space(tx: Transaction, space_id: int, percent: float) -> SpaceC
 async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tuple[int, int]:
     """Count the live entries that have no vectors in a space, and all live entries (estimates in a large installation).
 
-    Left out are entries with a running job `job_kind` that has not failed, since they were stored a moment ago, and
-    those whose vectors were dropped.
+    Entries with a running job `job_kind` that has not failed are left out: they were stored a moment ago.
     """
     percent = await _sample_percent(tx)
     of_jobs = (
@@ -175,7 +174,7 @@ async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tup
         ) and not exists (
             select from under_way w where w.tenant_id = e.tenant_id and w.entry_id = e.entry_id
         )) as lacking
-        from index_entries e tablesample system ($3::real) where e.live and not e.vectors_dropped
+        from index_entries e tablesample system ($3::real) where e.live
         """,  # noqa: S608
         jobs[0],
         space_id,

@@ -213,21 +213,15 @@ async def copy_entries(
     conversation_id: ConversationId,
     owner: str | None,
     pairs: Sequence[tuple[UUID, UUID, int | None]],
-    *,
-    due: bool,
 ) -> list[CopiedEntry]:
-    """Copy entries into another conversation; pairs are (entry's key, its copy, the copy's position).
-
-    `due`: a copy of an entry whose vectors were dropped waits for vectors.
-    """
+    """Copy entries into another conversation; pairs are (entry's key, its copy, the copy's position)."""
     rows = await tx.fetch(
         """
         insert into index_entries as made (tenant_id, entry_id, kind, conversation_id, project, owner, agent_id, actor,
                                            role, position, session, occurred_at, metadata, vectors_due, doc_length,
                                            lexemes, dates, terms, cues, language)
         select e.tenant_id, u.copy_id, e.kind, $2, e.project, $3, e.agent_id, e.actor, e.role, u.position, e.session,
-               e.occurred_at, e.metadata, e.vectors_due or (e.vectors_dropped and $7), e.doc_length, e.lexemes,
-               e.dates, e.terms, e.cues, e.language
+               e.occurred_at, e.metadata, e.vectors_due, e.doc_length, e.lexemes, e.dates, e.terms, e.cues, e.language
         from unnest($4::uuid[], $5::uuid[], $6::bigint[]) as u (entry_id, copy_id, position)
         join index_entries e on e.tenant_id = $1 and e.entry_id = u.entry_id
         returning made.entry_id, made.vectors_due, made.dates is null as undated, made.language
@@ -238,7 +232,6 @@ async def copy_entries(
         [pair[0] for pair in pairs],
         [pair[1] for pair in pairs],
         [pair[2] for pair in pairs],
-        due,
     )
     return [row_as(CopiedEntry, row) for row in rows]
 

@@ -356,7 +356,6 @@ class Conversation(TypedDict):
     head_hash: str
     archived: bool
     pinned: bool
-    vectors: "VectorState"
     trashed_at: "str | None"
 
 
@@ -1229,7 +1228,6 @@ class ListedConversation(TypedDict):
     head_hash: str
     archived: bool
     pinned: bool
-    vectors: "VectorState"
     trashed_at: "str | None"
     first_message: "MessagePreview | None"
     last_message: "MessagePreview | None"
@@ -2201,7 +2199,6 @@ class RetentionDryRun(TypedDict):
     tokens: int
     continues: bool
     expires_at: "str | None"
-    vectors_dropped_at: "str | None"
 
 
 class Revision(TypedDict):
@@ -3034,7 +3031,6 @@ SubjectKind: TypeAlias = Literal["conversation", "owner", "actor", "tenant"]
 SummaryKind: TypeAlias = Literal["summary", "highlights"]
 Tier: TypeAlias = Literal["l1", "l2", "l3"]
 ToolCall: TypeAlias = CanonicalToolCall | FunctionToolCall | OtherToolCall
-VectorState: TypeAlias = Literal["kept", "dropped", "rebuilding"]
 LiveEvent: TypeAlias = (
     SnapshotFrame
     | TurnOpenedFrame

@@ -986,8 +986,6 @@ export type ContextUsage = {
  * A conversation with its counters. `token_count` counts live turns in o200k_base.
  *
  * `title_source`: a caller gave the title, or it was derived, by a chat model or from the words of the first question.
- * `vectors`: whether its turns keep their vectors. `dropped`: they had no use for long, and are found by words until
- * the next append, context or recall in the conversation. `rebuilding`: that has happened, and jobs make them.
  * `trashed_at`: it is in the trash since then, and is deleted at `expires_at` unless it is restored.
  */
 export type Conversation = {
@@ -1084,7 +1082,6 @@ export type Conversation = {
      * Pinned
      */
     pinned: boolean;
-    vectors: VectorState;
     /**
      * Trashed At
      */
@@ -3699,7 +3696,6 @@ export type ListedConversation = {
      * Pinned
      */
     pinned: boolean;
-    vectors: VectorState;
     /**
      * Trashed At
      */
@@ -5912,8 +5908,6 @@ export type Retention = 'full' | 'audit_only' | 'ephemeral';
  * Turns whose content retention would erase now. Turns that no summary covers wait for one.
  *
  * `expires_at`: when the conversation is deleted, if nothing is written to it before; null for never.
- * `vectors_dropped_at`: when its vectors are due to be dropped, if it is not used before; null for never, and if they
- * are dropped.
  */
 export type RetentionDryRun = {
     policy: Retention;
@@ -5933,10 +5927,6 @@ export type RetentionDryRun = {
      * Expires At
      */
     expires_at: string | null;
-    /**
-     * Vectors Dropped At
-     */
-    vectors_dropped_at: string | null;
 };
 
 /**
@@ -7665,13 +7655,6 @@ export type Undone = {
      */
     rev: number;
 };
-
-/**
- * VectorState
- *
- * Whether the turns of a conversation keep their vectors: dropped after a long time without use, or made again.
- */
-export type VectorState = 'kept' | 'dropped' | 'rebuilding';
 
 /**
  * Verification

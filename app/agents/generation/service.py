@@ -222,14 +222,14 @@ class Generation:
     async def _commit_whole(self, caller: Caller, prepared: PreparedRequest, answer: PartialAnswer) -> list[Turn]:
         """Store an answer that was not streamed; if it is too large, the aborted turn gets its beginning."""
         try:
-            return await self._commit(caller, prepared, answer)
+            return await self.commit(caller, prepared, answer)
         except AnswerTooLarge:
             if prepared.exchange is not None:
                 with suppress(AppError):
                     await self.publish(caller, prepared.exchange, Delta("content", answer.text), 0)
             raise
 
-    async def _commit(self, caller: Caller, prepared: PreparedRequest, answer: PartialAnswer) -> list[Turn]:
+    async def commit(self, caller: Caller, prepared: PreparedRequest, answer: PartialAnswer) -> list[Turn]:
         """Store the answer with its messages. Raises InvalidAnswer for an answer that is none, stored or not."""
         said = answer_turn(answer, prepared.body)
         if prepared.exchange is None:
@@ -424,7 +424,7 @@ class AnswerStream:
             raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.")
         self._streamed.is_whole()
         if self._prepared is not None:
-            self.turns = await self._generation._commit(self._caller, self._prepared, self.answer)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            self.turns = await self._generation.commit(self._caller, self._prepared, self.answer)
             self.is_committed = True
         yield AnswerEvent(DONE)
 

@@ -98,7 +98,7 @@ class TurnsToAppend(BaseModel):
                 members["turns"], sanitised = formats.admit_messages(given, "/turns")
             body = members
         read = handler(cls._with_parsed(cast("object", body)))
-        read._sanitised = sanitised  # noqa: SLF001 - a model of this class
+        read.sanitised.extend(sanitised)
         return read
 
     @classmethod

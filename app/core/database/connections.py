@@ -12,7 +12,6 @@ from typing import Final, TypedDict, Unpack, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
-from asyncpg.connect_utils import SessionAttribute
 
 from app.core.errors import Busy, Conflict, Unavailable
 
@@ -112,7 +111,7 @@ async def connect(
     servers = find_servers(url)
     if not servers[1:]:
         return await asyncpg.connect(url, timeout=timeout_s, **options)
-    target = SessionAttribute.standby if to_standby else SessionAttribute.read_write
+    target: str | None = "standby" if to_standby else "read-write"
     if "target_session_attrs" in parse_qs(urlsplit(url).query):
         target = None
     # of several standbys, each process begins with any: so they share the work
@@ -122,7 +121,12 @@ async def connect(
         host, port = servers[place]
         try:
             connection = await asyncpg.connect(
-                url, host=host, port=port, timeout=timeout_s / len(servers), target_session_attrs=target, **options
+                url,
+                host=host,
+                port=port,
+                timeout=timeout_s / len(servers),
+                target_session_attrs=target,  # pyright: ignore[reportArgumentType] - texts are documented
+                **options,
             )
         except _NOT_USABLE as error:
             failure = error

@@ -24,9 +24,9 @@ NAME_COLUMNS: Final = ("project", "owner", "agent", "actor")
 class Codes:
     """A dictionary of texts of one column. Codes are stable; only `Segment` adds to it."""
 
-    def __init__(self) -> None:
-        self._codes: dict[object, int] = {}
-        self._values: list[object] = []
+    def __init__(self, values: Sequence[object | None] = ()) -> None:
+        self._values = list(values)  # by their codes; None for one that was removed
+        self._codes = {value: code for code, value in enumerate(values) if value is not None}
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -53,13 +53,9 @@ class Codes:
         """Return a dictionary of the same codes without the values that are not among `codes`."""
         is_used = np.zeros(len(self._values) + 1, dtype=np.bool_)  # -1 is the last
         is_used[codes] = True
-        kept = {value: code for value, code in self._codes.items() if is_used[code]}
-        if len(kept) == len(self._codes):
+        if all(is_used[code] for code in self._codes.values()):
             return self
-        found = Codes()
-        found._codes = kept
-        found._values = [value if is_used[code] else None for code, value in enumerate(self._values)]
-        return found
+        return Codes([value if is_used[code] else None for code, value in enumerate(self._values)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -902,12 +902,3 @@ def create_search_functions() -> None:
     for signature in SEARCH_FUNCTIONS:
         op.execute(f"revoke all on function {signature} from public")
         op.execute(f"grant execute on function {signature} to turnkeep_app")
-
-
-def downgrade() -> None:
-    op.execute("set local lock_timeout = '4s'")
-    for signature in SEARCH_FUNCTIONS:
-        op.execute(f"drop function {signature}")
-    op.execute(f"drop table {', '.join([*RIGHTS, *reversed(SHARED)])}")
-    for function in ("stamp_index_entry()", "note_removed_entries()", "shard_of_tenant(uuid)"):
-        op.execute(f"drop function {function}")

@@ -83,20 +83,6 @@ async def test_the_tables_as_described_have_the_same_columns_indexes_and_constra
 
 
 @pytest.mark.slow
-async def test_down_and_up_again_gives_the_same_schema(empty: TestDatabase) -> None:
-    await schema.migrate(empty.owner)
-    before = await _fingerprint(empty.owner)
-    await schema.migrate_down(empty.owner, target="base")
-    connection = await asyncpg.connect(empty.owner)
-    left = await connection.fetch("select tablename from pg_tables where schemaname = 'public'")
-    await connection.close()
-    assert {row["tablename"] for row in left} == {schema.VERSION_TABLE}
-    assert await schema.recorded_revision(empty.owner) is None
-    await schema.migrate(empty.owner)
-    assert await _fingerprint(empty.owner) == before
-
-
-@pytest.mark.slow
 async def test_two_processes_may_migrate_at_once(empty: TestDatabase) -> None:
     await asyncio.gather(*(schema.migrate(empty.owner) for _ in range(3)))
     assert await schema.recorded_revision(empty.owner) == head_revision()

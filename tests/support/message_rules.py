@@ -9,7 +9,7 @@ from typing import Final
 
 from app.core.errors import Invalid
 from app.formats.extra_fields import items_in
-from app.formats.parse.validation import checked_objects
+from app.formats.parse.validation import field_error
 from app.formats.parts import parse_parts
 from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
 from app.formats.service import parse, parse_single_message, render, to_canonical
@@ -70,7 +70,7 @@ def check(source: Format, messages: object, *, root: str = "/messages") -> list[
     Raises Invalid only if the messages are not a list of JSON objects. The codes are those of `DETAILS`, and
     `malformed` for a message that cannot be parsed.
     """
-    given = checked_objects(messages, root)
+    given = _objects(messages, root)
     parsed: list[list[ParsedTurn] | Invalid] = []
     for index, message in enumerate(given):
         try:
@@ -78,6 +78,15 @@ def check(source: Format, messages: object, *, root: str = "/messages") -> list[
         except Invalid as error:
             parsed.append(error)
     return list(_find_faults(source, given, parsed, root))
+
+
+def _objects(given: object, at: str) -> list[JsonObject]:
+    if not isinstance(given, list):
+        raise field_error(at, "a list of objects")
+    for index, value in enumerate(given):
+        if not isinstance(value, dict):
+            raise field_error(f"{at}/{index}", "an object")
+    return given
 
 
 def repair(source: Format, messages: object, *, system: str | None = None, root: str = "/messages") -> RepairedMessages:

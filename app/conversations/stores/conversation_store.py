@@ -143,6 +143,8 @@ FROM_CONVERSATIONS = """
     from conversations c
     join conversation_heads h on h.tenant_id = c.tenant_id and h.conversation_id = c.id and h.deleting_at is null
 """
+_BY_ID = "c.tenant_id = $1 and c.id = $2"
+_BY_EXTERNAL_ID = "c.tenant_id = $1 and c.project = $2 and c.external_id = $3"
 NOT_DELETING = """(
     select h.deleting_at from conversation_heads h where h.tenant_id = $1 and h.conversation_id = $2
 ) is null"""
@@ -237,16 +239,16 @@ async def insert_conversation(
     return True
 
 
+async def _find(tx: Transaction, condition: str, *args: object) -> ConversationRow | None:
+    row = await tx.fetchrow(f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where {condition}", *args)
+    return None if row is None else conversation_row(row)
+
+
 async def find_conversation(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId
 ) -> ConversationRow | None:
     """Return a conversation by its id."""
-    row = await tx.fetchrow(
-        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2",
-        tenant_id,
-        conversation_id,
-    )
-    return None if row is None else conversation_row(row)
+    return await _find(tx, _BY_ID, tenant_id, conversation_id)
 
 
 async def find_names(
@@ -275,14 +277,7 @@ async def find_by_external_id(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str
 ) -> ConversationRow | None:
     """Return a conversation by its external id."""
-    row = await tx.fetchrow(
-        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS}"
-        " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3",
-        tenant_id,
-        project,
-        external_id,
-    )
-    return None if row is None else conversation_row(row)
+    return await _find(tx, _BY_EXTERNAL_ID, tenant_id, project, external_id)
 
 
 async def lock_conversation(
@@ -292,26 +287,14 @@ async def lock_conversation(
 
     If the statement waited, the columns of `conversations` are from before the wait: read them again to change them.
     """
-    row = await tx.fetchrow(
-        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS} where c.tenant_id = $1 and c.id = $2 for update of h",
-        tenant_id,
-        conversation_id,
-    )
-    return None if row is None else conversation_row(row)
+    return await _find(tx, f"{_BY_ID} for update of h", tenant_id, conversation_id)
 
 
 async def lock_by_external_id(
     tx: Transaction, tenant_id: TenantId, project: str, external_id: str
 ) -> ConversationRow | None:
     """Return a conversation by its external id, with its head locked as by `lock_conversation`."""
-    row = await tx.fetchrow(
-        f"select {CONVERSATION_COLUMNS} {FROM_CONVERSATIONS}"
-        " where c.tenant_id = $1 and c.project = $2 and c.external_id = $3 for update of h",
-        tenant_id,
-        project,
-        external_id,
-    )
-    return None if row is None else conversation_row(row)
+    return await _find(tx, f"{_BY_EXTERNAL_ID} for update of h", tenant_id, project, external_id)
 
 
 async def update_conversation(

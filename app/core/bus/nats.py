@@ -7,11 +7,11 @@ nothing is sent unencrypted, and no login is in a log line or an error.
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, Self, cast
+from typing import Final, Self, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from nats import errors
@@ -111,19 +111,6 @@ def _named(setting: str, file: Path | None) -> WrongSetting:
     return WrongSetting(setting, None if file is None else str(file))
 
 
-class _SubscribingClient(Protocol):
-    """The used part of `Client.subscribe`, whose own types are incomplete."""
-
-    async def subscribe(
-        self,
-        subject: str,
-        *,
-        cb: Callable[[Msg], Awaitable[None]],
-        pending_msgs_limit: int,
-        pending_bytes_limit: int,
-    ) -> object: ...
-
-
 class _NatsLink:
     """One client and its connection. A client whose reconnection is off says hello to one server only."""
 
@@ -180,7 +167,7 @@ class _NatsLink:
             closed_cb=ended,
         )
         self._require_tls(cluster)
-        await cast("_SubscribingClient", self._client).subscribe(
+        await self._client.subscribe(  # pyright: ignore[reportUnknownMemberType] - the types of its callback are incomplete
             self._subject, cb=on_message, pending_msgs_limit=_PENDING_MESSAGES, pending_bytes_limit=_PENDING_BYTES
         )
         await self._confirm()

@@ -140,13 +140,6 @@ async def migrate(owner_url: str, *, target: str = "head") -> None:
     await run_as_owner(owner_url, lambda connection: command.upgrade(_config_on(connection), target))
 
 
-async def migrate_down(owner_url: str, *, target: str) -> None:
-    """Run the migrations down to `target` (`base` for none)."""
-    from alembic import command  # noqa: PLC0415
-
-    await run_as_owner(owner_url, lambda connection: command.downgrade(_config_on(connection), target))
-
-
 def print_migration_sql() -> None:
     """Print the migrations as SQL to standard output, for reading and linting."""
     from alembic import command  # noqa: PLC0415

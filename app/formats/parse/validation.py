@@ -5,8 +5,8 @@ Invariant: a value that `check_json` accepts is storable JSON, nested no deeper 
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar, cast
 
 from pydantic import JsonValue
 
@@ -27,6 +27,8 @@ MEMBER_NAMES: Final = frozenset({
 """Member names that a pointer may contain. All other names are the caller's own."""
 
 Value = TypeVar("Value")
+_Place: TypeAlias = tuple[object, str, bool]
+"""A value, its pointer, and whether all names of members in the pointer are known."""
 
 
 def field_error(at: str, detail: str, code: str = "invalid_request") -> Invalid:
@@ -34,38 +36,37 @@ def field_error(at: str, detail: str, code: str = "invalid_request") -> Invalid:
     return InvalidFields([FieldError(at, detail)], code=code)
 
 
-def checked_objects(given: object, at: str) -> list[JsonObject]:
-    """Return a list of objects. Raises Invalid naming the first wrong value."""
-    if not isinstance(given, list):
-        raise field_error(at, "a list of objects")
-    values = cast("list[object]", given)
-    for index, value in enumerate(values):
-        if not isinstance(value, dict):
-            raise field_error(f"{at}/{index}", "an object")
-    return cast("list[JsonObject]", values)
-
-
 def check_json(given: object, at: str, *, check_scalars: bool = True) -> None:
     """Raise Invalid if a value is not JSON, cannot be stored, or nests too deeply. Does not recurse.
 
     Without `check_scalars` texts and integers may have any value.
     """
-    pending: list[tuple[object, str, int, bool]] = [(given, at, 1, True)]
-    while pending:
-        value, pointer, depth, is_known = pending.pop()
+    stack: list[Iterator[_Place]] = [iter([(given, at, True)])]  # one for each level
+    while stack:
+        place = next(stack[-1], None)
+        if place is None:
+            stack.pop()
+            continue
+        value, pointer, is_known = place
         if isinstance(value, dict | list):
-            if depth > MAX_DEPTH:
+            if len(stack) > MAX_DEPTH:
                 raise field_error(pointer, f"nested deeper than {MAX_DEPTH} levels", "json_too_deep")
-            inner = cast("dict[object, object] | list[object]", value)
-            steps = inner.items() if isinstance(inner, dict) else enumerate(inner)
-            for key, member in steps:
-                if isinstance(inner, dict) and check_scalars:
-                    _check_key(key, pointer)
-                # the pointer ends before the first member whose name is the caller's own
-                is_known_member = is_known and (isinstance(key, int) or key in MEMBER_NAMES)
-                pending.append((member, f"{pointer}/{key}" if is_known_member else pointer, depth + 1, is_known_member))
+            members = cast("dict[object, object] | list[object]", value)
+            stack.append(_members(members, pointer, is_known=is_known, check_names=check_scalars))
         elif check_scalars or not isinstance(value, str | int):
             _check_scalar(value, pointer)
+
+
+def _members(
+    value: dict[object, object] | list[object], pointer: str, *, is_known: bool, check_names: bool
+) -> Iterator[_Place]:
+    """Yield the places below a value one at a time: all at once would take many times the memory of the value."""
+    for key, member in value.items() if isinstance(value, dict) else enumerate(value):
+        if check_names and isinstance(value, dict):
+            _check_key(key, pointer)
+        # the pointer ends before the first member whose name is the caller's own
+        is_known_member = is_known and (isinstance(key, int) or key in MEMBER_NAMES)
+        yield member, f"{pointer}/{key}" if is_known_member else pointer, is_known_member
 
 
 def _check_key(key: object, pointer: str) -> None:

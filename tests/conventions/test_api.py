@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
-from fastapi.routing import iter_route_contexts
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from app.core.error_codes import ERROR_CODES
 from app.core.ids import ID_PATTERN
@@ -120,6 +120,13 @@ def test_every_route_declares_a_typed_return_model() -> None:
         if getattr(context, "include_in_schema", False) and getattr(context, "status_code", None) != 204:
             bare = {"get_metrics", "head_health", "head_readiness"}
             assert context.response_field is not None or context.name in bare, context.path
+
+
+def test_every_router_has_its_prefix_itself() -> None:
+    """A prefix of `include_router` would not be in the templates that logs and metrics name routes by."""
+    for context in iter_route_contexts(create_app(Settings()).routes):
+        if isinstance(context.original_route, APIRoute):
+            assert context.original_route.path_format == context.path_format
 
 
 def test_every_route_that_answers_in_events_declares_them() -> None:

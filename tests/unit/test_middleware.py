@@ -39,7 +39,7 @@ def build_app(registry: CollectorRegistry, settings: Settings) -> FastAPI:
     app = FastAPI(redirect_slashes=False, telemetry={"logs": False})
     app.state.turnkeep = state = state_of(settings, registry)
     install_problem_handlers(app)
-    inner = APIRouter(route_class=StrictJsonRoute)
+    inner = APIRouter(prefix="/v1/deep", route_class=StrictJsonRoute)
 
     @inner.get("/things/{thing}")
     async def read(request: Request, thing: str) -> int:
@@ -79,9 +79,7 @@ def build_app(registry: CollectorRegistry, settings: Settings) -> FastAPI:
         await websocket.accept()
         await websocket.close()
 
-    outer = APIRouter(prefix="/v1")
-    outer.include_router(inner, prefix="/deep")
-    app.include_router(outer)
+    app.include_router(inner)
     app.add_api_route("/broken", lambda: 1 // 0, methods=["GET"], response_model=int)
     app.add_api_route("/healthz", lambda: True, methods=["GET"], response_model=bool)
     app.router.routes.append(Mount("/files", app=PlainTextResponse("file")))

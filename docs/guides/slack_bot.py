@@ -21,7 +21,7 @@ slack = httpx.Client(
     base_url=os.environ.get("SLACK_API", "https://slack.com/api"),
     headers={"Authorization": f"Bearer {os.environ['SLACK_BOT_TOKEN']}"},
 )
-begun, lock = set(), threading.Lock()
+started, lock = set(), threading.Lock()
 
 
 def ask_model(messages):
@@ -52,9 +52,9 @@ def handle(payload):
     if event.get("channel_type") != "im" and f"<@{bot}>" not in event["text"]:
         return
     with lock:
-        if answer in begun:
+        if answer in started:
             return
-        begun.add(answer)
+        started.add(answer)
     threading.Thread(target=reply, args=(room, answer, bot, event)).start()
 
 
@@ -63,7 +63,7 @@ def reply(room, answer, bot, event):
         if not is_stored(room, answer):
             answer_now(room, answer, bot, event)
     finally:
-        begun.discard(answer)
+        started.discard(answer)
 
 
 def is_stored(room, turn_id):

@@ -63,3 +63,8 @@ async def test_calls_of_openai_that_do_not_exist_are_not_responses_with_such_an_
         answer = await client.request(method, f"/openai/v1/responses/{name}")
         assert (answer.status_code, answer.json()["code"]) == (404, "route_not_found")
         assert answer.json()["error"]["type"] == "not_found_error"
+
+
+async def test_a_path_of_several_segments_has_the_methods_of_its_route(client: Client) -> None:
+    answer = await client.request("PUT", "/openai/v1/models/a/b")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")

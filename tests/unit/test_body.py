@@ -15,6 +15,7 @@ from pydantic import BaseModel, JsonValue
 
 from app.core.errors import AppError, Invalid
 from app.core.validation.json_text import MAX_SAFE_INTEGER, parse_json
+from app.formats.parse.validation import check_json
 from app.routers.http.problems import install_problem_handlers
 from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.settings import Settings
@@ -217,6 +218,15 @@ def test_a_refusal_takes_little_memory() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12 * len(body), "what is parsed takes eight times the text"
+
+
+def test_checking_the_values_of_a_message_takes_little_memory() -> None:
+    content = [0] * 100_000
+    tracemalloc.start()
+    check_json([{"role": "user", "content": content}], "/turns")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
 
 
 def test_a_fault_at_the_end_of_a_huge_body_is_refused_in_bounded_time() -> None:

@@ -1,6 +1,7 @@
 """Connections of a pool that are lost while a task uses them: the task's own error counts."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
@@ -90,5 +91,26 @@ async def test_a_read_whose_connection_is_lost_before_its_commit_is_answered_in_
             await asyncio.sleep(0.1)
     await asyncio.sleep(0.1)
     asyncio.get_running_loop().set_exception_handler(None)
+    assert reported == []
+    assert pool.use.used == 0
+
+
+async def test_a_connection_that_is_lost_while_it_is_returned_is_no_error(pool: Database) -> None:
+    reported: list[dict[str, object]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    async with pool.transaction(TENANT) as tx:
+        row = await tx.fetchrow("select pg_backend_pid() as pid")
+        assert row is not None
+        used = next(
+            found
+            for found in gc.get_objects()
+            if type(found) is asyncpg.Connection and not found.is_closed() and found.get_server_pid() == row["pid"]
+        )
+    loop.call_soon(used.terminate)  # runs after the pool has seen an open connection, and before it takes it back
+    await asyncio.sleep(0.1)
+    gc.collect()
+    loop.set_exception_handler(None)
+    assert used.is_closed()
     assert reported == []
     assert pool.use.used == 0

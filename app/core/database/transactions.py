@@ -435,7 +435,7 @@ async def _end(pool: _Pool, connection: _Pooled, *, commits: bool) -> None:
     except Exception:  # noqa: BLE001 - what was read is answered already, and the connection is not used again
         _terminate(connection)
     finally:
-        await pool.release(connection)
+        await _release(pool, connection)
 
 
 async def _undo(pool: _Pool, connection: _Pooled) -> None:
@@ -448,6 +448,11 @@ async def _undo(pool: _Pool, connection: _Pooled) -> None:
         _terminate(connection)
         raise
     finally:
+        await _release(pool, connection)
+
+
+async def _release(pool: _Pool, connection: _Pooled) -> None:
+    with suppress(asyncpg.InternalClientError):  # one that is lost meanwhile has left its pool already
         await pool.release(connection)
 
 

@@ -110,6 +110,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="Turnkeep",
         version=version("turnkeep"),
         lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

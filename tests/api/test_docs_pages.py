@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import expect
 
 from app.core.error_codes import ERROR_CODES
+from app.routers.documents import docs_pages
 from tests.support.api import Client, Service, open_service
 from tests.support.browser import WAIT_MS, chromium, needs_chromium
 from tests.support.live import serving
@@ -92,3 +93,14 @@ async def test_no_browser_shows_a_page_in_a_frame(port: int, path: str) -> None:
             await page.set_content(f'<iframe src="http://127.0.0.1:{port}{path}"></iframe>')
         for frame in page.frames[1:]:
             assert "Turnkeep" not in await frame.content()
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/asyncapi.json"])
+async def test_a_document_is_encoded_once(service: Service, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with service.client(None) as anybody:
+        anybody.event_hooks = {}
+        first = await anybody.get(path)
+        monkeypatch.setattr(docs_pages, "JSONResponse", lambda _document: pytest.fail("encoded again"))
+        again = await anybody.get(path)
+    assert again.content == first.content
+    assert first.json()["info"]["title"].startswith("Turnkeep")

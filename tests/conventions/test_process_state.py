@@ -50,6 +50,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
     "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
     "app.dashboard.pages._gzipped": (Why.NO_TENANT_DATA, "the built files of the dashboard, which are public"),
+    "app.routers.http.app_state.AppState.documents": (Why.NO_TENANT_DATA, "the encoded documents of the API"),
     "app.routers.http.metrics.HttpMetrics._children": (
         Why.NO_TENANT_DATA,
         "counters by method, route template and status",

@@ -4,6 +4,7 @@ The hash chain is walked by an implementation of its own, written from the descr
 `app/conversations/hash_chain.py` and sharing no code with it.
 """
 
+import asyncio
 import hashlib
 import json
 from collections import Counter, defaultdict
@@ -65,10 +66,11 @@ def hashes(row: Row, previous: bytes) -> tuple[bytes, bytes]:
 
 async def check(world: World, superuser_url: str) -> dict[str, int]:
     """Hold the ledgers of all clients against the API and the database; what is wrong lands in `world.violations`."""
-    served = await _history(world)
-    conversation = await read(world, f"/v1/conversations/{world.conversation_id}")
     connection = await asyncpg.connect(superuser_url)
     try:
+        await _all_indexed(connection)
+        served = await _history(world)
+        conversation = await read(world, f"/v1/conversations/{world.conversation_id}")
         rows = [dict(row) for row in await connection.fetch("select * from turns order by seq")]
         findings = [
             *check_ledger(world.operations, served),
@@ -85,6 +87,14 @@ async def check(world: World, superuser_url: str) -> dict[str, int]:
     for sentence in findings:
         world.wrong(sentence)
     return {"turns": len(rows)}
+
+
+async def _all_indexed(connection: asyncpg.Connection) -> None:
+    """Wait until jobs have indexed what requests left to them; after two minutes the rows are checked as they are."""
+    for _ in range(240):
+        if not await connection.fetchval("select exists (select from turns where index_state = 'pending')"):
+            return
+        await asyncio.sleep(0.5)
 
 
 async def _history(world: World) -> list[Row]:

@@ -3,17 +3,21 @@
 A page runs only scripts of this package and its own inline script, connects only to this server, and cannot be framed.
 """
 
+import asyncio
 import base64
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 
 from app.routers.documents.asyncapi import asyncapi_document
+from app.routers.documents.openapi import openapi_document
+from app.routers.http.app_state import app_state
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self' {hashes}; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -60,7 +64,21 @@ async def get_style_of_error_codes() -> FileResponse:
     return FileResponse(_FOLDER / "errors.css", headers=_ERRORS_HEADERS)
 
 
+@router.get("/openapi.json")
+async def get_openapi(request: Request) -> Response:
+    """Show the OpenAPI document."""
+    return await _encoded_once(request, openapi_document)
+
+
 @router.get("/asyncapi.json")
-async def get_asyncapi(request: Request) -> JSONResponse:
+async def get_asyncapi(request: Request) -> Response:
     """Show the AsyncAPI document: the WebSocket and the event streams."""
-    return JSONResponse(asyncapi_document(str(request.app.version)))
+    return await _encoded_once(request, lambda app: asyncapi_document(app.version))
+
+
+async def _encoded_once(request: Request, document_of: Callable[[FastAPI], object]) -> Response:
+    """Answer with a document. Anyone may ask for it as often as they like, and encoding it takes 15 ms."""
+    documents, path = app_state(request.app).documents, request.url.path
+    if path not in documents:
+        documents[path] = await asyncio.to_thread(lambda: bytes(JSONResponse(document_of(request.app)).body))
+    return Response(documents[path], media_type="application/json")

@@ -1,7 +1,7 @@
 """What the routes and the middleware of one application share: one typed object in `app.state`."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from fastapi import FastAPI, Request
@@ -18,7 +18,7 @@ from app.tenancy.limits.schemas import CallSlot
 
 @dataclass(slots=True, kw_only=True)
 class AppState:
-    """The state of an application. The last three are set when its lifespan starts, or with the first use."""
+    """The state of an application. The last four are set when its lifespan starts, or with the first use."""
 
     settings: Settings
     registry: CollectorRegistry
@@ -33,6 +33,8 @@ class AppState:
     opened: Container | None = None
     start_failure: AppError | None = None
     declared_members: frozenset[str] | None = None
+    documents: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """The encoded documents that were asked for, by path."""
 
     @property
     def container(self) -> Container:

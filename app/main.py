@@ -26,11 +26,9 @@ from app.mcp.endpoint import McpEndpoint
 from app.routers.documents import docs_pages
 from app.routers.documents.openapi import openapi_document
 from app.routers.http.bytes_in_flight import BytesInFlight
-from app.routers.http.dependencies import require_caller, require_room
 from app.routers.http.metrics import add_lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
-from app.routers.http.rates import slot_of
 from app.routers.http.routing.methods import refuse_missing_methods
 from app.routers.live import sse, websocket
 from app.routers.live.connection_limits import Connections, add_live_metrics
@@ -136,9 +134,6 @@ def _state(settings: Settings, registry: CollectorRegistry, monitor: Monitor) ->
         registry=registry,
         monitor=monitor,
         bytes_in_flight=BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s),
-        require_room=require_room,
-        body_guard=require_caller,
-        slot_of=slot_of,
         connections=Connections(registry, settings=settings.live),
         frame_members=frame_members(),
     )

@@ -17,6 +17,7 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Forbidden, InvalidFields, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
+from app.core.limits import TenantLimiter
 from app.core.telemetry import get_logger
 from app.settings.database import TenancySettings
 from app.settings.oidc import OidcSettings
@@ -28,7 +29,6 @@ from app.tenancy.limits.failed_keys import FailedKeys
 from app.tenancy.limits.quotas import TenantQuotas
 from app.tenancy.limits.rates import CallRates, default_rates
 from app.tenancy.limits.schemas import Quotas, Rates, merged_rates
-from app.tenancy.limits.slots import TenantSlots
 from app.tenancy.limits.store import Usage
 from app.tenancy.oidc.people import People
 from app.tenancy.restriction import require_scopes
@@ -94,8 +94,14 @@ class Tenancy:
         self._default_rates = default_rates(rates)
         self.quotas = TenantQuotas(ops, settings=rates)
         """What tenants may store in a day."""
-        self.slots = TenantSlots(rates)
-        """Calls that this process works on."""
+        self.slots = TenantLimiter(
+            rates.concurrent_calls,
+            crowded_share=min(rates.concurrent_calls_shared, rates.concurrent_calls),
+            max_waiting=rates.concurrent_calls_waiting,
+            wait_s=rates.concurrent_calls_wait_s,
+            detail="This server has too many calls of this tenant to work on; send the call again later.",
+        )
+        """Calls that this process works on, without the time in which a body arrives or an answer is sent."""
         self._failed_keys = FailedKeys(rates.failed_keys_per_minute, max_known=settings.key_cache_entries)
         self._checked: dict[bytes, tuple[float, Caller]] = {}
         self._clear_count = 0

@@ -8,7 +8,6 @@ from fastapi import Depends, Header, Path, Query, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from pydantic import AfterValidator, StringConstraints
-from starlette.types import Scope as AsgiScope
 
 from app.container import Container
 from app.core.errors import FieldError, InvalidFields, PublicValueError
@@ -16,8 +15,7 @@ from app.core.ids import KeyId, TenantId, TurnId, format_id, parse_id
 from app.core.tracing.spans import describe_current_span
 from app.core.validation.ids import ConversationIdIn, IdOf
 from app.routers.http.app_state import app_state
-from app.routers.http.rates import rate_class_of, take_rate
-from app.tenancy.limits.schemas import WITHOUT_SLOT
+from app.routers.http.rates import take_rate
 from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Scope
 
 
@@ -72,24 +70,6 @@ class CallerSecurity(SecurityBase):
 
 
 get_caller = CallerSecurity()
-
-
-async def require_caller(request: Request) -> None:
-    """Refuse a request without a valid key or token before its body is read."""
-    await get_caller(request)
-
-
-async def require_room(scope: AsgiScope) -> None:
-    """Refuse a call that needs a slot while as many calls of its tenant wait as may, with Unavailable `overloaded`.
-
-    The caller's key is checked first. While no call waits, nothing is done.
-    """
-    slots = app_state(scope["app"]).container.tenancy.slots
-    if not slots.is_awaited:
-        return
-    request = Request(scope)
-    if rate_class_of(request) not in WITHOUT_SLOT:
-        await slots.require_room((await get_caller(request)).key_tenant_id)
 
 
 async def get_key_holder(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:

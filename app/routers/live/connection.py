@@ -42,9 +42,10 @@ from app.conversations.schemas.frames import (
 )
 from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, RateLimited, Unauthenticated, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
+from app.core.limits import TokenBucket
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
-from app.routers.live.connection_limits import Connections, ConnectionSlot, RateLimiter, recheck
+from app.routers.live.connection_limits import Connections, ConnectionSlot, recheck
 from app.routers.live.epochs import Epochs
 from app.routers.live.frames import asked, error_frame, read_message
 from app.routers.live.outbox import GONE, Outbox, send_text
@@ -189,10 +190,9 @@ class LiveSocket:
     # Receiving
 
     async def _read(self) -> None:
-        frames, volume = (
-            RateLimiter(self._settings.live.live_frames_per_s),
-            RateLimiter(self._settings.live.live_bytes_per_s),
-        )
+        live = self._settings.live
+        frames = TokenBucket(live.live_frames_per_s, live.live_frames_per_s)
+        volume = TokenBucket(live.live_bytes_per_s, live.live_bytes_per_s)
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
@@ -205,8 +205,8 @@ class LiveSocket:
             self.frames_received += 1
             self._connections.received()
             data = text.encode()
-            await frames.take()
-            await volume.take(len(data))
+            await frames.take_in_turn(1)
+            await volume.take_in_turn(len(data))
             await self._answer(data)
             await self._outbox.wait_for_room()
 
@@ -274,7 +274,7 @@ class LiveSocket:
     async def _handle_in_turn(self, frame: ClientFrame) -> BaseModel | None:
         if isinstance(frame, ChunkFrame | PingFrame | AuthFrame):
             return await self._handle(frame)
-        async with self._container.tenancy.slots.slot(self._slot.tenant):
+        async with self._container.tenancy.slots.hold(self._slot.tenant):
             return await self._handle(frame)
 
     async def _handle(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame

@@ -1,6 +1,5 @@
 """Limits of the live connections of one process: their number, their rates, and rechecks of their keys."""
 
-import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -206,23 +205,6 @@ def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
     )
     for name, text, value in shown:
         Gauge(name, text, registry=registry).set_function(value)
-
-
-class RateLimiter:
-    """A rate limiter that allows `per_s` per second. One second's amount may come at once; anything more waits."""
-
-    def __init__(self, per_s: float) -> None:
-        self._per_s = per_s
-        self._left = per_s
-        self._at = asyncio.get_running_loop().time()
-
-    async def take(self, amount: float = 1) -> None:
-        """Wait until `amount` may pass."""
-        now = asyncio.get_running_loop().time()
-        self._left = min(self._per_s, self._left + (now - self._at) * self._per_s) - amount
-        self._at = now
-        if self._left < 0:
-            await asyncio.sleep(-self._left / self._per_s)
 
 
 def log_closed(

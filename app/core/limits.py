@@ -201,11 +201,9 @@ class TenantLimiter:
 
     def _next(self) -> _Waiter | None:
         """Return the earliest of the first requests of all tenants that fits the share of its tenant."""
-        firsts = (queue[0] for queue in self._waiting.values())
         # one that is done was cancelled: its task removes it
-        fitting = [
-            waiter for waiter in firsts if not waiter.granted.done() and self._fits_share(waiter.tenant, waiter.amount)
-        ]
+        firsts = [queue[0] for queue in self._waiting.values() if not queue[0].granted.done()]
+        fitting = [waiter for waiter in firsts if self._fits_share(waiter.tenant, waiter.amount)]
         return min(fitting, key=lambda waiter: waiter.number, default=None)
 
     def _is_full(self, tenant: TenantId) -> bool:

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from app.routers.documents.webhook_events import complete_events, event_routes
-from app.routers.http.problems import add_head_problem, add_problem_schemas, add_rate_problem
+from app.routers.http.problems import add_head_problem, add_problem_schemas, add_problems, add_rate_problem
 
 EXAMPLES_PATH: Final = Path(__file__).parent / "examples.json"
 """One example per operation: `parameters`, `request`, `status` and `response`, in an order in which they work."""
@@ -71,11 +71,18 @@ def openapi_document(app: FastAPI) -> dict[str, object]:
             webhooks=event_routes(),
             separate_input_output_schemas=False,
         )
-        app.openapi_schema = _add_examples(
-            add_rate_problem(
-                _add_security(add_head_problem(add_problem_schemas(complete_events(_remove_own_problem(document)))))
-            )
-        )
+        for complete in (
+            _remove_own_problem,
+            complete_events,
+            add_problem_schemas,
+            add_problems,
+            add_head_problem,
+            _add_security,
+            add_rate_problem,
+            _add_examples,
+        ):
+            complete(document)
+        app.openapi_schema = document
     return app.openapi_schema
 
 

@@ -272,7 +272,7 @@ def install_problem_handlers(app: FastAPI) -> None:
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, object]]:
-    """Declare problems for the `responses=` of a route: `problem_responses(401, 404, 422)`.
+    """Declare problems for the `responses=` of a route that `add_problems` does not derive: `problem_responses(409)`.
 
     `add_problem_schemas` adds the schema that they refer to.
     """
@@ -287,6 +287,41 @@ def add_problem_schemas(document: dict[str, object]) -> dict[str, object]:
     components = cast("dict[str, dict[str, object]]", document.setdefault("components", {}))
     components.setdefault("schemas", {}).update({**nested, "Problem": schema})
     return document
+
+
+def add_problems(document: dict[str, object]) -> dict[str, object]:
+    """Declare the problems that follow from the parts of each operation of an OpenAPI document, in place.
+
+    Routes name the others. Those under `/openai/v1` name all of theirs: OpenAI has other statuses for the same cases.
+    """
+    paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
+    for path, operations in paths.items():
+        if path.startswith(OPENAI_ROOT):
+            continue
+        for operation in operations.values():
+            derived = problem_responses(*_derived_statuses(operation))
+            responses = {str(status): answer for status, answer in derived.items()} | operation["responses"]
+            successes = {status: answer for status, answer in operation["responses"].items() if status < "4"}
+            operation["responses"] = successes | dict(sorted(responses.items()))
+    return document
+
+
+def _derived_statuses(operation: Mapping[str, object]) -> set[int]:
+    """Return the statuses of the problems that each operation with such parts can have."""
+    parameters = cast("Sequence[Mapping[str, object]]", operation.get("parameters", ()))
+    places = {parameter["in"] for parameter in parameters}
+    statuses: set[int] = set()
+    if "security" in operation:
+        statuses |= {401, 403, 503}
+    if "requestBody" in operation:
+        statuses |= {400, 408, 413, 415, 422}
+    if "path" in places:
+        statuses |= {404, 422}
+    if "query" in places:
+        statuses.add(422)
+    if any(parameter["name"] == "Idempotency-Key" for parameter in parameters):
+        statuses.add(409)
+    return statuses
 
 
 def add_head_problem(document: dict[str, object]) -> dict[str, object]:

@@ -201,7 +201,7 @@ router = APIRouter(prefix="/v1", tags=["live"], route_class=StrictJsonRoute)
     status_code=200,
     response_class=EventStream,
     response_model=TurnEvent,
-    responses=_responses(*TurnEvent.__args__) | problem_responses(401, 403, 404, 422, 429, 503),
+    responses=_responses(*TurnEvent.__args__) | problem_responses(429),
 )
 async def follow_conversation(
     conversation_id: ConversationPath,
@@ -236,7 +236,7 @@ async def follow_conversation(
     status_code=200,
     response_class=EventStream,
     response_model=ListEvent,
-    responses=_responses(*ListEvent.__args__) | problem_responses(401, 403, 422, 429, 503),
+    responses=_responses(*ListEvent.__args__) | problem_responses(429),
 )
 async def follow_conversations(
     caller: Reader, follows: Follows, last_event_id: LastEvent = None, project: QueryText | None = None

@@ -40,8 +40,7 @@ _ARCHIVED: Final[Mapping[str | None, bool | Literal["any"] | None]] = {
 @router.post(
     "",
     status_code=201,
-    responses={200: {"model": Conversation, "description": "It existed already."}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    responses={200: {"model": Conversation, "description": "It existed already."}} | problem_responses(404),
 )
 async def create_conversation(
     body: ConversationCreate, caller: Writer, services: Services, idempotency_key: IdempotencyHeader, response: Response
@@ -55,7 +54,7 @@ async def create_conversation(
     return _tagged(response, respond(response, made))
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_conversations(
     caller: Reader,
     services: Services,
@@ -81,7 +80,7 @@ async def list_conversations(
     return await services.conversations.search(caller, request=where)
 
 
-@router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/search")
 async def search_conversations(
     body: ConversationSearch, caller: Reader, services: Services
 ) -> Page[ListedConversation]:
@@ -89,7 +88,7 @@ async def search_conversations(
     return await services.conversations.search(caller, request=body)
 
 
-@router.get("/{conversation_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{conversation_id}")
 async def get_conversation(
     conversation_id: ConversationPath, caller: ConversationReader, services: Services, response: Response
 ) -> Conversation:
@@ -97,7 +96,7 @@ async def get_conversation(
     return _tagged(response, await services.conversations.get(caller, conversation_id))
 
 
-@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 503))
+@router.patch("/{conversation_id}", responses=problem_responses(409, 412))
 async def update_conversation(
     conversation_id: ConversationPath,
     body: ConversationUpdate,
@@ -132,8 +131,7 @@ def _tagged(response: Response, conversation: Conversation) -> Conversation:
 @router.post(
     "/{conversation_id}/fork",
     status_code=201,
-    responses={200: {"model": Conversation, "description": "This fork existed already."}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    responses={200: {"model": Conversation, "description": "This fork existed already."}},
 )
 async def fork_conversation(
     conversation_id: ConversationPath,
@@ -148,19 +146,19 @@ async def fork_conversation(
     return _tagged(response, respond(response, fork))
 
 
-@router.get("/{conversation_id}/verify", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{conversation_id}/verify")
 async def verify_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> Verification:
     """Verify the hash chain: hash every turn again that is not erased, and report the first break."""
     return await services.conversations.verify(caller, conversation_id)
 
 
-@router.delete("/{conversation_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("/{conversation_id}", status_code=204)
 async def delete_conversation(conversation_id: ConversationPath, caller: Writer, services: Services) -> None:
     """Delete a conversation with everything derived from it, also one in the trash. This cannot be undone."""
     await services.governance.delete_conversation(caller, conversation_id)
 
 
-@router.post("/{conversation_id}/trash", responses=problem_responses(401, 403, 404, 422, 503))
+@router.post("/{conversation_id}/trash")
 async def trash_conversation(conversation_id: ConversationPath, caller: Writer, services: Services) -> Conversation:
     """Put a conversation into the trash: it is hidden everywhere, and deleted at `expires_at` unless it is restored.
 
@@ -169,7 +167,7 @@ async def trash_conversation(conversation_id: ConversationPath, caller: Writer, 
     return await services.governance.trash.put(caller, conversation_id)
 
 
-@router.post("/{conversation_id}/restore", responses=problem_responses(401, 403, 404, 422, 503))
+@router.post("/{conversation_id}/restore")
 async def restore_conversation(
     conversation_id: ConversationPath, caller: Writer, services: Services, response: Response
 ) -> Conversation:

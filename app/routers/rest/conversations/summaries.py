@@ -16,7 +16,7 @@ from app.routers.http.routing.strict_route import StrictJsonRoute
 router = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["summaries"], route_class=StrictJsonRoute)
 
 
-@router.get("/summaries", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/summaries")
 async def list_summaries(
     conversation_id: ConversationPath,
     caller: ConversationReader,
@@ -38,7 +38,7 @@ async def list_summaries(
     )
 
 
-@router.get("/summaries/{summary_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/summaries/{summary_id}")
 async def get_summary(
     conversation_id: ConversationPath,
     summary_id: Annotated[IdIn, Path(description="The summary's id: a ULID or a UUID.")],
@@ -49,7 +49,7 @@ async def get_summary(
     return await services.conversations.summaries.get(caller, conversation_id, summary_id=summary_id)
 
 
-@router.post("/summaries", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
+@router.post("/summaries", responses=problem_responses(429, 502))
 async def summarise_turns(
     conversation_id: ConversationPath,
     body: SummaryRequest,
@@ -63,7 +63,7 @@ async def summarise_turns(
     return respond(response, done)
 
 
-@router.post("/compact", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
+@router.post("/compact", responses=problem_responses(409, 429, 502))
 async def compact_conversation(
     conversation_id: ConversationPath, body: CompactionRequest, caller: Writer, services: Services
 ) -> Compacted:
@@ -71,13 +71,13 @@ async def compact_conversation(
     return await services.compactor.compact(caller, conversation_id, request=body)
 
 
-@router.post("/compact/undo", responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.post("/compact/undo", responses=problem_responses(409))
 async def undo_compaction(conversation_id: ConversationPath, caller: Writer, services: Services) -> Undone:
     """Undo the newest summary; the summaries that it replaced are valid again."""
     return await services.conversations.summaries.undo(caller, conversation_id)
 
 
-@router.get("/dry-run", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/dry-run")
 async def dry_run_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> DryRun:
     """Return what compaction, extraction and retention would do to a conversation now, and at what cost of the model.
 

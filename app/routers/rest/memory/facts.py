@@ -62,7 +62,7 @@ async def _search(
     )
 
 
-@router.get("/facts", responses=problem_responses(401, 403, 422, 503))
+@router.get("/facts")
 async def list_facts(
     caller: Reader,
     services: Services,
@@ -75,7 +75,7 @@ async def list_facts(
     return await services.facts.list_page(caller, where=where, newest_first=order == "desc", limit=limit, cursor=cursor)
 
 
-@router.post("/facts/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/facts/search")
 async def search_facts(body: FactListing, caller: Reader, services: Services) -> Page[Fact]:
     """List facts like `GET /v1/facts`, with the filters in the body: names of persons stay out of the address."""
     return await services.facts.list_page(
@@ -87,7 +87,7 @@ async def search_facts(body: FactListing, caller: Reader, services: Services) ->
     "/facts",
     status_code=201,
     responses={200: {"model": FactResult, "description": "It was stored before, and has more evidence now."}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    | problem_responses(404),
 )
 async def create_fact(
     body: FactCreate, caller: Writer, services: Services, idempotency_key: IdempotencyHeader, response: Response
@@ -96,34 +96,31 @@ async def create_fact(
     return respond(response, await services.facts.create(caller, body=body, idempotency_key=idempotency_key))
 
 
-@router.get("/facts/{fact_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/facts/{fact_id}")
 async def get_fact(fact_id: FactPath, caller: Reader, services: Services) -> Fact:
     """Read one fact, retracted or not."""
     return await services.facts.get(caller, fact_id)
 
 
-@router.patch("/facts/{fact_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.patch("/facts/{fact_id}", responses=problem_responses(409))
 async def update_fact(fact_id: FactPath, body: FactUpdate, caller: Writer, services: Services) -> FactResult:
     """Correct a fact: it is retracted and replaced by another fact with an id of its own."""
     return await services.facts.update(caller, fact_id, body=body)
 
 
-@router.delete("/facts/{fact_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("/facts/{fact_id}")
 async def retract_fact(fact_id: FactPath, caller: Writer, services: Services) -> FactResult:
     """Retract a fact that was never true. Its row stays for history and undo; a repeat changes nothing."""
     return await services.facts.retract(caller, fact_id)
 
 
-@router.post("/facts/{fact_id}/undo", responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.post("/facts/{fact_id}/undo", responses=problem_responses(409))
 async def undo_fact(fact_id: FactPath, caller: Writer, services: Services) -> FactResult:
     """Undo the last change of a fact: an assertion, an extraction, a correction, a retraction."""
     return await services.facts.undo(caller, fact_id)
 
 
-@router.post(
-    "/conversations/{conversation_id}/facts/extract",
-    responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503),
-)
+@router.post("/conversations/{conversation_id}/facts/extract", responses=problem_responses(409, 429, 502))
 async def extract_facts(
     conversation_id: ConversationPath, body: FactsExtract, caller: Writer, services: Services
 ) -> Extraction:

@@ -23,9 +23,7 @@ from app.routers.http.routing.strict_route import StrictJsonRoute
 router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=StrictJsonRoute)
 
 
-@router.post(
-    "", status_code=201, responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503)
-)
+@router.post("", status_code=201, responses=problem_responses(404, 429, 502))
 async def store_memory(
     body: MemoryStore, caller: AgentWriter, services: Services, idempotency_key: IdempotencyHeader, response: Response
 ) -> MemoryStored:
@@ -37,7 +35,7 @@ async def store_memory(
     return respond(response, await memory.store_memory(body, idempotency_key=idempotency_key))
 
 
-@router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/search")
 async def search_memories(body: MemoryQuery, caller: AgentReader, services: Services) -> MemoryEntries:
     """Recall the memories of the calling agent, the nearest first."""
     found = await services.memory_of(caller).recall_memory(body)
@@ -45,7 +43,7 @@ async def search_memories(body: MemoryQuery, caller: AgentReader, services: Serv
     return found
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_memories(
     caller: AgentReader,
     services: Services,
@@ -63,7 +61,7 @@ async def list_memories(
     )
 
 
-@router.post("/list", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/list")
 async def filter_memories(body: MemoryListing, caller: AgentReader, services: Services) -> Page[Memory]:
     """List memories like `GET /v1/memories`, with the filters in the body: names of persons stay out of the address."""
     return await services.memories.list_page(
@@ -72,13 +70,13 @@ async def filter_memories(body: MemoryListing, caller: AgentReader, services: Se
     )  # fmt: skip
 
 
-@router.get("/{memory_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{memory_id}")
 async def get_memory(memory_id: MemoryPath, caller: AgentReader, services: Services) -> Memory:
     """Read one memory: of any agent for an administrator, else of the calling agent."""
     return await services.memories.get(caller, memory_id)
 
 
-@router.delete("/{memory_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("/{memory_id}", status_code=204)
 async def delete_memory(memory_id: MemoryPath, caller: Admin, services: Services) -> None:
     """Delete a memory of any agent; a missing memory is no error."""
     await services.governance.delete_memory(caller, memory_id)

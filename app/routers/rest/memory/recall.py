@@ -22,7 +22,7 @@ from app.routers.http.routing.strict_route import StrictJsonRoute
 
 LINES_MEDIA_TYPE: Final = "application/x-ndjson"
 
-_RESPONSES = problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503) | {
+_RESPONSES = problem_responses(404, 409, 429, 502) | {
     200: {
         "description": f"Hits, best first. With `Accept: {LINES_MEDIA_TYPE}` one hit per line, the last line the end.",
         "content": {

@@ -42,7 +42,7 @@ AllTenants = Annotated[
 ]
 
 
-@router.get("/keys", responses=problem_responses(401, 403, 422, 503))
+@router.get("/keys")
 async def list_keys(
     caller: Admin, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
 ) -> Page[Key]:
@@ -52,7 +52,7 @@ async def list_keys(
     return page
 
 
-@router.post("/keys", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
+@router.post("/keys", status_code=201)
 async def create_key(body: KeyCreate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader) -> KeyMade:
     """Create a key with some of the caller's own scopes. Needs the scope `admin`.
 
@@ -62,7 +62,7 @@ async def create_key(body: KeyCreate, caller: Admin, services: Services, idempot
     return await services.administration.create_key(caller, body=body, idempotency_key=idempotency_key)
 
 
-@router.post("/keys/{key_id}/rotate", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("/keys/{key_id}/rotate")
 async def rotate_key(
     key_id: KeyPath, body: KeyRotate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader
 ) -> KeyMade:
@@ -74,7 +74,7 @@ async def rotate_key(
     return await services.administration.rotate_key(caller, key_id, body=body, idempotency_key=idempotency_key)
 
 
-@router.delete("/keys/{key_id}", status_code=204, responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.delete("/keys/{key_id}", status_code=204, responses=problem_responses(409))
 async def revoke_key(
     key_id: KeyPath,
     caller: Admin,
@@ -85,7 +85,7 @@ async def revoke_key(
     await services.administration.revoke_key(caller, key_id, force=force)
 
 
-@router.get("/tenants", responses=problem_responses(401, 403, 422, 503))
+@router.get("/tenants")
 async def list_tenants(
     caller: Operator, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
 ) -> Page[Tenant]:
@@ -95,7 +95,7 @@ async def list_tenants(
     return page
 
 
-@router.post("/tenants", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
+@router.post("/tenants", status_code=201)
 async def create_tenant(
     body: TenantCreate, caller: Operator, services: Services, idempotency_key: IdempotencyHeader
 ) -> TenantMade:
@@ -106,7 +106,7 @@ async def create_tenant(
     return await services.administration.create_tenant(caller, body=body, idempotency_key=idempotency_key)
 
 
-@router.get("/tenants/{tenant_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/tenants/{tenant_id}")
 async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services) -> Tenant:
     """Read one tenant. Needs the scope `operator`."""
     tenant = await services.administration.tenant(caller, tenant_id)
@@ -114,13 +114,13 @@ async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services
     return tenant
 
 
-@router.patch("/tenants/{tenant_id}", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.patch("/tenants/{tenant_id}")
 async def update_tenant(tenant_id: TenantPath, body: TenantUpdate, caller: Operator, services: Services) -> Tenant:
     """Rename a tenant. Needs the scope `operator`."""
     return await services.administration.update_tenant(caller, tenant_id, body=body)
 
 
-@router.get("/limits", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/limits", responses=problem_responses(404, 422))
 async def get_limits(caller: Admin, services: Services) -> LimitsView:
     """Return the limits of the tenant, and what it has used of its quotas today. Needs the scope `admin`."""
     shown = await services.limits.limits(caller)
@@ -128,7 +128,7 @@ async def get_limits(caller: Admin, services: Services) -> LimitsView:
     return shown
 
 
-@router.get("/tenants/{tenant_id}/limits", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/tenants/{tenant_id}/limits")
 async def get_tenant_limits(tenant_id: TenantPath, caller: Operator, services: Services) -> LimitsView:
     """Return the limits of a tenant, and what it has used of its quotas today. Needs the scope `operator`."""
     shown = await services.limits.limits(caller, tenant_id)
@@ -136,7 +136,7 @@ async def get_tenant_limits(tenant_id: TenantPath, caller: Operator, services: S
     return shown
 
 
-@router.put("/tenants/{tenant_id}/limits", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.put("/tenants/{tenant_id}/limits")
 async def set_tenant_limits(
     tenant_id: TenantPath, body: TenantLimits, caller: Operator, services: Services
 ) -> LimitsView:
@@ -147,7 +147,7 @@ async def set_tenant_limits(
     return await services.limits.set_limits(caller, tenant_id, body=body)
 
 
-@router.get("/keys/{key_id}/limits", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/keys/{key_id}/limits")
 async def get_key_limits(key_id: KeyPath, caller: Admin, services: Services) -> KeyLimitsView:
     """Return the rates of a key. Needs the scope `admin`."""
     shown = await services.limits.key_limits(caller, key_id)
@@ -155,7 +155,7 @@ async def get_key_limits(key_id: KeyPath, caller: Admin, services: Services) -> 
     return shown
 
 
-@router.put("/keys/{key_id}/limits", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.put("/keys/{key_id}/limits")
 async def set_key_limits(key_id: KeyPath, body: Rates, caller: Admin, services: Services) -> KeyLimitsView:
     """Lower the rates of another key than the caller's. Needs the scope `admin`.
 
@@ -164,7 +164,7 @@ async def set_key_limits(key_id: KeyPath, body: Rates, caller: Admin, services: 
     return await services.limits.set_key_limits(caller, key_id, body=body)
 
 
-@router.get("/stats", responses=problem_responses(401, 403, 422, 503))
+@router.get("/stats")
 async def get_stats(
     caller: Admin,
     services: Services,
@@ -179,7 +179,7 @@ async def get_stats(
     return stats
 
 
-@router.get("/usage", responses=problem_responses(401, 403, 422, 503))
+@router.get("/usage")
 async def list_model_usage(
     caller: Administrator,
     services: Services,

@@ -12,7 +12,6 @@ from app.core.paging import Order, Page
 from app.core.times import TimeIn
 from app.core.validation.ids import ConversationIdIn, IdOf
 from app.routers.http.dependencies import Admin, Cursor, Services
-from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/admin/audit", tags=["administration"], route_class=StrictJsonRoute)
@@ -21,7 +20,7 @@ ObjectId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=
 RequestId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_audit_entries(
     caller: Admin,
     services: Services,
@@ -58,7 +57,7 @@ async def list_audit_entries(
     return page
 
 
-@router.post("/verify", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/verify")
 async def verify_audit(body: AuditVerify, caller: Admin, services: Services) -> AuditVerification:
     """Verify the hash chains of the tenant's audit, as `turnkeep audit verify` does. Needs the scope `admin`.
 

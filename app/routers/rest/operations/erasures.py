@@ -27,9 +27,7 @@ router = APIRouter(prefix="/v1", tags=["governance"], route_class=StrictJsonRout
 ErasurePath: TypeAlias = Annotated[IdOf[UUID], Path(description="The erasure's id, which is that of its operation.")]
 
 
-@router.post(
-    "/erasures", status_code=202, responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)
-)
+@router.post("/erasures", status_code=202, responses=problem_responses(404, 429))
 async def create_erasure(
     body: ErasureCreate,
     caller: Administrator,
@@ -48,7 +46,7 @@ async def create_erasure(
     return result.value
 
 
-@router.get("/erasures", responses=problem_responses(401, 403, 422, 503))
+@router.get("/erasures")
 async def list_erasures(
     caller: Admin,
     services: Services,
@@ -62,19 +60,19 @@ async def list_erasures(
     return page
 
 
-@router.get("/erasures/{erasure_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/erasures/{erasure_id}")
 async def get_erasure(erasure_id: ErasurePath, caller: Admin, services: Services) -> Erasure:
     """Read the receipt of an erasure; its progress is that of the operation with the same id. Needs `admin`."""
     return await services.governance.erasures.get(caller, erasure_id)
 
 
-@router.post("/erasures/verify", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/erasures/verify")
 async def verify_erasure(body: ReceiptCheck, caller: Admin, services: Services) -> ReceiptVerification:
     """Check that this installation signed a receipt, and that it is about a given subject. Needs `admin`."""
     return services.governance.erasures.verify(caller, body=body)
 
 
-@router.post("/owners/lookup", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/owners/lookup")
 async def look_up_owner(body: OwnerLookup, caller: Admin, services: Services) -> OwnerView:
     """List all that is stored under an owner: conversations, facts and memories of all agents.
 

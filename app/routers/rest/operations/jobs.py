@@ -26,7 +26,7 @@ AllTenants: TypeAlias = Annotated[
 ]
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_jobs(
     caller: Administrator,
     services: Services,
@@ -47,7 +47,7 @@ async def list_jobs(
     return page
 
 
-@router.get("/counts", responses=problem_responses(401, 403, 422, 503))
+@router.get("/counts")
 async def count_jobs(
     caller: Administrator,
     services: Services,
@@ -59,7 +59,7 @@ async def count_jobs(
     return counts
 
 
-@router.get("/{job_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{job_id}")
 async def get_job(
     job_id: JobPath,
     caller: Administrator,
@@ -72,7 +72,7 @@ async def get_job(
     return job
 
 
-@router.post("/{job_id}/retry", responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.post("/{job_id}/retry", responses=problem_responses(409))
 async def retry_job(
     job_id: JobPath,
     caller: Administrator,
@@ -83,7 +83,7 @@ async def retry_job(
     return await services.jobs.retry(caller, job_id, all_tenants=all_tenants)
 
 
-@router.post("/{job_id}/cancel", responses=problem_responses(401, 403, 404, 422, 503))
+@router.post("/{job_id}/cancel")
 async def cancel_job(
     job_id: JobPath,
     caller: Administrator,

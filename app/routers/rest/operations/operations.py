@@ -19,7 +19,7 @@ OperationPath: TypeAlias = Annotated[IdOf[UUID], Path(description="The operation
 Kind: TypeAlias = Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_operations(
     caller: Reader,
     services: Services,
@@ -35,13 +35,13 @@ async def list_operations(
     )
 
 
-@router.get("/{operation_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{operation_id}")
 async def get_operation(operation_id: OperationPath, caller: Reader, services: Services) -> Operation:
     """Read the state, progress and result of an operation. It is kept for a day after its end (setting)."""
     return await services.operations.get(caller, operation_id)
 
 
-@router.post("/{operation_id}/cancel", responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.post("/{operation_id}/cancel", responses=problem_responses(409))
 async def cancel_operation(operation_id: OperationPath, caller: Reader, services: Services) -> Operation:
     """Cancel an operation: it ends after its present step, and what it has done so far stays.
 

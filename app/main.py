@@ -1,7 +1,7 @@
 """The ASGI application: routers and middleware around the container, which opens with the lifespan."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 
@@ -10,7 +10,6 @@ from fastapi.staticfiles import StaticFiles
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.routing import Route
 from starlette.types import Scope
 
@@ -19,6 +18,7 @@ from app.core.bus.messages import Bus
 from app.core.database.reader import Fallback
 from app.core.database.transactions import PoolUse
 from app.core.errors import AppError
+from app.core.metrics import counter, export
 from app.core.tracing.export import exported_telemetry
 from app.dashboard import pages
 from app.diagnostics.service import Monitor, ProcessFigures
@@ -26,7 +26,7 @@ from app.mcp.endpoint import McpEndpoint
 from app.routers.documents import docs_pages
 from app.routers.documents.openapi import openapi_document
 from app.routers.http.bytes_in_flight import BytesInFlight
-from app.routers.http.metrics import add_lifecycle_metrics
+from app.routers.http.metrics import lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
 from app.routers.http.routing.methods import refuse_missing_methods
@@ -153,11 +153,11 @@ def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Mon
     """Export the figures of the services."""
     add_live_metrics(registry, container)
     _add_bus_metrics(registry, container.bus)
-    add_lifecycle_metrics(registry, container.lifecycle.counters)
+    export(registry, lambda: lifecycle_metrics(container.lifecycle.counters))
     add_sweep_metrics(registry, container.governance.purger.counts)
     for metric in container.embed_meter.collectors:
         registry.register(metric)
-    registry.register(_ProcessMetrics(container, monitor))
+    export(registry, lambda: _process_metrics(container, monitor))
 
 
 def _pools(container: Container) -> dict[str, PoolUse]:
@@ -166,55 +166,43 @@ def _pools(container: Container) -> dict[str, PoolUse]:
     return pools if standby is None else pools | {"standby": standby.use}
 
 
-class _ProcessMetrics(Collector):
-    """Collector of figures that are read when metrics are collected."""
-
-    def __init__(self, container: Container, monitor: Monitor) -> None:
-        self._container = container
-        self._monitor = monitor
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield the use of the connection pools and of the standby, the open turns, and the slow calls."""
-        connections = GaugeMetricFamily(
-            "turnkeep_database_connections",
-            "Connections to Postgres, by pool and state: `used`, `idle`, and `limit` for as many as there may be.",
-            labels=["pool", "state"],
-        )
-        waiting = GaugeMetricFamily(
-            "turnkeep_database_waiting", "Calls that wait for a connection, by pool.", labels=["pool"]
-        )
-        for pool, use in _pools(self._container).items():
-            for state, count in (("used", use.used), ("idle", use.open - use.used), ("limit", use.size)):
-                connections.add_metric([pool, state], count)
-            waiting.add_metric([pool], use.waiting)
-        yield connections
-        yield waiting
-        reader = self._container.reader
-        yield CounterMetricFamily(
-            "turnkeep_standby_reads", "Reads that a standby has answered.", value=reader.standby_reads
-        )
-        fallbacks = CounterMetricFamily(
-            "turnkeep_standby_fallbacks",
-            "Reads that the primary has answered instead, by reason.",
-            labels=["reason"],
-        )
-        for reason in Fallback:
-            fallbacks.add_metric([reason], reader.fallbacks[reason])
-        yield fallbacks
-        open_turns = self._container.conversations.streams.handover.open_turns
-        yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
-        nbytes = self._container.index.resident.nbytes
-        yield GaugeMetricFamily("turnkeep_search_index_bytes", "Memory of the search index, about.", value=nbytes)
-        ignored = CounterMetricFamily(
-            "turnkeep_model_findings_ignored",
-            "Statements and personal data of models that the turns do not support, by purpose and reason.",
-            labels=["purpose", "reason"],
-        )
-        for (purpose, reason), count in self._container.facts.extractor.ignored.items():
-            ignored.add_metric([purpose, reason], count)
-        yield ignored
-        slow_calls = self._monitor.slow_call_count
-        yield CounterMetricFamily("turnkeep_slow_calls", "HTTP requests that were slow.", value=slow_calls)
+def _process_metrics(container: Container, monitor: Monitor) -> Iterator[Metric]:
+    """Yield the use of the connection pools and of the standby, the open turns, and the slow calls."""
+    connections = GaugeMetricFamily(
+        "turnkeep_database_connections",
+        "Connections to Postgres, by pool and state: `used`, `idle`, and `limit` for as many as there may be.",
+        labels=["pool", "state"],
+    )
+    waiting = GaugeMetricFamily(
+        "turnkeep_database_waiting", "Calls that wait for a connection, by pool.", labels=["pool"]
+    )
+    for pool, use in _pools(container).items():
+        for state, count in (("used", use.used), ("idle", use.open - use.used), ("limit", use.size)):
+            connections.add_metric([pool, state], count)
+        waiting.add_metric([pool], use.waiting)
+    yield connections
+    yield waiting
+    reader = container.reader
+    yield CounterMetricFamily(
+        "turnkeep_standby_reads", "Reads that a standby has answered.", value=reader.standby_reads
+    )
+    fallbacks = {reason: reader.fallbacks[reason] for reason in Fallback}
+    text = "Reads that the primary has answered instead, by reason."
+    yield counter("turnkeep_standby_fallbacks", text, "reason", fallbacks)
+    open_turns = container.conversations.streams.handover.open_turns
+    yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
+    nbytes = container.index.resident.nbytes
+    yield GaugeMetricFamily("turnkeep_search_index_bytes", "Memory of the search index, about.", value=nbytes)
+    ignored = CounterMetricFamily(
+        "turnkeep_model_findings_ignored",
+        "Statements and personal data of models that the turns do not support, by purpose and reason.",
+        labels=["purpose", "reason"],
+    )
+    for (purpose, reason), count in container.facts.extractor.ignored.items():
+        ignored.add_metric([purpose, reason], count)
+    yield ignored
+    slow_calls = monitor.slow_call_count
+    yield CounterMetricFamily("turnkeep_slow_calls", "HTTP requests that were slow.", value=slow_calls)
 
 
 def _figures(state: ServerState, worker: Worker | None) -> ProcessFigures:

@@ -41,9 +41,10 @@ from app.audit.verification import (
 )
 from app.core.database.transactions import Database
 from app.core.errors import AppError
-from app.core.ids import TenantId, format_id, new_uuid
-from app.core.paging import Cursors, Order, Page, SortKey, make_page, page_of_views
+from app.core.ids import TenantId, new_uuid
+from app.core.paging import Cursors, Page, PageRequest, SortKey, page_of_views
 from app.core.telemetry import get_logger
+from app.core.views import view_of
 from app.settings.audit import AuditSettings
 
 __all__ = [
@@ -158,28 +159,15 @@ class AuditTrail:
                 self._log.warning("audit.flush_failed", code=error.code)
                 await asyncio.sleep(self._settings.audit_flush_s)
 
-    async def list_entries(
-        self,
-        tenant_id: TenantId,
-        *,
-        where: AuditFilter,
-        order: Order,
-        limit: int,
-        cursor: str | None,
-    ) -> Page[AuditEntry]:
+    async def list_entries(self, tenant_id: TenantId, *, where: AuditFilter, asked: PageRequest) -> Page[AuditEntry]:
         """Return a tenant's entries by time, sealed or not. Entries that wait in this process are written first."""
-        scope = f"audit|{tenant_id}|{order}|{where!r}"
-        after: tuple[datetime, UUID] | None = None
-        if cursor is not None:
-            moment, last_id = self._cursors.read(scope, cursor)
-            after = (datetime.fromisoformat(str(moment)), UUID(str(last_id)))
+        scope = f"audit|{tenant_id}|{asked.order}|{where!r}"
+        window = self._cursors.window(scope, asked, datetime.fromisoformat, UUID)
         if tenant_id in self._waiting:
             await self.flush()
         async with self._database.transaction(tenant_id, read_only=True) as tx:
-            rows = await store.page_entries(
-                tx, tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_time_key)
+            rows = await store.page_entries(tx, tenant_id, window, where=where)
+        page = self._cursors.page(rows, asked, scope=scope, key=_time_key)
         return page_of_views(page, Page[AuditEntry], lambda row: _view(*row))
 
     async def verify(self, tenant_id: TenantId, *, body: AuditVerify) -> AuditVerification:
@@ -226,27 +214,8 @@ def _entry_of_loss(tenant_id: TenantId, count: int) -> Entry:
 
 
 def _view(entry: Entry, day: date | None, number: int | None) -> AuditEntry:
-    return AuditEntry(
-        id=format_id(entry.id),
-        recorded_at=entry.recorded_at,
-        actor=ActorKind(entry.actor),
-        key_id=_public(entry.key_id),
-        action=entry.action,
-        object_kind=entry.object_kind,
-        object_id=entry.object_id,
-        conversation_id=_public(entry.conversation_id),
-        first_seq=entry.first_seq,
-        last_seq=entry.last_seq,
-        head_hash=None if entry.head_hash is None else entry.head_hash.hex(),
-        counts=dict(entry.counts),
-        request_id=_public(entry.request_id),
-        day=day,
-        number=number,
-    )
-
-
-def _public(value: UUID | None) -> str | None:
-    return None if value is None else format_id(value)
+    head_hash = None if entry.head_hash is None else entry.head_hash.hex()
+    return view_of(AuditEntry, entry, head_hash=head_hash, day=day, number=number)
 
 
 def _time_key(row: tuple[Entry, date | None, int | None]) -> SortKey:

@@ -23,9 +23,10 @@ from uuid import UUID
 from sqlalchemy import ARRAY, Boolean, ClauseElement, Interval, Text, all_, bindparam, case, func, select, update
 
 from app.core.database.metadata import jobs
-from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, given, is_any, page
+from app.core.database.queries import Query, columns, compiled, delete_some, equals, given, is_any, page
 from app.core.database.transactions import Database, Transaction, field_names, row_as
 from app.core.ids import JobId, TenantId, new_uuid
+from app.core.paging import Window
 from app.settings.database import JobSettings
 
 INSTALLATION: Final = TenantId(UUID(int=0))
@@ -408,20 +409,12 @@ def _jobs(filters: frozenset[str], *, newest_first: bool, after: bool) -> Clause
 
 
 async def list_jobs(
-    tx: Transaction,
-    tenant_id: TenantId | None,
-    *,
-    kind: str | None,
-    state: str | None,
-    newest_first: bool,
-    after: UUID | None,
-    limit: int,
+    tx: Transaction, tenant_id: TenantId | None, window: Window, *, kind: str | None, state: str | None
 ) -> list[Job]:
     """Return jobs by id, in the order of creation; of all tenants with None (ops role)."""
     filters = given(tenant_id=tenant_id, kind=kind, state=state)
-    query = _jobs(frozenset(filters), newest_first=newest_first, after=after is not None)
-    last = None if after is None else (after,)
-    return [row_as(Job, row) for row in await query.fetch(tx, limit=limit, **filters, **after_key(last))]
+    rows = await _jobs(frozenset(filters), **window.shape).fetch(tx, **filters, **window.arguments)
+    return [row_as(Job, row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

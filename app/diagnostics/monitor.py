@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 from app.audit.service import request_uuid
 from app.core.database.transactions import PoolUse
 from app.core.ids import TenantId, format_id, new_uuid
-from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.times import truncate_ms
 from app.core.tracing.call_record import CallRecord, Stage
+from app.core.views import view_of
 from app.diagnostics.request_counts import RequestCounts
 from app.diagnostics.schemas import (
     ConnectionPoolSample,
@@ -160,23 +161,16 @@ class Monitor:
         *,
         cursors: Cursors,
         all_tenants: bool,
-        order: Order,
-        limit: int,
-        cursor: str | None,
+        asked: PageRequest,
     ) -> Page[SlowCall]:
         """List the slow calls of the caller's tenant, or of all tenants (operators only), by their end."""
         caller.require(Scope.OPERATOR if all_tenants else Scope.ADMIN)
         kept = self.kept_slow_calls.of_all() if all_tenants else self.kept_slow_calls.of_tenant(caller.tenant_id)
         # numbers are those of one process, so a cursor is valid for the process that wrote it
-        scope = f"slow-calls|{self.process_id}|{'all' if all_tenants else caller.tenant_id}|{order}"
-        last = None if cursor is None else int(cursors.read(scope, cursor)[0])
-        entries = list(kept)
-        if order == "desc":
-            entries = [entry for entry in reversed(entries) if last is None or entry.number < last]
-        else:
-            entries = [entry for entry in entries if last is None or entry.number > last]
-        page = make_page(
-            entries[: limit + 1], limit=limit, cursors=cursors, scope=scope, key=lambda entry: [entry.number]
+        scope = f"slow-calls|{self.process_id}|{'all' if all_tenants else caller.tenant_id}|{asked.order}"
+        window = cursors.window(scope, asked, int)
+        page = cursors.page(
+            window.rows_of(kept, key=lambda entry: entry.number), asked, scope=scope, key=lambda entry: [entry.number]
         )
         return page_of_views(page, Page[SlowCall], _slow_call)
 
@@ -203,15 +197,9 @@ def _slow_call(entry: SlowCallEntry) -> SlowCall:
         round(record.stages_s.get(stage, 0.0) * 1000, 1)
         for stage in (Stage.EMBED, Stage.SEARCH, Stage.ASSEMBLE, Stage.MODEL)
     )
-    return SlowCall(
-        ended_at=entry.ended_at,
-        tenant_id=None if entry.tenant_id is None else format_id(entry.tenant_id),
-        request_id=None if entry.request_id is None else format_id(entry.request_id),
-        trace_id=entry.trace_id,
-        method=entry.method,
-        route=entry.route,
-        status=entry.status,
-        duration_ms=entry.duration_ms,
+    return view_of(
+        SlowCall,
+        entry,
         statements=record.statements,
         database_ms=round(record.database_s * 1000, 1),
         stages=StageTimes(embed_ms=embed_ms, search_ms=search_ms, assemble_ms=assemble_ms, model_ms=model_ms),

@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
-from app.core.bus.replicas import Replicas, SeenReplica
+from app.core.bus.replicas import Replicas
 from app.core.database.reader import examine_standby
 from app.core.database.revisions import known_revisions
 from app.core.database.servers import Login, Server
 from app.core.database.transactions import Database
 from app.core.errors import AppError, NotFound
 from app.core.ids import TenantId, format_id, parse_id
-from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
+from app.core.views import view_of
 from app.diagnostics import store, summary_store
 from app.diagnostics.checks import (
     ROLES,
@@ -90,37 +91,18 @@ class Statistics:
         return _stats(of, counts, shares, summaries).model_copy(update={"projects": projects})
 
 
-def list_replicas(
-    caller: Caller, replicas: Replicas, *, cursors: Cursors, order: Order, limit: int, cursor: str | None
-) -> Page[ReplicaView]:
+def list_replicas(caller: Caller, replicas: Replicas, *, cursors: Cursors, asked: PageRequest) -> Page[ReplicaView]:
     """List the processes that have announced themselves lately, by their start. For operators."""
     caller.require(Scope.OPERATOR)
-    scope = f"replicas|{order}"
-    last = None if cursor is None else parse_id(str(cursors.read(scope, cursor)[0]))
-    seen = replicas.seen()
-    if order == "desc":
-        seen = [one for one in reversed(seen) if last is None or one.replica.id < last]
-    else:
-        seen = [one for one in seen if last is None or one.replica.id > last]
-    page = make_page(
-        seen[: limit + 1], limit=limit, cursors=cursors, scope=scope, key=lambda one: [format_id(one.replica.id)]
-    )
-    return page_of_views(page, Page[ReplicaView], lambda one: _replica(one, replicas.own_id))
-
-
-def _replica(one: SeenReplica, own_id: UUID | None) -> ReplicaView:
-    shown = one.replica
-    return ReplicaView(
-        id=format_id(shown.id),
-        kind=shown.kind,
-        is_this=shown.id == own_id,
-        runs_jobs=shown.runs_jobs,
-        version=shown.version,
-        schema_revision=shown.schema_revision,
-        host=shown.host,
-        process_number=shown.process_number,
-        started_at=shown.started_at,
-        seen_at=one.seen_at,
+    scope = f"replicas|{asked.order}"
+    seen = cursors.window(scope, asked, parse_id).rows_of(replicas.seen(), key=lambda process: process.replica.id)
+    page = cursors.page(seen, asked, scope=scope, key=lambda process: [format_id(process.replica.id)])
+    return page_of_views(
+        page,
+        Page[ReplicaView],
+        lambda process: view_of(
+            ReplicaView, process.replica, is_this=process.replica.id == replicas.own_id, seen_at=process.seen_at
+        ),
     )
 
 

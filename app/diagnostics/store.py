@@ -13,7 +13,7 @@ import asyncpg
 
 from app.conversations.stores.conversation_store import TurnRow
 from app.core.database.transactions import OPS_ROLE, Transaction
-from app.core.ids import TenantId, format_id
+from app.core.ids import TenantId
 from app.diagnostics.schemas import ProjectStats, SummaryStats, TableSize, TenantStats
 
 # figures
@@ -132,7 +132,7 @@ async def top_tenants(tx: Transaction, limit: int) -> list[TenantStats]:
         """,
         limit,
     )
-    return [TenantStats.model_validate({**dict(row), "tenant_id": format_id(row["tenant_id"])}) for row in rows]
+    return [TenantStats.model_validate(dict(row)) for row in rows]
 
 
 # the server

@@ -19,10 +19,11 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Conflict, NotFound, RateLimited
-from app.core.ids import KeyId, TenantId, format_id, new_uuid
+from app.core.ids import KeyId, TenantId, new_uuid
 from app.core.jobs import Job, JobQueue, NewJob
-from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.telemetry import get_logger
+from app.core.views import view_of
 from app.formats.schemas import JsonObject
 from app.operations import store
 from app.operations.schemas import JOB_PREFIX, Operation, OperationProblem, OperationProgress, OperationStatus
@@ -188,26 +189,16 @@ class Operations:
         return row is not None and row.ended_at is None
 
     async def list_page(
-        self,
-        caller: Caller,
-        *,
-        kind: str | None,
-        status: OperationStatus | None,
-        order: Order,
-        limit: int,
-        cursor: str | None,
+        self, caller: Caller, *, kind: str | None, status: OperationStatus | None, asked: PageRequest
     ) -> Page[Operation]:
         """Return a page of operations by creation: those of the tenant for the scope `admin`, else of this key."""
         caller.require(Scope.READ)
         key_id = _reach(caller)
-        scope = f"operations|{caller.tenant_id}|{key_id}|{order}|{kind}|{status}"
-        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
+        scope = f"operations|{caller.tenant_id}|{key_id}|{asked.order}|{kind}|{status}"
+        window = self._cursors.window(scope, asked, UUID)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_page(
-                tx, caller.tenant_id, key_id=key_id, kind=kind, status=None if status is None else status.value,
-                newest_first=order == "desc", after=after, limit=limit + 1,
-            )  # fmt: skip
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
+            rows = await store.list_page(tx, caller.tenant_id, window, key_id=key_id, kind=kind, status=status)
+        page = self._cursors.page(rows, asked, scope=scope, key=lambda row: [str(row.id)])
         return page_of_views(page, Page[Operation], self._view)
 
     async def cancel(self, caller: Caller, operation_id: UUID) -> Operation:
@@ -325,16 +316,11 @@ class Operations:
             title = ERROR_CODES.get(row.error, ERROR_CODES["internal_error"])
             error = OperationProblem(type=f"/docs/errors#{row.error}", title=title, code=row.error)
         kept = timedelta(hours=self._settings.operation_kept_h)
-        return Operation(
-            id=format_id(row.id),
-            kind=row.kind,
-            status=OperationStatus(row.status),
+        return view_of(
+            Operation,
+            row,
             progress=OperationProgress(done=row.done, total=row.total),
-            created_at=row.created_at,
-            started_at=row.started_at,
-            ended_at=row.ended_at,
             expires_at=None if row.ended_at is None else row.ended_at + kept,
-            result=row.result,
             error=error,
         )
 

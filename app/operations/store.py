@@ -25,7 +25,6 @@ from app.core.database.metadata import jobs
 from app.core.database.queries import (
     NOW,
     Query,
-    after_key,
     arguments,
     columns,
     compiled,
@@ -37,6 +36,7 @@ from app.core.database.queries import (
 )
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import KeyId, TenantId
+from app.core.paging import Window
 from app.formats.schemas import JsonObject
 from app.operations.schemas import JOB_PREFIX
 from app.operations.tables import operations
@@ -240,19 +240,16 @@ def _page(filters: frozenset[str], *, newest_first: bool, after: bool) -> Clause
 async def list_page(
     tx: Transaction,
     tenant_id: TenantId,
+    window: Window,
     *,
     key_id: KeyId | None,
     kind: str | None,
     status: str | None,
-    newest_first: bool,
-    after: UUID | None,
-    limit: int,
 ) -> list[OperationRow]:
     """Return operations in the order of their creation; with `key_id` only those that this key started."""
     filters = given(key_id=key_id, kind=kind, status=status)
-    query = _page(frozenset(filters), newest_first=newest_first, after=after is not None)
-    last = None if after is None else (after,)
-    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **filters, **after_key(last))
+    query = _page(frozenset(filters), **window.shape)
+    rows = await query.fetch(tx, tenant_id=tenant_id, **filters, **window.arguments)
     return [_row(row) for row in rows]
 
 

@@ -16,7 +16,7 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import KeyId, TenantId, format_id, parse_id
-from app.core.paging import Cursors, Order, Page, SortKey, make_page
+from app.core.paging import Cursors, Page, PageRequest, SortKey
 from app.tenancy import store
 from app.tenancy.key_text import KeyText, generate_key
 from app.tenancy.restriction import require_scopes
@@ -50,16 +50,14 @@ class Administration:
 
     # keys, of the caller's own tenant
 
-    async def list_keys(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Key]:
+    async def list_keys(self, caller: Caller, *, asked: PageRequest) -> Page[Key]:
         """List keys by creation time, including revoked and expired ones."""
         caller.require(Scope.ADMIN)
-        scope = f"keys|{caller.tenant_id}|{order}"
-        after = self._cursors.read_time(scope, cursor)
+        scope = f"keys|{caller.tenant_id}|{asked.order}"
+        window = self._cursors.window(scope, asked, datetime.fromisoformat, parse_id)
         async with self._ops.across_tenants() as tx:
-            rows = await store.page_keys(
-                tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
+            rows = await store.page_keys(tx, caller.tenant_id, window)
+        return self._cursors.page(rows, asked, scope=scope, key=_made_key)
 
     async def own_key(self, caller: Caller) -> OwnKey:
         """Return the caller's key or access token, which needs no scope. Raises Forbidden for a conversation token."""
@@ -169,14 +167,14 @@ class Administration:
 
     # tenants, by operators
 
-    async def list_tenants(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Tenant]:
+    async def list_tenants(self, caller: Caller, *, asked: PageRequest) -> Page[Tenant]:
         """List all tenants by creation time."""
         caller.require(Scope.OPERATOR)
-        scope = f"tenants|{order}"
-        after = self._cursors.read_time(scope, cursor)
+        scope = f"tenants|{asked.order}"
+        window = self._cursors.window(scope, asked, datetime.fromisoformat, parse_id)
         async with self._ops.across_tenants() as tx:
-            rows = await store.page_tenants(tx, newest_first=order == "desc", after=after, limit=limit + 1)
-        return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
+            rows = await store.page_tenants(tx, window)
+        return self._cursors.page(rows, asked, scope=scope, key=_made_key)
 
     async def create_tenant(
         self, caller: Caller, *, body: TenantCreate, idempotency_key: IdempotencyKey | None

@@ -1,8 +1,7 @@
 """Administration of jobs: list, read, retry, cancel.
 
 A key with the scope `admin` reaches the jobs of its own tenant; one with `operator` also those of all tenants and of
-the installation. The list of one tenant is read under row-level security; changes use the ops role, and name the
-tenant.
+the installation. All of it uses the ops role, and names the tenant.
 """
 
 from collections.abc import Sequence
@@ -14,9 +13,9 @@ from pydantic import BaseModel
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
-from app.core.database.transactions import Database, Transaction, read_transaction
+from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
-from app.core.ids import JobId, TenantId, format_id
+from app.core.ids import JobId, TenantId
 from app.core.jobs import (
     Job,
     JobCount,
@@ -29,8 +28,9 @@ from app.core.jobs import (
     lock_job,
     requeue_job,
 )
-from app.core.paging import Cursors, Order, Page, SortKey, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.times import TimeOut
+from app.core.views import IdOut, view_of
 from app.tenancy.schemas import Caller, Scope
 
 _STATES: Final[Sequence[str]] = ("queued", "running", "parked", "cancelled")
@@ -43,11 +43,11 @@ class JobView(BaseModel):
     waits for a retry) or `cancelled`. `last_error` is an error code. `subject_ids` are the ids of its subjects.
     """
 
-    id: str
-    tenant_id: str
+    id: IdOut
+    tenant_id: IdOut
     kind: str
     state: Literal["queued", "running", "parked", "cancelled"]
-    subject_ids: list[str]
+    subject_ids: list[IdOut]
     priority: int
     attempts: int
     max_attempts: int
@@ -83,8 +83,7 @@ class JobCounts(BaseModel):
 class JobAdministration:
     """Public API of jobs."""
 
-    def __init__(self, database: Database, ops: Database, *, queue: JobQueue, cursors: Cursors) -> None:
-        self._database = database
+    def __init__(self, ops: Database, *, queue: JobQueue, cursors: Cursors) -> None:
         self._ops = ops
         self._queue = queue
         self._cursors = cursors
@@ -96,31 +95,27 @@ class JobAdministration:
         all_tenants: bool,
         kind: str | None,
         state: JobState | None,
-        order: Order,
-        limit: int,
-        cursor: str | None,
+        asked: PageRequest,
     ) -> Page[JobView]:
         """List unfinished jobs by age."""
         tenant_id = _reach(caller, all_tenants)
-        scope = f"jobs|{tenant_id}|{order}|{kind}|{state}"
-        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
-        async with read_transaction(self._database, self._ops, tenant_id) as tx:
-            rows = await list_jobs(
-                tx, tenant_id, kind=kind, state=state, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_age_key)
+        scope = f"jobs|{tenant_id}|{asked.order}|{kind}|{state}"
+        window = self._cursors.window(scope, asked, UUID)
+        async with self._ops.across_tenants() as tx:
+            rows = await list_jobs(tx, tenant_id, window, kind=kind, state=state)
+        page = self._cursors.page(rows, asked, scope=scope, key=lambda job: [str(job.id)])
         return page_of_views(page, Page[JobView], _view)
 
     async def count(self, caller: Caller, *, all_tenants: bool) -> JobCounts:
         """Return the number of unfinished jobs, by kind and state."""
         tenant_id = _reach(caller, all_tenants)
-        async with read_transaction(self._database, self._ops, tenant_id) as tx:
+        async with self._ops.across_tenants() as tx:
             return _counts(await count_jobs(tx, tenant_id))
 
     async def job(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
         """Return an unfinished job. Raises NotFound."""
         tenant_id = _reach(caller, all_tenants)
-        async with read_transaction(self._database, self._ops, tenant_id) as tx:
+        async with self._ops.across_tenants() as tx:
             job = await find_job(tx, tenant_id, job_id)
         if job is None:
             raise _missing()
@@ -194,20 +189,4 @@ def _counts(rows: Sequence[JobCount]) -> JobCounts:
 
 
 def _view(job: Job) -> JobView:
-    return JobView(
-        id=format_id(job.id),
-        tenant_id=format_id(job.tenant_id),
-        kind=job.kind,
-        state=_state(job),
-        subject_ids=[format_id(subject) for subject in job.subject_ids],
-        priority=job.priority,
-        attempts=job.attempts,
-        max_attempts=job.max_attempts,
-        run_at=job.run_at,
-        last_error=job.last_error,
-        created_at=job.created_at,
-    )
-
-
-def _age_key(job: Job) -> SortKey:
-    return [str(job.id)]
+    return view_of(JobView, job, state=_state(job))

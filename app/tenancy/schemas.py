@@ -16,6 +16,7 @@ from app.core.errors import FieldError, Forbidden, Invalid, NotFound, Unauthenti
 from app.core.ids import NO_KEY_ID, ConversationId, KeyId, TenantId, format_id
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
+from app.core.views import IdOut
 from app.formats.schemas import Role
 from app.tenancy.restriction import MAX_RESTRICTED, Reach, Restriction, reach_of, restriction_of
 from app.tenancy.scopes import Scope
@@ -331,7 +332,7 @@ class Key(BaseModel):
     `last_used_at` is up to a minute old. `projects` and `owners`: what the key is restricted to, null for all.
     """
 
-    id: str
+    id: IdOut
     name: str
     scopes: list[Scope]
     state: Literal["valid", "expired", "revoked"]
@@ -388,7 +389,7 @@ class TenantUpdate(Strict):
 class Tenant(BaseModel):
     """A customer of the installation."""
 
-    id: str
+    id: IdOut
     name: str
     created_at: TimeOut
 
@@ -430,7 +431,7 @@ class ModelUsageDay(BaseModel):
     that were set at that time.
     """
 
-    tenant_id: str
+    tenant_id: IdOut
     day: date
     purpose: str
     model: str

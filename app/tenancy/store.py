@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Literal
-from uuid import UUID
 
 import asyncpg
 from sqlalchemy import (
@@ -29,7 +28,6 @@ from sqlalchemy.dialects.postgresql import insert
 
 from app.core.database.queries import (
     Query,
-    after_key,
     arguments,
     columns,
     compiled,
@@ -39,7 +37,8 @@ from app.core.database.queries import (
     seconds,
 )
 from app.core.database.transactions import Transaction, row_as
-from app.core.ids import KeyId, TenantId, format_id
+from app.core.ids import KeyId, TenantId
+from app.core.paging import Window
 from app.tenancy.schemas import ApiKey, Key, Restriction, Scope, Tenant, restriction_of
 from app.tenancy.tables import api_keys, installation, tenant_limits, tenant_usage, tenants
 
@@ -298,7 +297,7 @@ async def list_keys(tx: Transaction, tenant_id: TenantId | None, limit: int) -> 
 
 def _key(row: asyncpg.Record) -> Key:
     state = "revoked" if row["revoked_at"] is not None else "expired" if row["expired"] else "valid"
-    return Key.model_validate({**row, "id": format_id(row["id"]), "state": state})
+    return Key.model_validate({**row, "state": state})
 
 
 @compiled
@@ -307,17 +306,10 @@ def _page_keys(*, newest_first: bool, after: bool) -> ClauseElement:
     return page(statement, (_K.created_at, _K.id), newest_first=newest_first, after=after)
 
 
-async def page_keys(
-    tx: Transaction,
-    tenant_id: TenantId,
-    *,
-    newest_first: bool,
-    after: tuple[datetime, UUID] | None,
-    limit: int,
-) -> list[Key]:
-    """List keys of one tenant by creation time; `after` is the sort key of the last row of the previous page."""
-    query = _page_keys(newest_first=newest_first, after=after is not None)
-    return [_key(row) for row in await query.fetch(tx, tenant_id=tenant_id, limit=limit, **after_key(after))]
+async def page_keys(tx: Transaction, tenant_id: TenantId, window: Window) -> list[Key]:
+    """List keys of one tenant by creation time and id."""
+    rows = await _page_keys(**window.shape).fetch(tx, tenant_id=tenant_id, **window.arguments)
+    return [_key(row) for row in rows]
 
 
 async def lock_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Key | None:
@@ -359,7 +351,7 @@ async def has_other_admin_key(tx: Transaction, tenant_id: TenantId, key_id: KeyI
 
 
 def _tenant(row: asyncpg.Record) -> Tenant:
-    return Tenant(id=format_id(row["tenant_id"]), name=row["name"], created_at=row["created_at"])
+    return Tenant.model_validate({**row, "id": row["tenant_id"]})
 
 
 @compiled
@@ -367,12 +359,9 @@ def _page_tenants(*, newest_first: bool, after: bool) -> ClauseElement:
     return page(select(tenants), (tenants.c.created_at, tenants.c.tenant_id), newest_first=newest_first, after=after)
 
 
-async def page_tenants(
-    tx: Transaction, *, newest_first: bool, after: tuple[datetime, UUID] | None, limit: int
-) -> list[Tenant]:
-    """List tenants by creation time."""
-    query = _page_tenants(newest_first=newest_first, after=after is not None)
-    return [_tenant(row) for row in await query.fetch(tx, limit=limit, **after_key(after))]
+async def page_tenants(tx: Transaction, window: Window) -> list[Tenant]:
+    """List tenants by creation time and id."""
+    return [_tenant(row) for row in await _page_tenants(**window.shape).fetch(tx, **window.arguments)]
 
 
 async def find_tenant(tx: Transaction, tenant_id: TenantId) -> Tenant | None:

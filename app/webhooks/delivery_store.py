@@ -1,7 +1,7 @@
 """Queries on deliveries and lanes. Each names the tenant, except those of the dispatcher's claim and of the sweep."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -13,7 +13,6 @@ from sqlalchemy.dialects.postgresql import insert
 from app.core.database.queries import (
     NOW,
     Query,
-    after_key,
     arguments,
     columns,
     compiled,
@@ -25,6 +24,7 @@ from app.core.database.queries import (
 )
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
+from app.core.paging import Window
 from app.webhooks.tables import webhook_deliveries, webhook_lanes
 
 
@@ -353,23 +353,12 @@ class DeliveryFilter:
 
 
 async def list_page(
-    tx: Transaction,
-    tenant_id: TenantId,
-    webhook_id: UUID,
-    *,
-    where: DeliveryFilter,
-    newest_first: bool,
-    after: int | None,
-    limit: int,
+    tx: Transaction, tenant_id: TenantId, webhook_id: UUID, window: Window, *, where: DeliveryFilter
 ) -> list[DeliveryRow]:
     """Return deliveries in the order of their events."""
-    filters = given(
-        status=where.status, event_type=where.event_type, conversation_id=where.conversation_id, since=where.since,
-        until=where.until,
-    )  # fmt: skip
-    query = _page(frozenset(filters), newest_first=newest_first, after=after is not None)
-    last = None if after is None else (after,)
-    rows = await query.fetch(tx, tenant_id=tenant_id, webhook_id=webhook_id, limit=limit, **filters, **after_key(last))
+    filters = given(**asdict(where))
+    query = _page(frozenset(filters), **window.shape)
+    rows = await query.fetch(tx, tenant_id=tenant_id, webhook_id=webhook_id, **filters, **window.arguments)
     return [row_as(DeliveryRow, row) for row in rows]
 
 

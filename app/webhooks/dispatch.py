@@ -18,15 +18,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import TenantId, new_uuid
+from app.core.metrics import counter, export
 from app.core.telemetry import error_type, get_logger
 from app.providers.schemas import DeliveryError, EventSender, SendResult
 from app.settings.webhooks import WebhookSettings
@@ -337,25 +336,11 @@ class Dispatcher:
         return timedelta(seconds=max(delay_s, result.retry_after_s or 0))
 
 
-class _Attempts(Collector):
-    """Collector that reads the counts of attempts when metrics are collected."""
-
-    def __init__(self, counts: Counter[str]) -> None:
-        self._counts = counts
-
-    def collect(self) -> list[Metric]:
-        """Return one counter with a sample for each outcome."""
-        counter = CounterMetricFamily(
-            "turnkeep_webhook_attempts", "Attempts to deliver events to webhooks.", labels=["outcome"]
-        )
-        for outcome in ("delivered", "failed", "dead"):
-            counter.add_metric([outcome], self._counts[outcome])
-        return [counter]
-
-
 def add_webhook_metrics(registry: CollectorRegistry, dispatcher: Dispatcher) -> None:
     """Export the attempts of this process as `turnkeep_webhook_attempts_total{outcome}`."""
-    registry.register(_Attempts(dispatcher.counts))
+    name, text = "turnkeep_webhook_attempts", "Attempts to deliver events to webhooks."
+    outcomes = ("delivered", "failed", "dead")
+    export(registry, lambda: [counter(name, text, "outcome", {of: dispatcher.counts[of] for of in outcomes})])
 
 
 @asynccontextmanager

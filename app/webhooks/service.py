@@ -16,12 +16,12 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import format_id, new_uuid, parse_id
 from app.core.jobs import Job, JobQueue, NewJob
-from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
+from app.core.views import view_of
 from app.formats.schemas import JsonObject
 from app.operations.schemas import Operation
 from app.operations.service import OperationHandler, OperationRun, Operations
 from app.providers.receivers.destinations import is_address, is_public
-from app.providers.schemas import DeliveryError
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
@@ -114,16 +114,14 @@ class Webhooks:
         await self._outbox.refresh_or_mark_stale()
         return self._made(row)
 
-    async def list_page(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Webhook]:
+    async def list_page(self, caller: Caller, *, asked: PageRequest) -> Page[Webhook]:
         """Return a page of the tenant's webhooks, in the order of their creation."""
         caller.require(Scope.ADMIN)
-        scope = f"webhooks|{caller.tenant_id}|{order}"
-        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
+        scope = f"webhooks|{caller.tenant_id}|{asked.order}"
+        window = self._cursors.window(scope, asked, UUID)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_page(
-                tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
+            rows = await store.list_page(tx, caller.tenant_id, window)
+        page = self._cursors.page(rows, asked, scope=scope, key=lambda row: [str(row.id)])
         return page_of_views(page, Page[Webhook], _view)
 
     async def get(self, caller: Caller, webhook_id: UUID) -> Webhook:
@@ -203,26 +201,16 @@ class Webhooks:
     # deliveries
 
     async def list_deliveries(
-        self,
-        caller: Caller,
-        webhook_id: UUID,
-        *,
-        where: DeliveryFilter,
-        order: Order,
-        limit: int,
-        cursor: str | None,
+        self, caller: Caller, webhook_id: UUID, *, where: DeliveryFilter, asked: PageRequest
     ) -> Page[Delivery]:
         """Return a page of a webhook's deliveries, in the order of their events. Raises NotFound."""
         caller.require(Scope.ADMIN)
-        scope = f"webhook_deliveries|{caller.tenant_id}|{webhook_id}|{order}|{where!r}"
-        after = None if cursor is None else int(self._cursors.read(scope, cursor)[0])
+        scope = f"webhook_deliveries|{caller.tenant_id}|{webhook_id}|{asked.order}|{where!r}"
+        window = self._cursors.window(scope, asked, int)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await _found(caller, tx, webhook_id)
-            rows = await delivery_store.list_page(
-                tx, caller.tenant_id, webhook_id, where=where, newest_first=order == "desc", after=after,
-                limit=limit + 1,
-            )  # fmt: skip
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [row.number])
+            rows = await delivery_store.list_page(tx, caller.tenant_id, webhook_id, window, where=where)
+        page = self._cursors.page(rows, asked, scope=scope, key=lambda row: [row.number])
         return page_of_views(page, Page[Delivery], _delivery_view)
 
     async def get_delivery(self, caller: Caller, webhook_id: UUID, event_id: UUID) -> Delivery:
@@ -394,38 +382,12 @@ async def _refuse_repeat(caller: Caller, tx: Transaction, result_ids: Sequence[U
 
 
 def _view(row: WebhookRow) -> Webhook:
-    return Webhook(
-        id=format_id(row.id),
-        url=row.url,
-        description=row.description,
-        event_types=None if row.event_types is None else list(row.event_types),
-        project=row.project,
-        include_content=row.include_content,
-        enabled=row.is_enabled,
-        disabled_reason=None if row.disabled_reason is None else DisabledReason(row.disabled_reason),
-        failing_since=row.failing_since,
-        previous_secret_until=row.previous_secret_until,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    return view_of(Webhook, row, enabled=row.is_enabled)
 
 
 def _delivery_view(row: DeliveryRow) -> Delivery:
     is_waiting = row.status == DeliveryStatus.PENDING.value and row.due_at is not None
     # infinity, which the driver reads as the last time: the webhook is disabled
     is_disabled = row.due_at is not None and row.due_at.year == MAXYEAR
-    return Delivery(
-        id=format_id(row.event_id),
-        webhook_id=format_id(row.webhook_id),
-        type=row.event_type,
-        conversation_id=None if row.conversation_id is None else format_id(row.conversation_id),
-        object_id=format_id(row.object_id),
-        status=DeliveryStatus(row.status),
-        attempts=row.attempts,
-        last_status=row.last_status,
-        last_error=None if row.last_error is None else DeliveryError(row.last_error),
-        recorded_at=row.recorded_at,
-        attempted_at=row.attempted_at,
-        next_attempt_at=row.due_at if is_waiting and not is_disabled else None,
-        delivered_at=row.delivered_at,
-    )
+    due_at = row.due_at if is_waiting and not is_disabled else None
+    return view_of(Delivery, row, id=row.event_id, type=row.event_type, next_attempt_at=due_at)

@@ -9,10 +9,11 @@ from uuid import UUID
 from sqlalchemy import ClauseElement, bindparam, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.queries import NOW, Query, after_key, arguments, columns, compiled, equals, page
+from app.core.database.queries import NOW, Query, arguments, columns, compiled, equals, page
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
 from app.core.outbox import EventType
+from app.core.paging import Window
 from app.webhooks.tables import webhook_lanes, webhooks
 
 ALL_TYPES: Final = frozenset(one.value for one in EventType)
@@ -210,10 +211,7 @@ def _page(*, newest_first: bool, after: bool) -> ClauseElement:
     return page(select(*_ROW).where(*equals(webhooks, "tenant_id")), (_W.id,), newest_first=newest_first, after=after)
 
 
-async def list_page(
-    tx: Transaction, tenant_id: TenantId, *, newest_first: bool, after: UUID | None, limit: int
-) -> list[WebhookRow]:
+async def list_page(tx: Transaction, tenant_id: TenantId, window: Window) -> list[WebhookRow]:
     """Return webhooks in the order of their creation."""
-    query = _page(newest_first=newest_first, after=after is not None)
-    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **after_key(None if after is None else (after,)))
+    rows = await _page(**window.shape).fetch(tx, tenant_id=tenant_id, **window.arguments)
     return [row_as(WebhookRow, row) for row in rows]

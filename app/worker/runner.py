@@ -7,19 +7,18 @@ A stop finishes jobs within its time limit and releases the others. Any number o
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
 from opentelemetry.trace import SpanKind
-from prometheus_client import CollectorRegistry, Gauge, Metric
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge
 
 from app.core.errors import AppError
 from app.core.ids import format_id, new_uuid
 from app.core.jobs import INSTALLATION, Job, JobKey, JobQueue
+from app.core.metrics import counter, export
 from app.core.telemetry import error_type, get_logger
 from app.core.tracing.spans import root_span
 from app.settings.database import JobSettings
@@ -234,25 +233,10 @@ def add_job_metrics(registry: CollectorRegistry, worker: Worker) -> None:
         gauge.labels(state).set_function(lambda state=state: worker.counts.get(state, 0))
 
 
-class _Swept(Collector):
-    """Collector that reads the counts of deleted rows when metrics are collected."""
-
-    def __init__(self, counts: Mapping[str, int]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield one counter with a sample for each name."""
-        counter = CounterMetricFamily(
-            "turnkeep_swept", "What sweeps and large deletions have deleted.", labels=["what"]
-        )
-        for what, count in self._counts.items():
-            counter.add_metric([what], count)
-        yield counter
-
-
 def add_sweep_metrics(registry: CollectorRegistry, counts: Mapping[str, int]) -> None:
     """Export the deletions of this process as `turnkeep_swept_total{what}`: `expired` conversations, rows by table."""
-    registry.register(_Swept(counts))
+    name, text = "turnkeep_swept", "What sweeps and large deletions have deleted."
+    export(registry, lambda: [counter(name, text, "what", counts)])
 
 
 @asynccontextmanager

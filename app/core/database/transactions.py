@@ -300,13 +300,13 @@ class Database:
         async with self._connected() as connection:
             return await _identify(connection)
 
-    async def fetch_status(self, sql: str) -> asyncpg.Record:
+    async def fetch_status(self, sql: str, *args: object) -> asyncpg.Record:
         """Return the row of a statement about the server, which reads no table: one round trip, no transaction.
 
         Raises Unavailable, also if the server refuses the statement.
         """
         async with self._connected() as connection:
-            row = await connection.fetchrow(sql)
+            row = await connection.fetchrow(sql, *args)
         if row is None:
             raise unavailable()
         return row
@@ -464,10 +464,3 @@ def _terminate(connection: _Pooled) -> None:
 async def _reset_nothing(connection: object) -> None:
     """Leave a returned connection as it is: it is in no transaction, and no session has settings of its own."""
     del connection
-
-
-def read_transaction(
-    database: Database, ops: Database, tenant_id: TenantId | None
-) -> AbstractAsyncContextManager[Transaction]:
-    """Open a read-only transaction of a tenant, or, for None, one of the ops role across all tenants."""
-    return ops.across_tenants() if tenant_id is None else database.transaction(tenant_id, read_only=True)

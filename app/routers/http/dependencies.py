@@ -12,6 +12,7 @@ from pydantic import AfterValidator, StringConstraints
 from app.container import Container
 from app.core.errors import FieldError, InvalidFields, PublicValueError
 from app.core.ids import KeyId, TenantId, TurnId, format_id, parse_id
+from app.core.paging import Order, PageRequest
 from app.core.tracing.spans import describe_current_span
 from app.core.validation.ids import ConversationIdIn, IdOf
 from app.routers.http.app_state import app_state
@@ -180,6 +181,19 @@ QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length
 Cursor: TypeAlias = Annotated[
     str | None, Query(max_length=1024, description="`next_cursor` of the page before, with the same filters.")
 ]
+PageLimit: TypeAlias = Annotated[int, Query(ge=1, le=200)]
+
+
+async def _newest_first(order: Order = "desc", limit: PageLimit = 20, cursor: Cursor = None) -> PageRequest:
+    return PageRequest(order, limit, cursor)
+
+
+async def _oldest_first(order: Order = "asc", limit: PageLimit = 20, cursor: Cursor = None) -> PageRequest:
+    return PageRequest(order, limit, cursor)
+
+
+NewestFirst: TypeAlias = Annotated[PageRequest, Depends(_newest_first)]
+OldestFirst: TypeAlias = Annotated[PageRequest, Depends(_oldest_first)]
 QueryCounter: TypeAlias = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
 """A position, seq or rev in a query."""
 _MAX_NAMED = 500

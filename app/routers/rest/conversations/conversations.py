@@ -14,12 +14,12 @@ from app.conversations.schemas.conversations import (
     Verification,
 )
 from app.conversations.schemas.listing import ConversationSearch
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.routers.http.dependencies import (
     ConversationPath,
     ConversationReader,
-    Cursor,
     EntityTags,
+    NewestFirst,
     QueryText,
     Reader,
     Services,
@@ -58,6 +58,7 @@ async def create_conversation(
 async def list_conversations(
     caller: Reader,
     services: Services,
+    asked: NewestFirst,
     project: Text = None,
     external_id: Text = None,
     owner: Text = None,
@@ -68,14 +69,12 @@ async def list_conversations(
     ] = None,
     pinned: Annotated[bool | None, Query(description="Only pinned conversations, or only others.")] = None,
     trashed: Annotated[bool, Query(description="The conversations in the trash, instead of all others.")] = False,  # noqa: FBT002
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
 ) -> Page[ListedConversation]:
     """List conversations, last written first, with previews of their first and last message."""
     where = ConversationSearch(
         project=project, external_id=external_id, owner=owner, participant=participant, pinned=pinned, trashed=trashed,
-        archived=_ARCHIVED[archived], order=order, limit=limit, cursor=cursor,
+        archived=_ARCHIVED[archived], order=asked.order, limit=asked.limit,
+        cursor=asked.cursor,
     )  # fmt: skip
     return await services.conversations.search(caller, request=where)
 

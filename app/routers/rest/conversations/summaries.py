@@ -6,9 +6,16 @@ from fastapi import APIRouter, Path, Query, Response
 
 from app.context.schemas import CompactionRequest, DryRun, SummaryRequest
 from app.conversations.schemas.summaries import Compacted, Summary, Undone
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.validation.ids import IdIn
-from app.routers.http.dependencies import ConversationPath, ConversationReader, Cursor, Reader, Services, Writer
+from app.routers.http.dependencies import (
+    ConversationPath,
+    ConversationReader,
+    OldestFirst,
+    Reader,
+    Services,
+    Writer,
+)
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -21,20 +28,18 @@ async def list_summaries(
     conversation_id: ConversationPath,
     caller: ConversationReader,
     services: Services,
+    asked: OldestFirst,
     *,
     include_replaced: Annotated[bool, Query(description="Also replaced summaries.")] = False,
-    order: Order = "asc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
 ) -> Page[Summary]:
     """List the summaries of a conversation, by the end of their range of turns."""
     return await services.conversations.summaries.list_page(
         caller,
         conversation_id,
         include_replaced=include_replaced,
-        newest_first=order == "desc",
-        limit=limit,
-        cursor=cursor,
+        newest_first=asked.order == "desc",
+        limit=asked.limit,
+        cursor=asked.cursor,
     )
 
 

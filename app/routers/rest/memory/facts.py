@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.times import TimeIn
 from app.core.validation.ids import ConversationIdIn, IdIn
 from app.memory.schemas import (
@@ -18,7 +18,7 @@ from app.memory.schemas import (
     FactUpdate,
     Tier,
 )
-from app.routers.http.dependencies import ConversationPath, Cursor, QueryText, Reader, Services, Writer
+from app.routers.http.dependencies import ConversationPath, NewestFirst, QueryText, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -64,15 +64,12 @@ async def _search(
 
 @router.get("/facts")
 async def list_facts(
-    caller: Reader,
-    services: Services,
-    where: Annotated[FactSearch, Depends(_search)],
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
+    caller: Reader, services: Services, asked: NewestFirst, where: Annotated[FactSearch, Depends(_search)]
 ) -> Page[Fact]:
     """List facts, the last recorded first, including ended ones. `as_of` lists the facts that were true at a time."""
-    return await services.facts.list_page(caller, where=where, newest_first=order == "desc", limit=limit, cursor=cursor)
+    return await services.facts.list_page(
+        caller, where=where, newest_first=asked.order == "desc", limit=asked.limit, cursor=asked.cursor
+    )
 
 
 @router.post("/facts/search")

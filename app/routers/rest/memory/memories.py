@@ -5,14 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from app.audit.schemas import Action
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryListing, MemoryQuery, MemoryStore, MemoryStored
 from app.routers.http.dependencies import (
     Admin,
     AgentReader,
     AgentWriter,
-    Cursor,
     MemoryPath,
+    NewestFirst,
     QueryText,
     Services,
 )
@@ -47,17 +47,20 @@ async def search_memories(body: MemoryQuery, caller: AgentReader, services: Serv
 async def list_memories(
     caller: AgentReader,
     services: Services,
+    asked: NewestFirst,
     agent_id: Annotated[
         QueryText | None, Query(description="Memories of this agent; without the scope `admin`, the calling agent.")
     ] = None,
     owner: Annotated[QueryText | None, Query(description="Memories about this owner.")] = None,
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
 ) -> Page[Memory]:
     """List memories by the time they were stored: of all agents for an administrator, else of the calling agent."""
     return await services.memories.list_page(
-        caller, agent_id=agent_id, owner=owner, newest_first=order == "desc", limit=limit, cursor=cursor
+        caller,
+        agent_id=agent_id,
+        owner=owner,
+        newest_first=asked.order == "desc",
+        limit=asked.limit,
+        cursor=asked.cursor,
     )
 
 

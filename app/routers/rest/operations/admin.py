@@ -5,15 +5,15 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 
 from app.audit.schemas import Action, ObjectKind
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.times import DayIn
 from app.diagnostics.schemas import Stats
 from app.providers.schemas import ModelPurpose
 from app.routers.http.dependencies import (
     Admin,
     Administrator,
-    Cursor,
     KeyPath,
+    NewestFirst,
     Operator,
     Services,
     TenantPath,
@@ -36,18 +36,15 @@ from app.tenancy.schemas import (
 
 router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=StrictJsonRoute)
 
-Limit = Annotated[int, Query(ge=1, le=200)]
 AllTenants = Annotated[
     bool, Query(description="Of all tenants instead of the key's tenant. Needs the scope `operator`.")
 ]
 
 
 @router.get("/keys")
-async def list_keys(
-    caller: Admin, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
-) -> Page[Key]:
+async def list_keys(caller: Admin, services: Services, asked: NewestFirst) -> Page[Key]:
     """List the tenant's keys, newest first, without their secrets. Needs the scope `admin`."""
-    page = await services.administration.list_keys(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.administration.list_keys(caller, asked=asked)
     services.audit.record_read(caller, Action.KEY_LIST, counts={"keys": len(page.data)})
     return page
 
@@ -86,11 +83,9 @@ async def revoke_key(
 
 
 @router.get("/tenants")
-async def list_tenants(
-    caller: Operator, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
-) -> Page[Tenant]:
+async def list_tenants(caller: Operator, services: Services, asked: NewestFirst) -> Page[Tenant]:
     """List all tenants, newest first. Needs the scope `operator`."""
-    page = await services.administration.list_tenants(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.administration.list_tenants(caller, asked=asked)
     services.audit.record_read(caller, Action.TENANT_READ, counts={"tenants": len(page.data)})
     return page
 
@@ -183,24 +178,15 @@ async def get_stats(
 async def list_model_usage(
     caller: Administrator,
     services: Services,
+    asked: NewestFirst,
     first_day: Annotated[DayIn | None, Query(description="Only from this day (UTC) on.")] = None,
     last_day: Annotated[DayIn | None, Query(description="Only up to this day, included.")] = None,
     purpose: Annotated[ModelPurpose | None, Query(description="Only calls for this purpose.")] = None,
     all_tenants: AllTenants = False,  # noqa: FBT002
-    order: Order = "desc",
-    limit: Limit = 20,
-    cursor: Cursor = None,
 ) -> Page[ModelUsageDay]:
     """List the tokens used by chat models by day, purpose and model, newest day first. Needs the scope `admin`."""
     page = await services.spending.list_usage(
-        caller,
-        all_tenants=all_tenants,
-        first_day=first_day,
-        last_day=last_day,
-        purpose=purpose,
-        order=order,
-        limit=limit,
-        cursor=cursor,
+        caller, all_tenants=all_tenants, days=(first_day, last_day), purpose=purpose, asked=asked
     )
     services.audit.record_read(caller, Action.USAGE_LIST)
     return page

@@ -8,10 +8,10 @@ from pydantic import StringConstraints
 from app.audit.schemas import Action, AuditEntry, AuditFilter, AuditVerification, AuditVerify, ObjectKind
 from app.audit.service import object_id_of, request_uuid
 from app.core.ids import KeyId
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.times import TimeIn
 from app.core.validation.ids import ConversationIdIn, IdOf
-from app.routers.http.dependencies import Admin, Cursor, Services
+from app.routers.http.dependencies import Admin, NewestFirst, Services
 from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/admin/audit", tags=["administration"], route_class=StrictJsonRoute)
@@ -24,6 +24,7 @@ RequestId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length
 async def list_audit_entries(
     caller: Admin,
     services: Services,
+    asked: NewestFirst,
     action: Annotated[Action | None, Query(description="Only this action, such as `turns.append`.")] = None,
     key_id: Annotated[IdOf[KeyId] | None, Query(description="Only what this key did, and tokens of it.")] = None,
     object_kind: Annotated[ObjectKind | None, Query(description="Only actions on objects of this kind.")] = None,
@@ -34,9 +35,6 @@ async def list_audit_entries(
     request_id: Annotated[RequestId | None, Query(description="Only of the request with this `X-Request-Id`.")] = None,
     since: Annotated[TimeIn | None, Query(description="Only entries of this time or later.")] = None,
     until: Annotated[TimeIn | None, Query(description="Only entries before this time.")] = None,
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
 ) -> Page[AuditEntry]:
     """List the audit entries of the key's tenant by time, newest first. Needs the scope `admin`.
 
@@ -52,7 +50,7 @@ async def list_audit_entries(
         after=since,
         before=until,
     )
-    page = await services.audit.list_entries(caller.tenant_id, where=where, order=order, limit=limit, cursor=cursor)
+    page = await services.audit.list_entries(caller.tenant_id, where=where, asked=asked)
     services.audit.record_read(caller, Action.AUDIT_LIST, counts={"entries": len(page.data)})
     return page
 

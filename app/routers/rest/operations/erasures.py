@@ -3,10 +3,10 @@
 from typing import Annotated, TypeAlias
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Response
 
 from app.audit.schemas import Action
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.validation.ids import IdOf
 from app.governance.schemas import (
     Erasure,
@@ -17,7 +17,7 @@ from app.governance.schemas import (
     ReceiptVerification,
 )
 from app.operations.schemas import Operation
-from app.routers.http.dependencies import Admin, Administrator, Cursor, Services
+from app.routers.http.dependencies import Admin, Administrator, NewestFirst, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -47,15 +47,9 @@ async def create_erasure(
 
 
 @router.get("/erasures")
-async def list_erasures(
-    caller: Admin,
-    services: Services,
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
-) -> Page[Erasure]:
+async def list_erasures(caller: Admin, services: Services, asked: NewestFirst) -> Page[Erasure]:
     """List the receipts of erasures, newest first. They are kept, and have no personal data. Needs `admin`."""
-    page = await services.governance.erasures.list_page(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.governance.erasures.list_page(caller, asked=asked)
     services.audit.record_read(caller, Action.ERASURE_LIST, counts={"erasures": len(page.data)})
     return page
 

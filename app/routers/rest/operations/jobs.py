@@ -8,9 +8,9 @@ from pydantic import StringConstraints
 from app.audit.schemas import Action, ObjectKind
 from app.core.ids import JobId
 from app.core.jobs import JobState
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.validation.ids import IdOf
-from app.routers.http.dependencies import Administrator, Cursor, Services
+from app.routers.http.dependencies import Administrator, NewestFirst, Services
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.tenancy.job_admin import JobCounts, JobView
@@ -30,19 +30,15 @@ AllTenants: TypeAlias = Annotated[
 async def list_jobs(
     caller: Administrator,
     services: Services,
+    asked: NewestFirst,
     kind: Annotated[Kind | None, Query(description="Only jobs of this kind, such as `index.vectors`.")] = None,
     state: Annotated[
         JobState | None, Query(description="Only jobs in this state; `queued` has the running ones.")
     ] = None,
     all_tenants: AllTenants = False,  # noqa: FBT002
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
 ) -> Page[JobView]:
     """List unfinished jobs, newest first. Finished jobs are deleted."""
-    page = await services.jobs.list_jobs(
-        caller, all_tenants=all_tenants, kind=kind, state=state, order=order, limit=limit, cursor=cursor
-    )
+    page = await services.jobs.list_jobs(caller, all_tenants=all_tenants, kind=kind, state=state, asked=asked)
     services.audit.record_read(caller, Action.JOB_LIST, counts={"jobs": len(page.data)})
     return page
 

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Path, Query, Response
 
 from app.audit.schemas import Action, ObjectKind
 from app.core.outbox import EventType
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.times import TimeIn
 from app.core.validation.ids import ConversationIdIn, IdOf
 from app.operations.schemas import Operation
-from app.routers.http.dependencies import Admin, Cursor, Services
+from app.routers.http.dependencies import Admin, NewestFirst, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -33,7 +33,6 @@ WebhookPath: TypeAlias = Annotated[IdOf[UUID], Path(description="The webhook's i
 DeliveryPath: TypeAlias = Annotated[
     IdOf[UUID], Path(description="The delivery's id, which is that of its event: the header `webhook-id`.")
 ]
-Limit: TypeAlias = Annotated[int, Query(ge=1, le=200)]
 
 
 @router.post("", status_code=201, responses=problem_responses(404))
@@ -50,11 +49,9 @@ async def create_webhook(
 
 
 @router.get("")
-async def list_webhooks(
-    caller: Admin, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
-) -> Page[Webhook]:
+async def list_webhooks(caller: Admin, services: Services, asked: NewestFirst) -> Page[Webhook]:
     """List the tenant's webhooks, newest first, without their secrets. Needs the scope `admin`."""
-    page = await services.webhooks.api.list_page(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.webhooks.api.list_page(caller, asked=asked)
     services.audit.record_read(caller, Action.WEBHOOK_LIST, counts={"webhooks": len(page.data)})
     return page
 
@@ -115,6 +112,7 @@ async def list_deliveries(
     webhook_id: WebhookPath,
     caller: Admin,
     services: Services,
+    asked: NewestFirst,
     status: Annotated[DeliveryStatus | None, Query(description="Only deliveries in this state.")] = None,
     event_type: Annotated[
         EventType | Literal["webhook.test"] | None, Query(alias="type", description="Only events of this type.")
@@ -122,17 +120,12 @@ async def list_deliveries(
     conversation_id: Annotated[ConversationIdIn | None, Query(description="Only events of this conversation.")] = None,
     since: Annotated[TimeIn | None, Query(description="Only events of this time or later.")] = None,
     until: Annotated[TimeIn | None, Query(description="Only events before this time.")] = None,
-    order: Order = "desc",
-    limit: Limit = 20,
-    cursor: Cursor = None,
 ) -> Page[Delivery]:
     """List a webhook's deliveries, newest event first. `status=dead` lists the dead letters. Needs `admin`."""
     where = DeliveryFilter(
         status=status, event_type=event_type, conversation_id=conversation_id, since=since, until=until
     )
-    page = await services.webhooks.api.list_deliveries(
-        caller, webhook_id, where=where, order=order, limit=limit, cursor=cursor
-    )
+    page = await services.webhooks.api.list_deliveries(caller, webhook_id, where=where, asked=asked)
     services.audit.record_read(
         caller, Action.WEBHOOK_LIST, ObjectKind.WEBHOOK, webhook_id, counts={"deliveries": len(page.data)}
     )

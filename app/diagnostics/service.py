@@ -5,7 +5,7 @@ data read in bounded steps, each conversation in one snapshot, while the service
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
@@ -37,7 +37,17 @@ from app.diagnostics.invariants import ConversationCheck
 from app.diagnostics.machine import check_cpu, check_data_directory, check_model, check_port
 from app.diagnostics.monitor import MAX_MINUTES, FinishedCall, Monitor, ProcessFigures
 from app.diagnostics.reference_store import LISTINGS, Listing, list_rows
-from app.diagnostics.schemas import Check, Fault, Level, ReplicaView, Stats, SummaryStats, TableSize
+from app.diagnostics.schemas import (
+    Check,
+    Fault,
+    Level,
+    ProjectStats,
+    ReplicaView,
+    Stats,
+    SummaryStats,
+    TableSize,
+    TenantStats,
+)
 from app.diagnostics.store import ServerFacts
 from app.diagnostics.summary_checks import check_coverage
 from app.index.service import read_chosen_space
@@ -81,14 +91,14 @@ class Statistics:
                 sizes = await store.table_sizes(tx)
                 summaries = await store.count_summaries(tx, None)
                 tenants = await store.top_tenants(tx, top)
-            return _stats(of, counts, sizes, summaries).model_copy(update={"tenants": tenants})
+            return _stats(of, counts, sizes, summaries, tenants=tenants)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             counts = await store.count_tenant(tx, caller.tenant_id, self._searched())
             sizes = await store.table_sizes(tx)
             summaries = await store.count_summaries(tx, caller.tenant_id)
             projects = await store.top_projects(tx, caller.tenant_id, top)
         shares = [_share(size, counts) for size in sizes]
-        return _stats(of, counts, shares, summaries).model_copy(update={"projects": projects})
+        return _stats(of, counts, shares, summaries, projects=projects)
 
 
 def list_replicas(caller: Caller, replicas: Replicas, *, cursors: Cursors, asked: PageRequest) -> Page[ReplicaView]:
@@ -111,20 +121,20 @@ def _stats(
     counts: Mapping[str, int],
     sizes: list[TableSize],
     summaries: list[SummaryStats],
+    *,
+    projects: Sequence[ProjectStats] = (),
+    tenants: Sequence[TenantStats] = (),
 ) -> Stats:
+    figures = {name: counts[name] for name in ("conversations", "turns", "tokens", "entries", "vectors")}
     return Stats(
         of=of,
-        conversations=counts["conversations"],
-        turns=counts["live_turns"],
-        tokens=counts["tokens"],
-        entries=counts["entries"],
-        vectors=counts["vectors"],
+        **figures,
         vectors_pending=counts["pending"],
         bytes=sum(size.bytes for size in sizes),
         summaries=summaries,
         tables=sizes,
-        projects=[],
-        tenants=[],
+        projects=list(projects),
+        tenants=list(tenants),
     )
 
 

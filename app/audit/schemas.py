@@ -228,8 +228,8 @@ class AuditFilter:
     object_id: str | None = None
     conversation_id: UUID | None = None
     request_id: UUID | None = None
-    after: datetime | None = None
-    before: datetime | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
 
 class AuditEntry(BaseModel):

@@ -25,7 +25,6 @@ from app.core.jobs import (
     count_jobs,
     find_job,
     list_jobs,
-    lock_job,
     requeue_job,
 )
 from app.core.paging import Cursors, Page, PageRequest, page_of_views
@@ -146,7 +145,7 @@ class JobAdministration:
 
     @staticmethod
     async def _lock(caller: Caller, tx: Transaction, job_id: JobId, all_tenants: bool) -> Job:  # noqa: FBT001
-        job = await lock_job(tx, _reach(caller, all_tenants), job_id)
+        job = await find_job(tx, _reach(caller, all_tenants), job_id, locked=True)
         if job is None:
             raise _missing()
         return job

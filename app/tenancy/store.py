@@ -10,7 +10,9 @@ from sqlalchemy import (
     ClauseElement,
     Date,
     DateTime,
+    FromClause,
     Integer,
+    Table,
     and_,
     any_,
     bindparam,
@@ -97,6 +99,24 @@ class TenantRow:
 
 
 _SECRET = Query(select(installation.c.secret))
+_LIMITS = (
+    tenant_limits.c.rates.label("tenant_rates"),
+    tenant_limits.c.quotas,
+    tenant_usage.c.day,
+    tenant_usage.c.turns,
+    tenant_usage.c.bytes,
+    tenant_usage.c.vectors,
+)
+
+
+def _with_limits(table: Table) -> FromClause:
+    """Return a table with the limits of its tenant, and with what that has used today."""
+    limits = table.outerjoin(tenant_limits, tenant_limits.c.tenant_id == table.c.tenant_id)
+    return limits.outerjoin(
+        tenant_usage, and_(tenant_usage.c.tenant_id == table.c.tenant_id, tenant_usage.c.day == _TODAY)
+    )
+
+
 _FIND_KEY = Query(
     select(
         _K.secret_hmac,
@@ -110,36 +130,14 @@ _FIND_KEY = Query(
         _K.projects,
         _K.owners,
         _K.rates,
-        tenant_limits.c.rates.label("tenant_rates"),
-        tenant_limits.c.quotas,
-        tenant_usage.c.day,
-        tenant_usage.c.turns,
-        tenant_usage.c.bytes,
-        tenant_usage.c.vectors,
+        *_LIMITS,
     )
-    .select_from(
-        api_keys.outerjoin(tenant_limits, tenant_limits.c.tenant_id == _K.tenant_id).outerjoin(
-            tenant_usage, and_(tenant_usage.c.tenant_id == _K.tenant_id, tenant_usage.c.day == _TODAY)
-        )
-    )
+    .select_from(_with_limits(api_keys))
     .where(*_THIS_KEY)
 )
 _FIND_TENANT_LIMITS = Query(
-    select(
-        tenants.c.name,
-        tenant_limits.c.rates.label("tenant_rates"),
-        tenant_limits.c.quotas,
-        tenant_usage.c.day,
-        tenant_usage.c.turns,
-        tenant_usage.c.bytes,
-        tenant_usage.c.vectors,
-        null().label("rates"),
-    )
-    .select_from(
-        tenants.outerjoin(tenant_limits, tenant_limits.c.tenant_id == tenants.c.tenant_id).outerjoin(
-            tenant_usage, and_(tenant_usage.c.tenant_id == tenants.c.tenant_id, tenant_usage.c.day == _TODAY)
-        )
-    )
+    select(tenants.c.name, *_LIMITS, null().label("rates"))
+    .select_from(_with_limits(tenants))
     .where(*equals(tenants, "tenant_id"))
 )
 _NEWEST_TENANTS = Query(select(tenants.c.tenant_id).order_by(tenants.c.created_at.desc()).limit(bindparam("limit")))

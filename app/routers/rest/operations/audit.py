@@ -47,8 +47,8 @@ async def list_audit_entries(
         object_id=None if object_id is None else object_id_of(object_id),
         conversation_id=conversation_id,
         request_id=None if request_id is None else request_uuid(request_id),
-        after=since,
-        before=until,
+        since=since,
+        until=until,
     )
     page = await services.audit.list_entries(caller.tenant_id, where=where, asked=asked)
     services.audit.record_read(caller, Action.AUDIT_LIST, counts={"entries": len(page.data)})

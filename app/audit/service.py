@@ -108,7 +108,7 @@ class AuditTrail:
 
     def _drop_surplus(self) -> None:
         while self._size > self._settings.audit_buffer_entries:
-            largest = max(self._waiting, key=lambda one: len(self._waiting[one]))
+            largest = max(self._waiting, key=lambda tenant_id: len(self._waiting[tenant_id]))
             self._waiting[largest].pop()
             self._size -= 1
             self._lost[largest] += 1
@@ -138,10 +138,10 @@ class AuditTrail:
         taken: list[Entry] = []
         while self._waiting and len(taken) < _WRITTEN_AT_ONCE:
             tenant_id = next(iter(self._waiting))
-            some = self._waiting[tenant_id]
-            part = some[: _WRITTEN_AT_ONCE - len(taken)]
-            del some[: len(part)]
-            if not some:
+            entries = self._waiting[tenant_id]
+            part = entries[: _WRITTEN_AT_ONCE - len(taken)]
+            del entries[: len(part)]
+            if not entries:
                 del self._waiting[tenant_id]
             taken.extend(part)
         self._size -= len(taken)
@@ -172,31 +172,33 @@ class AuditTrail:
 
     async def verify(self, tenant_id: TenantId, *, body: AuditVerify) -> AuditVerification:
         """Walk a bounded part of a tenant's chains. Raises Invalid `cursor_invalid`."""
-        known = {one.day: Checkpoint(one.entries, bytes.fromhex(one.hash)) for one in body.known}
-        scope = f"audit-verification|{tenant_id}|{_digest(known)}"
+        trusted = {chain.day: Checkpoint(chain.entries, bytes.fromhex(chain.hash)) for chain in body.known}
+        scope = f"audit-verification|{tenant_id}|{_digest(trusted)}"
         place = ChainPlace()
         if body.cursor is not None:
             ordinal, number, last_hash = self._cursors.read(scope, body.cursor)
             place = ChainPlace(int(ordinal), int(number), bytes.fromhex(str(last_hash)))
         async with self._ops.snapshot() as tx:
-            part = await verify_part(tx, tenant_id, known=known, place=place, max_entries=body.max_entries)
+            part = await verify_part(tx, tenant_id, trusted=trusted, place=place, max_entries=body.max_entries)
             unsealed = await store.count_unsealed(tx, tenant_id)
         after = part.next_place
         cursor = None if after is None else self._cursors.write(scope, [after.ordinal, after.number, after.hash.hex()])
         return _verification(part, unsealed=unsealed, next_cursor=cursor)
 
 
-def _digest(known: Mapping[date, Checkpoint]) -> str:
-    text = "|".join(f"{day}:{at.number}:{at.hash.hex()}" for day, at in sorted(known.items()))
+def _digest(trusted: Mapping[date, Checkpoint]) -> str:
+    text = "|".join(f"{day}:{at.number}:{at.hash.hex()}" for day, at in sorted(trusted.items()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _verification(part: AuditPart, *, unsealed: int, next_cursor: str | None) -> AuditVerification:
-    found, ends = part.first_break, part.chain_ends
+    first_break, ends = part.first_break, part.chain_ends
     return AuditVerification(
-        valid=found is None,
+        valid=first_break is None,
         entries=part.entries,
-        first_break=None if found is None else AuditBreak(kind=found.kind, day=found.day, number=found.number),
+        first_break=None
+        if first_break is None
+        else AuditBreak(kind=first_break.kind, day=first_break.day, number=first_break.number),
         chains=[AuditChain(day=end.day, entries=end.entries, hash=end.hash.hex()) for end in ends],
         deleted_days=sum(end.entries_deleted_at is not None for end in ends),
         unsealed=unsealed,

@@ -84,24 +84,26 @@ KnownOfTenant = Mapping[date, Checkpoint]
 Known = Mapping[tuple[TenantId, date], Checkpoint]
 
 
-async def verify_audit(ops: Database, tenant_id: TenantId | None, *, known: Known | None = None) -> list[AuditReport]:
-    """Walk the chains of one tenant, or of all. `known`: ends of chains that were kept elsewhere."""
-    known = known or {}
+async def verify_audit(ops: Database, tenant_id: TenantId | None, *, trusted: Known | None = None) -> list[AuditReport]:
+    """Walk the chains of one tenant, or of all. `trusted`: ends of chains that were kept elsewhere."""
+    trusted = trusted or {}
     async with ops.snapshot() as tx:
-        found = [tenant_id] if tenant_id is not None else await store.list_audited_tenants(tx)
+        tenant_ids = [tenant_id] if tenant_id is not None else await store.list_audited_tenants(tx)
     reports: list[AuditReport] = []
-    for one in sorted({*found, *(key[0] for key in known if tenant_id is None)}):
+    for audited_id in sorted({*tenant_ids, *(key[0] for key in trusted if tenant_id is None)}):
         async with ops.snapshot() as tx:
-            reports.append(await _verify_tenant(tx, one, {day: at for (of, day), at in known.items() if of == one}))
+            reports.append(
+                await _verify_tenant(tx, audited_id, {day: at for (of, day), at in trusted.items() if of == audited_id})
+            )
     return reports
 
 
-async def _verify_tenant(tx: Transaction, tenant_id: TenantId, known: KnownOfTenant) -> AuditReport:
+async def _verify_tenant(tx: Transaction, tenant_id: TenantId, trusted: KnownOfTenant) -> AuditReport:
     ends = await store.list_chain_ends(tx, tenant_id)
     part = AuditPart(0, [], None, ChainPlace())
     entries = 0
     while part.next_place is not None:
-        part = await verify_part(tx, tenant_id, known=known, place=part.next_place, max_entries=_PART)
+        part = await verify_part(tx, tenant_id, trusted=trusted, place=part.next_place, max_entries=_PART)
         entries += part.entries
     return AuditReport(
         tenant_id=tenant_id,
@@ -114,7 +116,7 @@ async def _verify_tenant(tx: Transaction, tenant_id: TenantId, known: KnownOfTen
 
 
 async def verify_part(
-    tx: Transaction, tenant_id: TenantId, *, known: KnownOfTenant, place: ChainPlace, max_entries: int
+    tx: Transaction, tenant_id: TenantId, *, trusted: KnownOfTenant, place: ChainPlace, max_entries: int
 ) -> AuditPart:
     """Walk up to `max_entries` entries of a tenant's chains from a place on, in a transaction with one snapshot.
 
@@ -122,10 +124,10 @@ async def verify_part(
     """
     ends = await store.list_chain_ends(tx, tenant_id)
     days = await store.list_days(tx, tenant_id)
-    first_break = _check_chain_ends(ends, days, known)
+    first_break = _check_chain_ends(ends, days, trusted)
     if first_break is not None:
         return AuditPart(0, [], first_break, None)
-    checkpoints = _checkpoints(ends, known)
+    checkpoints = _checkpoints(ends, trusted)
     entries, reached = 0, list[ChainEnd]()
     for end in ends[place.ordinal - 1 :]:
         if entries >= max_entries or len(reached) >= _MAX_CHAINS:
@@ -142,10 +144,10 @@ async def verify_part(
     return AuditPart(entries, reached, None, None)
 
 
-def _checkpoints(ends: Sequence[ChainEnd], known: KnownOfTenant) -> Mapping[date, Sequence[Checkpoint]]:
+def _checkpoints(ends: Sequence[ChainEnd], trusted: KnownOfTenant) -> Mapping[date, Sequence[Checkpoint]]:
     """Return what is known of the chain of each day: from elsewhere, and from the chain that was started after it."""
     checkpoints: dict[date, list[Checkpoint]] = defaultdict(list)
-    for day, at in known.items():
+    for day, at in trusted.items():
         checkpoints[day].append(at)
     for end in ends:
         if end.previous_day is not None:
@@ -153,10 +155,10 @@ def _checkpoints(ends: Sequence[ChainEnd], known: KnownOfTenant) -> Mapping[date
     return checkpoints
 
 
-def _check_chain_ends(ends: Sequence[ChainEnd], days: Sequence[date], known: KnownOfTenant) -> Break | None:
+def _check_chain_ends(ends: Sequence[ChainEnd], days: Sequence[date], trusted: KnownOfTenant) -> Break | None:
     """Return the first break of the chain of days: ordinals without gaps, each end with the one before it."""
     have = {end.day for end in ends}
-    missing = sorted({*days, *known} - have)
+    missing = sorted({*days, *trusted} - have)
     before: ChainEnd | None = None
     for ordinal, end in enumerate(ends, start=1):
         if end.ordinal != ordinal or end.previous_day != (None if before is None else before.day):
@@ -174,8 +176,8 @@ async def _walk_on(tx: Transaction, end: ChainEnd, walk: "_ChainWalk", *, max_en
     while walk.walked < max_entries:
         limit = min(_PAGE, max_entries - walk.walked)
         page = await store.list_day(tx, end.tenant_id, end.day, after=walk.number, limit=limit)
-        for one in page:
-            kind = walk.add(one)
+        for sealed in page:
+            kind = walk.add(sealed)
             if kind is not None:
                 return Break(kind, end.day, walk.number)
         if len(page) < limit:
@@ -209,16 +211,16 @@ class _ChainWalk:
         """Return whether a known place is beyond the end of the chain."""
         return any(number > self._end.entries for number in self._expected)
 
-    def add(self, one: ChainedEntry) -> BreakKind | None:
+    def add(self, sealed: ChainedEntry) -> BreakKind | None:
         """Go on to the next entry; return what is wrong with it, or None."""
         self.number += 1
         self.walked += 1
-        if one.number != self.number:
+        if sealed.number != self.number:
             return "entry_removed"
         if self.number > self._end.entries:
             return "entry_added"
-        self._hash = chain_hash(self._hash, self.number, one.entry)
-        if self._hash != one.hash:
+        self._hash = chain_hash(self._hash, self.number, sealed.entry)
+        if self._hash != sealed.hash:
             return "entry_changed"
         return None if self._expected.get(self.number, {self._hash}) == {self._hash} else "seal_changed"
 

@@ -28,14 +28,14 @@ def verify(
     """Check the hash chains of the audit. Changes nothing; the exit code is 1 if a chain is broken."""
     settings = quiet_settings()
     tenant_id = None if tenant is None else tenant_named(settings, tenant)
-    known: Known = {} if against is None else _read_known(against)
+    trusted: Known = {} if against is None else _read_known(against)
 
     from app.audit.service import verify_audit
     from app.foundation import open_foundation
 
     async def run() -> "list[AuditReport]":
         async with open_foundation(settings, migrate=False) as base:
-            return await verify_audit(base.ops, tenant_id, known=known)
+            return await verify_audit(base.ops, tenant_id, trusted=trusted)
 
     reports = asyncio.run(run())
     typer.echo(json.dumps(_as_json(reports), indent=2) if as_json else _as_text(reports))
@@ -48,11 +48,11 @@ def _as_text(reports: "Sequence[AuditReport]") -> str:
 
     lines: list[str] = []
     for report in reports:
-        found = report.first_break
+        first_break = report.first_break
         place = ""
-        if found is not None:
-            entry = "" if found.number is None else f", entry {found.number}"
-            place = f"BROKEN: {found.kind} on {found.day}{entry}; "
+        if first_break is not None:
+            entry = "" if first_break.number is None else f", entry {first_break.number}"
+            place = f"BROKEN: {first_break.kind} on {first_break.day}{entry}; "
         lines.append(
             f"{format_id(report.tenant_id)}  {place}{report.entries} entries verified in"
             f" {len(report.chain_ends) - report.deleted_days} days, {report.deleted_days} days deleted by retention,"

@@ -74,7 +74,7 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
                     "there are several tenants, or none: name one with --tenant (`turnkeep keys list` shows their"
                     " ids), or make one with --new-tenant."
                 )
-            made = await base.tenancy.create_key(
+            key = await base.tenancy.create_key(
                 tenant_id,
                 name=name,
                 scopes=scopes,
@@ -83,7 +83,7 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
                 long_term_enabled=long_term,
                 restriction=restriction_of(project, owner),
             )
-            return str(made)
+            return str(key)
 
     typer.echo(asyncio.run(run()))
 
@@ -128,7 +128,7 @@ def list_keys(
 
 def _restriction(projects: "Sequence[str] | None", owners: "Sequence[str] | None") -> str:
     parts = (("projects", projects), ("owners", owners))
-    return "; ".join(f"{name}: {', '.join(given)}" for name, given in parts if given is not None) or "-"
+    return "; ".join(f"{name}: {', '.join(names)}" for name, names in parts if names is not None) or "-"
 
 
 def _key_named(text: str) -> "tuple[TenantId, KeyId]":

@@ -72,8 +72,8 @@ class Window(NamedTuple):
 
     def rows_of(self, rows: Iterable[Item], *, key: Callable[[Item], object]) -> list[Item]:
         """Return the rows of this window, of rows in memory in ascending order of `key`."""
-        last = None if self.after is None else cast("_Comparable", self.after[0])
-        chosen = [row for row in rows if last is None or (last > key(row) if self.newest_first else last < key(row))]
+        after = None if self.after is None else cast("_Comparable", self.after[0])
+        chosen = [row for row in rows if after is None or (after > key(row) if self.newest_first else after < key(row))]
         return (chosen[::-1] if self.newest_first else chosen)[: self.limit]
 
 

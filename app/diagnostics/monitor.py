@@ -129,9 +129,9 @@ class Monitor:
             MetricSample(
                 at=truncate_ms(datetime.now(UTC)),
                 interval_s=round(self._counted_since - since, 3),
-                requests=sum(one.requests for one in counts.values()),
-                refused=sum(one.refused for one in counts.values()),
-                errors=sum(one.errors for one in counts.values()),
+                requests=sum(counted.requests for counted in counts.values()),
+                refused=sum(counted.refused for counted in counts.values()),
+                errors=sum(counted.errors for counted in counts.values()),
                 route_classes=[_class_sample(name, counts[name]) for name in sorted(counts)],
                 jobs=None if figures.jobs is None else _jobs_sample(figures.jobs()),
                 connection_pools=[
@@ -165,12 +165,15 @@ class Monitor:
     ) -> Page[SlowCall]:
         """List the slow calls of the caller's tenant, or of all tenants (operators only), by their end."""
         caller.require(Scope.OPERATOR if all_tenants else Scope.ADMIN)
-        kept = self.kept_slow_calls.of_all() if all_tenants else self.kept_slow_calls.of_tenant(caller.tenant_id)
+        slow_calls = self.kept_slow_calls.of_all() if all_tenants else self.kept_slow_calls.of_tenant(caller.tenant_id)
         # numbers are those of one process, so a cursor is valid for the process that wrote it
         scope = f"slow-calls|{self.process_id}|{'all' if all_tenants else caller.tenant_id}|{asked.order}"
         window = cursors.window(scope, asked, int)
         page = cursors.page(
-            window.rows_of(kept, key=lambda entry: entry.number), asked, scope=scope, key=lambda entry: [entry.number]
+            window.rows_of(slow_calls, key=lambda entry: entry.number),
+            asked,
+            scope=scope,
+            key=lambda entry: [entry.number],
         )
         return page_of_views(page, Page[SlowCall], _slow_call)
 

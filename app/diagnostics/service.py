@@ -182,11 +182,11 @@ async def _examine_database(settings: Settings) -> list[Check]:
     checks: list[Check] = []
     facts: list[ServerFacts] = []
     for login, use in ((server.app, "the application"), (server.ops, "ops")):
-        found, refusal = await _facts(server, login, use)
+        answers, refusal = await _facts(server, login, use)
         checks += [refusal] if refusal is not None else []
-        if found is None:
+        if answers is None:
             return checks
-        facts.append(found)
+        facts.append(answers)
     checks += check_server(facts[0], facts[1], settings, now=datetime.now(UTC))
     if server.standby is not None:
         checks += await _examine_standby(server, server.standby)
@@ -208,11 +208,11 @@ async def _facts(server: Server, login: Login, use: str) -> tuple[ServerFacts | 
     if login.role is None:
         return None, refusal
     try:
-        found = await _ask(server, Login(login.url, None))
+        facts = await _ask(server, Login(login.url, None))
     except AppError:
         return None, refusal
     remedy = f"As a superuser: create role {login.role} nologin; (if it is missing) grant {login.role} to the login;"
-    return found, Check(f"role of {use}", Level.FAIL, f"the login cannot take on {login.role}", remedy)
+    return facts, Check(f"role of {use}", Level.FAIL, f"the login cannot take on {login.role}", remedy)
 
 
 async def _ask(server: Server, login: Login) -> ServerFacts:
@@ -285,10 +285,10 @@ async def check_installation(
         done = 0
         for tenant in tenants if tenant_id is None else [tenant_id]:
             check = DataCheck(ops, tenant)
-            async for found in check.conversations(limit=limit):
+            async for conversation_faults in check.conversations(limit=limit):
                 done += 1
                 progress(done, total)
-                faults += found
+                faults += conversation_faults
                 if len(faults) >= _MAX_FAULTS:
                     return faults
             faults += await check.references()

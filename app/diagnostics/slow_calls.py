@@ -47,8 +47,8 @@ class SlowCalls:
         if entry.tenant_id is None:
             self._without_tenant.append(entry)
             return
-        kept = self._of_tenant.setdefault(entry.tenant_id, deque(maxlen=self._max_per_tenant))
-        kept.append(entry)
+        calls = self._of_tenant.setdefault(entry.tenant_id, deque(maxlen=self._max_per_tenant))
+        calls.append(entry)
         self._of_tenant.move_to_end(entry.tenant_id)
         if len(self._of_tenant) > _MAX_TENANTS:
             self._of_tenant.popitem(last=False)

@@ -77,8 +77,10 @@ class OperationRun:
         """
         total = self.total if total is None else total
         total = None if total is None else max(total, done)
-        kept = await store.checkpoint(tx, self.tenant_id, self.id, run=self._run, done=done, total=total, state=state)
-        if not kept:
+        is_stored = await store.checkpoint(
+            tx, self.tenant_id, self.id, run=self._run, done=done, total=total, state=state
+        )
+        if not is_stored:
             raise OperationStopped
         self.done, self.total, self.state = done, total, state
 
@@ -294,33 +296,37 @@ class Operations:
         # the death of its workers is no fault of an operation
         await self._queue.requeue_parked(kinds, codes=["worker_lost"], limit=_LOST_AT_ONCE)
         async with self._ops.across_tenants() as tx:
-            lost = [one for one in await store.list_lost(tx, limit=_LOST_AT_ONCE) if one.kind in self.handlers]
-        for one in lost:
-            async with self._database.transaction(one.tenant_id) as tx:
-                row = await store.begin(tx, one.tenant_id, one.id)
+            lost = [
+                lost_operation
+                for lost_operation in await store.list_lost(tx, limit=_LOST_AT_ONCE)
+                if lost_operation.kind in self.handlers
+            ]
+        for lost_operation in lost:
+            async with self._database.transaction(lost_operation.tenant_id) as tx:
+                row = await store.begin(tx, lost_operation.tenant_id, lost_operation.id)
             if row is not None:
                 run = OperationRun(row, step_s=0)
-                failed = one.job_state == "parked" and row.status != OperationStatus.CANCELLING.value
+                failed = lost_operation.job_state == "parked" and row.status != OperationStatus.CANCELLING.value
                 status = OperationStatus.FAILED if failed else OperationStatus.CANCELLED
-                error = (one.error or "internal_error") if failed else None
-                await self._stop(run, self.handlers[one.kind], status, error)
+                error = (lost_operation.error or "internal_error") if failed else None
+                await self._stop(run, self.handlers[lost_operation.kind], status, error)
             async with self._ops.across_tenants() as tx:
-                await store.delete_lost_jobs(tx, one)
-        kept = timedelta(hours=self._settings.operation_kept_h)
+                await store.delete_lost_jobs(tx, lost_operation)
+        retention = timedelta(hours=self._settings.operation_kept_h)
         async with self._ops.across_tenants() as tx:
-            return await store.delete_ended(tx, older_than=kept, limit=_SWEPT_AT_ONCE)
+            return await store.delete_ended(tx, older_than=retention, limit=_SWEPT_AT_ONCE)
 
     def _view(self, row: OperationRow) -> Operation:
         error = None
         if row.error is not None:
             title = ERROR_CODES.get(row.error, ERROR_CODES["internal_error"])
             error = OperationProblem(type=f"/docs/errors#{row.error}", title=title, code=row.error)
-        kept = timedelta(hours=self._settings.operation_kept_h)
+        retention = timedelta(hours=self._settings.operation_kept_h)
         return view_of(
             Operation,
             row,
             progress=OperationProgress(done=row.done, total=row.total),
-            expires_at=None if row.ended_at is None else row.ended_at + kept,
+            expires_at=None if row.ended_at is None else row.ended_at + retention,
             error=error,
         )
 

@@ -99,10 +99,10 @@ class Administration:
         async with self._ops.across_tenants() as tx:
             await _require_valid(caller, tx)
             await self._idempotency.reserve(caller, tx, idempotency_key, read=_refuse_repeat)
-            made = await self._add_key(tx, generate_key(caller.tenant_id), body)
-            await self._idempotency.store_result(caller, tx, idempotency_key, [parse_id(made.id)], is_new=True)
-            record(tx, caller, Action.KEY_CREATE, ObjectKind.KEY, parse_id(made.id), counts={"keys": 1})
-        return made
+            key = await self._add_key(tx, generate_key(caller.tenant_id), body)
+            await self._idempotency.store_result(caller, tx, idempotency_key, [parse_id(key.id)], is_new=True)
+            record(tx, caller, Action.KEY_CREATE, ObjectKind.KEY, parse_id(key.id), counts={"keys": 1})
+        return key
 
     async def rotate_key(
         self, caller: Caller, key_id: KeyId, *, body: KeyRotate, idempotency_key: IdempotencyKey | None
@@ -130,8 +130,8 @@ class Administration:
         async with self._ops.across_tenants() as tx:
             await _require_valid(caller, tx)
             key = await self._own_key(caller, tx, key_id)
-            last = key.state == "valid" and Scope.ADMIN in key.scopes
-            if last and not force and not await store.has_other_admin_key(tx, caller.tenant_id, key_id):
+            administers = key.state == "valid" and Scope.ADMIN in key.scopes
+            if administers and not force and not await store.has_other_admin_key(tx, caller.tenant_id, key_id):
                 raise Conflict(
                     "last_admin_key",
                     "This is the last key that administers the tenant. With force=true it is revoked all the same.",

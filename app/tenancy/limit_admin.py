@@ -54,10 +54,10 @@ class LimitAdministration:
         async with self._ops.across_tenants() as tx:
             if not await store.tenant_exists(tx, tenant_id):
                 raise NotFound("not_found", "There is no such tenant.")
-            given = await store.read_limits(tx, tenant_id)
+            limits = await store.read_limits(tx, tenant_id)
             usage = await store.read_usage(tx, tenant_id)
             spent = await spending_store.spent_today(tx, tenant_id)
-        own, defaults = given.quotas, self._defaults.quotas
+        own, defaults = limits.quotas, self._defaults.quotas
         quotas = {
             name: QuotaView(limit=limit, used=used)
             for name, limit, used in zip(
@@ -68,14 +68,14 @@ class LimitAdministration:
         cost = defaults.daily_model_cost if own.daily_model_cost is None else own.daily_model_cost
         return LimitsView(
             tenant_id=format_id(tenant_id),
-            rates=rates_view(merged_rates(self._rates, given.rates, Rates())),
+            rates=rates_view(merged_rates(self._rates, limits.rates, Rates())),
             quotas=QuotasView(
                 **quotas,
                 daily_model_tokens=QuotaView(limit=tokens, used=spent.tokens),
                 daily_model_cost=QuotaView(limit=cost, used=float(spent.cost)),
             ),
             resets_at=next_midnight(datetime.now(UTC)),
-            own=OwnLimits(rates=_own_rates(given.rates), quotas=OwnQuotas.model_validate(own.model_dump())),
+            own=OwnLimits(rates=_own_rates(limits.rates), quotas=OwnQuotas.model_validate(own.model_dump())),
             defaults=self._defaults,
         )
 
@@ -94,14 +94,14 @@ class LimitAdministration:
         caller.require(Scope.ADMIN)
         async with self._ops.across_tenants() as tx:
             own = await store.read_key_rates(tx, caller.tenant_id, key_id)
-            given = await store.read_limits(tx, caller.tenant_id)
+            limits = await store.read_limits(tx, caller.tenant_id)
         if own is None:
             raise NotFound("not_found", "There is no such key.")
         return KeyLimitsView(
             key_id=format_id(key_id),
-            rates=rates_view(merged_rates(self._rates, given.rates, own)),
+            rates=rates_view(merged_rates(self._rates, limits.rates, own)),
             own=_own_rates(own),
-            tenant=rates_view(merged_rates(self._rates, given.rates, Rates())),
+            tenant=rates_view(merged_rates(self._rates, limits.rates, Rates())),
         )
 
     async def set_key_limits(self, caller: Caller, key_id: KeyId, *, body: Rates) -> KeyLimitsView:

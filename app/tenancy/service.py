@@ -247,7 +247,7 @@ class Tenancy:
         if row.tenant_rates is None and row.rates is None:
             return None
         tenant, own = (
-            Rates() if one is None else Rates.model_validate_json(one) for one in (row.tenant_rates, row.rates)
+            Rates() if rates is None else Rates.model_validate_json(rates) for rates in (row.tenant_rates, row.rates)
         )
         return merged_rates(self._default_rates, tenant, own)
 
@@ -304,9 +304,9 @@ class Tenancy:
                 raise NotFound("not_found", "There is no such conversation.")
             record(tx, caller, Action.TOKEN_REVOKE, ObjectKind.CONVERSATION, conversation_id)
         self._clear_count += 1
-        for digest, (_, known) in list(self._checked.items()):
-            bound = known.bound
-            if bound is not None and (known.key_tenant_id, bound.conversation_id) == (
+        for digest, (_, cached) in list(self._checked.items()):
+            bound = cached.bound
+            if bound is not None and (cached.key_tenant_id, bound.conversation_id) == (
                 caller.tenant_id,
                 conversation_id,
             ):

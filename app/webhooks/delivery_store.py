@@ -185,8 +185,8 @@ async def claim(
         process,
         limit,
         lease,
-        [one.tenant_id for one in busy],
-        [one.webhook_id for one in busy],
+        [receiver.tenant_id for receiver in busy],
+        [receiver.webhook_id for receiver in busy],
         list(busy_tenants),
     )
     return [LaneKey(*row) for row in rows]
@@ -211,7 +211,7 @@ async def _claim_on_nodes(
         """,
         limit,
         list(busy_tenants),
-        [f"{one.tenant_id}{one.webhook_id}" for one in busy],
+        [f"{receiver.tenant_id}{receiver.webhook_id}" for receiver in busy],
     )
     claimed: list[LaneKey] = []
     # in one order, in which no two processes wait for each other

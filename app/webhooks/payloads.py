@@ -115,10 +115,14 @@ class TestEvent(BaseModel):
 
 SHAPES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
     {
-        **{one.value: ConversationEvent for one in EventType if one.value.startswith("conversation.")},
-        **{one.value: TurnEvent for one in EventType if one.value.startswith("turn.")},
-        **{one.value: SummaryEvent for one in EventType if one.value.startswith("summary.")},
-        **{one.value: FactEvent for one in EventType if one.value.startswith("fact.")},
+        **{
+            event_type.value: ConversationEvent
+            for event_type in EventType
+            if event_type.value.startswith("conversation.")
+        },
+        **{event_type.value: TurnEvent for event_type in EventType if event_type.value.startswith("turn.")},
+        **{event_type.value: SummaryEvent for event_type in EventType if event_type.value.startswith("summary.")},
+        **{event_type.value: FactEvent for event_type in EventType if event_type.value.startswith("fact.")},
         TEST_EVENT: TestEvent,
     }
 )

@@ -132,14 +132,14 @@ class Webhooks:
 
     async def update(self, caller: Caller, webhook_id: UUID, *, body: WebhookUpdate) -> Webhook:
         """Change a webhook. Raises NotFound, Invalid, Forbidden."""
-        given = body.model_fields_set
+        names = body.model_fields_set
         _require(caller, include_content=bool(body.include_content))
         if body.url is not None:
             self._require_allowed(body.url)
         async with self._database.transaction(caller.tenant_id) as tx:
             row = await _found(caller, tx, webhook_id, locked=True)
             # a new receiver would get content that this key may not read
-            _require(caller, include_content=row.include_content and body.include_content is None and "url" in given)
+            _require(caller, include_content=row.include_content and body.include_content is None and "url" in names)
             changed = _changed(row, body)
             row = await store.update_webhook(tx, changed)
             if body.enabled:
@@ -184,7 +184,7 @@ class Webhooks:
         async with self._database.transaction(caller.tenant_id) as tx:
             result = await self._idempotency.run_once(
                 caller, tx, idempotency_key, run=lambda: self._store_test(caller, tx, webhook_id),
-                result_ids=lambda made: [webhook_id, parse_id(made.id)], read=_read_delivery,
+                result_ids=lambda delivery: [webhook_id, parse_id(delivery.id)], read=_read_delivery,
             )  # fmt: skip
             tx.after_commit.append(self._due)
         return result
@@ -246,7 +246,7 @@ class Webhooks:
         await _found(caller, tx, webhook_id)
         parameters: JsonObject = {
             "webhook_id": str(webhook_id),
-            "statuses": [one.value for one in body.statuses],
+            "statuses": [status.value for status in body.statuses],
             "since": body.since.isoformat(),
             # events of after the request are not asked for
             "until": (body.until or datetime.now(UTC)).isoformat(),
@@ -260,13 +260,13 @@ class Webhooks:
 
     async def _run_replay(self, run: OperationRun) -> None:
         """Replay the next deliveries of an operation until all are pending, or a pause is due."""
-        given = run.parameters
-        webhook_id = UUID(str(given["webhook_id"]))
-        statuses = given["statuses"]
+        parameters = run.parameters
+        webhook_id = UUID(str(parameters["webhook_id"]))
+        statuses = parameters["statuses"]
         chosen = ReplayRange(
-            [str(one) for one in statuses] if isinstance(statuses, list) else [],
-            datetime.fromisoformat(str(given["since"])),
-            datetime.fromisoformat(str(given["until"])),
+            [str(status) for status in statuses] if isinstance(statuses, list) else [],
+            datetime.fromisoformat(str(parameters["since"])),
+            datetime.fromisoformat(str(parameters["until"])),
         )
         while not run.has_ended and not run.pause_is_due:
             async with self._database.transaction(run.tenant_id) as tx:
@@ -274,16 +274,18 @@ class Webhooks:
                 if total is None:
                     total = await delivery_store.count_range(tx, run.tenant_id, webhook_id, chosen)
                 after = 0 if run.state is None else int(str(run.state["after"]))
-                found = await delivery_store.list_range(
+                deliveries = await delivery_store.list_range(
                     tx, run.tenant_id, webhook_id, chosen, after=after, limit=_REPLAYED_AT_ONCE
                 )
-                if found:
-                    ids = [event_id for event_id, _ in found]
+                if deliveries:
+                    ids = [event_id for event_id, _ in deliveries]
                     await delivery_store.replay(tx, run.tenant_id, webhook_id, ids, retry_for=self._retry_for)
                     tx.after_commit.append(self._due)
-                done = run.done + len(found)
-                await run.checkpoint(tx, done=done, total=total, state={"after": found[-1][1] if found else after})
-                if len(found) < _REPLAYED_AT_ONCE:
+                done = run.done + len(deliveries)
+                await run.checkpoint(
+                    tx, done=done, total=total, state={"after": deliveries[-1][1] if deliveries else after}
+                )
+                if len(deliveries) < _REPLAYED_AT_ONCE:
                     await run.succeed(tx, result={"deliveries": done})
 
     # by jobs
@@ -336,18 +338,18 @@ def _require(caller: Caller, *, include_content: bool) -> None:
 
 
 def _types(body: WebhookCreate | WebhookUpdate) -> list[str] | None:
-    return None if body.event_types is None else sorted({one.value for one in body.event_types})
+    return None if body.event_types is None else sorted({event_type.value for event_type in body.event_types})
 
 
 def _changed(row: WebhookRow, body: WebhookUpdate) -> WebhookRow:
     """Return a webhook with the values that a request gives."""
-    given = body.model_fields_set
+    names = body.model_fields_set
     changed = replace(
         row,
         url=body.url or row.url,
-        description=body.description if "description" in given else row.description,
-        event_types=_types(body) if "event_types" in given else row.event_types,
-        project=body.project if "project" in given else row.project,
+        description=body.description if "description" in names else row.description,
+        event_types=_types(body) if "event_types" in names else row.event_types,
+        project=body.project if "project" in names else row.project,
         include_content=row.include_content if body.include_content is None else body.include_content,
     )
     if body.enabled is None or body.enabled == row.is_enabled:

@@ -16,7 +16,7 @@ from app.core.outbox import EventType
 from app.core.paging import Window
 from app.webhooks.tables import webhook_lanes, webhooks
 
-ALL_TYPES: Final = frozenset(one.value for one in EventType)
+ALL_TYPES: Final = frozenset(event_type.value for event_type in EventType)
 
 
 @dataclass(frozen=True, slots=True)

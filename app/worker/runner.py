@@ -127,12 +127,12 @@ class Worker:
             # claim at most the free share of the busiest tenant, because all jobs may belong to it
             at_once = most - max((count for count in busy_slots.values() if count < most), default=0)
             limit = min(at_once, free - len(jobs))
-            some = await self._queue.claim(
+            claimed = await self._queue.claim(
                 self._id, kinds=kinds, limit=limit, skipped_tenants=greedy, running=running + jobs
             )
-            busy_slots.update(job.tenant_id for job in some if job.tenant_id != INSTALLATION)
-            jobs += some
-            if len(some) < limit:  # no more are due
+            busy_slots.update(job.tenant_id for job in claimed if job.tenant_id != INSTALLATION)
+            jobs += claimed
+            if len(claimed) < limit:  # no more are due
                 if greedy:
                     jobs += await self._queue.claim(
                         self._id, kinds=kinds, limit=free - len(jobs), running=running + jobs

@@ -359,13 +359,13 @@ async def test_ends_of_chains_that_were_kept_elsewhere_show_a_chain_that_was_mad
     known = {(tenant_id, end.day): Checkpoint(end.entries, end.hash) for end in before.chain_ends}
     await chained.conversation()
     await service.container.audit.sealer.seal()
-    assert (await verified(service, tenant_id, known=known)).first_break is None
+    assert (await verified(service, tenant_id, trusted=known)).first_break is None
     async with superuser(service) as connection:
         day = TODAY - timedelta(days=1)
         for table in ("audit_entries", "audit_days"):  # the whole last day, with its seal: nothing points to it
             await connection.execute(f"delete from {table} where tenant_id = $1 and day = $2", tenant_id, day)
     assert (await verified(service, tenant_id)).first_break is None
-    found = (await verified(service, tenant_id, known=known)).first_break
+    found = (await verified(service, tenant_id, trusted=known)).first_break
     assert found is not None
     assert (found.kind, found.day) == ("seal_removed", day)
 

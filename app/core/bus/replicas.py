@@ -119,19 +119,26 @@ class Replicas:
     def seen(self) -> list[SeenReplica]:
         """Return the processes whose messages arrived lately, by id: in the order of their start."""
         self._drop_silent()
-        return sorted(self._seen.values(), key=lambda one: one.replica.id)
+        return sorted(self._seen.values(), key=lambda process: process.replica.id)
 
     def _drop_silent(self) -> None:
         before = time.monotonic() - SILENT_S
-        for process_id in [one for one, seen in self._seen.items() if seen.seen_s < before]:
+        for process_id in [process_id for process_id, seen in self._seen.items() if seen.seen_s < before]:
             del self._seen[process_id]
 
 
-def _written(one: Replica) -> Message:
+def _written(replica: Replica) -> Message:
     return {
-        "k": REPLICA, "p": str(one.id), "kind": one.kind, "jobs": one.runs_jobs, "v": one.version,
-        "schema": one.schema_revision, "host": one.host, "pid": one.process_number, "at": one.started_at.isoformat(),
-    }  # fmt: skip
+        "k": REPLICA,
+        "p": str(replica.id),
+        "kind": replica.kind,
+        "jobs": replica.runs_jobs,
+        "v": replica.version,
+        "schema": replica.schema_revision,
+        "host": replica.host,
+        "pid": replica.process_number,
+        "at": replica.started_at.isoformat(),
+    }
 
 
 def _read(process_id: UUID, message: Message) -> Replica:

@@ -146,13 +146,13 @@ def find_servers(url: str) -> list[tuple[str, int]]:
     query = parse_qs(parts.query)
     names = parts.netloc.rpartition("@")[2] or ",".join(query.get("host", []))
     ports = [port for port in ",".join(query.get("port", [])).split(",") if port]
-    found = [_split_port(name) for name in names.split(",") if name]
-    if len(ports) > 1 and len(ports) != len(found):
+    hosts = [_split_port(name) for name in names.split(",") if name]
+    if len(ports) > 1 and len(ports) != len(hosts):
         raise ValueError("a database URL has one port for all hosts, or as many as hosts")
     if ports:
-        ports = ports * len(found) if len(ports) == 1 else ports
-        found = [(host, own or port) for (host, own), port in zip(found, ports, strict=True)]
-    return [(unquote(host), int(port or _DEFAULT_PORT)) for host, port in found]
+        ports = ports * len(hosts) if len(ports) == 1 else ports
+        hosts = [(host, own or port) for (host, own), port in zip(hosts, ports, strict=True)]
+    return [(unquote(host), int(port or _DEFAULT_PORT)) for host, port in hosts]
 
 
 def _split_port(name: str) -> tuple[str, str]:

@@ -115,8 +115,8 @@ class Transaction:
         """Run one statement; return the number of affected rows."""
         self.statements += 1
         status = await self._connection.execute(sql, *args)
-        last = status.rsplit(" ", 1)[-1]
-        return int(last) if last.isdigit() else 0
+        count = status.rsplit(" ", 1)[-1]
+        return int(count) if count.isdigit() else 0
 
 
 def row_as(row_type: Callable[..., RowT], record: asyncpg.Record) -> RowT:
@@ -411,10 +411,10 @@ class Database:
                 yield tx
             finally:
                 self._inside.reset(token)
-            last = [statement if isinstance(statement, str) else statement() for statement in tx.at_commit]
-            is_read = is_read_only and not last
+            statements = [statement if isinstance(statement, str) else statement() for statement in tx.at_commit]
+            is_read = is_read_only and not statements
             if not is_read:
-                await connection.execute("; ".join((*last, "commit")))
+                await connection.execute("; ".join((*statements, "commit")))
         except BaseException:
             await _undo(pool, connection)
             raise

@@ -175,8 +175,8 @@ def _schemas() -> Json:
     modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (model, "validation" if model in readers else "serialization") for model in _models()
     ]
-    _, made = models_json_schema(modes, ref_template="#/components/schemas/{model}")
-    schemas: dict[str, JsonValue] = made["$defs"]
+    _, document = models_json_schema(modes, ref_template="#/components/schemas/{model}")
+    schemas: dict[str, JsonValue] = document["$defs"]
     return {name: _clean_schema(schema) for name, schema in schemas.items()}
 
 

@@ -55,9 +55,9 @@ class CallerSecurity(SecurityBase):
     async def __call__(self, request: Request) -> Caller:
         """Return the caller. Its users check the needed rights with `require…`."""
         tenancy = (await get_container(request)).tenancy
-        known = cast("Caller | None", getattr(request.state, "caller", None))
-        if known is not None and tenancy.is_trusted(known):
-            return known  # checked before the body was read
+        cached = cast("Caller | None", getattr(request.state, "caller", None))
+        if cached is not None and tenancy.is_trusted(cached):
+            return cached  # checked before the body was read
         address = None if request.client is None else request.client.host
         caller = await tenancy.authenticate(await get_token(request), address=address)
         request.state.caller = caller
@@ -65,7 +65,7 @@ class CallerSecurity(SecurityBase):
         request.state.tenant_id = format_id(caller.key_tenant_id)
         request.state.key_id = format_id(caller.key_id)
         describe_current_span({"turnkeep.tenant_id": request.state.tenant_id, "turnkeep.key_id": request.state.key_id})
-        if known is None:  # each request is counted once
+        if cached is None:  # each request is counted once
             take_rate(request, tenancy, caller)
         return caller
 
@@ -206,15 +206,15 @@ async def _named_turns(
         Query(max_length=_MAX_NAMED, description="1 to 500 turn ids, separated by commas or as several `ids`."),
     ],
 ) -> list[TurnId]:
-    named = [one for some in ids for one in some.split(",")]
+    named = [turn_id for text in ids for turn_id in text.split(",")]
     if len(named) > _MAX_NAMED:
         problem = FieldError("/ids", f"at most {_MAX_NAMED} ids; erase the rest with another call", "query")
         raise InvalidFields([problem])
     parsed: list[TurnId] = []
     wrong: list[FieldError] = []
-    for index, one in enumerate(named):
+    for index, turn_id in enumerate(named):
         try:
-            parsed.append(TurnId(parse_id(one)))
+            parsed.append(TurnId(parse_id(turn_id)))
         except ValueError:
             wrong.append(FieldError(f"/ids/{index}", "an id is a ULID (26 characters) or a UUID", "query"))
     if wrong:

@@ -50,11 +50,11 @@ class HttpMetrics:
     ) -> None:
         """Count one finished request. `exemplar` has the ids of its trace."""
         # every label has a bounded set of values: a model's endpoint may return any status
-        known = status if status in _KNOWN_STATUSES else 0
-        key = (method, route, known)
+        label_status = status if status in _KNOWN_STATUSES else 0
+        key = (method, route, label_status)
         children = self._children.get(key)
         if children is None:
-            label = str(known) if known else OTHER
+            label = str(label_status) if label_status else OTHER
             children = self._children[key] = (
                 self._requests.labels(method, route, label),
                 self._duration.labels(method, route),

@@ -391,17 +391,19 @@ def _similar_path(request: Request) -> str | None:
         if getattr(context, "include_in_schema", False)
     }
     forms = (path, f"/v1{path}")  # the prefix is forgotten often
-    likeness, similar = max(((_likeness(form, one), one) for one in declared for form in forms), default=(0.0, ""))
+    likeness, similar = max(
+        ((_likeness(form, template), template) for template in declared for form in forms), default=(0.0, "")
+    )
     return similar if likeness >= _SIMILAR_PATH else None
 
 
 def _likeness(path: str, declared: str) -> float:
     """Return how similar two paths are that differ in one segment, from 0 to 1. A parameter equals any segment."""
-    given, wanted = path.split("/"), declared.split("/")
-    if len(given) != len(wanted):
+    segments, wanted = path.split("/"), declared.split("/")
+    if len(segments) != len(wanted):
         return 0.0
-    pairs = zip(given, wanted, strict=True)
-    different = [(one, other) for one, other in pairs if one != other and not _PARAMETER.fullmatch(other)]
+    pairs = zip(segments, wanted, strict=True)
+    different = [(segment, other) for segment, other in pairs if segment != other and not _PARAMETER.fullmatch(other)]
     if len(different) > 1:
         return 0.0
     if not different:

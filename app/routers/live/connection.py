@@ -97,7 +97,7 @@ class LiveSocket:
         conversation_id: ConversationId,
         caller: Caller,
         token: str | None,
-        known: frozenset[str],
+        members: frozenset[str],
         bytes_in_flight: BytesInFlight,
     ) -> None:
         self.frames_received = 0
@@ -110,7 +110,7 @@ class LiveSocket:
         self._conversation_id = conversation_id
         self._caller = caller
         self._token = token
-        self._known = known
+        self._members = members
         self._bytes_in_flight = bytes_in_flight
         self._epochs = Epochs(most=_TIMES_OPEN * container.settings.streams.max_open_turns_per_conversation)
         self._outbox = Outbox(websocket, connections, max_bytes=container.settings.live.live_queue_bytes)
@@ -153,7 +153,7 @@ class LiveSocket:
         except (WebSocketDisconnect, OSError):
             self._end(Closing(GONE, "gone", by_client=True))
         except AppError as error:
-            self._outbox.send_answer(error_frame(error, known=self._known))
+            self._outbox.send_answer(error_frame(error, members=self._members))
             self._end(closing_of(error))
         except Exception as error:  # noqa: BLE001 - the peer must learn of any failure that it did not cause
             _log_failure(error)
@@ -181,7 +181,7 @@ class LiveSocket:
         Later frames with this epoch are refused.
         """
         self._remove_ended(turn_id, error)
-        self._outbox.send_answer(error_frame(error, turn_id=format_id(turn_id), known=self._known))
+        self._outbox.send_answer(error_frame(error, turn_id=format_id(turn_id), members=self._members))
 
     def _remove_ended(self, turn_id: TurnId, error: AppError) -> None:
         if error.code in _HAS_ENDED:
@@ -227,7 +227,7 @@ class LiveSocket:
                 await reservation.make(len(data), self._slot.tenant)
             answer = await self._handle_in_turn(frame)
         except AppError as error:
-            self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
+            self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, members=self._members))
             if turn_id is not None:
                 self._remove_ended(TurnId(parse_id(turn_id)), error)
             if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
@@ -383,7 +383,7 @@ class LiveSocket:
         """Authenticate with another key that reaches the conversation, before the current one expires."""
         address = None if self._websocket.client is None else self._websocket.client.host
         caller = await self._container.tenancy.authenticate(frame.token, address=address)
-        before, now = (require_reader_or_writer(one, self._conversation_id) for one in (self._caller, caller))
+        before, now = (require_reader_or_writer(holder, self._conversation_id) for holder in (self._caller, caller))
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         if caller.restriction is not None:
@@ -410,7 +410,7 @@ class LiveSocket:
 
     def _end_expired(self) -> None:
         error = token_expired()
-        self._outbox.send_answer(error_frame(error, known=self._known))
+        self._outbox.send_answer(error_frame(error, members=self._members))
         self._end(closing_of(error))
 
     def _require_read_scope(self) -> None:
@@ -421,7 +421,7 @@ class LiveSocket:
             require_reader(self._caller, self._conversation_id)
         except Forbidden as error:
             self._unsubscribe()
-            self._outbox.send_answer(error_frame(error, known=self._known))
+            self._outbox.send_answer(error_frame(error, members=self._members))
 
     async def _recheck(self) -> None:
         while True:

@@ -71,8 +71,8 @@ class ConnectionSlot:
         Raises RateLimited if that caller has too many.
         """
         before, now = self._counted_to, _counted_to(caller)
-        self._connections.acquire([one for one in now if one not in before])
-        self._connections.release([one for one in before if one not in now])
+        self._connections.acquire([holder for holder in now if holder not in before])
+        self._connections.release([holder for holder in before if holder not in now])
         self._counted_to = now
 
     def free(self) -> None:
@@ -143,20 +143,20 @@ class Connections:
 
     def acquire(self, whose: Sequence[_CountedKey | _CountedToken]) -> None:
         """Add one to the count of each holder, or of none: raises RateLimited if one of them has too many."""
-        for one in whose:
-            if self._of.get(one, 0) >= (
+        for holder in whose:
+            if self._of.get(holder, 0) >= (
                 self._settings.live_max_connections_per_key
-                if isinstance(one, _CountedKey)
+                if isinstance(holder, _CountedKey)
                 else self._settings.live_max_connections_per_token
             ):
-                raise self._too_many_of(one)
-        for one in whose:
-            _count(self._of, one, 1)
+                raise self._too_many_of(holder)
+        for holder in whose:
+            _count(self._of, holder, 1)
 
     def release(self, whose: Sequence[_CountedKey | _CountedToken]) -> None:
         """Subtract one from the count of each holder."""
-        for one in whose:
-            _count(self._of, one, -1)
+        for holder in whose:
+            _count(self._of, holder, -1)
 
     def _too_many_of(self, whose: _CountedKey | _CountedToken) -> RateLimited:
         if isinstance(whose, _CountedKey):

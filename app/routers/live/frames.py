@@ -73,11 +73,11 @@ def error_frame(
     *,
     frame_id: str | None = None,
     turn_id: str | None = None,
-    known: frozenset[str] = frozenset(),
+    members: frozenset[str] = frozenset(),
 ) -> ErrorFrame:
-    """Convert an error to a frame. Pointers stop before the first member that is not in `known`."""
+    """Convert an error to a frame. Pointers stop before the first member that is not in `members`."""
     expected = error.extra.get("expected_offset")
-    fields = cut_fields(error.fields[:_MAX_FIELDS], known)
+    fields = cut_fields(error.fields[:_MAX_FIELDS], members)
     more = {name: value for name, value in error.extra.items() if name not in ErrorFrame.model_fields}
     if error.retry_after_s is not None:
         more["retry_after_s"] = error.retry_after_s

@@ -328,8 +328,8 @@ async def _with_heartbeats(
         if loop.time() >= expires_at:
             raise token_expired()
         if data is None:
-            if last := source.farewell():
-                yield last
+            if farewell := source.farewell():
+                yield farewell
             return
         now = loop.time()
         if now >= recheck_at:

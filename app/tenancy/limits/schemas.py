@@ -87,8 +87,8 @@ class Rates(Strict):
 
     def by_class(self) -> dict[RateClass, float]:
         """Return the given rates."""
-        given = {of: getattr(self, of.value) for of in RateClass}
-        return {of: per_s for of, per_s in given.items() if per_s is not None}
+        rates = {of: getattr(self, of.value) for of in RateClass}
+        return {of: per_s for of, per_s in rates.items() if per_s is not None}
 
 
 class Quotas(Strict):

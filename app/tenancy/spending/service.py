@@ -52,9 +52,9 @@ class Spending:
             if not max_tokens and not max_cost:
                 return
             spent = await spending_store.spent_today(tx, tenant_id)
-        waiting = [one for row, one in self._unwritten.items() if row[0] == tenant_id]
-        tokens = spent.tokens + sum(one.prompt_tokens + one.completion_tokens for one in waiting)
-        cost = spent.cost + sum(one.cost for one in waiting)
+        waiting = [unwritten for row, unwritten in self._unwritten.items() if row[0] == tenant_id]
+        tokens = spent.tokens + sum(unwritten.prompt_tokens + unwritten.completion_tokens for unwritten in waiting)
+        cost = spent.cost + sum(unwritten.cost for unwritten in waiting)
         over = bool(max_tokens) and tokens >= max_tokens
         if over or (max_cost and cost >= Decimal(str(max_cost))):
             self._log.info("model.budget_exhausted", tenant_id=format_id(tenant_id), kind=purpose.value)
@@ -81,15 +81,15 @@ class Spending:
 
     def _cost(self, usage: ModelUsage) -> Decimal:
         prices = self._settings.llm_price_prompt, self._settings.llm_price_completion
-        prompt, completion = (Decimal(str(one)) for one in prices)
+        prompt, completion = (Decimal(str(price)) for price in prices)
         return (prompt * usage.prompt_tokens + completion * usage.completion_tokens) / _PER_PRICE
 
     def _keep(self, row: _Row, spent: Spent) -> None:
-        known = self._unwritten.get(row)
-        if known is None and len(self._unwritten) >= _MAX_UNWRITTEN:
+        unwritten = self._unwritten.get(row)
+        if unwritten is None and len(self._unwritten) >= _MAX_UNWRITTEN:
             self._log.error("model.usage_lost", tenant_id=format_id(row[0]), count=spent.calls)
             return
-        self._unwritten[row] = spent if known is None else known + spent
+        self._unwritten[row] = spent if unwritten is None else unwritten + spent
 
     async def _write(self, tenant_id: TenantId) -> None:
         rows = {row: self._unwritten.pop(row) for row in sorted(self._unwritten) if row[0] == tenant_id}

@@ -136,18 +136,18 @@ def _wrong_parameters(request: Request, declared: Mapping[str, bool]) -> Invalid
     """Return the error for undeclared or wrongly repeated query parameters, or None."""
     if not request.scope["query_string"]:
         return None
-    given = Counter(name for name, _ in request.query_params.multi_items())
-    unknown = [name for name in given if name not in declared]
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    unknown = [name for name in counts if name not in declared]
     if unknown:
-        return unknown_parameters(unknown, sorted(declared), among=list(given))
-    repeated = [name for name, count in given.items() if count > 1 and not declared[name]]
+        return unknown_parameters(unknown, sorted(declared), among=list(counts))
+    repeated = [name for name, count in counts.items() if count > 1 and not declared[name]]
     fields = [FieldError(f"/{name}", "This is given more than once.", "query") for name in repeated]
     return _invalid(fields) if fields else None
 
 
-def unknown_parameters(names: Sequence[str], known: Sequence[str], *, among: Sequence[str]) -> Invalid:
+def unknown_parameters(names: Sequence[str], declared: Sequence[str], *, among: Sequence[str]) -> Invalid:
     """Return the error for unknown query parameters; `among` are all names of the query."""
-    return _invalid([unknown_field([name], known, among=among, place="query") for name in names[:MAX_FIELDS]])
+    return _invalid([unknown_field([name], declared, among=among, place="query") for name in names[:MAX_FIELDS]])
 
 
 def _invalid(fields: Sequence[FieldError]) -> Invalid:

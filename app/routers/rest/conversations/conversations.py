@@ -50,8 +50,8 @@ async def create_conversation(
     409 `conversation_owned` if that has another `owner`, or does not have one of the `participants`. 404 for a repeated
     request whose conversation has been deleted since.
     """
-    made = await services.conversations.create(caller, body=body, idempotency_key=idempotency_key)
-    return _tagged(response, respond(response, made))
+    created = await services.conversations.create(caller, body=body, idempotency_key=idempotency_key)
+    return _tagged(response, respond(response, created))
 
 
 @router.get("")

@@ -38,9 +38,9 @@ async def store_memory(
 @router.post("/search")
 async def search_memories(body: MemoryQuery, caller: AgentReader, services: Services) -> MemoryEntries:
     """Recall the memories of the calling agent, the nearest first."""
-    found = await services.memory_of(caller).recall_memory(body)
-    services.audit.record_read(caller, Action.MEMORY_SEARCH, counts={"hits": len(found.entries)})
-    return found
+    memories = await services.memory_of(caller).recall_memory(body)
+    services.audit.record_read(caller, Action.MEMORY_SEARCH, counts={"hits": len(memories.entries)})
+    return memories
 
 
 @router.get("")

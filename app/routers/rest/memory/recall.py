@@ -86,9 +86,9 @@ def wants_lines(accept: Sequence[str]) -> bool:
     weights: dict[str, float] = {}
     for item in ",".join(accept).split(","):
         media_type, *parameters = (part.strip().lower() for part in item.split(";"))
-        given = next((text[2:] for text in parameters if text.startswith("q=")), "1")
+        quality = next((text[2:] for text in parameters if text.startswith("q=")), "1")
         try:
-            weights[media_type] = float(given)
+            weights[media_type] = float(quality)
         except ValueError:
             weights[media_type] = 0.0
     lines = weights.get(LINES_MEDIA_TYPE, 0.0)

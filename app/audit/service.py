@@ -60,7 +60,7 @@ __all__ = [
     "request_uuid",
     "single",
     "verify_audit",
-]  # fmt: skip
+]
 
 _WRITTEN_AT_ONCE = 1_000
 
@@ -209,10 +209,21 @@ def _verification(part: AuditPart, *, unsealed: int, next_cursor: str | None) ->
 
 def _entry_of_loss(tenant_id: TenantId, count: int) -> Entry:
     return Entry(
-        tenant_id=tenant_id, id=new_uuid(), recorded_at=datetime.now(UTC), key_id=None, actor=ActorKind.JOB,
-        action=Action.AUDIT_LOSE, object_kind=None, object_id=None, conversation_id=None, first_seq=None, last_seq=None,
-        head_hash=None, counts={"entries": count}, request_id=None,
-    )  # fmt: skip
+        tenant_id=tenant_id,
+        id=new_uuid(),
+        recorded_at=datetime.now(UTC),
+        key_id=None,
+        actor=ActorKind.JOB,
+        action=Action.AUDIT_LOSE,
+        object_kind=None,
+        object_id=None,
+        conversation_id=None,
+        first_seq=None,
+        last_seq=None,
+        head_hash=None,
+        counts={"entries": count},
+        request_id=None,
+    )
 
 
 def _view(entry: Entry, day: date | None, number: int | None) -> AuditEntry:

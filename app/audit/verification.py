@@ -198,9 +198,12 @@ class _ChainWalk:
         for at in checkpoints:
             self._expected[at.number].add(at.hash)
         self._hash = place.hash or chain_start(
-            end.tenant_id, end.day, previous_day=end.previous_day, previous_entries=end.previous_entries,
+            end.tenant_id,
+            end.day,
+            previous_day=end.previous_day,
+            previous_entries=end.previous_entries,
             previous_hash=end.previous_hash,
-        )  # fmt: skip
+        )
 
     @property
     def place(self) -> ChainPlace:

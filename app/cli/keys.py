@@ -89,9 +89,7 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
 
 
 @commands.command("list")
-def list_keys(
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's keys.")] = None,
-) -> None:
+def list_keys(tenant: Annotated[str | None, typer.Option(help="Only this tenant's keys.")] = None) -> None:
     """List keys, newest first, without their secrets. The last column has the ids of the tenant and of the key."""
     settings = quiet_settings()
     tenant_id = None if tenant is None else tenant_named(settings, tenant)

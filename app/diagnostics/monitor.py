@@ -155,14 +155,7 @@ class Monitor:
             samples=list(self._samples)[-minutes * 60 // INTERVAL_S :],
         )
 
-    def slow_calls(
-        self,
-        caller: Caller,
-        *,
-        cursors: Cursors,
-        all_tenants: bool,
-        asked: PageRequest,
-    ) -> Page[SlowCall]:
+    def slow_calls(self, caller: Caller, *, cursors: Cursors, all_tenants: bool, asked: PageRequest) -> Page[SlowCall]:
         """List the slow calls of the caller's tenant, or of all tenants (operators only), by their end."""
         caller.require(Scope.OPERATOR if all_tenants else Scope.ADMIN)
         slow_calls = self.kept_slow_calls.of_all() if all_tenants else self.kept_slow_calls.of_tenant(caller.tenant_id)

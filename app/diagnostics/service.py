@@ -58,9 +58,16 @@ from app.settings.models import ChatSettings
 from app.tenancy.schemas import Caller, Scope
 
 __all__ = [
-    "MAX_MINUTES", "DataCheck", "FinishedCall", "Monitor", "ProcessFigures", "Statistics", "check_installation",
-    "examine", "list_replicas",
-]  # fmt: skip
+    "MAX_MINUTES",
+    "DataCheck",
+    "FinishedCall",
+    "Monitor",
+    "ProcessFigures",
+    "Statistics",
+    "check_installation",
+    "examine",
+    "list_replicas",
+]
 
 _TURNS, _CONVERSATIONS, _OWNERS = 500, 200, 5000
 _MAX_FAULTS = 10_000

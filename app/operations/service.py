@@ -104,9 +104,15 @@ class OperationRun:
     ) -> None:
         """End the operation with any final status. Handlers use `succeed`. Raises OperationStopped."""
         ended = await store.end(
-            tx, self.tenant_id, self.id, run=self._run, status=status.value, result=result, error=error,
+            tx,
+            self.tenant_id,
+            self.id,
+            run=self._run,
+            status=status.value,
+            result=result,
+            error=error,
             ended_at=ended_at,
-        )  # fmt: skip
+        )
         if not ended:
             raise OperationStopped
         self.has_ended = True

@@ -7,18 +7,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import (
-    ClauseElement,
-    Interval,
-    Text,
-    bindparam,
-    case,
-    cast,
-    func,
-    null,
-    select,
-    update,
-)
+from sqlalchemy import ClauseElement, Interval, Text, bindparam, case, cast, func, null, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from app.core.database.metadata import jobs
@@ -110,18 +99,14 @@ _J = jobs.c
 _LOST = Query(
     select(_O.tenant_id, _O.id, _O.kind, _J.state.label("job_state"), _J.last_error.label("error"))
     .join(
-        jobs,
-        (_J.tenant_id == _O.tenant_id) & (_J.kind == JOB_PREFIX + _O.kind) & (_J.dedupe_key == cast(_O.id, Text)),
+        jobs, (_J.tenant_id == _O.tenant_id) & (_J.kind == JOB_PREFIX + _O.kind) & (_J.dedupe_key == cast(_O.id, Text))
     )
     .where(_O.ended_at.is_(None), _J.state.in_(("parked", "cancelled")))
     .order_by(_O.tenant_id, _O.id)
     .limit(bindparam("limit"))
 )
 _DELETE_JOBS = Query(
-    jobs.delete().where(
-        *equals(jobs, "tenant_id", "kind", "dedupe_key"),
-        _J.state.in_(("parked", "cancelled")),
-    )
+    jobs.delete().where(*equals(jobs, "tenant_id", "kind", "dedupe_key"), _J.state.in_(("parked", "cancelled")))
 )
 
 
@@ -238,13 +223,7 @@ def _page(filters: frozenset[str], *, newest_first: bool, after: bool) -> Clause
 
 
 async def list_page(
-    tx: Transaction,
-    tenant_id: TenantId,
-    window: Window,
-    *,
-    key_id: KeyId | None,
-    kind: str | None,
-    status: str | None,
+    tx: Transaction, tenant_id: TenantId, window: Window, *, key_id: KeyId | None, kind: str | None, status: str | None
 ) -> list[OperationRow]:
     """Return operations in the order of their creation; with `key_id` only those that this key started."""
     filters = given(key_id=key_id, kind=kind, status=status)

@@ -16,17 +16,7 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import JobId, TenantId
-from app.core.jobs import (
-    Job,
-    JobCount,
-    JobQueue,
-    JobState,
-    cancel_job,
-    count_jobs,
-    find_job,
-    list_jobs,
-    requeue_job,
-)
+from app.core.jobs import Job, JobCount, JobQueue, JobState, cancel_job, count_jobs, find_job, list_jobs, requeue_job
 from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.times import TimeOut
 from app.core.views import IdOut, view_of
@@ -88,13 +78,7 @@ class JobAdministration:
         self._cursors = cursors
 
     async def list_jobs(
-        self,
-        caller: Caller,
-        *,
-        all_tenants: bool,
-        kind: str | None,
-        state: JobState | None,
-        asked: PageRequest,
+        self, caller: Caller, *, all_tenants: bool, kind: str | None, state: JobState | None, asked: PageRequest
     ) -> Page[JobView]:
         """List unfinished jobs by age."""
         tenant_id = _reach(caller, all_tenants)

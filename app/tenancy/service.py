@@ -366,12 +366,7 @@ class Tenancy:
         async with self._ops.across_tenants() as tx:
             await store.add_tenant(tx, key.tenant_id, tenant_name)
             return await store.add_key(
-                tx,
-                key.tenant_id,
-                key.key_id,
-                name=name,
-                secret_hmac=key_hmac(self._secret, key),
-                scopes=ALL_SCOPES,
+                tx, key.tenant_id, key.key_id, name=name, secret_hmac=key_hmac(self._secret, key), scopes=ALL_SCOPES
             )
 
     async def create_tenant(self, name: str) -> KeyText:

@@ -28,16 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.queries import (
-    Query,
-    arguments,
-    columns,
-    compiled,
-    equals,
-    given,
-    page,
-    seconds,
-)
+from app.core.database.queries import Query, arguments, columns, compiled, equals, given, page, seconds
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import KeyId, TenantId
 from app.core.paging import Window
@@ -146,19 +137,37 @@ _ADD_KEY = Query(
     insert(api_keys)
     .values(
         arguments(
-            "tenant_id", "id", "name", "secret_hmac", "scopes", "agent_id", "expires_at", "long_term_enabled",
-            "projects", "owners",
+            "tenant_id",
+            "id",
+            "name",
+            "secret_hmac",
+            "scopes",
+            "agent_id",
+            "expires_at",
+            "long_term_enabled",
+            "projects",
+            "owners",
         )
     )
     .on_conflict_do_nothing()
-)  # fmt: skip
+)
 # `least` of null and a time is the time: a function of the time may not stand in `coalesce` or `case` on Citus
 _REVOKE_KEY = Query(update(api_keys).values(revoked_at=func.least(_K.revoked_at, func.now())).where(*_THIS_KEY))
 _KEY = (
-    _K.id, _K.name, _K.scopes, _K.agent_id, _K.long_term_enabled, _K.created_at, _K.expires_at, _K.revoked_at,
-    _K.last_used_at, case((_IN_GRACE, _K.previous_expires_at)).label("previous_expires_at"), _EXPIRED, _K.projects,
+    _K.id,
+    _K.name,
+    _K.scopes,
+    _K.agent_id,
+    _K.long_term_enabled,
+    _K.created_at,
+    _K.expires_at,
+    _K.revoked_at,
+    _K.last_used_at,
+    case((_IN_GRACE, _K.previous_expires_at)).label("previous_expires_at"),
+    _EXPIRED,
+    _K.projects,
     _K.owners,
-)  # fmt: skip
+)
 _LOCK_TENANT = Query(select(tenants.c.tenant_id).where(*equals(tenants, "tenant_id")).with_for_update())
 _READ_KEY = Query(select(*_KEY).where(*_THIS_KEY))
 _FIND_NAMES = Query(

@@ -175,9 +175,13 @@ class Dispatcher:
             try:
                 async with self._ops.across_tenants() as tx:
                     lanes = await delivery_store.claim(
-                        tx, self._process, limit=limit, lease=self._lease, busy=receivers.used_up,
+                        tx,
+                        self._process,
+                        limit=limit,
+                        lease=self._lease,
+                        busy=receivers.used_up,
                         busy_tenants=tenants.used_up,
-                    )  # fmt: skip
+                    )
             except AppError as error:
                 self._log.warning("webhooks.claim_failed", code=error.code)
                 return claimed
@@ -315,11 +319,7 @@ class Dispatcher:
             status = DeliveryStatus.DEAD
         else:
             status, delay = DeliveryStatus.PENDING, self._delay(row, result)
-        await delivery_store.record_attempt(
-            tx, row, status=status.value, last_status=result.status,
-            last_error=None if result.error is None else result.error.value,
-            delivered_at=now if status is DeliveryStatus.DELIVERED else None,
-        )  # fmt: skip
+        await delivery_store.record_attempt(tx, row, status, result, now=now)
         outcome = "failed" if status is DeliveryStatus.PENDING else status.value
         tx.after_commit.append(lambda: self.counts.update([outcome]))
         if status is DeliveryStatus.DEAD:

@@ -102,9 +102,11 @@ def _event(row: DeliveryRow, shown: object, omitted: Omission | None) -> BaseMod
             return SummaryEvent.model_validate({**values, "data": of_summary})
         case "fact":
             of_fact = FactEventData(
-                conversation_id=_optional(row.conversation_id), fact_id=object_id, fact=_as(Fact, shown),
+                conversation_id=_optional(row.conversation_id),
+                fact_id=object_id,
+                fact=_as(Fact, shown),
                 omitted=omitted,
-            )  # fmt: skip
+            )
             return FactEvent.model_validate({**values, "data": of_fact})
         case _:
             return TestEvent(type=TEST_EVENT, timestamp=timestamp, data=TestEventData(webhook_id=object_id))

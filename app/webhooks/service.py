@@ -104,10 +104,7 @@ class Webhooks:
                     "too_many_webhooks",
                     f"The tenant has {self._settings.max_webhooks} webhooks, which is the limit; delete one first.",
                 )
-            row = await store.insert_webhook(
-                tx, caller.tenant_id, webhook_id, url=body.url, description=body.description,
-                event_types=_types(body), project=body.project, include_content=body.include_content,
-            )  # fmt: skip
+            row = await store.insert_webhook(tx, caller.tenant_id, webhook_id, body=body, event_types=_types(body))
             await self._idempotency.store_result(caller, tx, idempotency_key, [webhook_id], is_new=True)
             record(tx, caller, Action.WEBHOOK_CREATE, ObjectKind.WEBHOOK, webhook_id, counts={"webhooks": 1})
             tx.after_commit.append(self._announce)
@@ -183,9 +180,13 @@ class Webhooks:
         caller.require(Scope.ADMIN)
         async with self._database.transaction(caller.tenant_id) as tx:
             result = await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: self._store_test(caller, tx, webhook_id),
-                result_ids=lambda delivery: [webhook_id, parse_id(delivery.id)], read=_read_delivery,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: self._store_test(caller, tx, webhook_id),
+                result_ids=lambda delivery: [webhook_id, parse_id(delivery.id)],
+                read=_read_delivery,
+            )
             tx.after_commit.append(self._due)
         return result
 
@@ -236,9 +237,13 @@ class Webhooks:
         caller.require(Scope.ADMIN)
         async with self._database.transaction(caller.tenant_id) as tx:
             return await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: self._start_replay(caller, tx, webhook_id, body),
-                result_ids=lambda operation: [parse_id(operation.id)], read=self._read_operation,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: self._start_replay(caller, tx, webhook_id, body),
+                result_ids=lambda operation: [parse_id(operation.id)],
+                read=self._read_operation,
+            )
 
     async def _start_replay(
         self, caller: Caller, tx: Transaction, webhook_id: UUID, body: ReplayRequest

@@ -14,6 +14,7 @@ from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
 from app.core.outbox import EventType
 from app.core.paging import Window
+from app.webhooks.schemas import WebhookCreate
 from app.webhooks.tables import webhook_lanes, webhooks
 
 ALL_TYPES: Final = frozenset(event_type.value for event_type in EventType)
@@ -144,21 +145,11 @@ async def count(tx: Transaction, tenant_id: TenantId) -> int:
 
 
 async def insert_webhook(
-    tx: Transaction,
-    tenant_id: TenantId,
-    webhook_id: UUID,
-    *,
-    url: str,
-    description: str | None,
-    event_types: Sequence[str] | None,
-    project: str | None,
-    include_content: bool,
+    tx: Transaction, tenant_id: TenantId, webhook_id: UUID, *, body: WebhookCreate, event_types: Sequence[str] | None
 ) -> WebhookRow:
     """Store an enabled webhook."""
-    row = await _INSERT.fetchrow(
-        tx, tenant_id=tenant_id, id=webhook_id, url=url, description=description, event_types=event_types,
-        project=project, include_content=include_content,
-    )  # fmt: skip
+    values = body.model_dump(include={"url", "description", "project", "include_content"})
+    row = await _INSERT.fetchrow(tx, tenant_id=tenant_id, id=webhook_id, event_types=event_types, **values)
     if row is None:
         raise RuntimeError("an insert gave no row")
     return row_as(WebhookRow, row)

@@ -157,9 +157,11 @@ class Worker:
 
     async def _run_handler(self, handler: JobHandler, job: Job) -> None:
         named: dict[str, str | int] = {
-            "turnkeep.job_kind": job.kind, "turnkeep.job_id": format_id(job.id), "turnkeep.attempt": job.attempts,
+            "turnkeep.job_kind": job.kind,
+            "turnkeep.job_id": format_id(job.id),
+            "turnkeep.attempt": job.attempts,
             "turnkeep.tenant_id": format_id(job.tenant_id),
-        }  # fmt: skip
+        }
         with root_span(f"job {job.kind}", named, kind=SpanKind.CONSUMER):
             async with asyncio.timeout(self._settings.job_timeout_s):
                 await handler.run(job)
@@ -177,8 +179,9 @@ class Worker:
                 raise
             self._given_up.discard(job.key)
         except Exception as error:  # noqa: BLE001 - the worker continues after any exception of a handler
-            self._log.error("job.crashed", job_id=format_id(job.id), kind=job.kind, error_type=error_type(error),
-                            exc_info=error)  # fmt: skip
+            self._log.error(
+                "job.crashed", job_id=format_id(job.id), kind=job.kind, error_type=error_type(error), exc_info=error
+            )
             await self._end_attempt(job, handler, "internal_error")
         else:
             await self._end_attempt(job, handler, None)

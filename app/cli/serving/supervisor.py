@@ -117,9 +117,14 @@ class Supervisor:
             inherited.append(service.metrics.fileno())
         # a session of its own: Ctrl-C in a terminal reaches the supervisor alone, which stops the others
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.cli", *words, pass_fds=inherited, start_new_session=True,
+            sys.executable,
+            "-m",
+            "app.cli",
+            *words,
+            pass_fds=inherited,
+            start_new_session=True,
             env=os.environ | self._environment(service),
-        )  # fmt: skip
+        )
         child_end.close()
         return _Running(process, own)
 

@@ -75,10 +75,15 @@ class Replicas:
     ) -> AsyncGenerator[None]:
         """Announce this process during the block. The bus is open."""
         self._own = Replica(
-            id=process_id, kind=kind, runs_jobs=runs_jobs, version=version, schema_revision=head_revision(),
-            host=socket.gethostname()[:_MAX_NAME], process_number=os.getpid(),
+            id=process_id,
+            kind=kind,
+            runs_jobs=runs_jobs,
+            version=version,
+            schema_revision=head_revision(),
+            host=socket.gethostname()[:_MAX_NAME],
+            process_number=os.getpid(),
             started_at=truncate_ms(datetime.now(UTC)),
-        )  # fmt: skip
+        )
         self._publish(_written(self._own) | {"new": True})
         task = asyncio.create_task(self._announce_forever())
         try:

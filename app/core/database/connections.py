@@ -29,11 +29,7 @@ CONNECTION_ERRORS = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.InternalClientError,
 )
-_CONTENTION_ERRORS = (
-    asyncpg.DeadlockDetectedError,
-    asyncpg.LockNotAvailableError,
-    asyncpg.SerializationError,
-)
+_CONTENTION_ERRORS = (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, asyncpg.SerializationError)
 _SHARD_NUMBER: Final = re.compile(r"_\d{6,}$")
 """On Citus, the name of a constraint of a shard ends with the number of the shard."""
 _RACE: Final = None
@@ -87,8 +83,13 @@ UNIQUE: Final[Mapping[str, str | None]] = {
 A violation of any other one is a fault of this service, and is not translated.
 """
 
-_NOT_USABLE = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError,
-               asyncpg.InternalClientError)  # fmt: skip
+_NOT_USABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.InternalClientError,
+)
 
 
 class ConnectOptions(TypedDict, total=False):

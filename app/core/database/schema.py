@@ -51,8 +51,7 @@ def require_known(revision: str | None) -> None:
     """Raise Unavailable `schema_unknown` if this build does not know the recorded revision; None: no schema."""
     if revision is not None and revision not in known_revisions():
         raise Unavailable(
-            "schema_unknown",
-            f"The database has the schema {revision} of another build of Turnkeep: {UNKNOWN_REMEDY}",
+            "schema_unknown", f"The database has the schema {revision} of another build of Turnkeep: {UNKNOWN_REMEDY}"
         )
 
 

@@ -62,14 +62,7 @@ class PoolUse(NamedTuple):
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
-    __slots__ = (
-        "_connection",
-        "after_commit",
-        "at_commit",
-        "node_settings",
-        "statements",
-        "tenant_id",
-    )
+    __slots__ = ("_connection", "after_commit", "at_commit", "node_settings", "statements", "tenant_id")
 
     def __init__(
         self, connection: _Pooled, tenant_id: TenantId | None, *, node_settings: Mapping[str, str] | None = None

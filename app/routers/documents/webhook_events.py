@@ -26,8 +26,16 @@ def event_routes() -> list[BaseRoute]:
     router = APIRouter()
     for event_type, shape in SHAPES.items():
         name = f"receive_{event_type.replace('.', '_')}"
-        router.add_api_route(event_type, _receiver(shape), methods=["POST"], name=name, operation_id=name,
-                             tags=["webhooks"], summary=event_type, description=shape.__doc__)  # fmt: skip
+        router.add_api_route(
+            event_type,
+            _receiver(shape),
+            methods=["POST"],
+            name=name,
+            operation_id=name,
+            tags=["webhooks"],
+            summary=event_type,
+            description=shape.__doc__,
+        )
     return router.routes
 
 

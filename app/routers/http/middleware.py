@@ -106,11 +106,7 @@ def install_middleware(app: FastAPI, state: AppState) -> None:
             expose_headers=_CORS_ANSWER_HEADERS,
             max_age=_CORS_MAX_AGE_S,
         )
-    app.add_middleware(
-        RequestMiddleware,
-        metrics=HttpMetrics(state.registry),
-        addresses=AddressCheck(settings),
-    )
+    app.add_middleware(RequestMiddleware, metrics=HttpMetrics(state.registry), addresses=AddressCheck(settings))
 
 
 class AddressCheck:

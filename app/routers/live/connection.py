@@ -8,7 +8,7 @@ is closed. Nothing that a client sends is repeated to it or written to the log.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, assert_never
@@ -225,7 +225,9 @@ class LiveSocket:
             await self._take_rate(frame)
             if isinstance(frame, AppendFrame):
                 await reservation.make(len(data), self._slot.tenant)
-            answer = await self._handle_in_turn(frame)
+            takes_slot = not isinstance(frame, ChunkFrame | PingFrame | AuthFrame)
+            async with self._container.tenancy.slots.hold(self._slot.tenant) if takes_slot else nullcontext():
+                answer = await self._handle(frame)
         except AppError as error:
             self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, members=self._members))
             if turn_id is not None:
@@ -270,12 +272,6 @@ class LiveSocket:
         if now - self._renewed_at > min(1.0, self._settings.streams.stream_lease_s / 10):
             self._renewed_at = now
             self._streams.renew(self._caller, self._conversation_id, epochs=self._epochs.own())
-
-    async def _handle_in_turn(self, frame: ClientFrame) -> BaseModel | None:
-        if isinstance(frame, ChunkFrame | PingFrame | AuthFrame):
-            return await self._handle(frame)
-        async with self._container.tenancy.slots.hold(self._slot.tenant):
-            return await self._handle(frame)
 
     async def _handle(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
         match frame:
@@ -371,9 +367,15 @@ class LiveSocket:
                 frame.idempotency_key, b"append", self._conversation_id.bytes, written
             )
         appended = await self._container.conversations.append(
-            self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, index=frame.index,
-            idempotency_key=key, is_import=frame.is_import, sanitised=frame.sanitised,
-        )  # fmt: skip
+            self._caller,
+            self._conversation_id,
+            turns=frame.turns,
+            expected_seq=frame.expected_seq,
+            index=frame.index,
+            idempotency_key=key,
+            is_import=frame.is_import,
+            sanitised=frame.sanitised,
+        )
         members = {name: value for name, value in appended.value if name != "conversation_id"}
         return AckFrame(type="ack", id=frame.id, **members)
 

@@ -69,11 +69,7 @@ def read_frame(parsed: JsonValue) -> ClientFrame:
 
 
 def error_frame(
-    error: AppError,
-    *,
-    frame_id: str | None = None,
-    turn_id: str | None = None,
-    members: frozenset[str] = frozenset(),
+    error: AppError, *, frame_id: str | None = None, turn_id: str | None = None, members: frozenset[str] = frozenset()
 ) -> ErrorFrame:
     """Convert an error to a frame. Pointers stop before the first member that is not in `members`."""
     expected = error.extra.get("expected_offset")

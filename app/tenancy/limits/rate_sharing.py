@@ -70,6 +70,9 @@ def _written(use: RateUse) -> JsonValue:
 def _read(written: object) -> RateUse:
     tenant_id, key_id, rate_class, per_s, calls = cast("Sequence[object]", written)
     return RateUse(
-        TenantId(UUID(str(tenant_id))), KeyId(UUID(str(key_id))), RateClass(str(rate_class)), float(str(per_s)),
+        TenantId(UUID(str(tenant_id))),
+        KeyId(UUID(str(key_id))),
+        RateClass(str(rate_class)),
+        float(str(per_s)),
         int(str(calls)),
-    )  # fmt: skip
+    )

@@ -105,12 +105,7 @@ def _generation_request(body: Generate, idempotency_key: IdempotencyKey | None) 
     if body.model is not None:
         sent["model"] = body.model
     return GenerationRequest(
-        sent,
-        name,
-        body.context,
-        body.token_budget,
-        idempotency_key=idempotency_key,
-        on_disconnect=body.on_disconnect,
+        sent, name, body.context, body.token_budget, idempotency_key=idempotency_key, on_disconnect=body.on_disconnect
     )
 
 

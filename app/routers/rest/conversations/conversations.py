@@ -33,8 +33,11 @@ router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_cla
 
 Text = QueryText | None
 _ARCHIVED: Final[Mapping[str | None, bool | Literal["any"] | None]] = {
-    "true": True, "false": False, "any": "any", None: None,
-}  # fmt: skip
+    "true": True,
+    "false": False,
+    "any": "any",
+    None: None,
+}
 
 
 @router.post(
@@ -72,10 +75,17 @@ async def list_conversations(
 ) -> Page[ListedConversation]:
     """List conversations, last written first, with previews of their first and last message."""
     where = ConversationSearch(
-        project=project, external_id=external_id, owner=owner, participant=participant, pinned=pinned, trashed=trashed,
-        archived=_ARCHIVED[archived], order=asked.order, limit=asked.limit,
+        project=project,
+        external_id=external_id,
+        owner=owner,
+        participant=participant,
+        pinned=pinned,
+        trashed=trashed,
+        archived=_ARCHIVED[archived],
+        order=asked.order,
+        limit=asked.limit,
         cursor=asked.cursor,
-    )  # fmt: skip
+    )
     return await services.conversations.search(caller, request=where)
 
 

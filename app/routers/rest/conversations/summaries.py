@@ -8,14 +8,7 @@ from app.context.schemas import CompactionRequest, DryRun, SummaryRequest
 from app.conversations.schemas.summaries import Compacted, Summary, Undone
 from app.core.paging import Page
 from app.core.validation.ids import IdIn
-from app.routers.http.dependencies import (
-    ConversationPath,
-    ConversationReader,
-    OldestFirst,
-    Reader,
-    Services,
-    Writer,
-)
+from app.routers.http.dependencies import ConversationPath, ConversationReader, OldestFirst, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute

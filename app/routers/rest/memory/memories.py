@@ -7,15 +7,7 @@ from fastapi import APIRouter, Query, Response
 from app.audit.schemas import Action
 from app.core.paging import Page
 from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryListing, MemoryQuery, MemoryStore, MemoryStored
-from app.routers.http.dependencies import (
-    Admin,
-    AgentReader,
-    AgentWriter,
-    MemoryPath,
-    NewestFirst,
-    QueryText,
-    Services,
-)
+from app.routers.http.dependencies import Admin, AgentReader, AgentWriter, MemoryPath, NewestFirst, QueryText, Services
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -68,9 +60,13 @@ async def list_memories(
 async def filter_memories(body: MemoryListing, caller: AgentReader, services: Services) -> Page[Memory]:
     """List memories like `GET /v1/memories`, with the filters in the body: names of persons stay out of the address."""
     return await services.memories.list_page(
-        caller, agent_id=body.agent_id, owner=body.owner, newest_first=body.order == "desc", limit=body.limit,
+        caller,
+        agent_id=body.agent_id,
+        owner=body.owner,
+        newest_first=body.order == "desc",
+        limit=body.limit,
         cursor=body.cursor,
-    )  # fmt: skip
+    )
 
 
 @router.get("/{memory_id}")

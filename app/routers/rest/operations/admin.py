@@ -9,15 +9,7 @@ from app.core.paging import Page
 from app.core.times import DayIn
 from app.diagnostics.schemas import Stats
 from app.providers.schemas import ModelPurpose
-from app.routers.http.dependencies import (
-    Admin,
-    Administrator,
-    KeyPath,
-    NewestFirst,
-    Operator,
-    Services,
-    TenantPath,
-)
+from app.routers.http.dependencies import Admin, Administrator, KeyPath, NewestFirst, Operator, Services, TenantPath
 from app.routers.http.idempotency import IdempotencyHeader
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute

@@ -8,14 +8,7 @@ from fastapi import APIRouter, Path, Response
 from app.audit.schemas import Action
 from app.core.paging import Page
 from app.core.validation.ids import IdOf
-from app.governance.schemas import (
-    Erasure,
-    ErasureCreate,
-    OwnerLookup,
-    OwnerView,
-    ReceiptCheck,
-    ReceiptVerification,
-)
+from app.governance.schemas import Erasure, ErasureCreate, OwnerLookup, OwnerView, ReceiptCheck, ReceiptVerification
 from app.operations.schemas import Operation
 from app.routers.http.dependencies import Admin, Administrator, NewestFirst, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay

@@ -22,8 +22,7 @@ async def get_monitor(request: Request) -> Monitor:
 
 
 AllTenants: TypeAlias = Annotated[
-    bool,
-    Query(description="Of all tenants, and without a valid key, instead of the key's tenant. Needs `operator`."),
+    bool, Query(description="Of all tenants, and without a valid key, instead of the key's tenant. Needs `operator`.")
 ]
 ProcessMonitor: TypeAlias = Annotated[Monitor, Depends(get_monitor)]
 

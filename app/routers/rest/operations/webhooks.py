@@ -81,11 +81,7 @@ async def delete_webhook(webhook_id: WebhookPath, caller: Admin, services: Servi
 
 @router.post("/{webhook_id}/rotate-secret")
 async def rotate_webhook_secret(
-    webhook_id: WebhookPath,
-    body: SecretRotate,
-    caller: Admin,
-    services: Services,
-    idempotency_key: IdempotencyHeader,
+    webhook_id: WebhookPath, body: SecretRotate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader
 ) -> WebhookMade:
     """Give a webhook a new secret; deliveries have both signatures for `grace_s` more seconds. Needs `admin`.
 

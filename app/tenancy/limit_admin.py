@@ -26,6 +26,7 @@ from app.tenancy.limits.schemas import (
     QuotaView,
     Rates,
     TenantLimits,
+    merged_quotas,
     merged_rates,
     rates_view,
 )
@@ -57,25 +58,15 @@ class LimitAdministration:
             limits = await store.read_limits(tx, tenant_id)
             usage = await store.read_usage(tx, tenant_id)
             spent = await spending_store.spent_today(tx, tenant_id)
-        own, defaults = limits.quotas, self._defaults.quotas
-        quotas = {
-            name: QuotaView(limit=limit, used=used)
-            for name, limit, used in zip(
-                QUOTA_NAMES, self._quotas.limits(own), self._quotas.used_by(tenant_id, usage), strict=True
-            )
-        }
-        tokens = defaults.daily_model_tokens if own.daily_model_tokens is None else own.daily_model_tokens
-        cost = defaults.daily_model_cost if own.daily_model_cost is None else own.daily_model_cost
+        quotas = merged_quotas(self._defaults.quotas, limits.quotas)
+        used: dict[str, float] = dict(zip(QUOTA_NAMES, self._quotas.used_by(tenant_id, usage), strict=True))
+        used |= {"daily_model_tokens": spent.tokens, "daily_model_cost": float(spent.cost)}
         return LimitsView(
             tenant_id=format_id(tenant_id),
             rates=rates_view(merged_rates(self._rates, limits.rates, Rates())),
-            quotas=QuotasView(
-                **quotas,
-                daily_model_tokens=QuotaView(limit=tokens, used=spent.tokens),
-                daily_model_cost=QuotaView(limit=cost, used=float(spent.cost)),
-            ),
+            quotas=QuotasView(**{name: QuotaView(limit=getattr(quotas, name), used=used[name]) for name in used}),
             resets_at=next_midnight(datetime.now(UTC)),
-            own=OwnLimits(rates=_own_rates(limits.rates), quotas=OwnQuotas.model_validate(own.model_dump())),
+            own=OwnLimits(rates=_own_rates(limits.rates), quotas=OwnQuotas.model_validate(limits.quotas.model_dump())),
             defaults=self._defaults,
         )
 

@@ -212,6 +212,11 @@ class KeyLimitsView(BaseModel):
     tenant: RatesView
 
 
+def merged_quotas(defaults: QuotaLimits, own: Quotas) -> QuotaLimits:
+    """Return the quotas of a tenant: its own, else the defaults; 0 for no limit."""
+    return defaults.model_copy(update=own.model_dump(exclude_none=True))
+
+
 def merged_rates(defaults: Mapping[RateClass, float], tenant: Rates, key: Rates) -> dict[RateClass, float]:
     """Return the rates of a key by class: the tenant's, else the default, or the key's own where it is lower."""
     rates = {**defaults, **tenant.by_class()}

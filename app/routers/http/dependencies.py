@@ -73,68 +73,53 @@ class CallerSecurity(SecurityBase):
 get_caller = CallerSecurity()
 
 
-async def get_key_holder(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+AnyCaller: TypeAlias = Annotated[Caller, Depends(get_caller)]
+
+
+class _WithScope:
+    """Dependency that returns a caller whose key has a scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    async def __call__(self, caller: AnyCaller) -> Caller:
+        caller.require(self._scope)
+        return caller
+
+
+async def get_key_holder(caller: AnyCaller) -> Caller:
     """Return a caller with a key or an access token, of any scope."""
     caller.require_unbound()
     return caller
 
 
-async def get_reader(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """Return a caller whose key may read."""
-    caller.require(Scope.READ)
-    return caller
-
-
-async def get_writer(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """Return a caller whose key may write."""
-    caller.require(Scope.WRITE)
-    return caller
-
-
-async def get_admin(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """Return a caller whose key administers its tenant."""
-    caller.require(Scope.ADMIN)
-    return caller
-
-
-async def get_operator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """Return a caller whose key is for the whole installation."""
-    caller.require(Scope.OPERATOR)
-    return caller
-
-
-async def get_administrator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+async def get_administrator(caller: AnyCaller) -> Caller:
     """Return a caller whose key administers its tenant, or the installation."""
     if Scope.OPERATOR not in caller.scopes:
         caller.require(Scope.ADMIN)
     return caller
 
 
-Admin: TypeAlias = Annotated[Caller, Depends(get_admin)]
-Operator: TypeAlias = Annotated[Caller, Depends(get_operator)]
+Admin: TypeAlias = Annotated[Caller, Depends(_WithScope(Scope.ADMIN))]
+Operator: TypeAlias = Annotated[Caller, Depends(_WithScope(Scope.OPERATOR))]
 Administrator: TypeAlias = Annotated[Caller, Depends(get_administrator)]
 KeyHolder: TypeAlias = Annotated[Caller, Depends(get_key_holder)]
-Reader: TypeAlias = Annotated[Caller, Depends(get_reader)]
-Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
+Reader: TypeAlias = Annotated[Caller, Depends(_WithScope(Scope.READ))]
+Writer: TypeAlias = Annotated[Caller, Depends(_WithScope(Scope.WRITE))]
 
 
 ConversationPath: TypeAlias = Annotated[ConversationIdIn, Path(description="The conversation's id: a ULID or a UUID.")]
 
 
-async def get_conversation_reader(
-    caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
-) -> Caller:
-    """Return a caller that may read this conversation, by its key or by a token for it."""
-    caller.require_conversation(Scope.READ, conversation_id)
-    return caller
+class _InConversation:
+    """Dependency that returns a caller that may do this in the conversation, by its key or by a token for it."""
 
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
 
-async def get_conversation_writer(
-    caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
-) -> Caller:
-    """Return a caller that may append to this conversation, by its key or by a token for it."""
-    caller.require_conversation(Scope.WRITE, conversation_id)
-    return caller
+    async def __call__(self, caller: AnyCaller, conversation_id: ConversationPath) -> Caller:
+        caller.require_conversation(self._scope, conversation_id)
+        return caller
 
 
 _AgentName: TypeAlias = Annotated[
@@ -161,8 +146,8 @@ async def get_agent_writer(caller: Writer, agent_id: _AgentName = None) -> Calle
 
 AgentReader: TypeAlias = Annotated[Caller, Depends(get_agent_reader)]
 AgentWriter: TypeAlias = Annotated[Caller, Depends(get_agent_writer)]
-ConversationReader: TypeAlias = Annotated[Caller, Depends(get_conversation_reader)]
-ConversationWriter: TypeAlias = Annotated[Caller, Depends(get_conversation_writer)]
+ConversationReader: TypeAlias = Annotated[Caller, Depends(_InConversation(Scope.READ))]
+ConversationWriter: TypeAlias = Annotated[Caller, Depends(_InConversation(Scope.WRITE))]
 
 
 MemoryPath: TypeAlias = Annotated[IdOf[UUID], Path(description="The memory's id: a ULID or a UUID.")]

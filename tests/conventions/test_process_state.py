@@ -47,8 +47,10 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.core.bus.connection.ReconnectingBus._queue": (Why.NAMED, "messages to other processes"),
     "app.core.bus.replicas.Replicas._seen": (Why.NO_TENANT_DATA, "running processes"),
     "app.core.bus.wire.SequenceTracker._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
-    "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
-    "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
+    "app.routers.live.connection_limits.Connections._counts": (
+        Why.TENANT,
+        "connections by tenant, by key, and by holder of a token",
+    ),
     "app.dashboard.pages._gzipped": (Why.NO_TENANT_DATA, "the built files of the dashboard, which are public"),
     "app.routers.http.metrics.HttpMetrics._children": (
         Why.NO_TENANT_DATA,

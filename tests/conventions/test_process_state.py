@@ -66,7 +66,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     # keys, and what tenants spend
     "app.tenancy.service.Tenancy._checked": (Why.SECRET, "callers by the HMAC of the whole key or token they gave"),
     "app.tenancy.limits.rates.CallRates._buckets": (Why.TENANT, "calls that keys may still make"),
-    "app.tenancy.limits.rates.CallRates._policies": (Why.NO_TENANT_DATA, "limits by class and rate"),
+    "app.tenancy.limits.rates._policy": (Why.NO_TENANT_DATA, "limits by class and rate"),
     "app.tenancy.limits.quotas.TenantQuotas._known": (Why.TENANT, "what tenants have stored today"),
     "app.tenancy.limits.failed_keys.FailedKeys._buckets": (Why.NO_TENANT_DATA, "invalid keys that addresses may send"),
     "app.tenancy.limits.failed_keys.FailedKeys._valid": (Why.SECRET, "HMACs of whole keys that were valid"),

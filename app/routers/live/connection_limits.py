@@ -11,7 +11,7 @@ from prometheus_client import Counter as MetricCounter
 
 from app.container import Container
 from app.core.errors import RateLimited, Unavailable
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, KeyId, TenantId
 from app.core.telemetry import get_logger
 from app.settings.conversations import LiveSettings
 from app.tenancy.schemas import Caller
@@ -26,9 +26,13 @@ CREDENTIALS_IN_QUERY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Who connections are counted for. `refusal` is the error for more than `limit`."""
+    """Who connections are counted for: the server, a tenant, or what `ids` name in it.
 
-    ids: tuple[object, ...]
+    `refusal` is the error for more than `limit`.
+    """
+
+    tenant_id: TenantId | None
+    ids: tuple[KeyId] | tuple[ConversationId, str | bytes] | tuple[()]
     limit: int = field(compare=False)
     refusal: str = field(compare=False)
 
@@ -66,6 +70,7 @@ class Connections:
         self._unknown = 0
         self._counts: Counter[_Holder] = Counter()
         self._server = _Holder(
+            None,
             (),
             settings.live_max_connections,
             "This server has as many live connections as it may; connect again later.",
@@ -128,15 +133,17 @@ class Connections:
 
     def _holders_of(self, caller: Caller) -> Sequence[_Holder]:
         """Return whom a caller's connection counts for. The smallest limit of a key comes first."""
-        settings, key, bound = self._settings, (caller.key_tenant_id, caller.key_id), caller.bound
+        settings, tenant_id, bound = self._settings, caller.key_tenant_id, caller.bound
         tenant = _Holder(
-            key[:1],
+            tenant_id,
+            (),
             settings.live_max_connections_per_tenant,
             f"This tenant has {settings.live_max_connections_per_tenant} live connections to this server, and no more"
             " are allowed: close some, or connect again later.",
         )
         of_key = _Holder(
-            key,
+            tenant_id,
+            (caller.key_id,),
             settings.live_max_connections_per_key,
             f"This key, with the tokens made by it, has {settings.live_max_connections_per_key} live connections to"
             " this server, and no more are allowed: close some, connect with another key, or later.",
@@ -145,7 +152,8 @@ class Connections:
             return self._server, tenant, of_key
         # any token of its actor in its conversation; without an actor, the token itself
         of_token = _Holder(
-            (caller.key_tenant_id, bound.conversation_id, caller.digest if bound.actor is None else bound.actor),
+            tenant_id,
+            (bound.conversation_id, caller.digest if bound.actor is None else bound.actor),
             settings.live_max_connections_per_token,
             f"The holder of this token has {settings.live_max_connections_per_token} live connections to this server in"
             " this conversation, and no more are allowed: close some, or connect again later.",

@@ -10,6 +10,7 @@ not learned of yet, and makes up for them afterwards.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from math import ceil
 from typing import Final, TypeAlias
 
@@ -56,8 +57,6 @@ class CallRates:
         self._is_enabled = settings.rate_limits_enabled
         self._window_s = settings.rate_burst_s
         self._defaults = default_rates(settings)
-        self._policies: dict[tuple[RateClass, float], RatePolicy] = {}
-        """Policies by class and rate."""
         self._buckets: dict[_BucketKey, _Bucket] = {}
 
     def take(self, caller: Caller, rate_class: RateClass) -> RateStatus | None:
@@ -101,25 +100,17 @@ class CallRates:
     def add_uses(self, uses: Iterable[RateUse]) -> None:
         """Take the tokens of calls that another process has let through."""
         for use in uses:
-            policy = self._policy(use.rate_class, use.per_s)
+            policy = _policy(use.rate_class, use.per_s, self._window_s)
             self._bucket_of((use.tenant_id, use.key_id, use.rate_class), policy).left -= use.calls
 
     def _policy_of(self, caller: Caller, rate_class: RateClass) -> RatePolicy | None:
         per_s = (caller.rates or self._defaults)[rate_class]
-        return self._policy(rate_class, per_s) if per_s and self._is_enabled else None
-
-    def _policy(self, rate_class: RateClass, per_s: float) -> RatePolicy:
-        policy = self._policies.get((rate_class, per_s))
-        if policy is None:
-            if len(self._policies) >= _MAX_POLICIES:
-                self._policies.clear()
-            policy = self._policies[rate_class, per_s] = _policy(rate_class, per_s, self._window_s)
-        return policy
+        return _policy(rate_class, per_s, self._window_s) if per_s and self._is_enabled else None
 
     def _bucket(self, caller: Caller, policy: RatePolicy) -> _Bucket:
         """Return the key's bucket, filled up to the present."""
         bucket = self._bucket_of((caller.key_tenant_id, caller.key_id, policy.name), policy)
-        if bucket.policy is not policy:
+        if bucket.policy != policy:
             bucket.follow(policy)
         return bucket
 
@@ -145,6 +136,7 @@ def default_rates(settings: RateSettings) -> Mapping[RateClass, float]:
     }
 
 
+@lru_cache(maxsize=_MAX_POLICIES)
 def _policy(name: RateClass, per_s: float, window_s: int) -> RatePolicy:
     capacity = max(1.0, per_s * window_s)
     field = f'"{name.value}";q={int(capacity)};w={window_s}'

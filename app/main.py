@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -19,6 +19,7 @@ from app.core.database.reader import Fallback
 from app.core.database.transactions import PoolUse
 from app.core.errors import AppError
 from app.core.metrics import counter, export
+from app.core.threads import running
 from app.core.tracing.export import exported_telemetry
 from app.dashboard import pages
 from app.diagnostics.service import Monitor, ProcessFigures
@@ -97,10 +98,11 @@ def create_app(settings: Settings) -> FastAPI:
             if worker is not None:
                 await stack.enter_async_context(_working(worker, container, registry))
             monitor.figures = _figures(state, worker)
-            await stack.enter_async_context(_sampling(monitor))
-            await stack.enter_async_context(
-                _announced(container, monitor, version=app.version, runs_jobs=worker is not None)
+            await stack.enter_async_context(running(monitor.sample_forever()))
+            announced = container.replicas.announced(
+                monitor.process_id, kind="server", runs_jobs=worker is not None, version=app.version
             )
+            await stack.enter_async_context(announced)
             await members
             yield
 
@@ -216,24 +218,6 @@ def _figures(state: ServerState, worker: Worker | None) -> ProcessFigures:
         open_turns=lambda: container.conversations.streams.handover.open_turns,
         subscribers=lambda: container.subscriptions.subscribers,
     )
-
-
-def _announced(
-    container: Container, monitor: Monitor, *, version: str, runs_jobs: bool
-) -> AbstractAsyncContextManager[None]:
-    """Announce this process to the others during the block."""
-    return container.replicas.announced(monitor.process_id, kind="server", runs_jobs=runs_jobs, version=version)
-
-
-@asynccontextmanager
-async def _sampling(monitor: Monitor) -> AsyncGenerator[None]:
-    """Take samples during the block."""
-    task = asyncio.create_task(monitor.sample_forever())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -11,8 +11,7 @@ Deliveries are not jobs: a slow receiver would occupy the slots of the worker, a
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -27,6 +26,7 @@ from app.core.errors import AppError
 from app.core.ids import TenantId, new_uuid
 from app.core.metrics import counter, export
 from app.core.telemetry import error_type, get_logger
+from app.core.threads import running
 from app.providers.schemas import DeliveryError, EventSender, SendResult
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import job_caller
@@ -343,12 +343,6 @@ def add_webhook_metrics(registry: CollectorRegistry, dispatcher: Dispatcher) -> 
     export(registry, lambda: [counter(name, text, "outcome", {of: dispatcher.counts[of] for of in outcomes})])
 
 
-@asynccontextmanager
-async def dispatching(dispatcher: Dispatcher) -> AsyncGenerator[Dispatcher]:
+def dispatching(dispatcher: Dispatcher) -> AbstractAsyncContextManager[None]:
     """Run a dispatcher during the block, and stop it afterwards."""
-    task = asyncio.create_task(dispatcher.run())
-    try:
-        yield dispatcher
-    finally:
-        dispatcher.stop()
-        await asyncio.gather(task, return_exceptions=True)
+    return running(dispatcher.run(), dispatcher.stop)

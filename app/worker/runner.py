@@ -7,8 +7,8 @@ A stop finishes jobs within its time limit and releases the others. Any number o
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from app.core.ids import format_id, new_uuid
 from app.core.jobs import INSTALLATION, Job, JobKey, JobQueue
 from app.core.metrics import counter, export
 from app.core.telemetry import error_type, get_logger
+from app.core.threads import running
 from app.core.tracing.spans import root_span
 from app.settings.database import JobSettings
 
@@ -242,12 +243,6 @@ def add_sweep_metrics(registry: CollectorRegistry, counts: Mapping[str, int]) ->
     export(registry, lambda: [counter(name, text, "what", counts)])
 
 
-@asynccontextmanager
-async def working(worker: Worker) -> AsyncGenerator[Worker]:
+def working(worker: Worker) -> AbstractAsyncContextManager[None]:
     """Run a worker during the block, and stop it afterwards."""
-    task = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.gather(task, return_exceptions=True)
+    return running(worker.run(), worker.stop)

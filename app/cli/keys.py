@@ -97,7 +97,6 @@ def list_keys(tenant: Annotated[str | None, typer.Option(help="Only this tenant'
     from rich.console import Console
     from rich.table import Table
 
-    from app.core.ids import format_id
     from app.core.times import format_time
 
     async def run() -> Table:
@@ -106,8 +105,6 @@ def list_keys(tenant: Annotated[str | None, typer.Option(help="Only this tenant'
         table.add_column("tenant/key", no_wrap=True, min_width=_KEY_COLUMN)
         async with _open(settings) as base:
             for key in await base.tenancy.list_keys(tenant_id):
-                expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
-                state = "revoked" if key.revoked_at else "expired" if expired else "valid"
                 table.add_row(
                     key.name,
                     " ".join(key.scopes),
@@ -115,8 +112,8 @@ def list_keys(tenant: Annotated[str | None, typer.Option(help="Only this tenant'
                     format_time(key.created_at),
                     format_time(key.last_used_at) if key.last_used_at else "never",
                     format_time(key.expires_at) if key.expires_at else "never",
-                    state,
-                    f"{format_id(key.tenant_id)}/{format_id(key.key_id)}",
+                    key.state,
+                    f"{key.tenant_id}/{key.id}",
                 )
         return table
 

@@ -16,7 +16,8 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import KeyId, TenantId, format_id, parse_id
-from app.core.paging import Cursors, Page, PageRequest, SortKey
+from app.core.paging import Cursors, Page, PageRequest, SortKey, page_of_views
+from app.core.views import view_of
 from app.tenancy import store
 from app.tenancy.key_text import KeyText, generate_key
 from app.tenancy.restriction import require_scopes
@@ -57,7 +58,8 @@ class Administration:
         window = self._cursors.window(scope, asked, datetime.fromisoformat, parse_id)
         async with self._ops.across_tenants() as tx:
             rows = await store.page_keys(tx, caller.tenant_id, window)
-        return self._cursors.page(rows, asked, scope=scope, key=_made_key)
+        page = self._cursors.page(rows, asked, scope=scope, key=_made_key)
+        return page_of_views(page, Page[Key], lambda row: view_of(Key, row))
 
     async def own_key(self, caller: Caller) -> OwnKey:
         """Return the caller's key or access token, which needs no scope. Raises Forbidden for a conversation token."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -219,22 +219,6 @@ class TokenEpochs:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiKey:
-    """A stored key, without its secret."""
-
-    tenant_id: TenantId
-    key_id: KeyId
-    name: str
-    scopes: Sequence[Scope]
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-    projects: Sequence[str] | None
-    owners: Sequence[str] | None
-
-
-@dataclass(frozen=True, slots=True)
 class IdempotencyKey:
     """The Idempotency-Key of a request, which is never stored in plain text, and an HMAC of the request."""
 
@@ -345,6 +329,12 @@ class Key(BaseModel):
     last_used_at: TimeOut | None
     projects: list[str] | None
     owners: list[str] | None
+
+
+class InstalledKey(Key):
+    """A key of any tenant of the installation."""
+
+    tenant_id: IdOut
 
 
 class KeyMade(Key):

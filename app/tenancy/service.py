@@ -18,6 +18,7 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Forbidden, InvalidFields, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
 from app.core.limits import TenantLimiter
+from app.core.paging import Window
 from app.core.telemetry import get_logger
 from app.settings.database import TenancySettings
 from app.settings.oidc import OidcSettings
@@ -35,9 +36,9 @@ from app.tenancy.restriction import require_scopes
 from app.tenancy.schemas import (
     ERASED_NAME,
     Access,
-    ApiKey,
     Binding,
     Caller,
+    InstalledKey,
     RateClass,
     Restriction,
     Scope,
@@ -422,10 +423,10 @@ class Tenancy:
             record(tx, Command(tenant_id), Action.KEY_CREATE, ObjectKind.KEY, key.key_id, counts={"keys": 1})
         return key
 
-    async def list_keys(self, tenant_id: TenantId | None) -> list[ApiKey]:
+    async def list_keys(self, tenant_id: TenantId | None) -> list[InstalledKey]:
         """List the newest keys, of one tenant or of all."""
         async with self._ops.across_tenants() as tx:
-            return await store.list_keys(tx, tenant_id, _LIST_LIMIT)
+            return await store.page_keys(tx, tenant_id, Window(newest_first=True, after=None, limit=_LIST_LIMIT))
 
     def digest(self, key: KeyText) -> bytes:
         """Return the stored hash of a key."""

@@ -1,7 +1,7 @@
 """Queries on tenants and keys. Each takes the open transaction first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal
 
@@ -28,11 +28,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.queries import Query, arguments, columns, compiled, equals, given, page, seconds
+from app.core.database.queries import Query, arguments, compiled, equals, given, page, seconds
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import KeyId, TenantId
 from app.core.paging import Window
-from app.tenancy.schemas import ApiKey, Key, Restriction, Scope, Tenant, restriction_of
+from app.tenancy.schemas import InstalledKey, Key, Restriction, Scope, Tenant, restriction_of
 from app.tenancy.tables import api_keys, installation, tenant_limits, tenant_usage, tenants
 
 _K = api_keys.c
@@ -286,37 +286,29 @@ async def revoke_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> boo
 
 
 @compiled
-def _list_keys(*, of_tenant: bool) -> ClauseElement:
-    statement = select(*columns(api_keys, ApiKey, but=("key_id",)), _K.id.label("key_id"))
+def _page_keys(*, of_tenant: bool, newest_first: bool, after: bool) -> ClauseElement:
+    statement = select(_K.tenant_id, *_KEY)
     if of_tenant:
         statement = statement.where(*equals(api_keys, "tenant_id"))
-    return page(statement, (_K.created_at, _K.id), newest_first=True, after=False)
+    return page(statement, (_K.created_at, _K.id), newest_first=newest_first, after=after)
 
 
-async def list_keys(tx: Transaction, tenant_id: TenantId | None, limit: int) -> list[ApiKey]:
-    """List the newest keys, of one tenant or of all (ops role)."""
-    rows = await _list_keys(of_tenant=tenant_id is not None).fetch(tx, **given(tenant_id=tenant_id), limit=limit)
-    return [replace(row_as(ApiKey, row), scopes=[Scope(scope) for scope in row["scopes"]]) for row in rows]
+async def page_keys(tx: Transaction, tenant_id: TenantId | None, window: Window) -> list[InstalledKey]:
+    """List keys by creation time and id, of one tenant or of all (ops role)."""
+    query = _page_keys(of_tenant=tenant_id is not None, **window.shape)
+    rows = await query.fetch(tx, **given(tenant_id=tenant_id), **window.arguments)
+    return [InstalledKey.model_validate({**row, "state": _state(row)}) for row in rows]
 
 
 # administration by callers (ops role, since the application's may not write keys)
 
 
+def _state(row: asyncpg.Record) -> str:
+    return "revoked" if row["revoked_at"] is not None else "expired" if row["expired"] else "valid"
+
+
 def _key(row: asyncpg.Record) -> Key:
-    state = "revoked" if row["revoked_at"] is not None else "expired" if row["expired"] else "valid"
-    return Key.model_validate({**row, "state": state})
-
-
-@compiled
-def _page_keys(*, newest_first: bool, after: bool) -> ClauseElement:
-    statement = select(*_KEY).where(*equals(api_keys, "tenant_id"))
-    return page(statement, (_K.created_at, _K.id), newest_first=newest_first, after=after)
-
-
-async def page_keys(tx: Transaction, tenant_id: TenantId, window: Window) -> list[Key]:
-    """List keys of one tenant by creation time and id."""
-    rows = await _page_keys(**window.shape).fetch(tx, tenant_id=tenant_id, **window.arguments)
-    return [_key(row) for row in rows]
+    return Key.model_validate({**row, "state": _state(row)})
 
 
 async def lock_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Key | None:

@@ -30,7 +30,7 @@ from app.diagnostics.schemas import (
     SlowCall,
     StageTimes,
 )
-from app.diagnostics.slow_calls import SlowCallEntry, SlowCalls
+from app.diagnostics.slow_calls import SlowCalls
 from app.settings.server import TelemetrySettings
 from app.tenancy.schemas import Caller, Scope
 
@@ -92,20 +92,7 @@ class Monitor:
         duration_ms = None if call.duration_s is None else call.duration_s * 1000
         counts.add(call.status, duration_ms)
         if duration_ms is not None and duration_ms >= self._settings.slow_call_ms:
-            self.kept_slow_calls.add(
-                SlowCallEntry(
-                    number=self.kept_slow_calls.count + 1,
-                    ended_at=truncate_ms(datetime.now(UTC)),
-                    tenant_id=call.tenant_id,
-                    request_id=request_uuid(call.request_id),
-                    trace_id=call.trace_id,
-                    method=call.method,
-                    route=call.route,
-                    status=call.status,
-                    duration_ms=round(duration_ms, 1),
-                    record=call.record,
-                )
-            )
+            self.kept_slow_calls.add(call.tenant_id, _slow_call(call, duration_ms))
 
     @property
     def slow_call_count(self) -> int:
@@ -163,12 +150,12 @@ class Monitor:
         scope = f"slow-calls|{self.process_id}|{'all' if all_tenants else caller.tenant_id}|{asked.order}"
         window = cursors.window(scope, asked, int)
         page = cursors.page(
-            window.rows_of(slow_calls, key=lambda entry: entry.number),
+            window.rows_of(slow_calls, key=lambda kept_call: kept_call.number),
             asked,
             scope=scope,
-            key=lambda entry: [entry.number],
+            key=lambda kept_call: [kept_call.number],
         )
-        return page_of_views(page, Page[SlowCall], _slow_call)
+        return page_of_views(page, Page[SlowCall], lambda kept_call: kept_call.call)
 
 
 def _class_sample(name: str, counts: RequestCounts) -> RouteClassSample:
@@ -187,15 +174,18 @@ def _jobs_sample(counts: Mapping[str, int]) -> JobsSample:
     return JobsSample(queued=queued, running=running, parked=parked)
 
 
-def _slow_call(entry: SlowCallEntry) -> SlowCall:
-    record = entry.record
+def _slow_call(call: FinishedCall, duration_ms: float) -> SlowCall:
+    record = call.record
     embed_ms, search_ms, assemble_ms, model_ms = (
         round(record.stages_s.get(stage, 0.0) * 1000, 1)
         for stage in (Stage.EMBED, Stage.SEARCH, Stage.ASSEMBLE, Stage.MODEL)
     )
     return view_of(
         SlowCall,
-        entry,
+        call,
+        ended_at=truncate_ms(datetime.now(UTC)),
+        request_id=request_uuid(call.request_id),
+        duration_ms=round(duration_ms, 1),
         statements=record.statements,
         database_ms=round(record.database_s * 1000, 1),
         stages=StageTimes(embed_ms=embed_ms, search_ms=search_ms, assemble_ms=assemble_ms, model_ms=model_ms),

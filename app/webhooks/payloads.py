@@ -113,17 +113,14 @@ class TestEvent(BaseModel):
     data: TestEventData
 
 
+_OF_KIND: Final[Mapping[str, type[BaseModel]]] = {
+    "conversation": ConversationEvent,
+    "turn": TurnEvent,
+    "summary": SummaryEvent,
+    "fact": FactEvent,
+}
 SHAPES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
-    {
-        **{
-            event_type.value: ConversationEvent
-            for event_type in EventType
-            if event_type.value.startswith("conversation.")
-        },
-        **{event_type.value: TurnEvent for event_type in EventType if event_type.value.startswith("turn.")},
-        **{event_type.value: SummaryEvent for event_type in EventType if event_type.value.startswith("summary.")},
-        **{event_type.value: FactEvent for event_type in EventType if event_type.value.startswith("fact.")},
-        TEST_EVENT: TestEvent,
-    }
+    {event_type.value: _OF_KIND[event_type.value.partition(".")[0]] for event_type in EventType}
+    | {TEST_EVENT: TestEvent}
 )
 """The body of each type of event."""

@@ -47,7 +47,7 @@ def _receiver(shape: type[BaseModel]) -> Callable[..., Awaitable[None]]:
     return receive
 
 
-def complete_events(document: dict[str, object]) -> dict[str, object]:
+def complete_events(document: dict[str, object]) -> None:
     """Add the headers and the responses of receivers to the described events, in place."""
     events = cast("dict[str, dict[str, dict[str, Any]]]", document["webhooks"])
     for operations in events.values():
@@ -61,4 +61,3 @@ def complete_events(document: dict[str, object]) -> dict[str, object]:
     schemas = cast("dict[str, dict[str, dict[str, object]]]", document["components"])["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):  # of the replaced responses
         schemas.pop(name, None)
-    return document

@@ -289,21 +289,29 @@ def add_problem_schemas(document: dict[str, object]) -> dict[str, object]:
     return document
 
 
-def add_problems(document: dict[str, object]) -> dict[str, object]:
-    """Declare the problems that follow from the parts of each operation of an OpenAPI document, in place.
+def add_problems(document: dict[str, object]) -> None:
+    """Declare the problems of each operation of an OpenAPI document, in place: those that follow from its parts.
 
-    Routes name the others. Those under `/openai/v1` name all of theirs: OpenAI has other statuses for the same cases.
+    Its route names the others. Routes under `/openai/v1` name all of theirs: OpenAI has other statuses for the same
+    cases. Any operation may have 431, which the server returns before routing, and those that need a key have 429.
     """
+    components = cast("dict[str, dict[str, object]]", document.setdefault("components", {}))
+    components["headers"] = {
+        name: {"description": text, "schema": {"type": "integer" if name == "Retry-After" else "string"}}
+        for name, text in _RATE_HEADERS.items()
+    }
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _RATE_HEADERS}
     paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
-    for path, operations in paths.items():
-        if path.startswith(OPENAI_ROOT):
-            continue
-        for operation in operations.values():
+    for path, operation in ((path, operation) for path, methods in paths.items() for operation in methods.values()):
+        responses = operation["responses"]
+        if not path.startswith(OPENAI_ROOT):
             derived = problem_responses(*_derived_statuses(operation))
-            responses = {str(status): answer for status, answer in derived.items()} | operation["responses"]
-            successes = {status: answer for status, answer in operation["responses"].items() if status < "4"}
-            operation["responses"] = successes | dict(sorted(responses.items()))
-    return document
+            declared = {str(status): answer for status, answer in derived.items()} | responses
+            successes = {status: answer for status, answer in responses.items() if status < "4"}
+            responses = operation["responses"] = successes | dict(sorted(declared.items()))
+        responses["431"] = problem_responses(431)[431]
+        if "security" in operation:
+            responses["429"] = problem_responses(429)[429] | {"headers": headers}
 
 
 def _derived_statuses(operation: Mapping[str, object]) -> set[int]:
@@ -322,29 +330,6 @@ def _derived_statuses(operation: Mapping[str, object]) -> set[int]:
     if any(parameter["name"] == "Idempotency-Key" for parameter in parameters):
         statuses.add(409)
     return statuses
-
-
-def add_head_problem(document: dict[str, object]) -> dict[str, object]:
-    """Declare 431 for every operation of an OpenAPI document, in place: the server returns it before routing."""
-    paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
-    for operation in (operation for operations in paths.values() for operation in operations.values()):
-        operation["responses"] |= {str(status): answer for status, answer in problem_responses(431).items()}
-    return document
-
-
-def add_rate_problem(document: dict[str, object]) -> dict[str, object]:
-    """Declare 429 with its headers for every operation that needs a key, in place."""
-    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _RATE_HEADERS}
-    components = cast("dict[str, dict[str, object]]", document.setdefault("components", {}))
-    components["headers"] = {
-        name: {"description": text, "schema": {"type": "integer" if name == "Retry-After" else "string"}}
-        for name, text in _RATE_HEADERS.items()
-    }
-    paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
-    for operation in (operation for operations in paths.values() for operation in operations.values()):
-        if operation.get("security"):
-            operation["responses"] |= {"429": problem_responses(429)[429] | {"headers": headers}}
-    return document
 
 
 def declared_members(app: FastAPI) -> frozenset[str]:

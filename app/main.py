@@ -7,11 +7,9 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
-from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.routing import Route
-from starlette.types import Scope
 
 from app.container import Container, open_container
 from app.core.bus.messages import Bus
@@ -114,7 +112,13 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
-        telemetry=_telemetry(),
+        # only while traces are exported; the log exporter would write the messages of exceptions, and so content
+        telemetry={
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+            "exclude": lambda scope: scope["path"] in {"/healthz", "/readyz", "/metrics"},
+        },
     )
     app.state.turnkeep = state
     for router in _ROUTERS:
@@ -139,16 +143,6 @@ def _state(settings: Settings, registry: CollectorRegistry, monitor: Monitor) ->
         connections=Connections(registry, settings=settings.live),
         frame_members=frame_members(),
     )
-
-
-def _telemetry() -> TelemetryConfig:
-    """Return the settings of FastAPI's spans and metrics, which it makes only while traces are exported."""
-    # the log exporter would write the messages of exceptions, and with them content
-    return {"logs": False, "operation_spans": False, "auto_configure": False, "exclude": _is_probe}
-
-
-def _is_probe(scope: Scope) -> bool:
-    return scope["path"] in {"/healthz", "/readyz", "/metrics"}
 
 
 def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Monitor) -> None:

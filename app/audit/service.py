@@ -42,7 +42,7 @@ from app.audit.verification import (
 from app.core.database.transactions import Database
 from app.core.errors import AppError
 from app.core.ids import TenantId, new_uuid
-from app.core.paging import Cursors, Page, PageRequest, SortKey, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.telemetry import get_logger
 from app.core.views import view_of
 from app.settings.audit import AuditSettings
@@ -167,7 +167,9 @@ class AuditTrail:
             await self.flush()
         async with self._database.transaction(tenant_id, read_only=True) as tx:
             rows = await store.page_entries(tx, tenant_id, window, where=where)
-        page = self._cursors.page(rows, asked, scope=scope, key=_time_key)
+        page = self._cursors.page(
+            rows, asked, scope=scope, key=lambda row: [row[0].recorded_at.isoformat(), str(row[0].id)]
+        )
         return page_of_views(page, Page[AuditEntry], lambda row: _view(*row))
 
     async def verify(self, tenant_id: TenantId, *, body: AuditVerify) -> AuditVerification:
@@ -229,7 +231,3 @@ def _entry_of_loss(tenant_id: TenantId, count: int) -> Entry:
 def _view(entry: Entry, day: date | None, number: int | None) -> AuditEntry:
     head_hash = None if entry.head_hash is None else entry.head_hash.hex()
     return view_of(AuditEntry, entry, head_hash=head_hash, day=day, number=number)
-
-
-def _time_key(row: tuple[Entry, date | None, int | None]) -> SortKey:
-    return [row[0].recorded_at.isoformat(), str(row[0].id)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -70,13 +71,8 @@ def _as_json(reports: "Sequence[AuditReport]") -> list[dict[str, object]]:
             "entries": report.entries,
             "unsealed": report.unsealed,
             "deleted_days": report.deleted_days,
-            "first_break": None
-            if report.first_break is None
-            else {
-                "kind": report.first_break.kind,
-                "day": report.first_break.day.isoformat(),
-                "number": report.first_break.number,
-            },
+            "first_break": report.first_break
+            and {**asdict(report.first_break), "day": report.first_break.day.isoformat()},
             "chains": [
                 {"day": end.day.isoformat(), "entries": end.entries, "hash": end.hash.hex()}
                 for end in report.chain_ends

@@ -153,9 +153,6 @@ class Worker:
             async with asyncio.timeout(self._settings.job_poll_s):
                 await self._queue.enqueued.wait()
 
-    def _tasks(self) -> list["asyncio.Task[None]"]:
-        return [task for _, task in self._running.values()]
-
     async def _run_handler(self, handler: JobHandler, job: Job) -> None:
         named: dict[str, str | int] = {
             "turnkeep.job_kind": job.kind,
@@ -221,7 +218,7 @@ class Worker:
     async def _end(self) -> None:
         if not self._running:
             return
-        await asyncio.wait(self._tasks(), timeout=self._grace_s)
+        await asyncio.wait([task for _, task in self._running.values()], timeout=self._grace_s)
         left = list(self._running.values())
         for _, task in left:
             task.cancel()

@@ -83,13 +83,13 @@ def event_content(data: Mapping[str, object]) -> dict[str, object]:
     return {EVENTS_MEDIA_TYPE: {"schema": {"type": "object", **data}}}
 
 
-def _type_of(model: type[BaseModel]) -> str:
+def type_of(model: type[BaseModel]) -> str:
     """Return the `type` of all frames of a model."""
     return str(get_args(model.model_fields["type"].annotation)[0])
 
 
 def _responses(*models: type[BaseModel]) -> dict[int | str, dict[str, object]]:
-    places = {_type_of(model): f"#/components/schemas/{model.__name__}" for model in models}
+    places = {type_of(model): f"#/components/schemas/{model.__name__}" for model in models}
     content = event_content(
         {
             "description": "The `data` of one event, as JSON. `event` is its `type`. `id` is opaque: send the last"

@@ -19,8 +19,6 @@ from app.audit.schemas import (
     Action,
     Actor,
     ActorKind,
-    AuditBreak,
-    AuditChain,
     AuditEntry,
     AuditFilter,
     AuditVerification,
@@ -30,12 +28,10 @@ from app.audit.schemas import (
 )
 from app.audit.sealing import AuditSealer
 from app.audit.verification import (
-    AuditPart,
-    AuditReport,
-    Break,
     ChainPlace,
     Checkpoint,
     Known,
+    verification_of,
     verify_audit,
     verify_part,
 )
@@ -48,10 +44,8 @@ from app.core.views import view_of
 from app.settings.audit import AuditSettings
 
 __all__ = [
-    "AuditReport",
     "AuditSealer",
     "AuditTrail",
-    "Break",
     "Checkpoint",
     "Known",
     "audited_request",
@@ -185,28 +179,12 @@ class AuditTrail:
             unsealed = await store.count_unsealed(tx, tenant_id)
         after = part.next_place
         cursor = None if after is None else self._cursors.write(scope, [after.ordinal, after.number, after.hash.hex()])
-        return _verification(part, unsealed=unsealed, next_cursor=cursor)
+        return verification_of(part, unsealed=unsealed, next_cursor=cursor)
 
 
 def _digest(trusted: Mapping[date, Checkpoint]) -> str:
     text = "|".join(f"{day}:{at.number}:{at.hash.hex()}" for day, at in sorted(trusted.items()))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _verification(part: AuditPart, *, unsealed: int, next_cursor: str | None) -> AuditVerification:
-    first_break, ends = part.first_break, part.chain_ends
-    return AuditVerification(
-        valid=first_break is None,
-        entries=part.entries,
-        first_break=None
-        if first_break is None
-        else AuditBreak(kind=first_break.kind, day=first_break.day, number=first_break.number),
-        chains=[AuditChain(day=end.day, entries=end.entries, hash=end.hash.hex()) for end in ends],
-        deleted_days=sum(end.entries_deleted_at is not None for end in ends),
-        unsealed=unsealed,
-        has_more=next_cursor is not None,
-        next_cursor=next_cursor,
-    )
 
 
 def _entry_of_loss(tenant_id: TenantId, count: int) -> Entry:

@@ -35,9 +35,7 @@ from app.tenancy.schemas import (
     TenantMade,
     TenantUpdate,
 )
-from app.tenancy.service import Tenancy
-
-_FIRST_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
+from app.tenancy.service import FIRST_SCOPES, Tenancy
 
 
 class Administration:
@@ -152,10 +150,9 @@ class Administration:
     async def _add_key(self, tx: Transaction, text: KeyText, body: KeyCreate) -> KeyMade:
         await store.add_key(
             tx,
-            text.tenant_id,
-            text.key_id,
+            text,
+            self._tenancy.digest(text),
             name=body.name,
-            secret_hmac=self._tenancy.digest(text),
             scopes=list(dict.fromkeys(body.scopes)),
             agent_id=body.agent_id,
             long_term_enabled=body.long_term_enabled,
@@ -188,7 +185,7 @@ class Administration:
             await _require_valid(caller, tx)
             await self._idempotency.reserve(caller, tx, idempotency_key, read=_refuse_repeat)
             await store.add_tenant(tx, text.tenant_id, body.name)
-            key = await self._add_key(tx, text, KeyCreate(name="first key", scopes=list(_FIRST_SCOPES)))
+            key = await self._add_key(tx, text, KeyCreate(name="first key", scopes=list(FIRST_SCOPES)))
             tenant = await _tenant(tx, text.tenant_id)
             await self._idempotency.store_result(caller, tx, idempotency_key, [text.tenant_id], is_new=True)
             record(

@@ -50,7 +50,8 @@ from app.tenancy.schemas import (
 )
 from app.tenancy.token_text import PREFIX, TokenClaims, read_token, sign_token, token_hmac
 
-ALL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN, Scope.OPERATOR)
+FIRST_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
+ALL_SCOPES = (*FIRST_SCOPES, Scope.OPERATOR)
 _FLUSH_INTERVAL_S = 60.0
 _LIST_LIMIT = 1000
 KEY_PREFIX = "tk_"
@@ -366,18 +367,14 @@ class Tenancy:
         """Make `key` valid with all scopes, and create its tenant; false if it exists already (revoked or not)."""
         async with self._ops.across_tenants() as tx:
             await store.add_tenant(tx, key.tenant_id, tenant_name)
-            return await store.add_key(
-                tx, key.tenant_id, key.key_id, name=name, secret_hmac=key_hmac(self._secret, key), scopes=ALL_SCOPES
-            )
+            return await store.add_key(tx, key, self.digest(key), name=name, scopes=ALL_SCOPES)
 
     async def create_tenant(self, name: str) -> KeyText:
         """Create a tenant, and return its first key (read, write, admin)."""
         key = generate_key()
         async with self._ops.across_tenants() as tx:
             await store.add_tenant(tx, key.tenant_id, name)
-            scopes = (Scope.READ, Scope.WRITE, Scope.ADMIN)
-            digest = key_hmac(self._secret, key)
-            await store.add_key(tx, key.tenant_id, key.key_id, name="first key", secret_hmac=digest, scopes=scopes)
+            await store.add_key(tx, key, self.digest(key), name="first key", scopes=FIRST_SCOPES)
             command = Command(key.tenant_id)
             record(
                 tx, command, Action.TENANT_CREATE, ObjectKind.TENANT, key.tenant_id, counts={"tenants": 1, "keys": 1}
@@ -410,10 +407,9 @@ class Tenancy:
                 raise NotFound("not_found", "There is no such tenant.")
             await store.add_key(
                 tx,
-                tenant_id,
-                key.key_id,
+                key,
+                self.digest(key),
                 name=name,
-                secret_hmac=key_hmac(self._secret, key),
                 scopes=scopes,
                 agent_id=agent_id,
                 long_term_enabled=long_term_enabled,

@@ -32,6 +32,7 @@ from app.core.database.queries import Query, arguments, compiled, equals, given,
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import KeyId, TenantId
 from app.core.paging import Window
+from app.tenancy.key_text import KeyText
 from app.tenancy.schemas import InstalledKey, Key, Restriction, Scope, Tenant, restriction_of
 from app.tenancy.tables import api_keys, installation, tenant_limits, tenant_usage, tenants
 
@@ -253,11 +254,10 @@ async def tenant_exists(tx: Transaction, tenant_id: TenantId) -> bool:
 
 async def add_key(
     tx: Transaction,
-    tenant_id: TenantId,
-    key_id: KeyId,
+    text: KeyText,
+    secret_hmac: bytes,
     *,
     name: str,
-    secret_hmac: bytes,
     scopes: Sequence[Scope],
     agent_id: str | None = None,
     long_term_enabled: bool = True,
@@ -267,8 +267,8 @@ async def add_key(
     """Create a key unless its id exists; return whether it was created (ops role)."""
     added = await _ADD_KEY.execute(
         tx,
-        tenant_id=tenant_id,
-        id=key_id,
+        tenant_id=text.tenant_id,
+        id=text.key_id,
         name=name,
         secret_hmac=secret_hmac,
         scopes=[scope.value for scope in scopes],

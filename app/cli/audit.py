@@ -25,7 +25,7 @@ def verify(
     against: Annotated[
         Path | None, typer.Option(help="Output of an earlier --json: its chains must still be there, unchanged.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the end of each chain.")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the end of each chain.")] = False,
 ) -> None:
     """Check the hash chains of the audit. Changes nothing; the exit code is 1 if a chain is broken."""
     settings = quiet_settings()

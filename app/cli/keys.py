@@ -51,7 +51,7 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
     new_tenant: Annotated[str | None, typer.Option(help="Create a tenant of this name, with a key for it.")] = None,
     expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Days until the key expires.")] = None,
     agent: Annotated[str | None, typer.Option(help="Agent of the key; default: the one named in X-Agent-Id.")] = None,
-    long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,  # noqa: FBT002
+    long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,
     project: Annotated[list[str] | None, typer.Option(help="Restrict to this project; may be repeated.")] = None,
     owner: Annotated[list[str] | None, typer.Option(help="Restrict to this owner; may be repeated.")] = None,
 ) -> None:

@@ -71,7 +71,7 @@ async def list_conversations(
         Query(description="Only archived conversations, or `any`. Default: `false`, and `any` with `trashed`."),
     ] = None,
     pinned: Annotated[bool | None, Query(description="Only pinned conversations, or only others.")] = None,
-    trashed: Annotated[bool, Query(description="The conversations in the trash, instead of all others.")] = False,  # noqa: FBT002
+    trashed: Annotated[bool, Query(description="The conversations in the trash, instead of all others.")] = False,
 ) -> Page[ListedConversation]:
     """List conversations, last written first, with previews of their first and last message."""
     where = ConversationSearch(

@@ -50,7 +50,7 @@ async def append_chunk(
     caller: ConversationWriter,
     services: Services,
     epoch: Epoch = None,
-    durable: Durable = False,  # noqa: FBT002
+    durable: Durable = False,
 ) -> ChunkResult:
     """Append text to an open turn. The answer is sent when the text is accepted; subscribers see it at once.
 

@@ -68,7 +68,7 @@ async def revoke_key(
     key_id: KeyPath,
     caller: Admin,
     services: Services,
-    force: Annotated[bool, Query(description="Revoke even the last key that administers the tenant.")] = False,  # noqa: FBT002
+    force: Annotated[bool, Query(description="Revoke even the last key that administers the tenant.")] = False,
 ) -> None:
     """Revoke a key permanently; every replica refuses it within a second. Needs `admin` and the key's scopes."""
     await services.administration.revoke_key(caller, key_id, force=force)
@@ -174,7 +174,7 @@ async def list_model_usage(
     first_day: Annotated[DayIn | None, Query(description="Only from this day (UTC) on.")] = None,
     last_day: Annotated[DayIn | None, Query(description="Only up to this day, included.")] = None,
     purpose: Annotated[ModelPurpose | None, Query(description="Only calls for this purpose.")] = None,
-    all_tenants: AllTenants = False,  # noqa: FBT002
+    all_tenants: AllTenants = False,
 ) -> Page[ModelUsageDay]:
     """List the tokens used by chat models by day, purpose and model, newest day first. Needs the scope `admin`."""
     page = await services.spending.list_usage(

@@ -50,7 +50,7 @@ async def export_conversation(
     created_at: Annotated[
         TimeIn | None, Query(description="The time in the header; default: now. Equal data gives equal bytes.")
     ] = None,
-    checkpoints: Annotated[  # noqa: FBT002 - FastAPI calls it
+    checkpoints: Annotated[
         bool, Query(description="Whether lines of the type `checkpoint`, with a `cursor`, stand between the records.")
     ] = False,
     cursor: Cursor = None,

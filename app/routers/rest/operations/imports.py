@@ -36,7 +36,7 @@ async def import_data(
     caller: Admin,
     services: Services,
     response: Response,
-    dry_run: Annotated[  # noqa: FBT002 - FastAPI calls it
+    dry_run: Annotated[
         bool, Query(description="Check all records, and say what would be stored; nothing is stored.")
     ] = False,
     source: Annotated[

@@ -35,7 +35,7 @@ async def list_jobs(
     state: Annotated[
         JobState | None, Query(description="Only jobs in this state; `queued` has the running ones.")
     ] = None,
-    all_tenants: AllTenants = False,  # noqa: FBT002
+    all_tenants: AllTenants = False,
 ) -> Page[JobView]:
     """List unfinished jobs, newest first. Finished jobs are deleted."""
     page = await services.jobs.list_jobs(caller, all_tenants=all_tenants, kind=kind, state=state, asked=asked)
@@ -44,11 +44,7 @@ async def list_jobs(
 
 
 @router.get("/counts")
-async def count_jobs(
-    caller: Administrator,
-    services: Services,
-    all_tenants: AllTenants = False,  # noqa: FBT002
-) -> JobCounts:
+async def count_jobs(caller: Administrator, services: Services, all_tenants: AllTenants = False) -> JobCounts:
     """Return the number of unfinished jobs, by kind and state, and when the next of each kind is due."""
     counts = await services.jobs.count(caller, all_tenants=all_tenants)
     services.audit.record_read(caller, Action.JOB_LIST, counts={"kinds": len(counts.kinds)})
@@ -57,10 +53,7 @@ async def count_jobs(
 
 @router.get("/{job_id}")
 async def get_job(
-    job_id: JobPath,
-    caller: Administrator,
-    services: Services,
-    all_tenants: AllTenants = False,  # noqa: FBT002
+    job_id: JobPath, caller: Administrator, services: Services, all_tenants: AllTenants = False
 ) -> JobView:
     """Read one job that has not finished, such as a parked one with its error."""
     job = await services.jobs.job(caller, job_id, all_tenants=all_tenants)
@@ -70,10 +63,7 @@ async def get_job(
 
 @router.post("/{job_id}/retry", responses=problem_responses(409))
 async def retry_job(
-    job_id: JobPath,
-    caller: Administrator,
-    services: Services,
-    all_tenants: AllTenants = False,  # noqa: FBT002
+    job_id: JobPath, caller: Administrator, services: Services, all_tenants: AllTenants = False
 ) -> JobView:
     """Run a parked, cancelled or waiting job now, with all its attempts."""
     return await services.jobs.retry(caller, job_id, all_tenants=all_tenants)
@@ -81,10 +71,7 @@ async def retry_job(
 
 @router.post("/{job_id}/cancel")
 async def cancel_job(
-    job_id: JobPath,
-    caller: Administrator,
-    services: Services,
-    all_tenants: AllTenants = False,  # noqa: FBT002
+    job_id: JobPath, caller: Administrator, services: Services, all_tenants: AllTenants = False
 ) -> JobView:
     """Cancel a job. A running job stops within a lease; its writes stay."""
     return await services.jobs.cancel(caller, job_id, all_tenants=all_tenants)

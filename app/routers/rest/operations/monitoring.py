@@ -63,7 +63,7 @@ async def list_slow_calls(
     services: Services,
     monitor: ProcessMonitor,
     asked: NewestFirst,
-    all_tenants: AllTenants = False,  # noqa: FBT002
+    all_tenants: AllTenants = False,
 ) -> Page[SlowCall]:
     """List the slow HTTP requests of the process that answers, latest first: where their time went, never content.
 

@@ -11,6 +11,7 @@ from app.core.ids import KeyId, TenantId, format_id
 from app.core.times import next_midnight
 from app.settings.models import ChatSettings
 from app.settings.rates import RateSettings
+from app.tenancy import store as tenancy_store
 from app.tenancy.limits import store
 from app.tenancy.limits.quotas import QUOTA_NAMES, TenantQuotas
 from app.tenancy.limits.rates import default_rates
@@ -53,7 +54,7 @@ class LimitAdministration:
         else:
             caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
-            if not await store.tenant_exists(tx, tenant_id):
+            if not await tenancy_store.tenant_exists(tx, tenant_id):
                 raise NotFound("not_found", "There is no such tenant.")
             limits = await store.read_limits(tx, tenant_id)
             usage = await store.read_usage(tx, tenant_id)

@@ -73,11 +73,7 @@ def take_rate(request: Request, tenancy: Tenancy, caller: Caller) -> None:
 
 def rate_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
     """Return the headers for the answer to a request: empty for one that no rate limits."""
-    return rate_fields(cast("Mapping[str, RateStatus]", scope["state"]).get(RATE_STATE))
-
-
-def rate_fields(status: RateStatus | None) -> list[tuple[bytes, bytes]]:
-    """Return the headers for the state of a key: empty for None."""
+    status = cast("Mapping[str, RateStatus]", scope["state"]).get(RATE_STATE)
     if status is None:
         return []
     state = f'"{status.policy.name.value}";r={status.left};t={status.retry_after_s or 1}'

@@ -41,7 +41,7 @@ class BodyReservation:
 
     def __init__(self, bytes_in_flight: BytesInFlight) -> None:
         self._bytes_in_flight = bytes_in_flight
-        self._limiter = bytes_in_flight.small
+        self._limiter: TenantLimiter = bytes_in_flight.small
         self._tenant = NO_TENANT
         self._size = 0
 

@@ -107,7 +107,7 @@ def test_few_calls_of_a_key_are_not_sent_before_they_matter(monkeypatch: pytest.
     assert (sharing.share(), sent) == (0, [])
     buckets.take(key, RateClass.WRITE)
     assert sharing.share() == 1
-    assert sent[0]["u"] == [[key.key_tenant_id.hex, key.key_id.hex, "write", 1000.0, 10]]
+    assert sent[0]["u"] == [[str(key.key_tenant_id), str(key.key_id), "write", 1000.0, 10]]
     assert sharing.share() == 0
     for _ in range(100):  # many keys go into messages of a bounded size
         other = caller()

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from typing import Final
 
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
+from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.routing import Route
@@ -67,6 +69,14 @@ _ROUTERS = tuple(
     )
 )  # fmt: skip
 
+# FastAPI makes spans only while traces are exported; its log exporter would write the messages of exceptions
+_TELEMETRY: Final[TelemetryConfig] = {
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+    "exclude": lambda scope: scope["path"] in {"/healthz", "/readyz", "/metrics"},
+}
+
 
 def create_app(settings: Settings) -> FastAPI:
     """Return the application for these settings. Nothing starts before its lifespan."""
@@ -112,13 +122,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
-        # only while traces are exported; the log exporter would write the messages of exceptions, and so content
-        telemetry={
-            "logs": False,
-            "operation_spans": False,
-            "auto_configure": False,
-            "exclude": lambda scope: scope["path"] in {"/healthz", "/readyz", "/metrics"},
-        },
+        telemetry=_TELEMETRY,
     )
     app.state.turnkeep = state
     for router in _ROUTERS:

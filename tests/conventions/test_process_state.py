@@ -95,7 +95,6 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     # webhooks
     "app.webhooks.dispatch.Dispatcher._running": (Why.TENANT, "lanes that this process sends"),
     "app.webhooks.dispatch.Dispatcher.counts": (Why.NO_TENANT_DATA, "attempts by outcome"),
-    "app.webhooks.dispatch._Attempts._counts": (Why.NO_TENANT_DATA, "the same counts"),
     # the index, and embedders
     "app.index.search.ann_maintenance.AnnMaintenance._known": (Why.TENANT, "how many entries tenants have"),
     "app.index.search.ann_maintenance.AnnMaintenance._due": (Why.TENANT, "tenants whose vectors are to be moved"),

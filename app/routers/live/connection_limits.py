@@ -13,6 +13,7 @@ from app.container import Container
 from app.core.errors import RateLimited, Unavailable
 from app.core.ids import ConversationId, KeyId, TenantId
 from app.core.telemetry import get_logger
+from app.routers.http.bytes_in_flight import NO_TENANT
 from app.settings.conversations import LiveSettings
 from app.tenancy.schemas import Caller
 
@@ -31,7 +32,7 @@ class _Holder:
     `refusal` is the error for more than `limit`.
     """
 
-    tenant_id: TenantId | None
+    tenant_id: TenantId
     ids: tuple[KeyId] | tuple[ConversationId, str | bytes] | tuple[()]
     limit: int = field(compare=False)
     refusal: str = field(compare=False)
@@ -70,7 +71,7 @@ class Connections:
         self._unknown = 0
         self._counts: Counter[_Holder] = Counter()
         self._server = _Holder(
-            None,
+            NO_TENANT,
             (),
             settings.live_max_connections,
             "This server has as many live connections as it may; connect again later.",

@@ -368,7 +368,7 @@ def build_container(
         subscriptions=subscriptions, audit=audit, index=index, responses=responses,
         list_subscriptions=ListSubscriptions(database, settings=settings),
         title_writer=TitleWriter(conversations=conversations, chat=chat), limits=_limits(settings, base),
-        jobs=JobAdministration(ops, queue=queue, cursors=cursors), operations=operations, cursors=cursors,
+        jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations, cursors=cursors,
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
         tools=replace(tools, lifecycle=lifecycle, agent=ask_service), generation=generation, ask_service=ask_service,

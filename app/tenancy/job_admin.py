@@ -1,7 +1,7 @@
 """Administration of jobs: list, read, retry, cancel.
 
 A key with the scope `admin` reaches the jobs of its own tenant; one with `operator` also those of all tenants and of
-the installation. All of it uses the ops role, and names the tenant.
+the installation. Jobs of one tenant are read under row-level security; changes use the ops role, and name the tenant.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
-from app.core.database.transactions import Database, Transaction
+from app.core.database.transactions import Database, Transaction, read_transaction
 from app.core.errors import Conflict, NotFound
 from app.core.ids import JobId, TenantId
 from app.core.jobs import Job, JobCount, JobQueue, JobState, cancel_job, count_jobs, find_job, list_jobs, requeue_job
@@ -72,7 +72,8 @@ class JobCounts(BaseModel):
 class JobAdministration:
     """Public API of jobs."""
 
-    def __init__(self, ops: Database, *, queue: JobQueue, cursors: Cursors) -> None:
+    def __init__(self, database: Database, ops: Database, *, queue: JobQueue, cursors: Cursors) -> None:
+        self._database = database
         self._ops = ops
         self._queue = queue
         self._cursors = cursors
@@ -84,7 +85,7 @@ class JobAdministration:
         tenant_id = _reach(caller, all_tenants)
         scope = f"jobs|{tenant_id}|{asked.order}|{kind}|{state}"
         window = self._cursors.window(scope, asked, UUID)
-        async with self._ops.across_tenants() as tx:
+        async with read_transaction(self._database, self._ops, tenant_id) as tx:
             rows = await list_jobs(tx, tenant_id, window, kind=kind, state=state)
         page = self._cursors.page(rows, asked, scope=scope, key=lambda job: [str(job.id)])
         return page_of_views(page, Page[JobView], _view)
@@ -92,13 +93,13 @@ class JobAdministration:
     async def count(self, caller: Caller, *, all_tenants: bool) -> JobCounts:
         """Return the number of unfinished jobs, by kind and state."""
         tenant_id = _reach(caller, all_tenants)
-        async with self._ops.across_tenants() as tx:
+        async with read_transaction(self._database, self._ops, tenant_id) as tx:
             return _counts(await count_jobs(tx, tenant_id))
 
     async def job(self, caller: Caller, job_id: JobId, *, all_tenants: bool) -> JobView:
         """Return an unfinished job. Raises NotFound."""
         tenant_id = _reach(caller, all_tenants)
-        async with self._ops.across_tenants() as tx:
+        async with read_transaction(self._database, self._ops, tenant_id) as tx:
             job = await find_job(tx, tenant_id, job_id)
         if job is None:
             raise _missing()

@@ -10,5 +10,5 @@ Rows are read in three ways:
 - `Database.transaction(tenant_id, read_only=True)` where that may not be: to authenticate, to read what another
   transaction of this process has just written, or with `repeatable_read`.
 - `ops.across_tenants()`, or `ops.snapshot()` for many statements over one snapshot, for all tenants and for what
-  administrators read of jobs, keys, limits and usage.
+  administrators read of keys and limits. What they may read of one tenant or of all: `read_transaction`, one of both.
 """

@@ -457,3 +457,10 @@ def _terminate(connection: _Pooled) -> None:
 async def _reset_nothing(connection: object) -> None:
     """Leave a returned connection as it is: it is in no transaction, and no session has settings of its own."""
     del connection
+
+
+def read_transaction(
+    database: Database, ops: Database, tenant_id: TenantId | None
+) -> AbstractAsyncContextManager[Transaction]:
+    """Open a read-only transaction of a tenant, or, for None, one of the ops role across all tenants."""
+    return ops.across_tenants() if tenant_id is None else database.transaction(tenant_id, read_only=True)

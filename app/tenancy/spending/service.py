@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TypeAlias
 
-from app.core.database.transactions import Database
+from app.core.database.transactions import Database, read_transaction
 from app.core.errors import AppError, RateLimited
 from app.core.ids import TenantId, format_id, parse_id
 from app.core.paging import Cursors, Page, PageRequest
@@ -121,7 +121,7 @@ class Spending:
         tenant_id = None if all_tenants else caller.tenant_id
         scope = f"usage|{tenant_id}|{asked.order}|{days[0]}|{days[1]}|{purpose}"
         window = self._cursors.window(scope, asked, date.fromisoformat, parse_id, str, str)
-        async with self._ops.across_tenants() as tx:
+        async with read_transaction(self._database, self._ops, tenant_id) as tx:
             rows = await spending_store.page_usage(tx, tenant_id, window, days=days, purpose=purpose)
         return self._cursors.page(
             rows, asked, scope=scope, key=lambda row: [row.day.isoformat(), row.tenant_id, row.purpose, row.model]

@@ -1,24 +1,25 @@
 """The ASGI application: routers and middleware around the container, which opens with the lifespan."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from typing import Final
 
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.routing import Route
-from starlette.types import Scope
 
 from app.container import Container, open_container
 from app.core.bus.messages import Bus
 from app.core.database.reader import Fallback
 from app.core.database.transactions import PoolUse
 from app.core.errors import AppError
+from app.core.metrics import counter, export
+from app.core.threads import running
 from app.core.tracing.export import exported_telemetry
 from app.dashboard import pages
 from app.diagnostics.service import Monitor, ProcessFigures
@@ -26,11 +27,9 @@ from app.mcp.endpoint import McpEndpoint
 from app.routers.documents import docs_pages
 from app.routers.documents.openapi import openapi_document
 from app.routers.http.bytes_in_flight import BytesInFlight
-from app.routers.http.dependencies import require_caller, require_room
-from app.routers.http.metrics import add_lifecycle_metrics
+from app.routers.http.metrics import lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
-from app.routers.http.rates import slot_of
 from app.routers.http.routing.methods import refuse_missing_methods
 from app.routers.live import sse, websocket
 from app.routers.live.connection_limits import Connections, add_live_metrics
@@ -70,6 +69,14 @@ _ROUTERS = tuple(
     )
 )  # fmt: skip
 
+# FastAPI makes spans only while traces are exported; its log exporter would write the messages of exceptions
+_TELEMETRY: Final[TelemetryConfig] = {
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+    "exclude": lambda scope: scope["path"] in {"/healthz", "/readyz", "/metrics"},
+}
+
 
 def create_app(settings: Settings) -> FastAPI:
     """Return the application for these settings. Nothing starts before its lifespan."""
@@ -99,10 +106,11 @@ def create_app(settings: Settings) -> FastAPI:
             if worker is not None:
                 await stack.enter_async_context(_working(worker, container, registry))
             monitor.figures = _figures(state, worker)
-            await stack.enter_async_context(_sampling(monitor))
-            await stack.enter_async_context(
-                _announced(container, monitor, version=app.version, runs_jobs=worker is not None)
+            await stack.enter_async_context(running(monitor.sample_forever()))
+            announced = container.replicas.announced(
+                monitor.process_id, kind="server", runs_jobs=worker is not None, version=app.version
             )
+            await stack.enter_async_context(announced)
             await members
             yield
 
@@ -115,7 +123,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
-        telemetry=_telemetry(),
+        telemetry=_TELEMETRY,
     )
     app.state.turnkeep = state
     for router in _ROUTERS:
@@ -137,33 +145,20 @@ def _state(settings: Settings, registry: CollectorRegistry, monitor: Monitor) ->
         registry=registry,
         monitor=monitor,
         bytes_in_flight=BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s),
-        require_room=require_room,
-        body_guard=require_caller,
-        slot_of=slot_of,
         connections=Connections(registry, settings=settings.live),
         frame_members=frame_members(),
     )
-
-
-def _telemetry() -> TelemetryConfig:
-    """Return the settings of FastAPI's spans and metrics, which it makes only while traces are exported."""
-    # the log exporter would write the messages of exceptions, and with them content
-    return {"logs": False, "operation_spans": False, "auto_configure": False, "exclude": _is_probe}
-
-
-def _is_probe(scope: Scope) -> bool:
-    return scope["path"] in {"/healthz", "/readyz", "/metrics"}
 
 
 def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Monitor) -> None:
     """Export the figures of the services."""
     add_live_metrics(registry, container)
     _add_bus_metrics(registry, container.bus)
-    add_lifecycle_metrics(registry, container.lifecycle.counters)
+    export(registry, lambda: lifecycle_metrics(container.lifecycle.counters))
     add_sweep_metrics(registry, container.governance.purger.counts)
     for metric in container.embed_meter.collectors:
         registry.register(metric)
-    registry.register(_ProcessMetrics(container, monitor))
+    export(registry, lambda: _process_metrics(container, monitor))
 
 
 def _pools(container: Container) -> dict[str, PoolUse]:
@@ -172,55 +167,43 @@ def _pools(container: Container) -> dict[str, PoolUse]:
     return pools if standby is None else pools | {"standby": standby.use}
 
 
-class _ProcessMetrics(Collector):
-    """Collector of figures that are read when metrics are collected."""
-
-    def __init__(self, container: Container, monitor: Monitor) -> None:
-        self._container = container
-        self._monitor = monitor
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield the use of the connection pools and of the standby, the open turns, and the slow calls."""
-        connections = GaugeMetricFamily(
-            "turnkeep_database_connections",
-            "Connections to Postgres, by pool and state: `used`, `idle`, and `limit` for as many as there may be.",
-            labels=["pool", "state"],
-        )
-        waiting = GaugeMetricFamily(
-            "turnkeep_database_waiting", "Calls that wait for a connection, by pool.", labels=["pool"]
-        )
-        for pool, use in _pools(self._container).items():
-            for state, count in (("used", use.used), ("idle", use.open - use.used), ("limit", use.size)):
-                connections.add_metric([pool, state], count)
-            waiting.add_metric([pool], use.waiting)
-        yield connections
-        yield waiting
-        reader = self._container.reader
-        yield CounterMetricFamily(
-            "turnkeep_standby_reads", "Reads that a standby has answered.", value=reader.standby_reads
-        )
-        fallbacks = CounterMetricFamily(
-            "turnkeep_standby_fallbacks",
-            "Reads that the primary has answered instead, by reason.",
-            labels=["reason"],
-        )
-        for reason in Fallback:
-            fallbacks.add_metric([reason], reader.fallbacks[reason])
-        yield fallbacks
-        open_turns = self._container.conversations.streams.handover.open_turns
-        yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
-        nbytes = self._container.index.resident.nbytes
-        yield GaugeMetricFamily("turnkeep_search_index_bytes", "Memory of the search index, about.", value=nbytes)
-        ignored = CounterMetricFamily(
-            "turnkeep_model_findings_ignored",
-            "Statements and personal data of models that the turns do not support, by purpose and reason.",
-            labels=["purpose", "reason"],
-        )
-        for (purpose, reason), count in self._container.facts.extractor.ignored.items():
-            ignored.add_metric([purpose, reason], count)
-        yield ignored
-        slow_calls = self._monitor.slow_call_count
-        yield CounterMetricFamily("turnkeep_slow_calls", "HTTP requests that were slow.", value=slow_calls)
+def _process_metrics(container: Container, monitor: Monitor) -> Iterator[Metric]:
+    """Yield the use of the connection pools and of the standby, the open turns, and the slow calls."""
+    connections = GaugeMetricFamily(
+        "turnkeep_database_connections",
+        "Connections to Postgres, by pool and state: `used`, `idle`, and `limit` for as many as there may be.",
+        labels=["pool", "state"],
+    )
+    waiting = GaugeMetricFamily(
+        "turnkeep_database_waiting", "Calls that wait for a connection, by pool.", labels=["pool"]
+    )
+    for pool, use in _pools(container).items():
+        for state, count in (("used", use.used), ("idle", use.open - use.used), ("limit", use.size)):
+            connections.add_metric([pool, state], count)
+        waiting.add_metric([pool], use.waiting)
+    yield connections
+    yield waiting
+    reader = container.reader
+    yield CounterMetricFamily(
+        "turnkeep_standby_reads", "Reads that a standby has answered.", value=reader.standby_reads
+    )
+    fallbacks = {reason: reader.fallbacks[reason] for reason in Fallback}
+    text = "Reads that the primary has answered instead, by reason."
+    yield counter("turnkeep_standby_fallbacks", text, "reason", fallbacks)
+    open_turns = container.conversations.streams.handover.open_turns
+    yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
+    nbytes = container.index.resident.nbytes
+    yield GaugeMetricFamily("turnkeep_search_index_bytes", "Memory of the search index, about.", value=nbytes)
+    ignored = CounterMetricFamily(
+        "turnkeep_model_findings_ignored",
+        "Statements and personal data of models that the turns do not support, by purpose and reason.",
+        labels=["purpose", "reason"],
+    )
+    for (purpose, reason), count in container.facts.extractor.ignored.items():
+        ignored.add_metric([purpose, reason], count)
+    yield ignored
+    slow_calls = monitor.slow_call_count
+    yield CounterMetricFamily("turnkeep_slow_calls", "HTTP requests that were slow.", value=slow_calls)
 
 
 def _figures(state: ServerState, worker: Worker | None) -> ProcessFigures:
@@ -234,24 +217,6 @@ def _figures(state: ServerState, worker: Worker | None) -> ProcessFigures:
         open_turns=lambda: container.conversations.streams.handover.open_turns,
         subscribers=lambda: container.subscriptions.subscribers,
     )
-
-
-def _announced(
-    container: Container, monitor: Monitor, *, version: str, runs_jobs: bool
-) -> AbstractAsyncContextManager[None]:
-    """Announce this process to the others during the block."""
-    return container.replicas.announced(monitor.process_id, kind="server", runs_jobs=runs_jobs, version=version)
-
-
-@asynccontextmanager
-async def _sampling(monitor: Monitor) -> AsyncGenerator[None]:
-    """Take samples during the block."""
-    task = asyncio.create_task(monitor.sample_forever())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager

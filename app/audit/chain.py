@@ -30,13 +30,23 @@ def chain_hash(before: bytes, number: int, entry: Entry) -> bytes:
         before
         + _json(
             [
-                number, entry.id.hex, entry.recorded_at.astimezone(UTC).isoformat(), _hex(entry.key_id), entry.actor,
-                entry.action, entry.object_kind, entry.object_id, _hex(entry.conversation_id), entry.first_seq,
-                entry.last_seq, None if entry.head_hash is None else entry.head_hash.hex(), entry.counts,
+                number,
+                entry.id.hex,
+                entry.recorded_at.astimezone(UTC).isoformat(),
+                _hex(entry.key_id),
+                entry.actor,
+                entry.action,
+                entry.object_kind,
+                entry.object_id,
+                _hex(entry.conversation_id),
+                entry.first_seq,
+                entry.last_seq,
+                None if entry.head_hash is None else entry.head_hash.hex(),
+                entry.counts,
                 _hex(entry.request_id),
             ]
         )
-    ).digest()  # fmt: skip
+    ).digest()
 
 
 def _hex(value: UUID | None) -> str | None:

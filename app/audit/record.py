@@ -39,14 +39,22 @@ def record(
     if kind is ObjectKind.CONVERSATION and isinstance(object_id, UUID):
         conversation_id = object_id
     key_id = actor.key_id
-    first, last = seqs or ("null", "null")
+    first, last_seq = seqs or ("null", "null")
     values = (
-        _id(actor.key_tenant_id), _id(new_unordered_uuid()), "null" if key_id == NO_KEY_ID else _id(key_id),
-        f"'{actor_kind(actor)}'", f"'{action}'", "null" if kind is None else f"'{kind}'",
-        _object_literal(object_id), _id(conversation_id),
-        str(first), str(last), "null" if head_hash is None else f"'\\x{head_hash.hex()}'", _counts_literal(counts),
+        _id(actor.key_tenant_id),
+        _id(new_unordered_uuid()),
+        "null" if key_id == NO_KEY_ID else _id(key_id),
+        f"'{actor_kind(actor)}'",
+        f"'{action}'",
+        "null" if kind is None else f"'{kind}'",
+        _object_literal(object_id),
+        _id(conversation_id),
+        str(first),
+        str(last_seq),
+        "null" if head_hash is None else f"'\\x{head_hash.hex()}'",
+        _counts_literal(counts),
         _id(current_request()),
-    )  # fmt: skip
+    )
     tx.at_commit.append(store.insert_literals(values))
 
 

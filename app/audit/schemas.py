@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, StrictInt, StringConstraints
 from app.core.ids import NO_KEY_ID, KeyId, TenantId
 from app.core.times import TimeOut
 from app.core.validation.strict import Strict
+from app.core.views import IdOut
 
 BreakKind: TypeAlias = Literal["entry_changed", "entry_removed", "entry_added", "seal_changed", "seal_removed"]
 MAX_VERIFIED_ENTRIES: Final = 50_000
@@ -227,8 +228,8 @@ class AuditFilter:
     object_id: str | None = None
     conversation_id: UUID | None = None
     request_id: UUID | None = None
-    after: datetime | None = None
-    before: datetime | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
 
 class AuditEntry(BaseModel):
@@ -240,19 +241,19 @@ class AuditEntry(BaseModel):
     place in the chain of the day, null until the entry is sealed.
     """
 
-    id: str
+    id: IdOut
     recorded_at: TimeOut
     actor: ActorKind
-    key_id: str | None
+    key_id: IdOut | None
     action: str
     object_kind: str | None
     object_id: str | None
-    conversation_id: str | None
+    conversation_id: IdOut | None
     first_seq: int | None
     last_seq: int | None
     head_hash: str | None
     counts: dict[str, int]
-    request_id: str | None
+    request_id: IdOut | None
     day: date | None
     number: int | None
 

@@ -50,15 +50,15 @@ class AuditSealer:
         if not entries:
             return 0
         by_day: dict[tuple[UUID, date], list[Entry]] = defaultdict(list)
-        for entry in sorted(entries, key=lambda one: (one.tenant_id, one.recorded_at, one.id)):
+        for entry in sorted(entries, key=lambda entry: (entry.tenant_id, entry.recorded_at, entry.id)):
             by_day[entry.tenant_id, entry.recorded_at.astimezone(UTC).date()].append(entry)
         today = await store.today(tx)
         wanted = sorted({*by_day, *((tenant_id, today) for tenant_id, _ in by_day)})
-        found = await store.find_chain_ends(tx, [one for one, _ in wanted], [day for _, day in wanted])
-        ends = _ChainEnds(found, today=today)
+        rows = await store.find_chain_ends(tx, [tenant_id for tenant_id, _ in wanted], [day for _, day in wanted])
+        ends = _ChainEnds(rows, today=today)
         chained: list[ChainedEntry] = []
-        for (tenant_id, day), some in by_day.items():
-            chained.extend(ends.add(TenantId(tenant_id), day, some))
+        for (tenant_id, day), day_entries in by_day.items():
+            chained.extend(ends.add(TenantId(tenant_id), day, day_entries))
         await store.insert_sealed(tx, chained)
         await store.store_chain_ends(tx, ends.changed())
         return len(entries)
@@ -73,13 +73,13 @@ class AuditSealer:
         for count in range(_MAX_DAYS):
             async with self._ops.across_tenants() as tx:
                 before = await store.today(tx) - timedelta(days=self._retention_days)
-                found = await store.lock_expired_day(tx, before=before)
-                if found is None:
+                expired = await store.lock_expired_day(tx, before=before)
+                if expired is None:
                     return count
-                while await store.delete_entries(tx, *found, limit=_DELETED_AT_ONCE) == _DELETED_AT_ONCE:
+                while await store.delete_entries(tx, *expired, limit=_DELETED_AT_ONCE) == _DELETED_AT_ONCE:
                     pass
-                await store.mark_deleted(tx, *found)
-            self._log.info("audit.day_deleted", tenant_id=found[0])
+                await store.mark_deleted(tx, *expired)
+            self._log.info("audit.day_deleted", tenant_id=expired[0])
         return _MAX_DAYS
 
 
@@ -89,7 +89,7 @@ class _ChainEnds:
     def __init__(self, ends: Sequence[ChainEnd], *, today: date) -> None:
         self._ends: dict[tuple[TenantId, date], ChainEnd] = {(end.tenant_id, end.day): end for end in ends}
         self._last: dict[TenantId, ChainEnd] = {}
-        for end in sorted(ends, key=lambda one: one.ordinal):
+        for end in sorted(ends, key=lambda end: end.ordinal):
             self._last[end.tenant_id] = end
         self._today = today
         self._changed: set[tuple[TenantId, date]] = set()
@@ -99,11 +99,11 @@ class _ChainEnds:
 
         Entries of a day that retention has deleted get places in the chain of today.
         """
-        known = self._ends.get((tenant_id, day))
-        if known is not None and known.entries_deleted_at is not None:
+        end = self._ends.get((tenant_id, day))
+        if end is not None and end.entries_deleted_at is not None:
             day = self._today
-            known = self._ends.get((tenant_id, day))
-        end = known or self._start(tenant_id, day)
+            end = self._ends.get((tenant_id, day))
+        end = end or self._start(tenant_id, day)
         chained: list[ChainedEntry] = []
         number, hashed = end.entries, end.hash
         for entry in entries:
@@ -118,15 +118,15 @@ class _ChainEnds:
         return chained
 
     def _start(self, tenant_id: TenantId, day: date) -> ChainEnd:
-        last = self._last.get(tenant_id)
-        previous_day, entries, hashed = (None, 0, b"") if last is None else (last.day, last.entries, last.hash)
+        newest = self._last.get(tenant_id)
+        previous_day, entries, hashed = (None, 0, b"") if newest is None else (newest.day, newest.entries, newest.hash)
         start = chain_start(tenant_id, day, previous_day=previous_day, previous_entries=entries, previous_hash=hashed)
         end = ChainEnd(
-            tenant_id, day, 1 if last is None else last.ordinal + 1, 0, start, previous_day, entries, hashed, None
+            tenant_id, day, 1 if newest is None else newest.ordinal + 1, 0, start, previous_day, entries, hashed, None
         )
         self._last[tenant_id] = end
         return end
 
     def changed(self) -> list[ChainEnd]:
         """Return the chain ends to write, in a fixed order."""
-        return [self._ends[key] for key in sorted(self._changed, key=lambda one: (one[0], self._ends[one].ordinal))]
+        return [self._ends[key] for key in sorted(self._changed, key=lambda key: (key[0], self._ends[key].ordinal))]

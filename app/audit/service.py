@@ -19,8 +19,6 @@ from app.audit.schemas import (
     Action,
     Actor,
     ActorKind,
-    AuditBreak,
-    AuditChain,
     AuditEntry,
     AuditFilter,
     AuditVerification,
@@ -30,27 +28,24 @@ from app.audit.schemas import (
 )
 from app.audit.sealing import AuditSealer
 from app.audit.verification import (
-    AuditPart,
-    AuditReport,
-    Break,
     ChainPlace,
     Checkpoint,
     Known,
+    verification_of,
     verify_audit,
     verify_part,
 )
 from app.core.database.transactions import Database
 from app.core.errors import AppError
-from app.core.ids import TenantId, format_id, new_uuid
-from app.core.paging import Cursors, Order, Page, SortKey, make_page, page_of_views
+from app.core.ids import TenantId, new_uuid
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.telemetry import get_logger
+from app.core.views import view_of
 from app.settings.audit import AuditSettings
 
 __all__ = [
-    "AuditReport",
     "AuditSealer",
     "AuditTrail",
-    "Break",
     "Checkpoint",
     "Known",
     "audited_request",
@@ -59,7 +54,7 @@ __all__ = [
     "request_uuid",
     "single",
     "verify_audit",
-]  # fmt: skip
+]
 
 _WRITTEN_AT_ONCE = 1_000
 
@@ -107,7 +102,7 @@ class AuditTrail:
 
     def _drop_surplus(self) -> None:
         while self._size > self._settings.audit_buffer_entries:
-            largest = max(self._waiting, key=lambda one: len(self._waiting[one]))
+            largest = max(self._waiting, key=lambda tenant_id: len(self._waiting[tenant_id]))
             self._waiting[largest].pop()
             self._size -= 1
             self._lost[largest] += 1
@@ -137,10 +132,10 @@ class AuditTrail:
         taken: list[Entry] = []
         while self._waiting and len(taken) < _WRITTEN_AT_ONCE:
             tenant_id = next(iter(self._waiting))
-            some = self._waiting[tenant_id]
-            part = some[: _WRITTEN_AT_ONCE - len(taken)]
-            del some[: len(part)]
-            if not some:
+            entries = self._waiting[tenant_id]
+            part = entries[: _WRITTEN_AT_ONCE - len(taken)]
+            del entries[: len(part)]
+            if not entries:
                 del self._waiting[tenant_id]
             taken.extend(part)
         self._size -= len(taken)
@@ -158,96 +153,59 @@ class AuditTrail:
                 self._log.warning("audit.flush_failed", code=error.code)
                 await asyncio.sleep(self._settings.audit_flush_s)
 
-    async def list_entries(
-        self,
-        tenant_id: TenantId,
-        *,
-        where: AuditFilter,
-        order: Order,
-        limit: int,
-        cursor: str | None,
-    ) -> Page[AuditEntry]:
+    async def list_entries(self, tenant_id: TenantId, *, where: AuditFilter, asked: PageRequest) -> Page[AuditEntry]:
         """Return a tenant's entries by time, sealed or not. Entries that wait in this process are written first."""
-        scope = f"audit|{tenant_id}|{order}|{where!r}"
-        after: tuple[datetime, UUID] | None = None
-        if cursor is not None:
-            moment, last_id = self._cursors.read(scope, cursor)
-            after = (datetime.fromisoformat(str(moment)), UUID(str(last_id)))
+        scope = f"audit|{tenant_id}|{asked.order}|{where!r}"
+        window = self._cursors.window(scope, asked, datetime.fromisoformat, UUID)
         if tenant_id in self._waiting:
             await self.flush()
         async with self._database.transaction(tenant_id, read_only=True) as tx:
-            rows = await store.page_entries(
-                tx, tenant_id, where=where, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_time_key)
+            rows = await store.page_entries(tx, tenant_id, window, where=where)
+        page = self._cursors.page(
+            rows, asked, scope=scope, key=lambda row: [row[0].recorded_at.isoformat(), str(row[0].id)]
+        )
         return page_of_views(page, Page[AuditEntry], lambda row: _view(*row))
 
     async def verify(self, tenant_id: TenantId, *, body: AuditVerify) -> AuditVerification:
         """Walk a bounded part of a tenant's chains. Raises Invalid `cursor_invalid`."""
-        known = {one.day: Checkpoint(one.entries, bytes.fromhex(one.hash)) for one in body.known}
-        scope = f"audit-verification|{tenant_id}|{_digest(known)}"
+        trusted = {chain.day: Checkpoint(chain.entries, bytes.fromhex(chain.hash)) for chain in body.known}
+        scope = f"audit-verification|{tenant_id}|{_digest(trusted)}"
         place = ChainPlace()
         if body.cursor is not None:
             ordinal, number, last_hash = self._cursors.read(scope, body.cursor)
             place = ChainPlace(int(ordinal), int(number), bytes.fromhex(str(last_hash)))
         async with self._ops.snapshot() as tx:
-            part = await verify_part(tx, tenant_id, known=known, place=place, max_entries=body.max_entries)
+            part = await verify_part(tx, tenant_id, trusted=trusted, place=place, max_entries=body.max_entries)
             unsealed = await store.count_unsealed(tx, tenant_id)
         after = part.next_place
         cursor = None if after is None else self._cursors.write(scope, [after.ordinal, after.number, after.hash.hex()])
-        return _verification(part, unsealed=unsealed, next_cursor=cursor)
+        return verification_of(part, unsealed=unsealed, next_cursor=cursor)
 
 
-def _digest(known: Mapping[date, Checkpoint]) -> str:
-    text = "|".join(f"{day}:{at.number}:{at.hash.hex()}" for day, at in sorted(known.items()))
+def _digest(trusted: Mapping[date, Checkpoint]) -> str:
+    text = "|".join(f"{day}:{at.number}:{at.hash.hex()}" for day, at in sorted(trusted.items()))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _verification(part: AuditPart, *, unsealed: int, next_cursor: str | None) -> AuditVerification:
-    found, ends = part.first_break, part.chain_ends
-    return AuditVerification(
-        valid=found is None,
-        entries=part.entries,
-        first_break=None if found is None else AuditBreak(kind=found.kind, day=found.day, number=found.number),
-        chains=[AuditChain(day=end.day, entries=end.entries, hash=end.hash.hex()) for end in ends],
-        deleted_days=sum(end.entries_deleted_at is not None for end in ends),
-        unsealed=unsealed,
-        has_more=next_cursor is not None,
-        next_cursor=next_cursor,
-    )
 
 
 def _entry_of_loss(tenant_id: TenantId, count: int) -> Entry:
     return Entry(
-        tenant_id=tenant_id, id=new_uuid(), recorded_at=datetime.now(UTC), key_id=None, actor=ActorKind.JOB,
-        action=Action.AUDIT_LOSE, object_kind=None, object_id=None, conversation_id=None, first_seq=None, last_seq=None,
-        head_hash=None, counts={"entries": count}, request_id=None,
-    )  # fmt: skip
-
-
-def _view(entry: Entry, day: date | None, number: int | None) -> AuditEntry:
-    return AuditEntry(
-        id=format_id(entry.id),
-        recorded_at=entry.recorded_at,
-        actor=ActorKind(entry.actor),
-        key_id=_public(entry.key_id),
-        action=entry.action,
-        object_kind=entry.object_kind,
-        object_id=entry.object_id,
-        conversation_id=_public(entry.conversation_id),
-        first_seq=entry.first_seq,
-        last_seq=entry.last_seq,
-        head_hash=None if entry.head_hash is None else entry.head_hash.hex(),
-        counts=dict(entry.counts),
-        request_id=_public(entry.request_id),
-        day=day,
-        number=number,
+        tenant_id=tenant_id,
+        id=new_uuid(),
+        recorded_at=datetime.now(UTC),
+        key_id=None,
+        actor=ActorKind.JOB,
+        action=Action.AUDIT_LOSE,
+        object_kind=None,
+        object_id=None,
+        conversation_id=None,
+        first_seq=None,
+        last_seq=None,
+        head_hash=None,
+        counts={"entries": count},
+        request_id=None,
     )
 
 
-def _public(value: UUID | None) -> str | None:
-    return None if value is None else format_id(value)
-
-
-def _time_key(row: tuple[Entry, date | None, int | None]) -> SortKey:
-    return [row[0].recorded_at.isoformat(), str(row[0].id)]
+def _view(entry: Entry, day: date | None, number: int | None) -> AuditEntry:
+    head_hash = None if entry.head_hash is None else entry.head_hash.hex()
+    return view_of(AuditEntry, entry, head_hash=head_hash, day=day, number=number)

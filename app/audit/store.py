@@ -1,32 +1,63 @@
 """Queries on the audit. Those of the ops role read and write across tenants."""
 
 import json
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from typing import Final, cast
 from uuid import UUID
 
 import asyncpg
+from sqlalchemy import BigInteger, ClauseElement, Date, bindparam, null, select, union_all
+from sqlalchemy import cast as sql_cast
 
 from app.audit.schemas import AuditFilter, ChainedEntry, ChainEnd, Entry
-from app.core.database.transactions import Transaction, row_as
+from app.audit.tables import audit_entries, audit_unsealed
+from app.core.database.queries import columns, compiled, equals, given, page
+from app.core.database.transactions import Transaction, field_names, row_as
 from app.core.ids import TenantId
+from app.core.paging import Window
 
-_SEALER_LOCK = 0x61756469  # "audi"
-_COLUMNS = (
-    "tenant_id, id, recorded_at, key_id, actor, action, object_kind, object_id, conversation_id, first_seq, last_seq,"
-    " head_hash, counts, request_id"
-)
-_TYPES = (
-    "uuid", "uuid", "timestamptz", "uuid", "text", "text", "text", "text", "uuid", "bigint", "bigint", "bytea", "text",
-    "uuid",
-)  # fmt: skip
-_ARRAYS = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_TYPES, start=1))
-_INSERT = (
+_SEALER_LOCK: Final = 0x61756469  # "audi"
+_INSERT: Final = (
     "insert into audit_unsealed (tenant_id, id, key_id, actor, action, object_kind, object_id, conversation_id,"
     " first_seq, last_seq, head_hash, counts, request_id) values "
 )
-_CHAIN_END = "tenant_id, day, ordinal, entries, hash, previous_day, previous_entries, previous_hash, entries_deleted_at"
+_INSERT_UNSEALED: Final = """
+    insert into audit_unsealed (tenant_id, id, recorded_at, key_id, actor, action, object_kind, object_id,
+                                conversation_id, first_seq, last_seq, head_hash, counts, request_id)
+    select a, b, c, d, e, f, g, h, i, j, k, l, m::jsonb, n
+    from unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[],
+                $9::uuid[], $10::bigint[], $11::bigint[], $12::bytea[], $13::text[], $14::uuid[])
+        as t (a, b, c, d, e, f, g, h, i, j, k, l, m, n)
+    on conflict do nothing
+"""
+# with a returned column, Citus does not copy the rows to the nodes, which row-level security refuses
+_INSERT_SEALED: Final = """
+    insert into audit_entries (tenant_id, id, recorded_at, key_id, actor, action, object_kind, object_id,
+                               conversation_id, first_seq, last_seq, head_hash, counts, request_id, day, number, hash)
+    select a, b, c, d, e, f, g, h, i, j, k, l, m::jsonb, n, o, p, q
+    from unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[],
+                $9::uuid[], $10::bigint[], $11::bigint[], $12::bytea[], $13::text[], $14::uuid[],
+                $15::date[], $16::bigint[], $17::bytea[])
+        as t (a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q)
+    returning number
+"""
+_AUDITED_TENANTS: Final = """
+    with recursive one as (
+        (select tenant_id from audit_entries order by tenant_id limit 1)
+        union all
+        select (select e.tenant_id from audit_entries e where e.tenant_id > one.tenant_id order by 1 limit 1)
+        from one where one.tenant_id is not null
+    )
+    select tenant_id from one where tenant_id is not null
+    union select tenant_id from audit_days union select tenant_id from audit_unsealed order by tenant_id
+"""
+# on several nodes, a step from tenant to tenant would go to all of them
+_AUDITED_TENANTS_OF_NODES: Final = """
+    select tenant_id from audit_entries
+    union select tenant_id from audit_days union select tenant_id from audit_unsealed order by tenant_id
+"""
 
 
 def insert_literals(values: Sequence[str]) -> str:
@@ -39,14 +70,11 @@ def insert_literals(values: Sequence[str]) -> str:
 
 
 async def insert_unsealed(tx: Transaction, entries: Sequence[Entry]) -> None:
-    """Insert entries with their own times, of several tenants; with the ops role."""
-    await tx.execute(
-        f"insert into audit_unsealed ({_COLUMNS}) select a, b, c, d, e, f, g, h, i, j, k, l, m::jsonb, n"  # noqa: S608
-        f" from unnest({_ARRAYS}) as t(a, b, c, d, e, f, g, h, i, j, k, l, m, n)"
-        # an attempt whose answer was lost may have stored them
-        " on conflict do nothing",
-        *_arrays(entries),
-    )
+    """Insert entries with their own times, of several tenants; with the ops role.
+
+    Those that an attempt has stored whose answer was lost stay as they are.
+    """
+    await tx.execute(_INSERT_UNSEALED, *_arrays(entries))
 
 
 async def try_lock_sealing(tx: Transaction) -> bool:
@@ -72,30 +100,25 @@ async def take_unsealed(tx: Transaction, *, limit: int) -> list[Entry]:
 async def insert_sealed(tx: Transaction, chained: Sequence[ChainedEntry]) -> None:
     """Insert sealed entries, with the ops role."""
     await tx.execute(
-        f"insert into audit_entries ({_COLUMNS}, day, number, hash)"  # noqa: S608
-        f" select a, b, c, d, e, f, g, h, i, j, k, l, m::jsonb, n, o, p, q"
-        f" from unnest({_ARRAYS}, $15::date[], $16::bigint[], $17::bytea[])"
-        " as t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q)"
-        # with a returned column, Citus does not copy the rows to the nodes, which row-level security refuses
-        " returning number",
-        *_arrays([one.entry for one in chained]),
-        [one.day for one in chained],
-        [one.number for one in chained],
-        [one.hash for one in chained],
+        _INSERT_SEALED,
+        *_arrays([sealed.entry for sealed in chained]),
+        [sealed.day for sealed in chained],
+        [sealed.number for sealed in chained],
+        [sealed.hash for sealed in chained],
     )
 
 
 async def find_chain_ends(tx: Transaction, tenant_ids: Sequence[UUID], days: Sequence[date]) -> list[ChainEnd]:
     """Return the chain ends of these (tenant, day) pairs, and the end of the newest chain of each tenant."""
     rows = await tx.fetch(
-        f"""
-        select {_CHAIN_END} from audit_days d
+        """
+        select d.* from audit_days d
         where (tenant_id, day) in (select * from unnest($1::uuid[], $2::date[]))
         union
-        select {_CHAIN_END} from audit_days d
+        select d.* from audit_days d
         where tenant_id = any($1::uuid[])
             and ordinal = (select max(ordinal) from audit_days l where l.tenant_id = d.tenant_id)
-        """,  # noqa: S608
+        """,
         tenant_ids,
         days,
     )
@@ -135,27 +158,13 @@ async def today(tx: Transaction) -> date:
 
 async def list_audited_tenants(tx: Transaction) -> list[TenantId]:
     """Return all tenants with entries or chains, with the ops role."""
-    of_entries = """
-        with recursive one as (
-            (select tenant_id from audit_entries order by tenant_id limit 1)
-            union all
-            select (select e.tenant_id from audit_entries e where e.tenant_id > one.tenant_id order by 1 limit 1)
-            from one where one.tenant_id is not null
-        )
-        select tenant_id from one where tenant_id is not null
-        """
-    if tx.is_distributed:  # a step from tenant to tenant would go to all nodes
-        of_entries = "select distinct tenant_id from audit_entries"
-    rows = await tx.fetch(
-        f"{of_entries} union select tenant_id from audit_days union select tenant_id from audit_unsealed"  # noqa: S608
-        " order by tenant_id"
-    )
+    rows = await tx.fetch(_AUDITED_TENANTS_OF_NODES if tx.is_distributed else _AUDITED_TENANTS)
     return [TenantId(row["tenant_id"]) for row in rows]
 
 
 async def list_chain_ends(tx: Transaction, tenant_id: TenantId) -> list[ChainEnd]:
     """Return the ends of all chains of a tenant, in the order of their ordinals."""
-    rows = await tx.fetch(f"select {_CHAIN_END} from audit_days where tenant_id = $1 order by ordinal", tenant_id)  # noqa: S608
+    rows = await tx.fetch("select * from audit_days where tenant_id = $1 order by ordinal", tenant_id)
     return [row_as(ChainEnd, row) for row in rows]
 
 
@@ -194,39 +203,43 @@ async def count_unsealed(tx: Transaction, tenant_id: TenantId) -> int:
     return 0 if row is None else int(row["entries"])
 
 
+@compiled
+def _page(filters: frozenset[str], *, newest_first: bool, after: bool) -> ClauseElement:
+    """Return the statement that lists entries of both tables, each part of it limited."""
+    nowhere = (sql_cast(null(), Date).label("day"), sql_cast(null(), BigInteger).label("number"))
+    places = {audit_unsealed: nowhere, audit_entries: (audit_entries.c.day, audit_entries.c.number)}
+    parts = [
+        page(
+            select(*columns(table, Entry), *place).where(
+                *equals(table, "tenant_id", *sorted(filters - {"since", "until"})),
+                *(
+                    [table.c.recorded_at >= bindparam("since", type_=table.c.recorded_at.type)]
+                    if "since" in filters
+                    else []
+                ),
+                *(
+                    [table.c.recorded_at < bindparam("until", type_=table.c.recorded_at.type)]
+                    if "until" in filters
+                    else []
+                ),
+            ),
+            (table.c.recorded_at, table.c.id),
+            newest_first=newest_first,
+            after=after,
+        )
+        for table, place in places.items()
+    ]
+    entries = union_all(*parts).subquery("entries")
+    return page(select(entries), (entries.c.recorded_at, entries.c.id), newest_first=newest_first, after=False)
+
+
 async def page_entries(
-    tx: Transaction,
-    tenant_id: TenantId,
-    *,
-    where: AuditFilter,
-    newest_first: bool,
-    after: tuple[datetime, UUID] | None,
-    limit: int,
+    tx: Transaction, tenant_id: TenantId, window: Window, *, where: AuditFilter
 ) -> list[tuple[Entry, date | None, int | None]]:
     """List entries by time, sealed or not, each with its day and number; these are None for an entry not yet sealed."""
-    given: list[object] = [tenant_id]
-    conditions = ["tenant_id = $1"]
-    for column, compared, value in (
-        ("action", "=", where.action), ("key_id", "=", where.key_id), ("object_kind", "=", where.object_kind),
-        ("object_id", "=", where.object_id), ("conversation_id", "=", where.conversation_id),
-        ("request_id", "=", where.request_id), ("recorded_at", ">=", where.after), ("recorded_at", "<", where.before),
-    ):  # fmt: skip
-        if value is not None:
-            given.append(value)
-            conditions.append(f"{column} {compared} ${len(given)}")
-    direction, beyond = ("desc", "<") if newest_first else ("asc", ">")
-    if after is not None:
-        given.extend(after)
-        conditions.append(f"(recorded_at, id) {beyond} (${len(given) - 1}, ${len(given)})")
-    given.append(limit)
-    order = f"order by recorded_at {direction}, id {direction} limit ${len(given)}"
-    filtered = " and ".join(conditions)
-    rows = await tx.fetch(
-        f"select * from ((select {_COLUMNS}, null::date as day, null::bigint as number from audit_unsealed"  # noqa: S608
-        f" where {filtered} {order}) union all"
-        f" (select {_COLUMNS}, day, number from audit_entries where {filtered} {order})) found {order}",
-        *given,
-    )
+    filters = given(**asdict(where))
+    query = _page(frozenset(filters), **window.shape)
+    rows = await query.fetch(tx, tenant_id=tenant_id, **filters, **window.arguments)
     return [(_entry(row), row["day"], row["number"]) for row in rows]
 
 
@@ -268,20 +281,12 @@ async def mark_deleted(tx: Transaction, tenant_id: TenantId, day: date) -> None:
 
 
 def _entry(row: asyncpg.Record) -> Entry:
-    counts = cast("Mapping[str, int]", json.loads(row["counts"]))
-    return Entry(
-        row["tenant_id"], row["id"], row["recorded_at"], row["key_id"], row["actor"], row["action"],
-        row["object_kind"], row["object_id"], row["conversation_id"], row["first_seq"], row["last_seq"],
-        row["head_hash"], counts, row["request_id"],
-    )  # fmt: skip
+    return replace(row_as(Entry, row), counts=json.loads(row["counts"]))
 
 
 def _arrays(entries: Sequence[Entry]) -> list[list[object]]:
-    rows = [
-        (
-            one.tenant_id, one.id, one.recorded_at, one.key_id, one.actor, one.action, one.object_kind, one.object_id,
-            one.conversation_id, one.first_seq, one.last_seq, one.head_hash, json.dumps(one.counts), one.request_id,
-        )
-        for one in entries
-    ]  # fmt: skip
-    return [list(column) for column in zip(*rows, strict=True)]
+    """Return the values of each field of entries, in the order of the fields."""
+    return [
+        [json.dumps(entry.counts) if name == "counts" else getattr(entry, name) for entry in entries]
+        for name in field_names(Entry)
+    ]

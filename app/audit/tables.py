@@ -44,17 +44,21 @@ audit_entries = Table(
     Column("hash", LargeBinary, nullable=False),
     Index("audit_entries_recorded_at_idx", "tenant_id", "recorded_at", "id"),
     Index(
-        "audit_entries_conversation_idx", "tenant_id", "conversation_id", "recorded_at",
+        "audit_entries_conversation_idx",
+        "tenant_id",
+        "conversation_id",
+        "recorded_at",
         postgresql_where=text("conversation_id is not null"),
     ),
     Index(
-        "audit_entries_object_idx", "tenant_id", "object_id", "recorded_at",
+        "audit_entries_object_idx",
+        "tenant_id",
+        "object_id",
+        "recorded_at",
         postgresql_where=text("object_id is not null"),
     ),
-    Index(
-        "audit_entries_request_idx", "tenant_id", "request_id", postgresql_where=text("request_id is not null")
-    ),
-)  # fmt: skip
+    Index("audit_entries_request_idx", "tenant_id", "request_id", postgresql_where=text("request_id is not null")),
+)
 """Sealed entries: day, number, hash. Only the ops role inserts and deletes."""
 audit_days = Table(
     "audit_days",

@@ -12,7 +12,7 @@ from typing import Final
 
 from app.audit import store
 from app.audit.chain import chain_hash, chain_start
-from app.audit.schemas import BreakKind, ChainedEntry, ChainEnd
+from app.audit.schemas import AuditBreak, AuditChain, AuditVerification, BreakKind, ChainedEntry, ChainEnd
 from app.core.database.transactions import Database, Transaction
 from app.core.ids import TenantId
 
@@ -24,35 +24,11 @@ _MAX_CHAINS: Final = 366
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
-    """The first place where a chain is not as it was sealed. `number`: the entry's, None for a whole day."""
-
-    kind: BreakKind
-    day: date
-    number: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A place in the chain of a day that is known from elsewhere: the hash of the entry of this number."""
 
     number: int
     hash: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    """The result for one tenant. `deleted_days`: days whose entries retention has deleted.
-
-    `unsealed`: entries that are not in a chain yet. `chain_ends`: the ends of all chains.
-    """
-
-    tenant_id: TenantId
-    entries: int
-    unsealed: int
-    deleted_days: int
-    chain_ends: Sequence[ChainEnd]
-    first_break: Break | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +52,7 @@ class AuditPart:
 
     entries: int
     chain_ends: Sequence[ChainEnd]
-    first_break: Break | None
+    first_break: AuditBreak | None
     next_place: ChainPlace | None
 
 
@@ -84,37 +60,53 @@ KnownOfTenant = Mapping[date, Checkpoint]
 Known = Mapping[tuple[TenantId, date], Checkpoint]
 
 
-async def verify_audit(ops: Database, tenant_id: TenantId | None, *, known: Known | None = None) -> list[AuditReport]:
-    """Walk the chains of one tenant, or of all. `known`: ends of chains that were kept elsewhere."""
-    known = known or {}
+def _broken(kind: BreakKind, day: date, number: int | None) -> AuditBreak:
+    return AuditBreak(kind=kind, day=day, number=number)
+
+
+async def verify_audit(
+    ops: Database, tenant_id: TenantId | None, *, trusted: Known | None = None
+) -> dict[TenantId, AuditVerification]:
+    """Walk the chains of one tenant, or of all. `trusted`: ends of chains that were kept elsewhere."""
+    trusted = trusted or {}
     async with ops.snapshot() as tx:
-        found = [tenant_id] if tenant_id is not None else await store.list_audited_tenants(tx)
-    reports: list[AuditReport] = []
-    for one in sorted({*found, *(key[0] for key in known if tenant_id is None)}):
+        tenant_ids = [tenant_id] if tenant_id is not None else await store.list_audited_tenants(tx)
+    results: dict[TenantId, AuditVerification] = {}
+    for audited_id in sorted({*tenant_ids, *(key[0] for key in trusted if tenant_id is None)}):
         async with ops.snapshot() as tx:
-            reports.append(await _verify_tenant(tx, one, {day: at for (of, day), at in known.items() if of == one}))
-    return reports
+            results[audited_id] = await _verify_tenant(
+                tx, audited_id, {day: at for (of, day), at in trusted.items() if of == audited_id}
+            )
+    return results
 
 
-async def _verify_tenant(tx: Transaction, tenant_id: TenantId, known: KnownOfTenant) -> AuditReport:
+async def _verify_tenant(tx: Transaction, tenant_id: TenantId, trusted: KnownOfTenant) -> AuditVerification:
     ends = await store.list_chain_ends(tx, tenant_id)
     part = AuditPart(0, [], None, ChainPlace())
     entries = 0
     while part.next_place is not None:
-        part = await verify_part(tx, tenant_id, known=known, place=part.next_place, max_entries=_PART)
+        part = await verify_part(tx, tenant_id, trusted=trusted, place=part.next_place, max_entries=_PART)
         entries += part.entries
-    return AuditReport(
-        tenant_id=tenant_id,
-        entries=entries,
-        unsealed=await store.count_unsealed(tx, tenant_id),
-        deleted_days=sum(end.entries_deleted_at is not None for end in ends),
-        chain_ends=ends,
+    whole = AuditPart(entries, ends, part.first_break, None)
+    return verification_of(whole, unsealed=await store.count_unsealed(tx, tenant_id), next_cursor=None)
+
+
+def verification_of(part: AuditPart, *, unsealed: int, next_cursor: str | None) -> AuditVerification:
+    """Return the result of a part as callers see it."""
+    return AuditVerification(
+        valid=part.first_break is None,
+        entries=part.entries,
         first_break=part.first_break,
+        chains=[AuditChain(day=end.day, entries=end.entries, hash=end.hash.hex()) for end in part.chain_ends],
+        deleted_days=sum(end.entries_deleted_at is not None for end in part.chain_ends),
+        unsealed=unsealed,
+        has_more=next_cursor is not None,
+        next_cursor=next_cursor,
     )
 
 
 async def verify_part(
-    tx: Transaction, tenant_id: TenantId, *, known: KnownOfTenant, place: ChainPlace, max_entries: int
+    tx: Transaction, tenant_id: TenantId, *, trusted: KnownOfTenant, place: ChainPlace, max_entries: int
 ) -> AuditPart:
     """Walk up to `max_entries` entries of a tenant's chains from a place on, in a transaction with one snapshot.
 
@@ -122,10 +114,10 @@ async def verify_part(
     """
     ends = await store.list_chain_ends(tx, tenant_id)
     days = await store.list_days(tx, tenant_id)
-    first_break = _check_chain_ends(ends, days, known)
+    first_break = _check_chain_ends(ends, days, trusted)
     if first_break is not None:
         return AuditPart(0, [], first_break, None)
-    checkpoints = _checkpoints(ends, known)
+    checkpoints = _checkpoints(ends, trusted)
     entries, reached = 0, list[ChainEnd]()
     for end in ends[place.ordinal - 1 :]:
         if entries >= max_entries or len(reached) >= _MAX_CHAINS:
@@ -142,10 +134,10 @@ async def verify_part(
     return AuditPart(entries, reached, None, None)
 
 
-def _checkpoints(ends: Sequence[ChainEnd], known: KnownOfTenant) -> Mapping[date, Sequence[Checkpoint]]:
+def _checkpoints(ends: Sequence[ChainEnd], trusted: KnownOfTenant) -> Mapping[date, Sequence[Checkpoint]]:
     """Return what is known of the chain of each day: from elsewhere, and from the chain that was started after it."""
     checkpoints: dict[date, list[Checkpoint]] = defaultdict(list)
-    for day, at in known.items():
+    for day, at in trusted.items():
         checkpoints[day].append(at)
     for end in ends:
         if end.previous_day is not None:
@@ -153,31 +145,31 @@ def _checkpoints(ends: Sequence[ChainEnd], known: KnownOfTenant) -> Mapping[date
     return checkpoints
 
 
-def _check_chain_ends(ends: Sequence[ChainEnd], days: Sequence[date], known: KnownOfTenant) -> Break | None:
+def _check_chain_ends(ends: Sequence[ChainEnd], days: Sequence[date], trusted: KnownOfTenant) -> AuditBreak | None:
     """Return the first break of the chain of days: ordinals without gaps, each end with the one before it."""
     have = {end.day for end in ends}
-    missing = sorted({*days, *known} - have)
+    missing = sorted({*days, *trusted} - have)
     before: ChainEnd | None = None
     for ordinal, end in enumerate(ends, start=1):
         if end.ordinal != ordinal or end.previous_day != (None if before is None else before.day):
-            return Break("seal_removed", end.previous_day or missing[0] if missing else end.day, None)
+            return _broken("seal_removed", end.previous_day or missing[0] if missing else end.day, None)
         before = end
-    return Break("seal_removed", missing[0], None) if missing else None
+    return _broken("seal_removed", missing[0], None) if missing else None
 
 
-async def _walk_on(tx: Transaction, end: ChainEnd, walk: "_ChainWalk", *, max_entries: int) -> Break | None:
+async def _walk_on(tx: Transaction, end: ChainEnd, walk: "_ChainWalk", *, max_entries: int) -> AuditBreak | None:
     """Walk up to `max_entries` entries of a day, and return its first break."""
     if end.entries_deleted_at is not None:
         return walk.skip_to_end()
     if walk.misses_checkpoint():
-        return Break("entry_removed", end.day, end.entries + 1)
+        return _broken("entry_removed", end.day, end.entries + 1)
     while walk.walked < max_entries:
         limit = min(_PAGE, max_entries - walk.walked)
         page = await store.list_day(tx, end.tenant_id, end.day, after=walk.number, limit=limit)
-        for one in page:
-            kind = walk.add(one)
+        for sealed in page:
+            kind = walk.add(sealed)
             if kind is not None:
-                return Break(kind, end.day, walk.number)
+                return _broken(kind, end.day, walk.number)
         if len(page) < limit:
             return walk.check_end()
     return None
@@ -196,9 +188,12 @@ class _ChainWalk:
         for at in checkpoints:
             self._expected[at.number].add(at.hash)
         self._hash = place.hash or chain_start(
-            end.tenant_id, end.day, previous_day=end.previous_day, previous_entries=end.previous_entries,
+            end.tenant_id,
+            end.day,
+            previous_day=end.previous_day,
+            previous_entries=end.previous_entries,
             previous_hash=end.previous_hash,
-        )  # fmt: skip
+        )
 
     @property
     def place(self) -> ChainPlace:
@@ -209,29 +204,29 @@ class _ChainWalk:
         """Return whether a known place is beyond the end of the chain."""
         return any(number > self._end.entries for number in self._expected)
 
-    def add(self, one: ChainedEntry) -> BreakKind | None:
+    def add(self, sealed: ChainedEntry) -> BreakKind | None:
         """Go on to the next entry; return what is wrong with it, or None."""
         self.number += 1
         self.walked += 1
-        if one.number != self.number:
+        if sealed.number != self.number:
             return "entry_removed"
         if self.number > self._end.entries:
             return "entry_added"
-        self._hash = chain_hash(self._hash, self.number, one.entry)
-        if self._hash != one.hash:
+        self._hash = chain_hash(self._hash, self.number, sealed.entry)
+        if self._hash != sealed.hash:
             return "entry_changed"
         return None if self._expected.get(self.number, {self._hash}) == {self._hash} else "seal_changed"
 
-    def check_end(self) -> Break | None:
+    def check_end(self) -> AuditBreak | None:
         """Return what is wrong with the end of the chain, or None."""
         self.is_at_end = True
         if self.number < self._end.entries:
-            return Break("entry_removed", self._end.day, self.number + 1)
-        return None if self._hash == self._end.hash else Break("seal_changed", self._end.day, None)
+            return _broken("entry_removed", self._end.day, self.number + 1)
+        return None if self._hash == self._end.hash else _broken("seal_changed", self._end.day, None)
 
-    def skip_to_end(self) -> Break | None:
+    def skip_to_end(self) -> AuditBreak | None:
         """Go to the end of a chain whose entries retention has deleted; return what is wrong with it, or None."""
         self.is_at_end = True
         end = self._end
         is_as_known = self._expected.get(end.entries, {end.hash}) == {end.hash}
-        return None if is_as_known else Break("seal_changed", end.day, None)
+        return None if is_as_known else _broken("seal_changed", end.day, None)

@@ -10,9 +10,11 @@ import typer
 from app.cli.common import fail, quiet_settings, tenant_named
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from app.audit.service import AuditReport, Known
+    from app.audit.schemas import AuditVerification
+    from app.audit.service import Known
+    from app.core.ids import TenantId
 
 commands = typer.Typer(help="The audit: who did what, and when.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -23,67 +25,46 @@ def verify(
     against: Annotated[
         Path | None, typer.Option(help="Output of an earlier --json: its chains must still be there, unchanged.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the end of each chain.")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the end of each chain.")] = False,
 ) -> None:
     """Check the hash chains of the audit. Changes nothing; the exit code is 1 if a chain is broken."""
     settings = quiet_settings()
     tenant_id = None if tenant is None else tenant_named(settings, tenant)
-    known: Known = {} if against is None else _read_known(against)
+    trusted: Known = {} if against is None else _read_known(against)
 
     from app.audit.service import verify_audit
+    from app.core.ids import format_id
     from app.foundation import open_foundation
 
-    async def run() -> "list[AuditReport]":
+    async def run() -> "Mapping[TenantId, AuditVerification]":
         async with open_foundation(settings, migrate=False) as base:
-            return await verify_audit(base.ops, tenant_id, known=known)
+            return await verify_audit(base.ops, tenant_id, trusted=trusted)
 
-    reports = asyncio.run(run())
-    typer.echo(json.dumps(_as_json(reports), indent=2) if as_json else _as_text(reports))
-    if any(report.first_break is not None for report in reports):
+    results = {format_id(audited_id): result for audited_id, result in asyncio.run(run()).items()}
+    typer.echo(json.dumps(_as_json(results), indent=2) if as_json else _as_text(results))
+    if not all(result.valid for result in results.values()):
         raise SystemExit(1)
 
 
-def _as_text(reports: "Sequence[AuditReport]") -> str:
-    from app.core.ids import format_id
-
+def _as_text(results: "Mapping[str, AuditVerification]") -> str:
     lines: list[str] = []
-    for report in reports:
-        found = report.first_break
+    for tenant_id, result in results.items():
         place = ""
-        if found is not None:
-            entry = "" if found.number is None else f", entry {found.number}"
-            place = f"BROKEN: {found.kind} on {found.day}{entry}; "
+        if (first_break := result.first_break) is not None:
+            entry = "" if first_break.number is None else f", entry {first_break.number}"
+            place = f"BROKEN: {first_break.kind} on {first_break.day}{entry}; "
         lines.append(
-            f"{format_id(report.tenant_id)}  {place}{report.entries} entries verified in"
-            f" {len(report.chain_ends) - report.deleted_days} days, {report.deleted_days} days deleted by retention,"
-            f" {report.unsealed} entries not sealed yet"
+            f"{tenant_id}  {place}{result.entries} entries verified in"
+            f" {len(result.chains) - result.deleted_days} days, {result.deleted_days} days deleted by retention,"
+            f" {result.unsealed} entries not sealed yet"
         )
     return "\n".join(lines) or "There are no audit entries."
 
 
-def _as_json(reports: "Sequence[AuditReport]") -> list[dict[str, object]]:
-    from app.core.ids import format_id
-
-    return [
-        {
-            "tenant_id": format_id(report.tenant_id),
-            "entries": report.entries,
-            "unsealed": report.unsealed,
-            "deleted_days": report.deleted_days,
-            "first_break": None
-            if report.first_break is None
-            else {
-                "kind": report.first_break.kind,
-                "day": report.first_break.day.isoformat(),
-                "number": report.first_break.number,
-            },
-            "chains": [
-                {"day": end.day.isoformat(), "entries": end.entries, "hash": end.hash.hex()}
-                for end in report.chain_ends
-            ],
-        }
-        for report in reports
-    ]
+def _as_json(results: "Mapping[str, AuditVerification]") -> list[dict[str, object]]:
+    names = ("entries", "unsealed", "deleted_days", "first_break", "chains")
+    shown = {tenant_id: result.model_dump(mode="json") for tenant_id, result in results.items()}
+    return [{"tenant_id": tenant_id, **{name: members[name] for name in names}} for tenant_id, members in shown.items()]
 
 
 def _read_known(path: Path) -> "Known":

@@ -22,7 +22,7 @@ def tail_conversation(
     project: Annotated[str, typer.Option(help="The project of --external-id.")] = "default",
     url: Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")] = None,
     after_rev: Annotated[int | None, typer.Option(min=0, help="Begin with changes after this rev.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print frames as lines of JSON.")] = False,  # noqa: FBT002
+    raw: Annotated[bool, typer.Option("--raw", help="Print frames as lines of JSON.")] = False,
 ) -> None:
     """Show a conversation and its new text as it is written. The key: TURNKEEP_API_KEY, or the admin key."""
     settings = read_settings(**({} if url is None else {"url": url}))
@@ -72,7 +72,7 @@ def _id_of(url: str, key: str, external_id: str, project: str) -> str:
 def mcp(
     url: Annotated[str | None, typer.Option(help="The server; default: TURNKEEP_URL, or the one here.")] = None,
     agent: Annotated[str | None, typer.Option(help="Name of the agent, if the key has none of its own.")] = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the configuration for a client.")] = False,  # noqa: FBT002
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the configuration for a client.")] = False,
 ) -> None:
     """Serve the tools of a running server to a model, over standard input and output. The key: as for `tail`."""
     settings = quiet_settings(**({} if url is None else {"url": url}))

@@ -16,14 +16,14 @@ def fail(sentence: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def read_settings(**given: object) -> "Settings":
+def read_settings(**overrides: object) -> "Settings":
     """Return the settings of the environment and the given ones; print each wrong one and exit with code 1."""
     from pydantic import ValidationError
 
     from app.settings import Settings
 
     try:
-        return Settings.model_validate(given)
+        return Settings.model_validate(overrides)
     except ValidationError as error:  # values may be secrets
         from app.core.validation.invalid import reason_of
 
@@ -37,11 +37,11 @@ def read_settings(**given: object) -> "Settings":
         raise SystemExit(1) from None
 
 
-def quiet_settings(**given: object) -> "Settings":
+def quiet_settings(**overrides: object) -> "Settings":
     """Return the settings, and log from warnings upwards."""
     from app.core.telemetry import configure_logging
 
-    settings = read_settings(**given)
+    settings = read_settings(**overrides)
     configure_logging(settings.telemetry.model_copy(update={"log_level": "warning"}))
     return settings
 

@@ -16,8 +16,8 @@ commands = typer.Typer()
 
 @commands.command()
 def migrate(
-    sql: Annotated[bool, typer.Option("--sql", help="Only print the migrations as SQL.")] = False,  # noqa: FBT002
-    citus: Annotated[bool, typer.Option("--citus", help="Then distribute the tables by tenant.")] = False,  # noqa: FBT002
+    sql: Annotated[bool, typer.Option("--sql", help="Only print the migrations as SQL.")] = False,
+    citus: Annotated[bool, typer.Option("--citus", help="Then distribute the tables by tenant.")] = False,
 ) -> None:
     """Bring the database to the schema of this build."""
     from app.core.database import schema
@@ -47,12 +47,12 @@ def migrate(
 
 @commands.command()
 def doctor(
-    invariants: Annotated[bool, typer.Option("--invariants", help="Check the data instead.")] = False,  # noqa: FBT002
+    invariants: Annotated[bool, typer.Option("--invariants", help="Check the data instead.")] = False,
     tenant: Annotated[str | None, typer.Option(help="With --invariants: only this tenant's data.")] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="With --invariants: only so many newest conversations of each tenant.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
 ) -> None:
     """Check the environment of Turnkeep, or its data. Changes nothing; the exit code is 1 if a check fails."""
     settings = quiet_settings()
@@ -87,7 +87,7 @@ def backup(file: Annotated[Path, typer.Argument(help="A new file, which pg_resto
 @commands.command("restore")
 def restore_backup(
     file: Annotated[Path, typer.Argument(help="A file of `turnkeep backup`.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Delete the database that is there.")] = False,  # noqa: FBT002
+    replace: Annotated[bool, typer.Option("--replace", help="Delete the database that is there.")] = False,
 ) -> None:
     """Restore the embedded database from a file, while the service does not run."""
     settings = _embedded_settings("pg_restore")
@@ -122,10 +122,10 @@ def reembed(
     tenant: Annotated[
         str | None, typer.Option(help="Tenant whose turns are compared; default: the admin key's.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Switch without asking.")] = False,  # noqa: FBT002
-    force: Annotated[bool, typer.Option("--force", help="Switch even where vectors are missing.")] = False,  # noqa: FBT002
-    status: Annotated[bool, typer.Option("--status", help="Only show the spaces.")] = False,  # noqa: FBT002
-    rollback: Annotated[bool, typer.Option("--rollback", help="Search the previous space again.")] = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Switch without asking.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Switch even where vectors are missing.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only show the spaces.")] = False,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Search the previous space again.")] = False,
     drop: Annotated[int | None, typer.Option(min=1, help="Delete this space's vectors.")] = None,
 ) -> None:
     """Move to the embedder of TURNKEEP_NEXT_EMBEDDER: fill its space, compare, switch. May be stopped and run again."""

@@ -51,7 +51,7 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
     new_tenant: Annotated[str | None, typer.Option(help="Create a tenant of this name, with a key for it.")] = None,
     expires_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Days until the key expires.")] = None,
     agent: Annotated[str | None, typer.Option(help="Agent of the key; default: the one named in X-Agent-Id.")] = None,
-    long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,  # noqa: FBT002
+    long_term: Annotated[bool, typer.Option(help="Whether the key has long-term memory.")] = True,
     project: Annotated[list[str] | None, typer.Option(help="Restrict to this project; may be repeated.")] = None,
     owner: Annotated[list[str] | None, typer.Option(help="Restrict to this owner; may be repeated.")] = None,
 ) -> None:
@@ -74,7 +74,7 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
                     "there are several tenants, or none: name one with --tenant (`turnkeep keys list` shows their"
                     " ids), or make one with --new-tenant."
                 )
-            made = await base.tenancy.create_key(
+            key = await base.tenancy.create_key(
                 tenant_id,
                 name=name,
                 scopes=scopes,
@@ -83,15 +83,13 @@ def create(  # noqa: PLR0917 - each option of a command is a parameter
                 long_term_enabled=long_term,
                 restriction=restriction_of(project, owner),
             )
-            return str(made)
+            return str(key)
 
     typer.echo(asyncio.run(run()))
 
 
 @commands.command("list")
-def list_keys(
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's keys.")] = None,
-) -> None:
+def list_keys(tenant: Annotated[str | None, typer.Option(help="Only this tenant's keys.")] = None) -> None:
     """List keys, newest first, without their secrets. The last column has the ids of the tenant and of the key."""
     settings = quiet_settings()
     tenant_id = None if tenant is None else tenant_named(settings, tenant)
@@ -99,7 +97,6 @@ def list_keys(
     from rich.console import Console
     from rich.table import Table
 
-    from app.core.ids import format_id
     from app.core.times import format_time
 
     async def run() -> Table:
@@ -108,8 +105,6 @@ def list_keys(
         table.add_column("tenant/key", no_wrap=True, min_width=_KEY_COLUMN)
         async with _open(settings) as base:
             for key in await base.tenancy.list_keys(tenant_id):
-                expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
-                state = "revoked" if key.revoked_at else "expired" if expired else "valid"
                 table.add_row(
                     key.name,
                     " ".join(key.scopes),
@@ -117,8 +112,8 @@ def list_keys(
                     format_time(key.created_at),
                     format_time(key.last_used_at) if key.last_used_at else "never",
                     format_time(key.expires_at) if key.expires_at else "never",
-                    state,
-                    f"{format_id(key.tenant_id)}/{format_id(key.key_id)}",
+                    key.state,
+                    f"{key.tenant_id}/{key.id}",
                 )
         return table
 
@@ -128,7 +123,7 @@ def list_keys(
 
 def _restriction(projects: "Sequence[str] | None", owners: "Sequence[str] | None") -> str:
     parts = (("projects", projects), ("owners", owners))
-    return "; ".join(f"{name}: {', '.join(given)}" for name, given in parts if given is not None) or "-"
+    return "; ".join(f"{name}: {', '.join(names)}" for name, names in parts if names is not None) or "-"
 
 
 def _key_named(text: str) -> "tuple[TenantId, KeyId]":

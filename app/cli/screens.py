@@ -44,15 +44,18 @@ def check_data(settings: Settings, tenant_id: TenantId | None, limit: int | None
 
         faults = asyncio.run(check_installation(settings, tenant_id=tenant_id, limit=limit, progress=show))
     if as_json:
-        found = [fault.as_json() for fault in faults]
-        sys.stdout.write(json.dumps({"healthy": not faults, "faults": found}) + "\n")
+        listed = [fault.as_json() for fault in faults]
+        sys.stdout.write(json.dumps({"healthy": not faults, "faults": listed}) + "\n")
         return not faults
     if not faults:
         typer.echo("No invariant is broken.")
         return True
     table = Table("fault", "tenant", "conversation", "turn or entry", "what")
     for fault in faults:
-        ids = [format_id(one) if one else "" for one in (fault.tenant_id, fault.conversation_id, fault.object_id)]
+        ids = [
+            format_id(object_id) if object_id else ""
+            for object_id in (fault.tenant_id, fault.conversation_id, fault.object_id)
+        ]
         table.add_row(fault.code, *ids, Text(fault.detail, overflow="fold"))
     Console().print(table)
     return False

@@ -20,12 +20,26 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Boolean, ClauseElement, Interval, Text, all_, bindparam, case, func, select, update
+from sqlalchemy import (
+    ARRAY,
+    Boolean,
+    ClauseElement,
+    Interval,
+    Text,
+    all_,
+    bindparam,
+    case,
+    delete,
+    func,
+    select,
+    update,
+)
 
 from app.core.database.metadata import jobs
-from app.core.database.queries import Query, after_key, columns, compiled, delete_some, equals, given, is_any, page
-from app.core.database.transactions import Database, Transaction, field_names, row_as
+from app.core.database.queries import Query, columns, compiled, delete_some, equals, given, is_any, page
+from app.core.database.transactions import Database, Transaction, row_as
 from app.core.ids import JobId, TenantId, new_uuid
+from app.core.paging import Window
 from app.settings.database import JobSettings
 
 INSTALLATION: Final = TenantId(UUID(int=0))
@@ -85,9 +99,6 @@ class Job:
         return JobKey(self.tenant_id, self.id)
 
 
-_COLUMNS_J = ", ".join(f"j.{name}" for name in field_names(Job))
-
-
 _J = jobs.c
 _OLD = _J.run_at < func.now() - bindparam("age", type_=Interval)
 _OF_PREFIX = func.starts_with(_J.kind, bindparam("prefix"), type_=Boolean)
@@ -106,6 +117,7 @@ _DELETE_UNCLAIMED = Query(
         _OLD,
     )
 )
+_DELETE = Query(delete(jobs).where(*equals(jobs, "tenant_id", "id", "locked_by")))
 _DELETE_CANCELLED = Query(delete_some(jobs, _J.state == "cancelled", _OLD))
 _STATE = case((_J.locked_by.is_(None), _J.state), else_="running")
 _COUNTS = Query(select(_STATE.label("state"), func.count().label("count")).group_by(_STATE))
@@ -196,8 +208,14 @@ class JobQueue:
             )
 
     async def claim(
-        self, worker: UUID, *, kinds: Sequence[str], limit: int, skipped_tenants: Sequence[TenantId] = (),
-        running: Sequence[Job] = ()) -> list[Job]:  # fmt: skip
+        self,
+        worker: UUID,
+        *,
+        kinds: Sequence[str],
+        limit: int,
+        skipped_tenants: Sequence[TenantId] = (),
+        running: Sequence[Job] = (),
+    ) -> list[Job]:
         """Claim up to `limit` due jobs of these kinds; park jobs whose worker died on the last attempt.
 
         Jobs of `skipped_tenants` wait, and those for the same work as one of `running`. A periodic job is not
@@ -205,7 +223,7 @@ class JobQueue:
         """
         async with self._ops.across_tenants() as tx:
             rows = await tx.fetch(
-                f"""
+                """
                 with due as materialized (
                     select tenant_id, id, attempts, max_attempts,
                            tenant_id = $6 and dedupe_key = $7 and not exists (
@@ -232,8 +250,8 @@ class JobQueue:
                 update jobs j set locked_by = $1, locked_until = now() + make_interval(secs => $4),
                     attempts = j.attempts + 1
                 from due d where j.tenant_id = d.tenant_id and j.id = d.id and d.attempts < d.max_attempts
-                returning {_COLUMNS_J}
-                """,  # noqa: S608
+                returning j.*
+                """,
                 worker,
                 list(kinds),
                 limit,
@@ -270,10 +288,7 @@ class JobQueue:
         """Finish a job: delete it, or make it due again later. Nothing happens if another worker has it now."""
         async with self._ops.across_tenants() as tx:
             if again_in_s is None:
-                await tx.execute(
-                    "delete from jobs where tenant_id = $1 and id = $2 and locked_by = $3",
-                    job.tenant_id, job.id, worker,
-                )  # fmt: skip
+                await _DELETE.execute(tx, tenant_id=job.tenant_id, id=job.id, locked_by=worker)
             else:
                 await self._requeue(tx, worker, job, attempts=0, delay_s=again_in_s, error=None)
 
@@ -384,10 +399,10 @@ class JobQueue:
         """Return the number of jobs of each kind that starts with `prefix`, by state; running ones are queued."""
         async with self._ops.across_tenants() as tx:
             rows = await _COUNT_BY_KIND.fetch(tx, prefix=prefix)
-        found: dict[str, dict[str, int]] = {}
+        counts: dict[str, dict[str, int]] = {}
         for row in rows:
-            found.setdefault(row["kind"], {})[row["state"]] = row["count"]
-        return found
+            counts.setdefault(row["kind"], {})[row["state"]] = row["count"]
+        return counts
 
     async def errors_by_kind(self, prefix: str) -> dict[str, str]:
         """Return the last error of each kind that starts with `prefix`, of waiting and parked jobs."""
@@ -408,20 +423,12 @@ def _jobs(filters: frozenset[str], *, newest_first: bool, after: bool) -> Clause
 
 
 async def list_jobs(
-    tx: Transaction,
-    tenant_id: TenantId | None,
-    *,
-    kind: str | None,
-    state: str | None,
-    newest_first: bool,
-    after: UUID | None,
-    limit: int,
+    tx: Transaction, tenant_id: TenantId | None, window: Window, *, kind: str | None, state: str | None
 ) -> list[Job]:
     """Return jobs by id, in the order of creation; of all tenants with None (ops role)."""
     filters = given(tenant_id=tenant_id, kind=kind, state=state)
-    query = _jobs(frozenset(filters), newest_first=newest_first, after=after is not None)
-    last = None if after is None else (after,)
-    return [row_as(Job, row) for row in await query.fetch(tx, limit=limit, **filters, **after_key(last))]
+    rows = await _jobs(frozenset(filters), **window.shape).fetch(tx, **filters, **window.arguments)
+    return [row_as(Job, row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,39 +454,28 @@ async def count_jobs(tx: Transaction, tenant_id: TenantId | None) -> list[JobCou
 
 
 @compiled
-def _lock_job(filters: frozenset[str]) -> ClauseElement:
-    return select(*columns(jobs, Job)).where(*equals(jobs, *sorted(filters))).with_for_update()
+def _job(filters: frozenset[str], *, locked: bool) -> ClauseElement:
+    statement = select(*columns(jobs, Job)).where(*equals(jobs, *sorted(filters)))
+    return statement.with_for_update() if locked else statement
 
 
-@compiled
-def _find_job(filters: frozenset[str]) -> ClauseElement:
-    return select(*columns(jobs, Job)).where(*equals(jobs, *sorted(filters)))
-
-
-async def find_job(tx: Transaction, tenant_id: TenantId | None, job_id: JobId) -> Job | None:
-    """Return a job; of any tenant with None (ops role)."""
+async def find_job(tx: Transaction, tenant_id: TenantId | None, job_id: JobId, *, locked: bool = False) -> Job | None:
+    """Return a job, `locked` until the transaction ends; of any tenant with None (ops role)."""
     key = given(tenant_id=tenant_id, id=job_id)
-    row = await _find_job(frozenset(key)).fetchrow(tx, **key)
-    return None if row is None else row_as(Job, row)
-
-
-async def lock_job(tx: Transaction, tenant_id: TenantId | None, job_id: JobId) -> Job | None:
-    """Return a job, locked until the transaction ends; of any tenant with None (ops role)."""
-    key = given(tenant_id=tenant_id, id=job_id)
-    row = await _lock_job(frozenset(key)).fetchrow(tx, **key)
+    row = await _job(frozenset(key), locked=locked).fetchrow(tx, **key)
     return None if row is None else row_as(Job, row)
 
 
 async def requeue_job(tx: Transaction, job: Job) -> Job | None:
     """Make a locked job due now with all its attempts; None if the same work already waits (ops role)."""
     row = await tx.fetchrow(
-        f"""
+        """
         update jobs j set state = 'queued', attempts = 0, run_at = now(), locked_by = null, locked_until = null
         where j.tenant_id = $1 and j.id = $2 and not exists (
             select from jobs other where other.tenant_id = $1 and other.kind = j.kind and other.id <> j.id
                 and other.dedupe_key = j.dedupe_key and other.state = 'queued' and other.locked_by is null
-        ) returning {_COLUMNS_J}
-        """,  # noqa: S608
+        ) returning j.*
+        """,
         job.tenant_id,
         job.id,
     )

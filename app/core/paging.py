@@ -8,9 +8,9 @@ import binascii
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -26,6 +26,11 @@ SortKey: TypeAlias = list[str | int]
 _MAC_BYTES = 12
 
 
+class _Comparable(Protocol):
+    def __lt__(self, other: object, /) -> bool: ...
+    def __gt__(self, other: object, /) -> bool: ...
+
+
 class Page(BaseModel, Generic[Item]):
     """One page of a list. `next_cursor` requests the next page; it is null on the last."""
 
@@ -33,6 +38,43 @@ class Page(BaseModel, Generic[Item]):
     data: list[Item]
     has_more: bool
     next_cursor: str | None
+
+
+class PageRequest(NamedTuple):
+    """What a caller asks of a list: its order, and up to `limit` items, after those of an earlier page."""
+
+    order: Order
+    limit: int
+    cursor: str | None = None
+
+
+class Window(NamedTuple):
+    """The rows that a statement reads for a page, in the form of `queries.page`.
+
+    `after`: the sort key of the last row of the page before. `limit`: one row more than the page has, which shows
+    whether there are more.
+    """
+
+    newest_first: bool
+    after: tuple[object, ...] | None
+    limit: int
+
+    @property
+    def shape(self) -> dict[str, bool]:
+        """Return what the text of the statement depends on."""
+        return {"newest_first": self.newest_first, "after": self.after is not None}
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments of the statement."""
+        after = {f"after_{number}": value for number, value in enumerate(self.after or ())}
+        return {"limit": self.limit, **after}
+
+    def rows_of(self, rows: Iterable[Item], *, key: Callable[[Item], object]) -> list[Item]:
+        """Return the rows of this window, of rows in memory in ascending order of `key`."""
+        after = None if self.after is None else cast("_Comparable", self.after[0])
+        chosen = [row for row in rows if after is None or (after > key(row) if self.newest_first else after < key(row))]
+        return (chosen[::-1] if self.newest_first else chosen)[: self.limit]
 
 
 def page_of_views(page: Page[Item], page_type: type[Page[View]], view: Callable[[Item], View]) -> Page[View]:
@@ -79,6 +121,20 @@ class Cursors:
                 ],
             )
         return cast("SortKey", json.loads(body))
+
+    def window(self, scope: str, asked: PageRequest, *readers: Callable[[str], object]) -> Window:
+        """Return the rows to read for a page of the list `scope`; `readers` read the values of a cursor's sort key."""
+        after = None
+        if asked.cursor is not None:
+            key = self.read(scope, asked.cursor)
+            after = tuple(read(str(value)) for read, value in zip(readers, key, strict=True))
+        return Window(asked.order == "desc", after, asked.limit + 1)
+
+    def page(
+        self, rows: Sequence[Item], asked: PageRequest, *, scope: str, key: Callable[[Item], SortKey]
+    ) -> Page[Item]:
+        """Return the page of the rows that its window had."""
+        return make_page(rows, limit=asked.limit, cursors=self, scope=scope, key=key)
 
     def read_time(self, scope: str, cursor: str | None) -> tuple[datetime, UUID] | None:
         """Return the time and the id in a cursor of a list that is ordered by them; None without a cursor."""

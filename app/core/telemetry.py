@@ -132,23 +132,23 @@ def error_stack(error: BaseException) -> list[str]:
 
 def describe_exception(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Replace `exc_info` by `error_type` and `stack`; the message of an exception may quote content."""
-    given: object = event.pop("exc_info", None)
-    if isinstance(given, tuple):
-        given = cast("tuple[object, ...]", given)[1]
-    elif given and not isinstance(given, BaseException):
-        given = sys.exc_info()[1]
-    if isinstance(given, BaseException):
-        event["error_type"] = error_type(given)
-        event["stack"] = error_stack(given)
+    raised: object = event.pop("exc_info", None)
+    if isinstance(raised, tuple):
+        raised = cast("tuple[object, ...]", raised)[1]
+    elif raised and not isinstance(raised, BaseException):
+        raised = sys.exc_info()[1]
+    if isinstance(raised, BaseException):
+        event["error_type"] = error_type(raised)
+        event["stack"] = error_stack(raised)
     return event
 
 
 def keep_allowed_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Drop every field that is not in `LOG_FIELDS`, and every event name that is free text."""
-    kept: EventDict = {name: _loggable(value) for name, value in event.items() if name in LOG_FIELDS}
-    if not _EVENT_NAME.fullmatch(str(kept.get("event", ""))):
-        kept["event"] = _UNNAMED_EVENT
-    return kept
+    fields: EventDict = {name: _loggable(value) for name, value in event.items() if name in LOG_FIELDS}
+    if not _EVENT_NAME.fullmatch(str(fields.get("event", ""))):
+        fields["event"] = _UNNAMED_EVENT
+    return fields
 
 
 class OncePerMinute:
@@ -272,7 +272,7 @@ def _library_text(record: logging.LogRecord, message: str) -> str | None:
         text = message % _safe_arguments(message, record.args) if record.args else message
         return _first_line(_QUERY.sub("", text))
     if record.name == "asyncio":  # its text is already formatted, with the repr of the failed object
-        return next((known for known in _ASYNCIO_MESSAGES if message.startswith(known)), None)
+        return next((sentence for sentence in _ASYNCIO_MESSAGES if message.startswith(sentence)), None)
     # with arguments, the template is a constant of the library; without, it may be formatted already
     return _first_line(message) if record.args else None
 
@@ -287,8 +287,8 @@ def _safe_arguments(message: str, arguments: object) -> tuple[object, ...]:
 
 def _warning_fields(record: logging.LogRecord) -> dict[str, object]:
     text = str(cast("tuple[object, ...]", record.args)[0]) if record.args else str(record.msg)
-    if found := _WARNING.match(text):
-        return {"error_type": found["category"], "stack": [_place(found["file"], found["line"])]}
+    if match := _WARNING.match(text):
+        return {"error_type": match["category"], "stack": [_place(match["file"], match["line"])]}
     return {}
 
 

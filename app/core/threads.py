@@ -10,9 +10,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -70,6 +70,19 @@ async def map_in_threads(
 
 def _apply(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     return [work(item) for item in items]
+
+
+@asynccontextmanager
+async def running(
+    work: Coroutine[object, object, None], stop: Callable[[], object] | None = None
+) -> AsyncGenerator[None]:
+    """Run `work` in a task during the block; then cancel it, or let it end with `stop`, and wait for its end."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        (stop or task.cancel)()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def pause_after_step(began: float) -> None:

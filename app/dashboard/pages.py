@@ -39,7 +39,7 @@ _DASHBOARD_HEADERS: Final = _HEADERS | {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
+    )
 }
 _ASSET_HEADERS: Final = _DASHBOARD_HEADERS | {
     "Cache-Control": "public, max-age=31536000, immutable",

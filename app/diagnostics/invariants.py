@@ -154,13 +154,13 @@ class ConversationCheck:
         if not head.head:
             yield self._fault("head_missing", "the conversation has no head")
             return
-        for name, stated, found in (
+        for name, stated, computed in (
             ("last_seq", head.last_seq, self._seq),
             ("turn_count", head.turn_count, self._count),
             ("token_count", head.token_count, self._tokens),
         ):
-            if stated != found:
-                yield self._fault("counter_wrong", f"{name} is {stated}, the turns make {found}")
+            if stated != computed:
+                yield self._fault("counter_wrong", f"{name} is {stated}, the turns make {computed}")
         if head.rev < self._rev:
             yield self._fault("counter_wrong", f"rev is {head.rev}, a turn has {self._rev}")
         if self._chain is not None and head.chain_hash != self._chain:

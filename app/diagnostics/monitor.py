@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 from app.audit.service import request_uuid
 from app.core.database.transactions import PoolUse
 from app.core.ids import TenantId, format_id, new_uuid
-from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.times import truncate_ms
 from app.core.tracing.call_record import CallRecord, Stage
+from app.core.views import view_of
 from app.diagnostics.request_counts import RequestCounts
 from app.diagnostics.schemas import (
     ConnectionPoolSample,
@@ -29,7 +30,7 @@ from app.diagnostics.schemas import (
     SlowCall,
     StageTimes,
 )
-from app.diagnostics.slow_calls import SlowCallEntry, SlowCalls
+from app.diagnostics.slow_calls import SlowCalls
 from app.settings.server import TelemetrySettings
 from app.tenancy.schemas import Caller, Scope
 
@@ -91,20 +92,7 @@ class Monitor:
         duration_ms = None if call.duration_s is None else call.duration_s * 1000
         counts.add(call.status, duration_ms)
         if duration_ms is not None and duration_ms >= self._settings.slow_call_ms:
-            self.kept_slow_calls.add(
-                SlowCallEntry(
-                    number=self.kept_slow_calls.count + 1,
-                    ended_at=truncate_ms(datetime.now(UTC)),
-                    tenant_id=call.tenant_id,
-                    request_id=request_uuid(call.request_id),
-                    trace_id=call.trace_id,
-                    method=call.method,
-                    route=call.route,
-                    status=call.status,
-                    duration_ms=round(duration_ms, 1),
-                    record=call.record,
-                )
-            )
+            self.kept_slow_calls.add(call.tenant_id, _slow_call(call, duration_ms))
 
     @property
     def slow_call_count(self) -> int:
@@ -128,9 +116,9 @@ class Monitor:
             MetricSample(
                 at=truncate_ms(datetime.now(UTC)),
                 interval_s=round(self._counted_since - since, 3),
-                requests=sum(one.requests for one in counts.values()),
-                refused=sum(one.refused for one in counts.values()),
-                errors=sum(one.errors for one in counts.values()),
+                requests=sum(counted.requests for counted in counts.values()),
+                refused=sum(counted.refused for counted in counts.values()),
+                errors=sum(counted.errors for counted in counts.values()),
                 route_classes=[_class_sample(name, counts[name]) for name in sorted(counts)],
                 jobs=None if figures.jobs is None else _jobs_sample(figures.jobs()),
                 connection_pools=[
@@ -154,31 +142,20 @@ class Monitor:
             samples=list(self._samples)[-minutes * 60 // INTERVAL_S :],
         )
 
-    def slow_calls(
-        self,
-        caller: Caller,
-        *,
-        cursors: Cursors,
-        all_tenants: bool,
-        order: Order,
-        limit: int,
-        cursor: str | None,
-    ) -> Page[SlowCall]:
+    def slow_calls(self, caller: Caller, *, cursors: Cursors, all_tenants: bool, asked: PageRequest) -> Page[SlowCall]:
         """List the slow calls of the caller's tenant, or of all tenants (operators only), by their end."""
         caller.require(Scope.OPERATOR if all_tenants else Scope.ADMIN)
-        kept = self.kept_slow_calls.of_all() if all_tenants else self.kept_slow_calls.of_tenant(caller.tenant_id)
+        slow_calls = self.kept_slow_calls.of_all() if all_tenants else self.kept_slow_calls.of_tenant(caller.tenant_id)
         # numbers are those of one process, so a cursor is valid for the process that wrote it
-        scope = f"slow-calls|{self.process_id}|{'all' if all_tenants else caller.tenant_id}|{order}"
-        last = None if cursor is None else int(cursors.read(scope, cursor)[0])
-        entries = list(kept)
-        if order == "desc":
-            entries = [entry for entry in reversed(entries) if last is None or entry.number < last]
-        else:
-            entries = [entry for entry in entries if last is None or entry.number > last]
-        page = make_page(
-            entries[: limit + 1], limit=limit, cursors=cursors, scope=scope, key=lambda entry: [entry.number]
+        scope = f"slow-calls|{self.process_id}|{'all' if all_tenants else caller.tenant_id}|{asked.order}"
+        window = cursors.window(scope, asked, int)
+        page = cursors.page(
+            window.rows_of(slow_calls, key=lambda kept_call: kept_call.number),
+            asked,
+            scope=scope,
+            key=lambda kept_call: [kept_call.number],
         )
-        return page_of_views(page, Page[SlowCall], _slow_call)
+        return page_of_views(page, Page[SlowCall], lambda kept_call: kept_call.call)
 
 
 def _class_sample(name: str, counts: RequestCounts) -> RouteClassSample:
@@ -197,21 +174,18 @@ def _jobs_sample(counts: Mapping[str, int]) -> JobsSample:
     return JobsSample(queued=queued, running=running, parked=parked)
 
 
-def _slow_call(entry: SlowCallEntry) -> SlowCall:
-    record = entry.record
+def _slow_call(call: FinishedCall, duration_ms: float) -> SlowCall:
+    record = call.record
     embed_ms, search_ms, assemble_ms, model_ms = (
         round(record.stages_s.get(stage, 0.0) * 1000, 1)
         for stage in (Stage.EMBED, Stage.SEARCH, Stage.ASSEMBLE, Stage.MODEL)
     )
-    return SlowCall(
-        ended_at=entry.ended_at,
-        tenant_id=None if entry.tenant_id is None else format_id(entry.tenant_id),
-        request_id=None if entry.request_id is None else format_id(entry.request_id),
-        trace_id=entry.trace_id,
-        method=entry.method,
-        route=entry.route,
-        status=entry.status,
-        duration_ms=entry.duration_ms,
+    return view_of(
+        SlowCall,
+        call,
+        ended_at=truncate_ms(datetime.now(UTC)),
+        request_id=request_uuid(call.request_id),
+        duration_ms=round(duration_ms, 1),
         statements=record.statements,
         database_ms=round(record.database_s * 1000, 1),
         stages=StageTimes(embed_ms=embed_ms, search_ms=search_ms, assemble_ms=assemble_ms, model_ms=model_ms),

@@ -35,8 +35,11 @@ class Listing:
     def faults(self, tenant_id: TenantId, row: asyncpg.Record) -> list[Fault]:
         """Return the faults of a row."""
         object_id = row["id"] if isinstance(row["id"], UUID) else None
-        broken = (one for one in self.invariants if not row[one.column])
-        return [Fault(one.code, one.detail.format_map(dict(row)), tenant_id, object_id=object_id) for one in broken]
+        broken = (invariant for invariant in self.invariants if not row[invariant.column])
+        return [
+            Fault(invariant.code, invariant.detail.format_map(dict(row)), tenant_id, object_id=object_id)
+            for invariant in broken
+        ]
 
 
 LISTINGS: Sequence[Listing] = (

@@ -1,7 +1,6 @@
 """Counts of requests and their durations, by class, over one interval. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,18 +33,16 @@ class RequestCounts:
             self.durations[bisect_left(BOUNDS_MS, duration_ms)] += 1
 
     def percentile_ms(self, share: float) -> float | None:
-        """Return the duration that this share of all requests did not exceed, at most 20 % too high; None of none."""
-        return percentile_ms(self.durations, share)
+        """Return the duration that this share of all requests did not exceed, at most 20 % too high; None of none.
 
-
-def percentile_ms(durations: Sequence[int], share: float) -> float | None:
-    """Return the upper bound of the group in which this share of all durations is reached; None without durations."""
-    total = sum(durations)
-    if not total:
-        return None
-    reached = 0
-    for index, count in enumerate(durations):
-        reached += count
-        if reached >= share * total:
-            return round(BOUNDS_MS[min(index, len(BOUNDS_MS) - 1)], 2)
-    return round(BOUNDS_MS[-1], 2)
+        It is the upper bound of the group in which this share of all durations is reached.
+        """
+        total = sum(self.durations)
+        if not total:
+            return None
+        reached = 0
+        for index, count in enumerate(self.durations):
+            reached += count
+            if reached >= share * total:
+                return round(BOUNDS_MS[min(index, len(BOUNDS_MS) - 1)], 2)
+        return round(BOUNDS_MS[-1], 2)

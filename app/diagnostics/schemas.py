@@ -11,6 +11,7 @@ from app.conversations.schemas.summaries import RefusedFor, SummaryKind
 from app.core.bus.replicas import ReplicaKind
 from app.core.ids import format_id
 from app.core.times import TimeOut
+from app.core.views import IdOut
 
 
 class TableSize(BaseModel):
@@ -37,7 +38,7 @@ class ProjectStats(BaseModel):
 class TenantStats(BaseModel):
     """One tenant. `turns` and `tokens` count live turns."""
 
-    tenant_id: str
+    tenant_id: IdOut
     name: str
     conversations: int
     turns: int
@@ -187,7 +188,7 @@ class ReplicaView(BaseModel):
     most 30 seconds ago.
     """
 
-    id: str
+    id: IdOut
     kind: ReplicaKind
     is_this: bool
     runs_jobs: bool
@@ -217,8 +218,8 @@ class SlowCall(BaseModel):
     """
 
     ended_at: TimeOut
-    tenant_id: str | None
-    request_id: str | None
+    tenant_id: IdOut | None
+    request_id: IdOut | None
     trace_id: str | None
     method: str
     route: str

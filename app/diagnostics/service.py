@@ -5,19 +5,20 @@ data read in bounded steps, each conversation in one snapshot, while the service
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
-from app.core.bus.replicas import Replicas, SeenReplica
+from app.core.bus.replicas import Replicas
 from app.core.database.reader import examine_standby
 from app.core.database.revisions import known_revisions
 from app.core.database.servers import Login, Server
 from app.core.database.transactions import Database
 from app.core.errors import AppError, NotFound
 from app.core.ids import TenantId, format_id, parse_id
-from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
+from app.core.views import view_of
 from app.diagnostics import store, summary_store
 from app.diagnostics.checks import (
     ROLES,
@@ -36,7 +37,17 @@ from app.diagnostics.invariants import ConversationCheck
 from app.diagnostics.machine import check_cpu, check_data_directory, check_model, check_port
 from app.diagnostics.monitor import MAX_MINUTES, FinishedCall, Monitor, ProcessFigures
 from app.diagnostics.reference_store import LISTINGS, Listing, list_rows
-from app.diagnostics.schemas import Check, Fault, Level, ReplicaView, Stats, SummaryStats, TableSize
+from app.diagnostics.schemas import (
+    Check,
+    Fault,
+    Level,
+    ProjectStats,
+    ReplicaView,
+    Stats,
+    SummaryStats,
+    TableSize,
+    TenantStats,
+)
 from app.diagnostics.store import ServerFacts
 from app.diagnostics.summary_checks import check_coverage
 from app.index.service import read_chosen_space
@@ -47,9 +58,16 @@ from app.settings.models import ChatSettings
 from app.tenancy.schemas import Caller, Scope
 
 __all__ = [
-    "MAX_MINUTES", "DataCheck", "FinishedCall", "Monitor", "ProcessFigures", "Statistics", "check_installation",
-    "examine", "list_replicas",
-]  # fmt: skip
+    "MAX_MINUTES",
+    "DataCheck",
+    "FinishedCall",
+    "Monitor",
+    "ProcessFigures",
+    "Statistics",
+    "check_installation",
+    "examine",
+    "list_replicas",
+]
 
 _TURNS, _CONVERSATIONS, _OWNERS = 500, 200, 5000
 _MAX_FAULTS = 10_000
@@ -80,47 +98,28 @@ class Statistics:
                 sizes = await store.table_sizes(tx)
                 summaries = await store.count_summaries(tx, None)
                 tenants = await store.top_tenants(tx, top)
-            return _stats(of, counts, sizes, summaries).model_copy(update={"tenants": tenants})
+            return _stats(of, counts, sizes, summaries, tenants=tenants)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             counts = await store.count_tenant(tx, caller.tenant_id, self._searched())
             sizes = await store.table_sizes(tx)
             summaries = await store.count_summaries(tx, caller.tenant_id)
             projects = await store.top_projects(tx, caller.tenant_id, top)
         shares = [_share(size, counts) for size in sizes]
-        return _stats(of, counts, shares, summaries).model_copy(update={"projects": projects})
+        return _stats(of, counts, shares, summaries, projects=projects)
 
 
-def list_replicas(
-    caller: Caller, replicas: Replicas, *, cursors: Cursors, order: Order, limit: int, cursor: str | None
-) -> Page[ReplicaView]:
+def list_replicas(caller: Caller, replicas: Replicas, *, cursors: Cursors, asked: PageRequest) -> Page[ReplicaView]:
     """List the processes that have announced themselves lately, by their start. For operators."""
     caller.require(Scope.OPERATOR)
-    scope = f"replicas|{order}"
-    last = None if cursor is None else parse_id(str(cursors.read(scope, cursor)[0]))
-    seen = replicas.seen()
-    if order == "desc":
-        seen = [one for one in reversed(seen) if last is None or one.replica.id < last]
-    else:
-        seen = [one for one in seen if last is None or one.replica.id > last]
-    page = make_page(
-        seen[: limit + 1], limit=limit, cursors=cursors, scope=scope, key=lambda one: [format_id(one.replica.id)]
-    )
-    return page_of_views(page, Page[ReplicaView], lambda one: _replica(one, replicas.own_id))
-
-
-def _replica(one: SeenReplica, own_id: UUID | None) -> ReplicaView:
-    shown = one.replica
-    return ReplicaView(
-        id=format_id(shown.id),
-        kind=shown.kind,
-        is_this=shown.id == own_id,
-        runs_jobs=shown.runs_jobs,
-        version=shown.version,
-        schema_revision=shown.schema_revision,
-        host=shown.host,
-        process_number=shown.process_number,
-        started_at=shown.started_at,
-        seen_at=one.seen_at,
+    scope = f"replicas|{asked.order}"
+    seen = cursors.window(scope, asked, parse_id).rows_of(replicas.seen(), key=lambda process: process.replica.id)
+    page = cursors.page(seen, asked, scope=scope, key=lambda process: [format_id(process.replica.id)])
+    return page_of_views(
+        page,
+        Page[ReplicaView],
+        lambda process: view_of(
+            ReplicaView, process.replica, is_this=process.replica.id == replicas.own_id, seen_at=process.seen_at
+        ),
     )
 
 
@@ -129,20 +128,20 @@ def _stats(
     counts: Mapping[str, int],
     sizes: list[TableSize],
     summaries: list[SummaryStats],
+    *,
+    projects: Sequence[ProjectStats] = (),
+    tenants: Sequence[TenantStats] = (),
 ) -> Stats:
+    figures = {name: counts[name] for name in ("conversations", "turns", "tokens", "entries", "vectors")}
     return Stats(
         of=of,
-        conversations=counts["conversations"],
-        turns=counts["live_turns"],
-        tokens=counts["tokens"],
-        entries=counts["entries"],
-        vectors=counts["vectors"],
+        **figures,
         vectors_pending=counts["pending"],
         bytes=sum(size.bytes for size in sizes),
         summaries=summaries,
         tables=sizes,
-        projects=[],
-        tenants=[],
+        projects=list(projects),
+        tenants=list(tenants),
     )
 
 
@@ -190,11 +189,11 @@ async def _examine_database(settings: Settings) -> list[Check]:
     checks: list[Check] = []
     facts: list[ServerFacts] = []
     for login, use in ((server.app, "the application"), (server.ops, "ops")):
-        found, refusal = await _facts(server, login, use)
+        answers, refusal = await _facts(server, login, use)
         checks += [refusal] if refusal is not None else []
-        if found is None:
+        if answers is None:
             return checks
-        facts.append(found)
+        facts.append(answers)
     checks += check_server(facts[0], facts[1], settings, now=datetime.now(UTC))
     if server.standby is not None:
         checks += await _examine_standby(server, server.standby)
@@ -216,11 +215,11 @@ async def _facts(server: Server, login: Login, use: str) -> tuple[ServerFacts | 
     if login.role is None:
         return None, refusal
     try:
-        found = await _ask(server, Login(login.url, None))
+        facts = await _ask(server, Login(login.url, None))
     except AppError:
         return None, refusal
     remedy = f"As a superuser: create role {login.role} nologin; (if it is missing) grant {login.role} to the login;"
-    return found, Check(f"role of {use}", Level.FAIL, f"the login cannot take on {login.role}", remedy)
+    return facts, Check(f"role of {use}", Level.FAIL, f"the login cannot take on {login.role}", remedy)
 
 
 async def _ask(server: Server, login: Login) -> ServerFacts:
@@ -293,10 +292,10 @@ async def check_installation(
         done = 0
         for tenant in tenants if tenant_id is None else [tenant_id]:
             check = DataCheck(ops, tenant)
-            async for found in check.conversations(limit=limit):
+            async for conversation_faults in check.conversations(limit=limit):
                 done += 1
                 progress(done, total)
-                faults += found
+                faults += conversation_faults
                 if len(faults) >= _MAX_FAULTS:
                     return faults
             faults += await check.references()

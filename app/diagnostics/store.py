@@ -12,8 +12,8 @@ from uuid import UUID
 import asyncpg
 
 from app.conversations.stores.conversation_store import TurnRow
-from app.core.database.transactions import OPS_ROLE, Transaction
-from app.core.ids import TenantId, format_id
+from app.core.database.transactions import OPS_ROLE, Transaction, field_names, row_as
+from app.core.ids import TenantId
 from app.diagnostics.schemas import ProjectStats, SummaryStats, TableSize, TenantStats
 
 # figures
@@ -25,52 +25,46 @@ def _counts(row: asyncpg.Record | None) -> dict[str, int]:
     return {} if row is None else {name: int(row[name]) for name in row.keys()}  # noqa: SIM118 - a record gives values
 
 
-def _waits(space_id: int, *, tenant: str = "e.tenant_id") -> str:
-    """Return the condition for an index entry `e` that lacks a vector in a space; without a space, that one is due.
-
-    `tenant`: SQL of the tenant of the vector. A parameter lets Citus send the statement to one node.
-    """
-    if space_id == 0:
-        return "e.live and e.vectors_due"
-    return f"""e.live and not exists (
-        select from vectors v where v.tenant_id = {tenant} and v.entry_id = e.entry_id and v.space_id = {space_id}
-    )"""
+# an entry `e` waits if it lacks a vector in the space; without a space (0), if one is due
+_COUNT_TENANT = """
+    select h.conversations, h.turns, h.all_turns, h.tokens, e.entries, e.pending, v.vectors
+    from (
+        select count(*) as conversations, coalesce(sum(turn_count), 0)::bigint as turns,
+               coalesce(sum(last_seq), 0)::bigint as all_turns, coalesce(sum(token_count), 0)::bigint as tokens
+        from conversation_heads where tenant_id = $1
+    ) h, (
+        select count(*) as entries,
+               count(*) filter (where e.live and case when $2 = 0 then e.vectors_due else not exists (
+                   select from vectors v where v.tenant_id = $1 and v.entry_id = e.entry_id and v.space_id = $2::integer
+               ) end) as pending
+        from index_entries e where e.tenant_id = $1
+    ) e, (select count(*) as vectors from vectors where tenant_id = $1) v
+"""
+_COUNT_INSTALLATION = """
+    select h.conversations, h.turns, h.tokens, e.entries, e.pending, v.vectors
+    from (
+        select count(*) as conversations, coalesce(sum(turn_count), 0)::bigint as turns,
+               coalesce(sum(token_count), 0)::bigint as tokens
+        from conversation_heads
+    ) h, (
+        select count(*) as entries,
+               count(*) filter (where e.live and case when $1 = 0 then e.vectors_due else not exists (
+                   select from vectors v
+                   where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $1::integer
+               ) end) as pending
+        from index_entries e
+    ) e, (select count(*) as vectors from vectors) v
+"""
 
 
 async def count_tenant(tx: Transaction, tenant_id: TenantId, space_id: int) -> dict[str, int]:
     """Count the data of one tenant; turns are summed from heads, so that the largest table is not read."""
-    row = await tx.fetchrow(
-        f"""
-        select h.conversations, h.live_turns, h.all_turns, h.tokens, e.entries, e.pending, v.vectors
-        from (
-            select count(*) as conversations, coalesce(sum(turn_count), 0)::bigint as live_turns,
-                   coalesce(sum(last_seq), 0)::bigint as all_turns, coalesce(sum(token_count), 0)::bigint as tokens
-            from conversation_heads where tenant_id = $1
-        ) h, (
-            select count(*) as entries, count(*) filter (where {_waits(space_id, tenant="$1")}) as pending
-            from index_entries e where e.tenant_id = $1
-        ) e, (select count(*) as vectors from vectors where tenant_id = $1) v
-        """,  # noqa: S608
-        tenant_id,
-    )
-    return _counts(row)
+    return _counts(await tx.fetchrow(_COUNT_TENANT, tenant_id, space_id))
 
 
 async def count_installation(tx: Transaction, space_id: int) -> dict[str, int]:
     """Count the data of all tenants (ops role)."""
-    row = await tx.fetchrow(
-        f"""
-        select h.conversations, h.live_turns, h.tokens, e.entries, e.pending, v.vectors
-        from (
-            select count(*) as conversations, coalesce(sum(turn_count), 0)::bigint as live_turns,
-                   coalesce(sum(token_count), 0)::bigint as tokens
-            from conversation_heads
-        ) h, (
-            select count(*) as entries, count(*) filter (where {_waits(space_id)}) as pending from index_entries e
-        ) e, (select count(*) as vectors from vectors) v
-        """  # noqa: S608
-    )
-    return _counts(row)
+    return _counts(await tx.fetchrow(_COUNT_INSTALLATION, space_id))
 
 
 _SUMMARIES_OF_TENANT = """
@@ -132,7 +126,7 @@ async def top_tenants(tx: Transaction, limit: int) -> list[TenantStats]:
         """,
         limit,
     )
-    return [TenantStats.model_validate({**dict(row), "tenant_id": format_id(row["tenant_id"])}) for row in rows]
+    return [TenantStats.model_validate(dict(row)) for row in rows]
 
 
 # the server
@@ -216,6 +210,10 @@ async def server_facts(tx: Transaction, roles: Sequence[str]) -> ServerFacts:
     return ServerFacts(**members)
 
 
+_NO_SPACE = -1
+"""A space that no vector is in."""
+
+
 @dataclass(frozen=True, slots=True)
 class VectorFacts:
     """Number of live entries, of those without a vector in a space, and of the jobs that create vectors, by state.
@@ -242,24 +240,28 @@ async def vector_facts(tx: Transaction, *, provider: str, model: str, dimensions
         model,
         dimensions,
     )
-    waits = "e.live" if space is None else _waits(space["id"])
     row = await tx.fetchrow(
-        f"""
+        """
         select e.entries, e.waiting, j.queued, j.parked, j.cancelled, j.errors
         from (
-            select count(*) filter (where e.live) as entries, count(*) filter (where {waits}) as waiting
+            select count(*) filter (where e.live) as entries,
+                   count(*) filter (where e.live and case when $1 = 0 then e.vectors_due else not exists (
+                       select from vectors v
+                       where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $1::integer
+                   ) end) as waiting
             from index_entries e
         ) e, (
             select count(*) filter (where makes and state = 'queued') as queued,
                    count(*) filter (where makes and state = 'parked') as parked,
                    count(*) filter (where makes and state = 'cancelled') as cancelled,
-                   coalesce(array_agg(distinct last_error) filter (where last_error is not null), '{{}}') as errors
+                   coalesce(array_agg(distinct last_error) filter (where last_error is not null), '{}') as errors
             from (
                 select state, last_error, not starts_with(kind, 'index.backfill_plan_') as makes
                 from jobs where kind = 'index.vectors' or starts_with(kind, 'index.backfill_')
             ) of_vectors
         ) j
-        """  # noqa: S608
+        """,
+        _NO_SPACE if space is None else space["id"],
     )
     return VectorFacts(0, 0, 0, 0, 0, ()) if row is None else VectorFacts(**dict(row))
 
@@ -383,9 +385,8 @@ async def find_head(tx: Transaction, tenant_id: TenantId, conversation_id: UUID)
     return None if row is None else HeadRow(**dict(row))
 
 
-_TURN_FIELDS = TurnRow._fields
-_CHECKED_TURNS = f"""
-    select {", ".join(f"t.{name}" for name in _TURN_FIELDS)}, isfinite(t.occurred_at) as time_finite,
+_CHECKED_TURNS = """
+    select t.*, isfinite(t.occurred_at) as time_finite,
            exists (
                select from turns s where s.tenant_id = $1 and s.id = t.superseded_by
                  and s.conversation_id = t.conversation_id
@@ -395,7 +396,7 @@ _CHECKED_TURNS = f"""
            e.conversation_id = t.conversation_id and e.project = c.project
                and e.owner is not distinct from c.owner and e.actor = t.actor and e.role = t.role
                and e.occurred_at = t.occurred_at
-               and e.metadata = coalesce(t.metadata::jsonb, '{{}}') as copies_equal,
+               and e.metadata = coalesce(t.metadata::jsonb, '{}') as copies_equal,
            exists (select from vectors v where v.tenant_id = $1 and v.entry_id = e.entry_id) as has_vectors,
            exists (
                select from vectors v where v.tenant_id = $1 and v.entry_id = e.entry_id
@@ -405,13 +406,13 @@ _CHECKED_TURNS = f"""
     join conversations c on c.tenant_id = t.tenant_id and c.id = t.conversation_id
     left join index_entries e on e.tenant_id = t.tenant_id and e.kind = 'turn'
         and (e.entry_id = t.id or e.source_id = t.id)
-"""  # noqa: S608
+"""
 """Turns `t` of the tenant $1."""
 
 
 def _checked_turn(row: asyncpg.Record) -> CheckedTurn:
-    turn = TurnRow(**{name: row[name] for name in _TURN_FIELDS})
-    return CheckedTurn(turn, **{name: value for name, value in row.items() if name not in _TURN_FIELDS})
+    checks = field_names(CheckedTurn)[1:]
+    return CheckedTurn(row_as(TurnRow, row), **{name: row[name] for name in checks})
 
 
 async def list_turns(

@@ -26,13 +26,13 @@ def check_coverage(
         for code, detail in _of_summary(row, mark, covered):
             yield fault(code, detail, row.id)
     reach = _reach(valid, mark.erased_position)
-    for name, stated, found in (
+    for name, stated, computed in (
         ("summarized_position", mark.position, reach),
         ("summarized_turns", mark.turns, covered.turns),
         ("summarized_tokens", mark.tokens, covered.tokens),
     ):
-        if stated != found:
-            yield fault("mark_wrong", f"{name} is {stated}, summaries and turns make {found}")
+        if stated != computed:
+            yield fault("mark_wrong", f"{name} is {stated}, summaries and turns make {computed}")
     if mark.through != covered.last:
         yield fault("mark_wrong", "summarized_through is not the last live turn that is summarised", mark.through)
     if mark.erased_position > covered.last_position:

@@ -19,9 +19,9 @@ from app.core.bus.messages import Message
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, FloatVector, Transaction
 from app.core.errors import AppError, Conflict
-from app.core.fair_shares import TenantShares
 from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
+from app.core.limits import TenantLimiter
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
 from app.index.analyser.query_words import QueryText
@@ -94,7 +94,8 @@ class SearchIndex:
         self.resident = ResidentIndex(max_bytes=settings.resident_index_mb * 2**20, reader=reader)
         self._searcher = Searcher(self.resident)
         self._settings = settings
-        self._inline = TenantShares(_INLINE_APPENDS * settings.max_vectors_per_append)
+        inline_vectors = _INLINE_APPENDS * settings.max_vectors_per_append
+        self._inline = TenantLimiter(inline_vectors // 2, total=inline_vectors)
         self._log = get_logger()
 
     @property

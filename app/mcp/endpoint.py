@@ -119,7 +119,7 @@ class McpEndpoint:
         if rate_class in WITHOUT_SLOT:
             outcome = await answer
         else:
-            async with services.tenancy.slots.slot(caller.key_tenant_id):
+            async with services.tenancy.slots.hold(caller.key_tenant_id):
                 outcome = await answer
         if not record.is_carried and outcome is not None:
             record.status = outcome

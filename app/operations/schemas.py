@@ -6,6 +6,7 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from app.core.times import TimeOut
+from app.core.views import IdOut
 from app.formats.schemas import JsonObject
 
 JOB_PREFIX: Final = "operations."
@@ -41,7 +42,7 @@ class OperationProblem(BaseModel):
 class Operation(BaseModel):
     """A long operation. It is kept for a day after its end (setting); its parameters are never shown."""
 
-    id: str
+    id: IdOut
     kind: str
     status: OperationStatus
     progress: OperationProgress

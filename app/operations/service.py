@@ -19,10 +19,11 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, Conflict, NotFound, RateLimited
-from app.core.ids import KeyId, TenantId, format_id, new_uuid
+from app.core.ids import KeyId, TenantId, new_uuid
 from app.core.jobs import Job, JobQueue, NewJob
-from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.telemetry import get_logger
+from app.core.views import view_of
 from app.formats.schemas import JsonObject
 from app.operations import store
 from app.operations.schemas import JOB_PREFIX, Operation, OperationProblem, OperationProgress, OperationStatus
@@ -76,8 +77,10 @@ class OperationRun:
         """
         total = self.total if total is None else total
         total = None if total is None else max(total, done)
-        kept = await store.checkpoint(tx, self.tenant_id, self.id, run=self._run, done=done, total=total, state=state)
-        if not kept:
+        is_stored = await store.checkpoint(
+            tx, self.tenant_id, self.id, run=self._run, done=done, total=total, state=state
+        )
+        if not is_stored:
             raise OperationStopped
         self.done, self.total, self.state = done, total, state
 
@@ -101,9 +104,15 @@ class OperationRun:
     ) -> None:
         """End the operation with any final status. Handlers use `succeed`. Raises OperationStopped."""
         ended = await store.end(
-            tx, self.tenant_id, self.id, run=self._run, status=status.value, result=result, error=error,
+            tx,
+            self.tenant_id,
+            self.id,
+            run=self._run,
+            status=status.value,
+            result=result,
+            error=error,
             ended_at=ended_at,
-        )  # fmt: skip
+        )
         if not ended:
             raise OperationStopped
         self.has_ended = True
@@ -188,26 +197,16 @@ class Operations:
         return row is not None and row.ended_at is None
 
     async def list_page(
-        self,
-        caller: Caller,
-        *,
-        kind: str | None,
-        status: OperationStatus | None,
-        order: Order,
-        limit: int,
-        cursor: str | None,
+        self, caller: Caller, *, kind: str | None, status: OperationStatus | None, asked: PageRequest
     ) -> Page[Operation]:
         """Return a page of operations by creation: those of the tenant for the scope `admin`, else of this key."""
         caller.require(Scope.READ)
         key_id = _reach(caller)
-        scope = f"operations|{caller.tenant_id}|{key_id}|{order}|{kind}|{status}"
-        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
+        scope = f"operations|{caller.tenant_id}|{key_id}|{asked.order}|{kind}|{status}"
+        window = self._cursors.window(scope, asked, UUID)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_page(
-                tx, caller.tenant_id, key_id=key_id, kind=kind, status=None if status is None else status.value,
-                newest_first=order == "desc", after=after, limit=limit + 1,
-            )  # fmt: skip
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
+            rows = await store.list_page(tx, caller.tenant_id, window, key_id=key_id, kind=kind, status=status)
+        page = self._cursors.page(rows, asked, scope=scope, key=lambda row: [str(row.id)])
         return page_of_views(page, Page[Operation], self._view)
 
     async def cancel(self, caller: Caller, operation_id: UUID) -> Operation:
@@ -303,38 +302,37 @@ class Operations:
         # the death of its workers is no fault of an operation
         await self._queue.requeue_parked(kinds, codes=["worker_lost"], limit=_LOST_AT_ONCE)
         async with self._ops.across_tenants() as tx:
-            lost = [one for one in await store.list_lost(tx, limit=_LOST_AT_ONCE) if one.kind in self.handlers]
-        for one in lost:
-            async with self._database.transaction(one.tenant_id) as tx:
-                row = await store.begin(tx, one.tenant_id, one.id)
+            lost = [
+                lost_operation
+                for lost_operation in await store.list_lost(tx, limit=_LOST_AT_ONCE)
+                if lost_operation.kind in self.handlers
+            ]
+        for lost_operation in lost:
+            async with self._database.transaction(lost_operation.tenant_id) as tx:
+                row = await store.begin(tx, lost_operation.tenant_id, lost_operation.id)
             if row is not None:
                 run = OperationRun(row, step_s=0)
-                failed = one.job_state == "parked" and row.status != OperationStatus.CANCELLING.value
+                failed = lost_operation.job_state == "parked" and row.status != OperationStatus.CANCELLING.value
                 status = OperationStatus.FAILED if failed else OperationStatus.CANCELLED
-                error = (one.error or "internal_error") if failed else None
-                await self._stop(run, self.handlers[one.kind], status, error)
+                error = (lost_operation.error or "internal_error") if failed else None
+                await self._stop(run, self.handlers[lost_operation.kind], status, error)
             async with self._ops.across_tenants() as tx:
-                await store.delete_lost_jobs(tx, one)
-        kept = timedelta(hours=self._settings.operation_kept_h)
+                await store.delete_lost_jobs(tx, lost_operation)
+        retention = timedelta(hours=self._settings.operation_kept_h)
         async with self._ops.across_tenants() as tx:
-            return await store.delete_ended(tx, older_than=kept, limit=_SWEPT_AT_ONCE)
+            return await store.delete_ended(tx, older_than=retention, limit=_SWEPT_AT_ONCE)
 
     def _view(self, row: OperationRow) -> Operation:
         error = None
         if row.error is not None:
             title = ERROR_CODES.get(row.error, ERROR_CODES["internal_error"])
             error = OperationProblem(type=f"/docs/errors#{row.error}", title=title, code=row.error)
-        kept = timedelta(hours=self._settings.operation_kept_h)
-        return Operation(
-            id=format_id(row.id),
-            kind=row.kind,
-            status=OperationStatus(row.status),
+        retention = timedelta(hours=self._settings.operation_kept_h)
+        return view_of(
+            Operation,
+            row,
             progress=OperationProgress(done=row.done, total=row.total),
-            created_at=row.created_at,
-            started_at=row.started_at,
-            ended_at=row.ended_at,
-            expires_at=None if row.ended_at is None else row.ended_at + kept,
-            result=row.result,
+            expires_at=None if row.ended_at is None else row.ended_at + retention,
             error=error,
         )
 

@@ -7,25 +7,13 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import (
-    ClauseElement,
-    Interval,
-    Text,
-    bindparam,
-    case,
-    cast,
-    func,
-    null,
-    select,
-    update,
-)
+from sqlalchemy import ClauseElement, Interval, Text, bindparam, case, cast, func, null, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from app.core.database.metadata import jobs
 from app.core.database.queries import (
     NOW,
     Query,
-    after_key,
     arguments,
     columns,
     compiled,
@@ -37,6 +25,7 @@ from app.core.database.queries import (
 )
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import KeyId, TenantId
+from app.core.paging import Window
 from app.formats.schemas import JsonObject
 from app.operations.schemas import JOB_PREFIX
 from app.operations.tables import operations
@@ -110,18 +99,14 @@ _J = jobs.c
 _LOST = Query(
     select(_O.tenant_id, _O.id, _O.kind, _J.state.label("job_state"), _J.last_error.label("error"))
     .join(
-        jobs,
-        (_J.tenant_id == _O.tenant_id) & (_J.kind == JOB_PREFIX + _O.kind) & (_J.dedupe_key == cast(_O.id, Text)),
+        jobs, (_J.tenant_id == _O.tenant_id) & (_J.kind == JOB_PREFIX + _O.kind) & (_J.dedupe_key == cast(_O.id, Text))
     )
     .where(_O.ended_at.is_(None), _J.state.in_(("parked", "cancelled")))
     .order_by(_O.tenant_id, _O.id)
     .limit(bindparam("limit"))
 )
 _DELETE_JOBS = Query(
-    jobs.delete().where(
-        *equals(jobs, "tenant_id", "kind", "dedupe_key"),
-        _J.state.in_(("parked", "cancelled")),
-    )
+    jobs.delete().where(*equals(jobs, "tenant_id", "kind", "dedupe_key"), _J.state.in_(("parked", "cancelled")))
 )
 
 
@@ -238,21 +223,12 @@ def _page(filters: frozenset[str], *, newest_first: bool, after: bool) -> Clause
 
 
 async def list_page(
-    tx: Transaction,
-    tenant_id: TenantId,
-    *,
-    key_id: KeyId | None,
-    kind: str | None,
-    status: str | None,
-    newest_first: bool,
-    after: UUID | None,
-    limit: int,
+    tx: Transaction, tenant_id: TenantId, window: Window, *, key_id: KeyId | None, kind: str | None, status: str | None
 ) -> list[OperationRow]:
     """Return operations in the order of their creation; with `key_id` only those that this key started."""
     filters = given(key_id=key_id, kind=kind, status=status)
-    query = _page(frozenset(filters), newest_first=newest_first, after=after is not None)
-    last = None if after is None else (after,)
-    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **filters, **after_key(last))
+    query = _page(frozenset(filters), **window.shape)
+    rows = await query.fetch(tx, tenant_id=tenant_id, **filters, **window.arguments)
     return [_row(row) for row in rows]
 
 

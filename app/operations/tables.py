@@ -38,10 +38,7 @@ operations = Table(
     Column("created_at", _TIME, nullable=False),
     Column("started_at", _TIME),
     Column("ended_at", _TIME),
-    CheckConstraint(
-        "status in ('queued', 'running', 'cancelling', 'succeeded', 'failed', 'cancelled')",
-        name="status",
-    ),
+    CheckConstraint("status in ('queued', 'running', 'cancelling', 'succeeded', 'failed', 'cancelled')", name="status"),
     CheckConstraint(
         "(ended_at is not null) = (status in ('succeeded', 'failed', 'cancelled'))"
         " and (ended_at is null or (parameters is null and state is null))",

@@ -16,7 +16,8 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.core.ids import KeyId, TenantId, format_id, parse_id
-from app.core.paging import Cursors, Order, Page, SortKey, make_page
+from app.core.paging import Cursors, Page, PageRequest, SortKey, page_of_views
+from app.core.views import view_of
 from app.tenancy import store
 from app.tenancy.key_text import KeyText, generate_key
 from app.tenancy.restriction import require_scopes
@@ -34,9 +35,7 @@ from app.tenancy.schemas import (
     TenantMade,
     TenantUpdate,
 )
-from app.tenancy.service import Tenancy
-
-_FIRST_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
+from app.tenancy.service import FIRST_SCOPES, Tenancy
 
 
 class Administration:
@@ -50,16 +49,15 @@ class Administration:
 
     # keys, of the caller's own tenant
 
-    async def list_keys(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Key]:
+    async def list_keys(self, caller: Caller, *, asked: PageRequest) -> Page[Key]:
         """List keys by creation time, including revoked and expired ones."""
         caller.require(Scope.ADMIN)
-        scope = f"keys|{caller.tenant_id}|{order}"
-        after = self._cursors.read_time(scope, cursor)
+        scope = f"keys|{caller.tenant_id}|{asked.order}"
+        window = self._cursors.window(scope, asked, datetime.fromisoformat, parse_id)
         async with self._ops.across_tenants() as tx:
-            rows = await store.page_keys(
-                tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
+            rows = await store.page_keys(tx, caller.tenant_id, window)
+        page = self._cursors.page(rows, asked, scope=scope, key=_made_key)
+        return page_of_views(page, Page[Key], lambda row: view_of(Key, row))
 
     async def own_key(self, caller: Caller) -> OwnKey:
         """Return the caller's key or access token, which needs no scope. Raises Forbidden for a conversation token."""
@@ -101,10 +99,10 @@ class Administration:
         async with self._ops.across_tenants() as tx:
             await _require_valid(caller, tx)
             await self._idempotency.reserve(caller, tx, idempotency_key, read=_refuse_repeat)
-            made = await self._add_key(tx, generate_key(caller.tenant_id), body)
-            await self._idempotency.store_result(caller, tx, idempotency_key, [parse_id(made.id)], is_new=True)
-            record(tx, caller, Action.KEY_CREATE, ObjectKind.KEY, parse_id(made.id), counts={"keys": 1})
-        return made
+            key = await self._add_key(tx, generate_key(caller.tenant_id), body)
+            await self._idempotency.store_result(caller, tx, idempotency_key, [parse_id(key.id)], is_new=True)
+            record(tx, caller, Action.KEY_CREATE, ObjectKind.KEY, parse_id(key.id), counts={"keys": 1})
+        return key
 
     async def rotate_key(
         self, caller: Caller, key_id: KeyId, *, body: KeyRotate, idempotency_key: IdempotencyKey | None
@@ -132,8 +130,8 @@ class Administration:
         async with self._ops.across_tenants() as tx:
             await _require_valid(caller, tx)
             key = await self._own_key(caller, tx, key_id)
-            last = key.state == "valid" and Scope.ADMIN in key.scopes
-            if last and not force and not await store.has_other_admin_key(tx, caller.tenant_id, key_id):
+            administers = key.state == "valid" and Scope.ADMIN in key.scopes
+            if administers and not force and not await store.has_other_admin_key(tx, caller.tenant_id, key_id):
                 raise Conflict(
                     "last_admin_key",
                     "This is the last key that administers the tenant. With force=true it is revoked all the same.",
@@ -152,10 +150,9 @@ class Administration:
     async def _add_key(self, tx: Transaction, text: KeyText, body: KeyCreate) -> KeyMade:
         await store.add_key(
             tx,
-            text.tenant_id,
-            text.key_id,
+            text,
+            self._tenancy.digest(text),
             name=body.name,
-            secret_hmac=self._tenancy.digest(text),
             scopes=list(dict.fromkeys(body.scopes)),
             agent_id=body.agent_id,
             long_term_enabled=body.long_term_enabled,
@@ -169,14 +166,14 @@ class Administration:
 
     # tenants, by operators
 
-    async def list_tenants(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Tenant]:
+    async def list_tenants(self, caller: Caller, *, asked: PageRequest) -> Page[Tenant]:
         """List all tenants by creation time."""
         caller.require(Scope.OPERATOR)
-        scope = f"tenants|{order}"
-        after = self._cursors.read_time(scope, cursor)
+        scope = f"tenants|{asked.order}"
+        window = self._cursors.window(scope, asked, datetime.fromisoformat, parse_id)
         async with self._ops.across_tenants() as tx:
-            rows = await store.page_tenants(tx, newest_first=order == "desc", after=after, limit=limit + 1)
-        return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_made_key)
+            rows = await store.page_tenants(tx, window)
+        return self._cursors.page(rows, asked, scope=scope, key=_made_key)
 
     async def create_tenant(
         self, caller: Caller, *, body: TenantCreate, idempotency_key: IdempotencyKey | None
@@ -188,7 +185,7 @@ class Administration:
             await _require_valid(caller, tx)
             await self._idempotency.reserve(caller, tx, idempotency_key, read=_refuse_repeat)
             await store.add_tenant(tx, text.tenant_id, body.name)
-            key = await self._add_key(tx, text, KeyCreate(name="first key", scopes=list(_FIRST_SCOPES)))
+            key = await self._add_key(tx, text, KeyCreate(name="first key", scopes=list(FIRST_SCOPES)))
             tenant = await _tenant(tx, text.tenant_id)
             await self._idempotency.store_result(caller, tx, idempotency_key, [text.tenant_id], is_new=True)
             record(

@@ -30,9 +30,9 @@ async def install_first_key(settings: Settings, tenancy: Tenancy) -> TenantId | 
     Returns the tenant at the first start of the installation if its admin key is in the file. The file is written
     before the key is stored, so a crash in between leaves a file that the next start makes valid.
     """
-    given = read_bootstrap_key(settings)
-    if given is not None:
-        await _install(tenancy, given, name="bootstrap", tenant_name="bootstrap")
+    bootstrap_key = read_bootstrap_key(settings)
+    if bootstrap_key is not None:
+        await _install(tenancy, bootstrap_key, name="bootstrap", tenant_name="bootstrap")
         return None
     path = settings.admin_key_path
     if not path.exists() and await tenancy.has_tenants():

@@ -1,8 +1,7 @@
 """Administration of jobs: list, read, retry, cancel.
 
 A key with the scope `admin` reaches the jobs of its own tenant; one with `operator` also those of all tenants and of
-the installation. The list of one tenant is read under row-level security; changes use the ops role, and name the
-tenant.
+the installation. Jobs of one tenant are read under row-level security; changes use the ops role, and name the tenant.
 """
 
 from collections.abc import Sequence
@@ -16,21 +15,11 @@ from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.core.database.transactions import Database, Transaction, read_transaction
 from app.core.errors import Conflict, NotFound
-from app.core.ids import JobId, TenantId, format_id
-from app.core.jobs import (
-    Job,
-    JobCount,
-    JobQueue,
-    JobState,
-    cancel_job,
-    count_jobs,
-    find_job,
-    list_jobs,
-    lock_job,
-    requeue_job,
-)
-from app.core.paging import Cursors, Order, Page, SortKey, make_page, page_of_views
+from app.core.ids import JobId, TenantId
+from app.core.jobs import Job, JobCount, JobQueue, JobState, cancel_job, count_jobs, find_job, list_jobs, requeue_job
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.times import TimeOut
+from app.core.views import IdOut, view_of
 from app.tenancy.schemas import Caller, Scope
 
 _STATES: Final[Sequence[str]] = ("queued", "running", "parked", "cancelled")
@@ -43,11 +32,11 @@ class JobView(BaseModel):
     waits for a retry) or `cancelled`. `last_error` is an error code. `subject_ids` are the ids of its subjects.
     """
 
-    id: str
-    tenant_id: str
+    id: IdOut
+    tenant_id: IdOut
     kind: str
     state: Literal["queued", "running", "parked", "cancelled"]
-    subject_ids: list[str]
+    subject_ids: list[IdOut]
     priority: int
     attempts: int
     max_attempts: int
@@ -90,25 +79,15 @@ class JobAdministration:
         self._cursors = cursors
 
     async def list_jobs(
-        self,
-        caller: Caller,
-        *,
-        all_tenants: bool,
-        kind: str | None,
-        state: JobState | None,
-        order: Order,
-        limit: int,
-        cursor: str | None,
+        self, caller: Caller, *, all_tenants: bool, kind: str | None, state: JobState | None, asked: PageRequest
     ) -> Page[JobView]:
         """List unfinished jobs by age."""
         tenant_id = _reach(caller, all_tenants)
-        scope = f"jobs|{tenant_id}|{order}|{kind}|{state}"
-        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
+        scope = f"jobs|{tenant_id}|{asked.order}|{kind}|{state}"
+        window = self._cursors.window(scope, asked, UUID)
         async with read_transaction(self._database, self._ops, tenant_id) as tx:
-            rows = await list_jobs(
-                tx, tenant_id, kind=kind, state=state, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_age_key)
+            rows = await list_jobs(tx, tenant_id, window, kind=kind, state=state)
+        page = self._cursors.page(rows, asked, scope=scope, key=lambda job: [str(job.id)])
         return page_of_views(page, Page[JobView], _view)
 
     async def count(self, caller: Caller, *, all_tenants: bool) -> JobCounts:
@@ -151,7 +130,7 @@ class JobAdministration:
 
     @staticmethod
     async def _lock(caller: Caller, tx: Transaction, job_id: JobId, all_tenants: bool) -> Job:  # noqa: FBT001
-        job = await lock_job(tx, _reach(caller, all_tenants), job_id)
+        job = await find_job(tx, _reach(caller, all_tenants), job_id, locked=True)
         if job is None:
             raise _missing()
         return job
@@ -194,20 +173,4 @@ def _counts(rows: Sequence[JobCount]) -> JobCounts:
 
 
 def _view(job: Job) -> JobView:
-    return JobView(
-        id=format_id(job.id),
-        tenant_id=format_id(job.tenant_id),
-        kind=job.kind,
-        state=_state(job),
-        subject_ids=[format_id(subject) for subject in job.subject_ids],
-        priority=job.priority,
-        attempts=job.attempts,
-        max_attempts=job.max_attempts,
-        run_at=job.run_at,
-        last_error=job.last_error,
-        created_at=job.created_at,
-    )
-
-
-def _age_key(job: Job) -> SortKey:
-    return [str(job.id)]
+    return view_of(JobView, job, state=_state(job))

@@ -11,6 +11,7 @@ from app.core.ids import KeyId, TenantId, format_id
 from app.core.times import next_midnight
 from app.settings.models import ChatSettings
 from app.settings.rates import RateSettings
+from app.tenancy import store as tenancy_store
 from app.tenancy.limits import store
 from app.tenancy.limits.quotas import QUOTA_NAMES, TenantQuotas
 from app.tenancy.limits.rates import default_rates
@@ -26,6 +27,7 @@ from app.tenancy.limits.schemas import (
     QuotaView,
     Rates,
     TenantLimits,
+    merged_quotas,
     merged_rates,
     rates_view,
 )
@@ -52,30 +54,20 @@ class LimitAdministration:
         else:
             caller.require(Scope.OPERATOR)
         async with self._ops.across_tenants() as tx:
-            if not await store.tenant_exists(tx, tenant_id):
+            if not await tenancy_store.tenant_exists(tx, tenant_id):
                 raise NotFound("not_found", "There is no such tenant.")
-            given = await store.read_limits(tx, tenant_id)
+            limits = await store.read_limits(tx, tenant_id)
             usage = await store.read_usage(tx, tenant_id)
             spent = await spending_store.spent_today(tx, tenant_id)
-        own, defaults = given.quotas, self._defaults.quotas
-        quotas = {
-            name: QuotaView(limit=limit, used=used)
-            for name, limit, used in zip(
-                QUOTA_NAMES, self._quotas.limits(own), self._quotas.used_by(tenant_id, usage), strict=True
-            )
-        }
-        tokens = defaults.daily_model_tokens if own.daily_model_tokens is None else own.daily_model_tokens
-        cost = defaults.daily_model_cost if own.daily_model_cost is None else own.daily_model_cost
+        quotas = merged_quotas(self._defaults.quotas, limits.quotas)
+        used: dict[str, float] = dict(zip(QUOTA_NAMES, self._quotas.used_by(tenant_id, usage), strict=True))
+        used |= {"daily_model_tokens": spent.tokens, "daily_model_cost": float(spent.cost)}
         return LimitsView(
             tenant_id=format_id(tenant_id),
-            rates=rates_view(merged_rates(self._rates, given.rates, Rates())),
-            quotas=QuotasView(
-                **quotas,
-                daily_model_tokens=QuotaView(limit=tokens, used=spent.tokens),
-                daily_model_cost=QuotaView(limit=cost, used=float(spent.cost)),
-            ),
+            rates=rates_view(merged_rates(self._rates, limits.rates, Rates())),
+            quotas=QuotasView(**{name: QuotaView(limit=getattr(quotas, name), used=used[name]) for name in used}),
             resets_at=next_midnight(datetime.now(UTC)),
-            own=OwnLimits(rates=_own_rates(given.rates), quotas=OwnQuotas.model_validate(own.model_dump())),
+            own=OwnLimits(rates=_own_rates(limits.rates), quotas=OwnQuotas.model_validate(limits.quotas.model_dump())),
             defaults=self._defaults,
         )
 
@@ -94,14 +86,14 @@ class LimitAdministration:
         caller.require(Scope.ADMIN)
         async with self._ops.across_tenants() as tx:
             own = await store.read_key_rates(tx, caller.tenant_id, key_id)
-            given = await store.read_limits(tx, caller.tenant_id)
+            limits = await store.read_limits(tx, caller.tenant_id)
         if own is None:
             raise NotFound("not_found", "There is no such key.")
         return KeyLimitsView(
             key_id=format_id(key_id),
-            rates=rates_view(merged_rates(self._rates, given.rates, own)),
+            rates=rates_view(merged_rates(self._rates, limits.rates, own)),
             own=_own_rates(own),
-            tenant=rates_view(merged_rates(self._rates, given.rates, Rates())),
+            tenant=rates_view(merged_rates(self._rates, limits.rates, Rates())),
         )
 
     async def set_key_limits(self, caller: Caller, key_id: KeyId, *, body: Rates) -> KeyLimitsView:

@@ -35,8 +35,8 @@ class Restriction:
             (owner,) = self.owners
         wrong = [
             FieldError(f"/{name}", f"not one of the {name}s that this key is restricted to")
-            for name, one, names in (("project", project, self.projects), ("owner", owner, self.owners))
-            if names is not None and one not in names
+            for name, value, names in (("project", project, self.projects), ("owner", owner, self.owners))
+            if names is not None and value not in names
         ]
         if wrong:
             detail = "This key is restricted to other projects or owners; nothing was stored."

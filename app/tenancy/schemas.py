@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -16,6 +16,7 @@ from app.core.errors import FieldError, Forbidden, Invalid, NotFound, Unauthenti
 from app.core.ids import NO_KEY_ID, ConversationId, KeyId, TenantId, format_id
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
+from app.core.views import IdOut
 from app.formats.schemas import Role
 from app.tenancy.restriction import MAX_RESTRICTED, Reach, Restriction, reach_of, restriction_of
 from app.tenancy.scopes import Scope
@@ -218,22 +219,6 @@ class TokenEpochs:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiKey:
-    """A stored key, without its secret."""
-
-    tenant_id: TenantId
-    key_id: KeyId
-    name: str
-    scopes: Sequence[Scope]
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-    projects: Sequence[str] | None
-    owners: Sequence[str] | None
-
-
-@dataclass(frozen=True, slots=True)
 class IdempotencyKey:
     """The Idempotency-Key of a request, which is never stored in plain text, and an HMAC of the request."""
 
@@ -331,7 +316,7 @@ class Key(BaseModel):
     `last_used_at` is up to a minute old. `projects` and `owners`: what the key is restricted to, null for all.
     """
 
-    id: str
+    id: IdOut
     name: str
     scopes: list[Scope]
     state: Literal["valid", "expired", "revoked"]
@@ -344,6 +329,12 @@ class Key(BaseModel):
     last_used_at: TimeOut | None
     projects: list[str] | None
     owners: list[str] | None
+
+
+class InstalledKey(Key):
+    """A key of any tenant of the installation."""
+
+    tenant_id: IdOut
 
 
 class KeyMade(Key):
@@ -388,7 +379,7 @@ class TenantUpdate(Strict):
 class Tenant(BaseModel):
     """A customer of the installation."""
 
-    id: str
+    id: IdOut
     name: str
     created_at: TimeOut
 
@@ -430,7 +421,7 @@ class ModelUsageDay(BaseModel):
     that were set at that time.
     """
 
-    tenant_id: str
+    tenant_id: IdOut
     day: date
     purpose: str
     model: str

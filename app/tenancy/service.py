@@ -17,6 +17,8 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Forbidden, InvalidFields, NotFound, Unauthenticated
 from app.core.ids import ConversationId, KeyId, TenantId, format_id
+from app.core.limits import TenantLimiter
+from app.core.paging import Window
 from app.core.telemetry import get_logger
 from app.settings.database import TenancySettings
 from app.settings.oidc import OidcSettings
@@ -28,16 +30,15 @@ from app.tenancy.limits.failed_keys import FailedKeys
 from app.tenancy.limits.quotas import TenantQuotas
 from app.tenancy.limits.rates import CallRates, default_rates
 from app.tenancy.limits.schemas import Quotas, Rates, merged_rates
-from app.tenancy.limits.slots import TenantSlots
 from app.tenancy.limits.store import Usage
 from app.tenancy.oidc.people import People
 from app.tenancy.restriction import require_scopes
 from app.tenancy.schemas import (
     ERASED_NAME,
     Access,
-    ApiKey,
     Binding,
     Caller,
+    InstalledKey,
     RateClass,
     Restriction,
     Scope,
@@ -49,7 +50,8 @@ from app.tenancy.schemas import (
 )
 from app.tenancy.token_text import PREFIX, TokenClaims, read_token, sign_token, token_hmac
 
-ALL_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN, Scope.OPERATOR)
+FIRST_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
+ALL_SCOPES = (*FIRST_SCOPES, Scope.OPERATOR)
 _FLUSH_INTERVAL_S = 60.0
 _LIST_LIMIT = 1000
 KEY_PREFIX = "tk_"
@@ -94,8 +96,14 @@ class Tenancy:
         self._default_rates = default_rates(rates)
         self.quotas = TenantQuotas(ops, settings=rates)
         """What tenants may store in a day."""
-        self.slots = TenantSlots(rates)
-        """Calls that this process works on."""
+        self.slots = TenantLimiter(
+            rates.concurrent_calls,
+            crowded_share=min(rates.concurrent_calls_shared, rates.concurrent_calls),
+            max_waiting=rates.concurrent_calls_waiting,
+            wait_s=rates.concurrent_calls_wait_s,
+            detail="This server has too many calls of this tenant to work on; send the call again later.",
+        )
+        """Calls that this process works on, without the time in which a body arrives or an answer is sent."""
         self._failed_keys = FailedKeys(rates.failed_keys_per_minute, max_known=settings.key_cache_entries)
         self._checked: dict[bytes, tuple[float, Caller]] = {}
         self._clear_count = 0
@@ -241,7 +249,7 @@ class Tenancy:
         if row.tenant_rates is None and row.rates is None:
             return None
         tenant, own = (
-            Rates() if one is None else Rates.model_validate_json(one) for one in (row.tenant_rates, row.rates)
+            Rates() if rates is None else Rates.model_validate_json(rates) for rates in (row.tenant_rates, row.rates)
         )
         return merged_rates(self._default_rates, tenant, own)
 
@@ -298,9 +306,9 @@ class Tenancy:
                 raise NotFound("not_found", "There is no such conversation.")
             record(tx, caller, Action.TOKEN_REVOKE, ObjectKind.CONVERSATION, conversation_id)
         self._clear_count += 1
-        for digest, (_, known) in list(self._checked.items()):
-            bound = known.bound
-            if bound is not None and (known.key_tenant_id, bound.conversation_id) == (
+        for digest, (_, cached) in list(self._checked.items()):
+            bound = cached.bound
+            if bound is not None and (cached.key_tenant_id, bound.conversation_id) == (
                 caller.tenant_id,
                 conversation_id,
             ):
@@ -359,23 +367,14 @@ class Tenancy:
         """Make `key` valid with all scopes, and create its tenant; false if it exists already (revoked or not)."""
         async with self._ops.across_tenants() as tx:
             await store.add_tenant(tx, key.tenant_id, tenant_name)
-            return await store.add_key(
-                tx,
-                key.tenant_id,
-                key.key_id,
-                name=name,
-                secret_hmac=key_hmac(self._secret, key),
-                scopes=ALL_SCOPES,
-            )
+            return await store.add_key(tx, key, self.digest(key), name=name, scopes=ALL_SCOPES)
 
     async def create_tenant(self, name: str) -> KeyText:
         """Create a tenant, and return its first key (read, write, admin)."""
         key = generate_key()
         async with self._ops.across_tenants() as tx:
             await store.add_tenant(tx, key.tenant_id, name)
-            scopes = (Scope.READ, Scope.WRITE, Scope.ADMIN)
-            digest = key_hmac(self._secret, key)
-            await store.add_key(tx, key.tenant_id, key.key_id, name="first key", secret_hmac=digest, scopes=scopes)
+            await store.add_key(tx, key, self.digest(key), name="first key", scopes=FIRST_SCOPES)
             command = Command(key.tenant_id)
             record(
                 tx, command, Action.TENANT_CREATE, ObjectKind.TENANT, key.tenant_id, counts={"tenants": 1, "keys": 1}
@@ -408,10 +407,9 @@ class Tenancy:
                 raise NotFound("not_found", "There is no such tenant.")
             await store.add_key(
                 tx,
-                tenant_id,
-                key.key_id,
+                key,
+                self.digest(key),
                 name=name,
-                secret_hmac=key_hmac(self._secret, key),
                 scopes=scopes,
                 agent_id=agent_id,
                 long_term_enabled=long_term_enabled,
@@ -421,10 +419,10 @@ class Tenancy:
             record(tx, Command(tenant_id), Action.KEY_CREATE, ObjectKind.KEY, key.key_id, counts={"keys": 1})
         return key
 
-    async def list_keys(self, tenant_id: TenantId | None) -> list[ApiKey]:
+    async def list_keys(self, tenant_id: TenantId | None) -> list[InstalledKey]:
         """List the newest keys, of one tenant or of all."""
         async with self._ops.across_tenants() as tx:
-            return await store.list_keys(tx, tenant_id, _LIST_LIMIT)
+            return await store.page_keys(tx, tenant_id, Window(newest_first=True, after=None, limit=_LIST_LIMIT))
 
     def digest(self, key: KeyText) -> bytes:
         """Return the stored hash of a key."""

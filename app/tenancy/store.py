@@ -1,17 +1,18 @@
 """Queries on tenants and keys. Each takes the open transaction first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal
-from uuid import UUID
 
 import asyncpg
 from sqlalchemy import (
     ClauseElement,
     Date,
     DateTime,
+    FromClause,
     Integer,
+    Table,
     and_,
     any_,
     bindparam,
@@ -27,20 +28,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.queries import (
-    Query,
-    after_key,
-    arguments,
-    columns,
-    compiled,
-    equals,
-    given,
-    page,
-    seconds,
-)
+from app.core.database.queries import Query, arguments, compiled, equals, given, page, seconds
 from app.core.database.transactions import Transaction, row_as
-from app.core.ids import KeyId, TenantId, format_id
-from app.tenancy.schemas import ApiKey, Key, Restriction, Scope, Tenant, restriction_of
+from app.core.ids import KeyId, TenantId
+from app.core.paging import Window
+from app.tenancy.key_text import KeyText
+from app.tenancy.schemas import InstalledKey, Key, Restriction, Scope, Tenant, restriction_of
 from app.tenancy.tables import api_keys, installation, tenant_limits, tenant_usage, tenants
 
 _K = api_keys.c
@@ -98,6 +91,24 @@ class TenantRow:
 
 
 _SECRET = Query(select(installation.c.secret))
+_LIMITS = (
+    tenant_limits.c.rates.label("tenant_rates"),
+    tenant_limits.c.quotas,
+    tenant_usage.c.day,
+    tenant_usage.c.turns,
+    tenant_usage.c.bytes,
+    tenant_usage.c.vectors,
+)
+
+
+def _with_limits(table: Table) -> FromClause:
+    """Return a table with the limits of its tenant, and with what that has used today."""
+    limits = table.outerjoin(tenant_limits, tenant_limits.c.tenant_id == table.c.tenant_id)
+    return limits.outerjoin(
+        tenant_usage, and_(tenant_usage.c.tenant_id == table.c.tenant_id, tenant_usage.c.day == _TODAY)
+    )
+
+
 _FIND_KEY = Query(
     select(
         _K.secret_hmac,
@@ -111,36 +122,14 @@ _FIND_KEY = Query(
         _K.projects,
         _K.owners,
         _K.rates,
-        tenant_limits.c.rates.label("tenant_rates"),
-        tenant_limits.c.quotas,
-        tenant_usage.c.day,
-        tenant_usage.c.turns,
-        tenant_usage.c.bytes,
-        tenant_usage.c.vectors,
+        *_LIMITS,
     )
-    .select_from(
-        api_keys.outerjoin(tenant_limits, tenant_limits.c.tenant_id == _K.tenant_id).outerjoin(
-            tenant_usage, and_(tenant_usage.c.tenant_id == _K.tenant_id, tenant_usage.c.day == _TODAY)
-        )
-    )
+    .select_from(_with_limits(api_keys))
     .where(*_THIS_KEY)
 )
 _FIND_TENANT_LIMITS = Query(
-    select(
-        tenants.c.name,
-        tenant_limits.c.rates.label("tenant_rates"),
-        tenant_limits.c.quotas,
-        tenant_usage.c.day,
-        tenant_usage.c.turns,
-        tenant_usage.c.bytes,
-        tenant_usage.c.vectors,
-        null().label("rates"),
-    )
-    .select_from(
-        tenants.outerjoin(tenant_limits, tenant_limits.c.tenant_id == tenants.c.tenant_id).outerjoin(
-            tenant_usage, and_(tenant_usage.c.tenant_id == tenants.c.tenant_id, tenant_usage.c.day == _TODAY)
-        )
-    )
+    select(tenants.c.name, *_LIMITS, null().label("rates"))
+    .select_from(_with_limits(tenants))
     .where(*equals(tenants, "tenant_id"))
 )
 _NEWEST_TENANTS = Query(select(tenants.c.tenant_id).order_by(tenants.c.created_at.desc()).limit(bindparam("limit")))
@@ -149,19 +138,37 @@ _ADD_KEY = Query(
     insert(api_keys)
     .values(
         arguments(
-            "tenant_id", "id", "name", "secret_hmac", "scopes", "agent_id", "expires_at", "long_term_enabled",
-            "projects", "owners",
+            "tenant_id",
+            "id",
+            "name",
+            "secret_hmac",
+            "scopes",
+            "agent_id",
+            "expires_at",
+            "long_term_enabled",
+            "projects",
+            "owners",
         )
     )
     .on_conflict_do_nothing()
-)  # fmt: skip
+)
 # `least` of null and a time is the time: a function of the time may not stand in `coalesce` or `case` on Citus
 _REVOKE_KEY = Query(update(api_keys).values(revoked_at=func.least(_K.revoked_at, func.now())).where(*_THIS_KEY))
 _KEY = (
-    _K.id, _K.name, _K.scopes, _K.agent_id, _K.long_term_enabled, _K.created_at, _K.expires_at, _K.revoked_at,
-    _K.last_used_at, case((_IN_GRACE, _K.previous_expires_at)).label("previous_expires_at"), _EXPIRED, _K.projects,
+    _K.id,
+    _K.name,
+    _K.scopes,
+    _K.agent_id,
+    _K.long_term_enabled,
+    _K.created_at,
+    _K.expires_at,
+    _K.revoked_at,
+    _K.last_used_at,
+    case((_IN_GRACE, _K.previous_expires_at)).label("previous_expires_at"),
+    _EXPIRED,
+    _K.projects,
     _K.owners,
-)  # fmt: skip
+)
 _LOCK_TENANT = Query(select(tenants.c.tenant_id).where(*equals(tenants, "tenant_id")).with_for_update())
 _READ_KEY = Query(select(*_KEY).where(*_THIS_KEY))
 _FIND_NAMES = Query(
@@ -247,11 +254,10 @@ async def tenant_exists(tx: Transaction, tenant_id: TenantId) -> bool:
 
 async def add_key(
     tx: Transaction,
-    tenant_id: TenantId,
-    key_id: KeyId,
+    text: KeyText,
+    secret_hmac: bytes,
     *,
     name: str,
-    secret_hmac: bytes,
     scopes: Sequence[Scope],
     agent_id: str | None = None,
     long_term_enabled: bool = True,
@@ -261,8 +267,8 @@ async def add_key(
     """Create a key unless its id exists; return whether it was created (ops role)."""
     added = await _ADD_KEY.execute(
         tx,
-        tenant_id=tenant_id,
-        id=key_id,
+        tenant_id=text.tenant_id,
+        id=text.key_id,
         name=name,
         secret_hmac=secret_hmac,
         scopes=[scope.value for scope in scopes],
@@ -280,44 +286,29 @@ async def revoke_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> boo
 
 
 @compiled
-def _list_keys(*, of_tenant: bool) -> ClauseElement:
-    statement = select(*columns(api_keys, ApiKey, but=("key_id",)), _K.id.label("key_id"))
+def _page_keys(*, of_tenant: bool, newest_first: bool, after: bool) -> ClauseElement:
+    statement = select(_K.tenant_id, *_KEY)
     if of_tenant:
         statement = statement.where(*equals(api_keys, "tenant_id"))
-    return page(statement, (_K.created_at, _K.id), newest_first=True, after=False)
+    return page(statement, (_K.created_at, _K.id), newest_first=newest_first, after=after)
 
 
-async def list_keys(tx: Transaction, tenant_id: TenantId | None, limit: int) -> list[ApiKey]:
-    """List the newest keys, of one tenant or of all (ops role)."""
-    rows = await _list_keys(of_tenant=tenant_id is not None).fetch(tx, **given(tenant_id=tenant_id), limit=limit)
-    return [replace(row_as(ApiKey, row), scopes=[Scope(scope) for scope in row["scopes"]]) for row in rows]
+async def page_keys(tx: Transaction, tenant_id: TenantId | None, window: Window) -> list[InstalledKey]:
+    """List keys by creation time and id, of one tenant or of all (ops role)."""
+    query = _page_keys(of_tenant=tenant_id is not None, **window.shape)
+    rows = await query.fetch(tx, **given(tenant_id=tenant_id), **window.arguments)
+    return [InstalledKey.model_validate({**row, "state": _state(row)}) for row in rows]
 
 
 # administration by callers (ops role, since the application's may not write keys)
 
 
+def _state(row: asyncpg.Record) -> str:
+    return "revoked" if row["revoked_at"] is not None else "expired" if row["expired"] else "valid"
+
+
 def _key(row: asyncpg.Record) -> Key:
-    state = "revoked" if row["revoked_at"] is not None else "expired" if row["expired"] else "valid"
-    return Key.model_validate({**row, "id": format_id(row["id"]), "state": state})
-
-
-@compiled
-def _page_keys(*, newest_first: bool, after: bool) -> ClauseElement:
-    statement = select(*_KEY).where(*equals(api_keys, "tenant_id"))
-    return page(statement, (_K.created_at, _K.id), newest_first=newest_first, after=after)
-
-
-async def page_keys(
-    tx: Transaction,
-    tenant_id: TenantId,
-    *,
-    newest_first: bool,
-    after: tuple[datetime, UUID] | None,
-    limit: int,
-) -> list[Key]:
-    """List keys of one tenant by creation time; `after` is the sort key of the last row of the previous page."""
-    query = _page_keys(newest_first=newest_first, after=after is not None)
-    return [_key(row) for row in await query.fetch(tx, tenant_id=tenant_id, limit=limit, **after_key(after))]
+    return Key.model_validate({**row, "state": _state(row)})
 
 
 async def lock_key(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Key | None:
@@ -359,7 +350,7 @@ async def has_other_admin_key(tx: Transaction, tenant_id: TenantId, key_id: KeyI
 
 
 def _tenant(row: asyncpg.Record) -> Tenant:
-    return Tenant(id=format_id(row["tenant_id"]), name=row["name"], created_at=row["created_at"])
+    return Tenant.model_validate({**row, "id": row["tenant_id"]})
 
 
 @compiled
@@ -367,12 +358,9 @@ def _page_tenants(*, newest_first: bool, after: bool) -> ClauseElement:
     return page(select(tenants), (tenants.c.created_at, tenants.c.tenant_id), newest_first=newest_first, after=after)
 
 
-async def page_tenants(
-    tx: Transaction, *, newest_first: bool, after: tuple[datetime, UUID] | None, limit: int
-) -> list[Tenant]:
-    """List tenants by creation time."""
-    query = _page_tenants(newest_first=newest_first, after=after is not None)
-    return [_tenant(row) for row in await query.fetch(tx, limit=limit, **after_key(after))]
+async def page_tenants(tx: Transaction, window: Window) -> list[Tenant]:
+    """List tenants by creation time and id."""
+    return [_tenant(row) for row in await _page_tenants(**window.shape).fetch(tx, **window.arguments)]
 
 
 async def find_tenant(tx: Transaction, tenant_id: TenantId) -> Tenant | None:

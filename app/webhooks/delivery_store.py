@@ -1,7 +1,7 @@
 """Queries on deliveries and lanes. Each names the tenant, except those of the dispatcher's claim and of the sweep."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -10,21 +10,12 @@ from sqlalchemy import ClauseElement, Interval, and_, bindparam, delete, func, s
 from sqlalchemy import text as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.queries import (
-    NOW,
-    Query,
-    after_key,
-    arguments,
-    columns,
-    compiled,
-    delete_some,
-    equals,
-    given,
-    is_any,
-    page,
-)
+from app.core.database.queries import NOW, Query, arguments, columns, compiled, delete_some, equals, given, is_any, page
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
+from app.core.paging import Window
+from app.providers.schemas import SendResult
+from app.webhooks.schemas import DeliveryStatus
 from app.webhooks.tables import webhook_deliveries, webhook_lanes
 
 
@@ -71,16 +62,11 @@ _OF_LANE = equals(webhook_lanes, "tenant_id", "webhook_id", "lane")
 _MINE = (*_OF_LANE, _L.locked_by == bindparam("process"))
 _UNTIL = NOW + bindparam("lease", type_=Interval)
 _THIS = equals(webhook_deliveries, "tenant_id", "webhook_id", "event_id")
-_ROW = (
-    *columns(webhook_deliveries, DeliveryRow, but=("due_at",)),
-    _L.due_at,
-)
+_ROW = (*columns(webhook_deliveries, DeliveryRow, but=("due_at",)), _L.due_at)
 _WITH_LANE = webhook_deliveries.outerjoin(
     webhook_lanes,
-    and_(
-        _L.tenant_id == _D.tenant_id, _L.webhook_id == _D.webhook_id, _L.lane == _D.lane, _D.status == "pending"
-    ),
-)  # fmt: skip
+    and_(_L.tenant_id == _D.tenant_id, _L.webhook_id == _D.webhook_id, _L.lane == _D.lane, _D.status == "pending"),
+)
 _RENEW = Query(update(webhook_lanes).values(locked_until=_UNTIL).where(*_MINE))
 _RELEASE = Query(
     update(webhook_lanes)
@@ -185,8 +171,8 @@ async def claim(
         process,
         limit,
         lease,
-        [one.tenant_id for one in busy],
-        [one.webhook_id for one in busy],
+        [receiver.tenant_id for receiver in busy],
+        [receiver.webhook_id for receiver in busy],
         list(busy_tenants),
     )
     return [LaneKey(*row) for row in rows]
@@ -211,7 +197,7 @@ async def _claim_on_nodes(
         """,
         limit,
         list(busy_tenants),
-        [f"{one.tenant_id}{one.webhook_id}" for one in busy],
+        [f"{receiver.tenant_id}{receiver.webhook_id}" for receiver in busy],
     )
     claimed: list[LaneKey] = []
     # in one order, in which no two processes wait for each other
@@ -258,19 +244,19 @@ async def first_pending(tx: Transaction, lane: LaneKey) -> DeliveryRow | None:
 
 
 async def record_attempt(
-    tx: Transaction,
-    row: DeliveryRow,
-    *,
-    status: str,
-    last_status: int | None,
-    last_error: str | None,
-    delivered_at: datetime | None,
+    tx: Transaction, row: DeliveryRow, status: DeliveryStatus, result: SendResult, *, now: datetime
 ) -> None:
-    """Record the outcome of an attempt."""
+    """Record the outcome of an attempt, after which the delivery has this status."""
     await _RECORD.execute(
-        tx, tenant_id=row.tenant_id, webhook_id=row.webhook_id, event_id=row.event_id, status=status,
-        last_status=last_status, last_error=last_error, delivered_at=delivered_at,
-    )  # fmt: skip
+        tx,
+        tenant_id=row.tenant_id,
+        webhook_id=row.webhook_id,
+        event_id=row.event_id,
+        status=status.value,
+        last_status=result.status,
+        last_error=None if result.error is None else result.error.value,
+        delivered_at=now if status is DeliveryStatus.DELIVERED else None,
+    )
 
 
 async def find(tx: Transaction, tenant_id: TenantId, webhook_id: UUID, event_id: UUID) -> DeliveryRow | None:
@@ -280,19 +266,19 @@ async def find(tx: Transaction, tenant_id: TenantId, webhook_id: UUID, event_id:
 
 
 async def insert_delivery(
-    tx: Transaction,
-    tenant_id: TenantId,
-    webhook_id: UUID,
-    event_id: UUID,
-    *,
-    event_type: str,
-    retry_for: timedelta,
+    tx: Transaction, tenant_id: TenantId, webhook_id: UUID, event_id: UUID, *, event_type: str, retry_for: timedelta
 ) -> None:
     """Store a delivery of an event of the webhook itself, in a lane of its own."""
     await _INSERT.execute(
-        tx, tenant_id=tenant_id, webhook_id=webhook_id, event_id=event_id, event_type=event_type, lane=event_id,
-        object_id=webhook_id, retry_for=retry_for,
-    )  # fmt: skip
+        tx,
+        tenant_id=tenant_id,
+        webhook_id=webhook_id,
+        event_id=event_id,
+        event_type=event_type,
+        lane=event_id,
+        object_id=webhook_id,
+        retry_for=retry_for,
+    )
     await make_due(tx, tenant_id, webhook_id, [event_id])
 
 
@@ -353,23 +339,12 @@ class DeliveryFilter:
 
 
 async def list_page(
-    tx: Transaction,
-    tenant_id: TenantId,
-    webhook_id: UUID,
-    *,
-    where: DeliveryFilter,
-    newest_first: bool,
-    after: int | None,
-    limit: int,
+    tx: Transaction, tenant_id: TenantId, webhook_id: UUID, window: Window, *, where: DeliveryFilter
 ) -> list[DeliveryRow]:
     """Return deliveries in the order of their events."""
-    filters = given(
-        status=where.status, event_type=where.event_type, conversation_id=where.conversation_id, since=where.since,
-        until=where.until,
-    )  # fmt: skip
-    query = _page(frozenset(filters), newest_first=newest_first, after=after is not None)
-    last = None if after is None else (after,)
-    rows = await query.fetch(tx, tenant_id=tenant_id, webhook_id=webhook_id, limit=limit, **filters, **after_key(last))
+    filters = given(**asdict(where))
+    query = _page(frozenset(filters), **window.shape)
+    rows = await query.fetch(tx, tenant_id=tenant_id, webhook_id=webhook_id, **filters, **window.arguments)
     return [row_as(DeliveryRow, row) for row in rows]
 
 

@@ -11,23 +11,22 @@ Deliveries are not jobs: a slow receiver would occupy the slots of the worker, a
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError
 from app.core.ids import TenantId, new_uuid
+from app.core.metrics import counter, export
 from app.core.telemetry import error_type, get_logger
+from app.core.threads import running
 from app.providers.schemas import DeliveryError, EventSender, SendResult
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import job_caller
@@ -176,9 +175,13 @@ class Dispatcher:
             try:
                 async with self._ops.across_tenants() as tx:
                     lanes = await delivery_store.claim(
-                        tx, self._process, limit=limit, lease=self._lease, busy=receivers.used_up,
+                        tx,
+                        self._process,
+                        limit=limit,
+                        lease=self._lease,
+                        busy=receivers.used_up,
                         busy_tenants=tenants.used_up,
-                    )  # fmt: skip
+                    )
             except AppError as error:
                 self._log.warning("webhooks.claim_failed", code=error.code)
                 return claimed
@@ -316,11 +319,7 @@ class Dispatcher:
             status = DeliveryStatus.DEAD
         else:
             status, delay = DeliveryStatus.PENDING, self._delay(row, result)
-        await delivery_store.record_attempt(
-            tx, row, status=status.value, last_status=result.status,
-            last_error=None if result.error is None else result.error.value,
-            delivered_at=now if status is DeliveryStatus.DELIVERED else None,
-        )  # fmt: skip
+        await delivery_store.record_attempt(tx, row, status, result, now=now)
         outcome = "failed" if status is DeliveryStatus.PENDING else status.value
         tx.after_commit.append(lambda: self.counts.update([outcome]))
         if status is DeliveryStatus.DEAD:
@@ -337,33 +336,13 @@ class Dispatcher:
         return timedelta(seconds=max(delay_s, result.retry_after_s or 0))
 
 
-class _Attempts(Collector):
-    """Collector that reads the counts of attempts when metrics are collected."""
-
-    def __init__(self, counts: Counter[str]) -> None:
-        self._counts = counts
-
-    def collect(self) -> list[Metric]:
-        """Return one counter with a sample for each outcome."""
-        counter = CounterMetricFamily(
-            "turnkeep_webhook_attempts", "Attempts to deliver events to webhooks.", labels=["outcome"]
-        )
-        for outcome in ("delivered", "failed", "dead"):
-            counter.add_metric([outcome], self._counts[outcome])
-        return [counter]
-
-
 def add_webhook_metrics(registry: CollectorRegistry, dispatcher: Dispatcher) -> None:
     """Export the attempts of this process as `turnkeep_webhook_attempts_total{outcome}`."""
-    registry.register(_Attempts(dispatcher.counts))
+    name, text = "turnkeep_webhook_attempts", "Attempts to deliver events to webhooks."
+    outcomes = ("delivered", "failed", "dead")
+    export(registry, lambda: [counter(name, text, "outcome", {of: dispatcher.counts[of] for of in outcomes})])
 
 
-@asynccontextmanager
-async def dispatching(dispatcher: Dispatcher) -> AsyncGenerator[Dispatcher]:
+def dispatching(dispatcher: Dispatcher) -> AbstractAsyncContextManager[None]:
     """Run a dispatcher during the block, and stop it afterwards."""
-    task = asyncio.create_task(dispatcher.run())
-    try:
-        yield dispatcher
-    finally:
-        dispatcher.stop()
-        await asyncio.gather(task, return_exceptions=True)
+    return running(dispatcher.run(), dispatcher.stop)

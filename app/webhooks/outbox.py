@@ -83,9 +83,9 @@ class WebhookOutbox:
             events.add(event_type, object_id, conversation_id=conversation_id, project=project)
 
     def _events_of(self, tx: Transaction, tenant_id: TenantId) -> _Events:
-        for one in tx.at_commit:
-            if isinstance(one, _Events) and one.tenant_id == tenant_id:
-                return one
+        for statement in tx.at_commit:
+            if isinstance(statement, _Events) and statement.tenant_id == tenant_id:
+                return statement
         # all together, so that lanes are always locked in the same order
         events = _Events(tenant_id, retry_for_s=self._settings.webhook_retry_for_s)
         tx.at_commit.append(events)

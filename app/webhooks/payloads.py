@@ -113,13 +113,14 @@ class TestEvent(BaseModel):
     data: TestEventData
 
 
+_OF_KIND: Final[Mapping[str, type[BaseModel]]] = {
+    "conversation": ConversationEvent,
+    "turn": TurnEvent,
+    "summary": SummaryEvent,
+    "fact": FactEvent,
+}
 SHAPES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType(
-    {
-        **{one.value: ConversationEvent for one in EventType if one.value.startswith("conversation.")},
-        **{one.value: TurnEvent for one in EventType if one.value.startswith("turn.")},
-        **{one.value: SummaryEvent for one in EventType if one.value.startswith("summary.")},
-        **{one.value: FactEvent for one in EventType if one.value.startswith("fact.")},
-        TEST_EVENT: TestEvent,
-    }
+    {event_type.value: _OF_KIND[event_type.value.partition(".")[0]] for event_type in EventType}
+    | {TEST_EVENT: TestEvent}
 )
 """The body of each type of event."""

@@ -2,8 +2,6 @@
 
 import asyncio
 from contextlib import suppress
-from typing import TypeVar
-from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -17,22 +15,7 @@ from app.memory.schemas import Fact
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, job_caller
 from app.webhooks.delivery_store import DeliveryRow
-from app.webhooks.payloads import (
-    ConversationEvent,
-    ConversationEventData,
-    FactEvent,
-    FactEventData,
-    Omission,
-    SummaryEvent,
-    SummaryEventData,
-    TestEvent,
-    TestEventData,
-    TurnEvent,
-    TurnEventData,
-)
-from app.webhooks.schemas import TEST_EVENT
-
-_Shown = TypeVar("_Shown")
+from app.webhooks.payloads import SHAPES, Omission
 
 
 class EventRenderer:
@@ -81,41 +64,17 @@ def _conversation_id(row: DeliveryRow) -> ConversationId:
     return ConversationId(row.conversation_id or row.object_id)
 
 
-def _event(row: DeliveryRow, shown: object, omitted: Omission | None) -> BaseModel:
+def _event(row: DeliveryRow, shown: BaseModel | None, omitted: Omission | None) -> BaseModel:
     """Return the event, with `shown` or without."""
-    kind, timestamp, object_id = row.event_type, row.recorded_at, format_id(row.object_id)
-    values = {"type": kind, "timestamp": timestamp}
-    of_id = format_id(_conversation_id(row))
-    match kind.partition(".")[0]:
-        case "conversation":
-            of_conversation = ConversationEventData(
-                conversation_id=of_id, conversation=_as(Conversation, shown), omitted=omitted
-            )
-            return ConversationEvent.model_validate({**values, "data": of_conversation})
-        case "turn":
-            of_turn = TurnEventData(conversation_id=of_id, turn_id=object_id, turn=_as(Turn, shown), omitted=omitted)
-            return TurnEvent.model_validate({**values, "data": of_turn})
-        case "summary":
-            of_summary = SummaryEventData(
-                conversation_id=of_id, summary_id=object_id, summary=_as(Summary, shown), omitted=omitted
-            )
-            return SummaryEvent.model_validate({**values, "data": of_summary})
-        case "fact":
-            of_fact = FactEventData(
-                conversation_id=_optional(row.conversation_id), fact_id=object_id, fact=_as(Fact, shown),
-                omitted=omitted,
-            )  # fmt: skip
-            return FactEvent.model_validate({**values, "data": of_fact})
-        case _:
-            return TestEvent(type=TEST_EVENT, timestamp=timestamp, data=TestEventData(webhook_id=object_id))
-
-
-def _as(shape: type[_Shown], shown: object) -> _Shown | None:
-    return shown if isinstance(shown, shape) else None
-
-
-def _optional(value: UUID | None) -> str | None:
-    return None if value is None else format_id(value)
+    kind = row.event_type.partition(".")[0]
+    of_no_conversation = kind == "fact" and row.conversation_id is None
+    data = {
+        f"{kind}_id": format_id(row.object_id),
+        "conversation_id": None if of_no_conversation else format_id(_conversation_id(row)),
+        kind: shown,
+        "omitted": omitted,
+    }
+    return SHAPES[row.event_type].model_validate({"type": row.event_type, "timestamp": row.recorded_at, "data": data})
 
 
 def _written(event: BaseModel) -> bytes:

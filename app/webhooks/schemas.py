@@ -11,6 +11,7 @@ from app.core.errors import PublicValueError
 from app.core.outbox import EventType
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.strict import Strict
+from app.core.views import IdOut
 from app.providers.schemas import DeliveryError
 
 TEST_EVENT: Final = "webhook.test"
@@ -101,7 +102,7 @@ class SecretRotate(Strict):
 class Webhook(BaseModel):
     """A receiver of events. `failing_since`: the first failure since the last success."""
 
-    id: str
+    id: IdOut
     url: str
     description: str | None
     event_types: list[str] | None
@@ -130,11 +131,11 @@ class Delivery(BaseModel):
     receiver answers is not kept.
     """
 
-    id: str
-    webhook_id: str
+    id: IdOut
+    webhook_id: IdOut
     type: str
-    conversation_id: str | None
-    object_id: str
+    conversation_id: IdOut | None
+    object_id: IdOut
     status: DeliveryStatus
     attempts: int
     last_status: int | None

@@ -16,12 +16,12 @@ from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError, Invalid, NotFound
 from app.core.ids import format_id, new_uuid, parse_id
 from app.core.jobs import Job, JobQueue, NewJob
-from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
+from app.core.views import view_of
 from app.formats.schemas import JsonObject
 from app.operations.schemas import Operation
 from app.operations.service import OperationHandler, OperationRun, Operations
 from app.providers.receivers.destinations import is_address, is_public
-from app.providers.schemas import DeliveryError
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
@@ -104,26 +104,21 @@ class Webhooks:
                     "too_many_webhooks",
                     f"The tenant has {self._settings.max_webhooks} webhooks, which is the limit; delete one first.",
                 )
-            row = await store.insert_webhook(
-                tx, caller.tenant_id, webhook_id, url=body.url, description=body.description,
-                event_types=_types(body), project=body.project, include_content=body.include_content,
-            )  # fmt: skip
+            row = await store.insert_webhook(tx, caller.tenant_id, webhook_id, body=body, event_types=_types(body))
             await self._idempotency.store_result(caller, tx, idempotency_key, [webhook_id], is_new=True)
             record(tx, caller, Action.WEBHOOK_CREATE, ObjectKind.WEBHOOK, webhook_id, counts={"webhooks": 1})
             tx.after_commit.append(self._announce)
         await self._outbox.refresh_or_mark_stale()
         return self._made(row)
 
-    async def list_page(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Webhook]:
+    async def list_page(self, caller: Caller, *, asked: PageRequest) -> Page[Webhook]:
         """Return a page of the tenant's webhooks, in the order of their creation."""
         caller.require(Scope.ADMIN)
-        scope = f"webhooks|{caller.tenant_id}|{order}"
-        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
+        scope = f"webhooks|{caller.tenant_id}|{asked.order}"
+        window = self._cursors.window(scope, asked, UUID)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_page(
-                tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
+            rows = await store.list_page(tx, caller.tenant_id, window)
+        page = self._cursors.page(rows, asked, scope=scope, key=lambda row: [str(row.id)])
         return page_of_views(page, Page[Webhook], _view)
 
     async def get(self, caller: Caller, webhook_id: UUID) -> Webhook:
@@ -134,14 +129,14 @@ class Webhooks:
 
     async def update(self, caller: Caller, webhook_id: UUID, *, body: WebhookUpdate) -> Webhook:
         """Change a webhook. Raises NotFound, Invalid, Forbidden."""
-        given = body.model_fields_set
+        names = body.model_fields_set
         _require(caller, include_content=bool(body.include_content))
         if body.url is not None:
             self._require_allowed(body.url)
         async with self._database.transaction(caller.tenant_id) as tx:
             row = await _found(caller, tx, webhook_id, locked=True)
             # a new receiver would get content that this key may not read
-            _require(caller, include_content=row.include_content and body.include_content is None and "url" in given)
+            _require(caller, include_content=row.include_content and body.include_content is None and "url" in names)
             changed = _changed(row, body)
             row = await store.update_webhook(tx, changed)
             if body.enabled:
@@ -185,9 +180,13 @@ class Webhooks:
         caller.require(Scope.ADMIN)
         async with self._database.transaction(caller.tenant_id) as tx:
             result = await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: self._store_test(caller, tx, webhook_id),
-                result_ids=lambda made: [webhook_id, parse_id(made.id)], read=_read_delivery,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: self._store_test(caller, tx, webhook_id),
+                result_ids=lambda delivery: [webhook_id, parse_id(delivery.id)],
+                read=_read_delivery,
+            )
             tx.after_commit.append(self._due)
         return result
 
@@ -203,26 +202,16 @@ class Webhooks:
     # deliveries
 
     async def list_deliveries(
-        self,
-        caller: Caller,
-        webhook_id: UUID,
-        *,
-        where: DeliveryFilter,
-        order: Order,
-        limit: int,
-        cursor: str | None,
+        self, caller: Caller, webhook_id: UUID, *, where: DeliveryFilter, asked: PageRequest
     ) -> Page[Delivery]:
         """Return a page of a webhook's deliveries, in the order of their events. Raises NotFound."""
         caller.require(Scope.ADMIN)
-        scope = f"webhook_deliveries|{caller.tenant_id}|{webhook_id}|{order}|{where!r}"
-        after = None if cursor is None else int(self._cursors.read(scope, cursor)[0])
+        scope = f"webhook_deliveries|{caller.tenant_id}|{webhook_id}|{asked.order}|{where!r}"
+        window = self._cursors.window(scope, asked, int)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await _found(caller, tx, webhook_id)
-            rows = await delivery_store.list_page(
-                tx, caller.tenant_id, webhook_id, where=where, newest_first=order == "desc", after=after,
-                limit=limit + 1,
-            )  # fmt: skip
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [row.number])
+            rows = await delivery_store.list_page(tx, caller.tenant_id, webhook_id, window, where=where)
+        page = self._cursors.page(rows, asked, scope=scope, key=lambda row: [row.number])
         return page_of_views(page, Page[Delivery], _delivery_view)
 
     async def get_delivery(self, caller: Caller, webhook_id: UUID, event_id: UUID) -> Delivery:
@@ -248,9 +237,13 @@ class Webhooks:
         caller.require(Scope.ADMIN)
         async with self._database.transaction(caller.tenant_id) as tx:
             return await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: self._start_replay(caller, tx, webhook_id, body),
-                result_ids=lambda operation: [parse_id(operation.id)], read=self._read_operation,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: self._start_replay(caller, tx, webhook_id, body),
+                result_ids=lambda operation: [parse_id(operation.id)],
+                read=self._read_operation,
+            )
 
     async def _start_replay(
         self, caller: Caller, tx: Transaction, webhook_id: UUID, body: ReplayRequest
@@ -258,7 +251,7 @@ class Webhooks:
         await _found(caller, tx, webhook_id)
         parameters: JsonObject = {
             "webhook_id": str(webhook_id),
-            "statuses": [one.value for one in body.statuses],
+            "statuses": [status.value for status in body.statuses],
             "since": body.since.isoformat(),
             # events of after the request are not asked for
             "until": (body.until or datetime.now(UTC)).isoformat(),
@@ -272,13 +265,13 @@ class Webhooks:
 
     async def _run_replay(self, run: OperationRun) -> None:
         """Replay the next deliveries of an operation until all are pending, or a pause is due."""
-        given = run.parameters
-        webhook_id = UUID(str(given["webhook_id"]))
-        statuses = given["statuses"]
+        parameters = run.parameters
+        webhook_id = UUID(str(parameters["webhook_id"]))
+        statuses = parameters["statuses"]
         chosen = ReplayRange(
-            [str(one) for one in statuses] if isinstance(statuses, list) else [],
-            datetime.fromisoformat(str(given["since"])),
-            datetime.fromisoformat(str(given["until"])),
+            [str(status) for status in statuses] if isinstance(statuses, list) else [],
+            datetime.fromisoformat(str(parameters["since"])),
+            datetime.fromisoformat(str(parameters["until"])),
         )
         while not run.has_ended and not run.pause_is_due:
             async with self._database.transaction(run.tenant_id) as tx:
@@ -286,16 +279,18 @@ class Webhooks:
                 if total is None:
                     total = await delivery_store.count_range(tx, run.tenant_id, webhook_id, chosen)
                 after = 0 if run.state is None else int(str(run.state["after"]))
-                found = await delivery_store.list_range(
+                deliveries = await delivery_store.list_range(
                     tx, run.tenant_id, webhook_id, chosen, after=after, limit=_REPLAYED_AT_ONCE
                 )
-                if found:
-                    ids = [event_id for event_id, _ in found]
+                if deliveries:
+                    ids = [event_id for event_id, _ in deliveries]
                     await delivery_store.replay(tx, run.tenant_id, webhook_id, ids, retry_for=self._retry_for)
                     tx.after_commit.append(self._due)
-                done = run.done + len(found)
-                await run.checkpoint(tx, done=done, total=total, state={"after": found[-1][1] if found else after})
-                if len(found) < _REPLAYED_AT_ONCE:
+                done = run.done + len(deliveries)
+                await run.checkpoint(
+                    tx, done=done, total=total, state={"after": deliveries[-1][1] if deliveries else after}
+                )
+                if len(deliveries) < _REPLAYED_AT_ONCE:
                     await run.succeed(tx, result={"deliveries": done})
 
     # by jobs
@@ -348,18 +343,18 @@ def _require(caller: Caller, *, include_content: bool) -> None:
 
 
 def _types(body: WebhookCreate | WebhookUpdate) -> list[str] | None:
-    return None if body.event_types is None else sorted({one.value for one in body.event_types})
+    return None if body.event_types is None else sorted({event_type.value for event_type in body.event_types})
 
 
 def _changed(row: WebhookRow, body: WebhookUpdate) -> WebhookRow:
     """Return a webhook with the values that a request gives."""
-    given = body.model_fields_set
+    names = body.model_fields_set
     changed = replace(
         row,
         url=body.url or row.url,
-        description=body.description if "description" in given else row.description,
-        event_types=_types(body) if "event_types" in given else row.event_types,
-        project=body.project if "project" in given else row.project,
+        description=body.description if "description" in names else row.description,
+        event_types=_types(body) if "event_types" in names else row.event_types,
+        project=body.project if "project" in names else row.project,
         include_content=row.include_content if body.include_content is None else body.include_content,
     )
     if body.enabled is None or body.enabled == row.is_enabled:
@@ -394,38 +389,12 @@ async def _refuse_repeat(caller: Caller, tx: Transaction, result_ids: Sequence[U
 
 
 def _view(row: WebhookRow) -> Webhook:
-    return Webhook(
-        id=format_id(row.id),
-        url=row.url,
-        description=row.description,
-        event_types=None if row.event_types is None else list(row.event_types),
-        project=row.project,
-        include_content=row.include_content,
-        enabled=row.is_enabled,
-        disabled_reason=None if row.disabled_reason is None else DisabledReason(row.disabled_reason),
-        failing_since=row.failing_since,
-        previous_secret_until=row.previous_secret_until,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    return view_of(Webhook, row, enabled=row.is_enabled)
 
 
 def _delivery_view(row: DeliveryRow) -> Delivery:
     is_waiting = row.status == DeliveryStatus.PENDING.value and row.due_at is not None
     # infinity, which the driver reads as the last time: the webhook is disabled
     is_disabled = row.due_at is not None and row.due_at.year == MAXYEAR
-    return Delivery(
-        id=format_id(row.event_id),
-        webhook_id=format_id(row.webhook_id),
-        type=row.event_type,
-        conversation_id=None if row.conversation_id is None else format_id(row.conversation_id),
-        object_id=format_id(row.object_id),
-        status=DeliveryStatus(row.status),
-        attempts=row.attempts,
-        last_status=row.last_status,
-        last_error=None if row.last_error is None else DeliveryError(row.last_error),
-        recorded_at=row.recorded_at,
-        attempted_at=row.attempted_at,
-        next_attempt_at=row.due_at if is_waiting and not is_disabled else None,
-        delivered_at=row.delivered_at,
-    )
+    due_at = row.due_at if is_waiting and not is_disabled else None
+    return view_of(Delivery, row, id=row.event_id, type=row.event_type, next_attempt_at=due_at)

@@ -33,5 +33,5 @@ def signed_headers(event_id: UUID, body: bytes, keys: Sequence[bytes], *, at: da
     return {
         "webhook-id": message_id,
         "webhook-timestamp": timestamp,
-        "webhook-signature": " ".join(f"v1,{one}" for one in signatures),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
     }

@@ -9,13 +9,15 @@ from uuid import UUID
 from sqlalchemy import ClauseElement, bindparam, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from app.core.database.queries import NOW, Query, after_key, arguments, columns, compiled, equals, page
+from app.core.database.queries import NOW, Query, arguments, columns, compiled, equals, page
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
 from app.core.outbox import EventType
+from app.core.paging import Window
+from app.webhooks.schemas import WebhookCreate
 from app.webhooks.tables import webhook_lanes, webhooks
 
-ALL_TYPES: Final = frozenset(one.value for one in EventType)
+ALL_TYPES: Final = frozenset(event_type.value for event_type in EventType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +145,11 @@ async def count(tx: Transaction, tenant_id: TenantId) -> int:
 
 
 async def insert_webhook(
-    tx: Transaction,
-    tenant_id: TenantId,
-    webhook_id: UUID,
-    *,
-    url: str,
-    description: str | None,
-    event_types: Sequence[str] | None,
-    project: str | None,
-    include_content: bool,
+    tx: Transaction, tenant_id: TenantId, webhook_id: UUID, *, body: WebhookCreate, event_types: Sequence[str] | None
 ) -> WebhookRow:
     """Store an enabled webhook."""
-    row = await _INSERT.fetchrow(
-        tx, tenant_id=tenant_id, id=webhook_id, url=url, description=description, event_types=event_types,
-        project=project, include_content=include_content,
-    )  # fmt: skip
+    values = body.model_dump(include={"url", "description", "project", "include_content"})
+    row = await _INSERT.fetchrow(tx, tenant_id=tenant_id, id=webhook_id, event_types=event_types, **values)
     if row is None:
         raise RuntimeError("an insert gave no row")
     return row_as(WebhookRow, row)
@@ -210,10 +202,7 @@ def _page(*, newest_first: bool, after: bool) -> ClauseElement:
     return page(select(*_ROW).where(*equals(webhooks, "tenant_id")), (_W.id,), newest_first=newest_first, after=after)
 
 
-async def list_page(
-    tx: Transaction, tenant_id: TenantId, *, newest_first: bool, after: UUID | None, limit: int
-) -> list[WebhookRow]:
+async def list_page(tx: Transaction, tenant_id: TenantId, window: Window) -> list[WebhookRow]:
     """Return webhooks in the order of their creation."""
-    query = _page(newest_first=newest_first, after=after is not None)
-    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **after_key(None if after is None else (after,)))
+    rows = await _page(**window.shape).fetch(tx, tenant_id=tenant_id, **window.arguments)
     return [row_as(WebhookRow, row) for row in rows]

@@ -74,11 +74,15 @@ webhook_deliveries = Table(
     CheckConstraint("status in ('pending', 'delivered', 'dead')", name="status"),
     Index("webhook_deliveries_number_key", "tenant_id", "webhook_id", "number", unique=True),
     Index(
-        "webhook_deliveries_pending_idx", "tenant_id", "webhook_id", "lane", "number",
+        "webhook_deliveries_pending_idx",
+        "tenant_id",
+        "webhook_id",
+        "lane",
+        "number",
         postgresql_where=sql("status = 'pending'"),
     ),
     Index("webhook_deliveries_recorded_at_idx", "recorded_at"),
-)  # fmt: skip
+)
 """One row per event and webhook: ids, status, attempts; never content. Stored with the commit of the change."""
 webhook_lanes = Table(
     "webhook_lanes",

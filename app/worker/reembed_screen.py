@@ -101,7 +101,9 @@ def _table(spaces: Sequence[EmbeddingSpace]) -> Table:
 def _comparison(texts: Sequence[str], result: SpaceComparisonResult) -> Table:
     title = f"the first {result.k} hits: {result.overlap:.0%} the same, rank agreement {result.rank_agreement:.2f}"
     table = Table("query", "the same", "rank agreement", "not taken part", title=title)
-    for text, one in list(zip(texts, result.queries, strict=True))[:_SHOWN_QUERIES]:
+    for text, compared in list(zip(texts, result.queries, strict=True))[:_SHOWN_QUERIES]:
         shown = " ".join(text.split())[:_SHOWN_CHARACTERS]
-        table.add_row(Text(shown), f"{one.overlap:.0%}", f"{one.rank_agreement:.2f}", " ".join(one.degraded))
+        table.add_row(
+            Text(shown), f"{compared.overlap:.0%}", f"{compared.rank_agreement:.2f}", " ".join(compared.degraded)
+        )
     return table

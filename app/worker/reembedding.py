@@ -7,7 +7,7 @@ running worker, and may be stopped and run again at any time.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from app.container import Container, open_container
 from app.conversations.schemas.conversations import content_text
@@ -50,9 +50,7 @@ class Reembedding:
         """
         runtime = self._wanted()
         name = runtime.embedder.space if runtime.embedder is not None else None
-        body = SpaceAdd() if name is None else SpaceAdd(
-            provider=name.provider, model=name.model, dimensions=name.dimensions
-        )  # fmt: skip
+        body = SpaceAdd() if name is None else SpaceAdd(**asdict(name))
         space = await self._container.spaces.add(self._caller, body=body)
         kinds = {kind: how for kind, how in space_job_handlers(self._container, runtime).items() if how.every_s is None}
         covered = -1

@@ -7,20 +7,20 @@ A stop finishes jobs within its time limit and releases the others. Any number o
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
 from opentelemetry.trace import SpanKind
-from prometheus_client import CollectorRegistry, Gauge, Metric
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge
 
 from app.core.errors import AppError
 from app.core.ids import format_id, new_uuid
 from app.core.jobs import INSTALLATION, Job, JobKey, JobQueue
+from app.core.metrics import counter, export
 from app.core.telemetry import error_type, get_logger
+from app.core.threads import running
 from app.core.tracing.spans import root_span
 from app.settings.database import JobSettings
 
@@ -128,12 +128,12 @@ class Worker:
             # claim at most the free share of the busiest tenant, because all jobs may belong to it
             at_once = most - max((count for count in busy_slots.values() if count < most), default=0)
             limit = min(at_once, free - len(jobs))
-            some = await self._queue.claim(
+            claimed = await self._queue.claim(
                 self._id, kinds=kinds, limit=limit, skipped_tenants=greedy, running=running + jobs
             )
-            busy_slots.update(job.tenant_id for job in some if job.tenant_id != INSTALLATION)
-            jobs += some
-            if len(some) < limit:  # no more are due
+            busy_slots.update(job.tenant_id for job in claimed if job.tenant_id != INSTALLATION)
+            jobs += claimed
+            if len(claimed) < limit:  # no more are due
                 if greedy:
                     jobs += await self._queue.claim(
                         self._id, kinds=kinds, limit=free - len(jobs), running=running + jobs
@@ -153,14 +153,13 @@ class Worker:
             async with asyncio.timeout(self._settings.job_poll_s):
                 await self._queue.enqueued.wait()
 
-    def _tasks(self) -> list["asyncio.Task[None]"]:
-        return [task for _, task in self._running.values()]
-
     async def _run_handler(self, handler: JobHandler, job: Job) -> None:
         named: dict[str, str | int] = {
-            "turnkeep.job_kind": job.kind, "turnkeep.job_id": format_id(job.id), "turnkeep.attempt": job.attempts,
+            "turnkeep.job_kind": job.kind,
+            "turnkeep.job_id": format_id(job.id),
+            "turnkeep.attempt": job.attempts,
             "turnkeep.tenant_id": format_id(job.tenant_id),
-        }  # fmt: skip
+        }
         with root_span(f"job {job.kind}", named, kind=SpanKind.CONSUMER):
             async with asyncio.timeout(self._settings.job_timeout_s):
                 await handler.run(job)
@@ -178,8 +177,9 @@ class Worker:
                 raise
             self._given_up.discard(job.key)
         except Exception as error:  # noqa: BLE001 - the worker continues after any exception of a handler
-            self._log.error("job.crashed", job_id=format_id(job.id), kind=job.kind, error_type=error_type(error),
-                            exc_info=error)  # fmt: skip
+            self._log.error(
+                "job.crashed", job_id=format_id(job.id), kind=job.kind, error_type=error_type(error), exc_info=error
+            )
             await self._end_attempt(job, handler, "internal_error")
         else:
             await self._end_attempt(job, handler, None)
@@ -218,7 +218,7 @@ class Worker:
     async def _end(self) -> None:
         if not self._running:
             return
-        await asyncio.wait(self._tasks(), timeout=self._grace_s)
+        await asyncio.wait([task for _, task in self._running.values()], timeout=self._grace_s)
         left = list(self._running.values())
         for _, task in left:
             task.cancel()
@@ -234,33 +234,12 @@ def add_job_metrics(registry: CollectorRegistry, worker: Worker) -> None:
         gauge.labels(state).set_function(lambda state=state: worker.counts.get(state, 0))
 
 
-class _Swept(Collector):
-    """Collector that reads the counts of deleted rows when metrics are collected."""
-
-    def __init__(self, counts: Mapping[str, int]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield one counter with a sample for each name."""
-        counter = CounterMetricFamily(
-            "turnkeep_swept", "What sweeps and large deletions have deleted.", labels=["what"]
-        )
-        for what, count in self._counts.items():
-            counter.add_metric([what], count)
-        yield counter
-
-
 def add_sweep_metrics(registry: CollectorRegistry, counts: Mapping[str, int]) -> None:
     """Export the deletions of this process as `turnkeep_swept_total{what}`: `expired` conversations, rows by table."""
-    registry.register(_Swept(counts))
+    name, text = "turnkeep_swept", "What sweeps and large deletions have deleted."
+    export(registry, lambda: [counter(name, text, "what", counts)])
 
 
-@asynccontextmanager
-async def working(worker: Worker) -> AsyncGenerator[Worker]:
+def working(worker: Worker) -> AbstractAsyncContextManager[None]:
     """Run a worker during the block, and stop it afterwards."""
-    task = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await asyncio.gather(task, return_exceptions=True)
+    return running(worker.run(), worker.stop)

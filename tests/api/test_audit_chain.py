@@ -15,9 +15,9 @@ import asyncpg
 import pytest
 
 from app.audit import store
-from app.audit.schemas import Action, Command, Entry, ObjectKind
+from app.audit.schemas import Action, AuditVerification, Command, Entry, ObjectKind
 from app.audit.sealing import AuditSealer
-from app.audit.service import AuditReport, Checkpoint, record, verify_audit
+from app.audit.service import Checkpoint, record, verify_audit
 from app.core.database.transactions import Database
 from app.core.errors import Busy
 from app.core.ids import TenantId, format_id, new_uuid, parse_id
@@ -59,9 +59,8 @@ async def logged_in_as_application(service: Service, tenant_id: TenantId) -> Asy
         await connection.close()
 
 
-async def verified(service: Service, tenant_id: TenantId, **more: Any) -> AuditReport:
-    [report] = await verify_audit(ops_of(service), tenant_id, **more)
-    return report
+async def verified(service: Service, tenant_id: TenantId, **more: Any) -> AuditVerification:
+    return (await verify_audit(ops_of(service), tenant_id, **more))[tenant_id]
 
 
 async def verified_in_parts(
@@ -118,11 +117,11 @@ async def test_entries_are_sealed_in_a_chain_for_each_day_which_verifies(chained
     report = await verified(service, chained.tenant_id)
     assert (report.first_break, report.unsealed, report.deleted_days) == (None, 0, 0)
     # a day with the tenant's first key, which came first, and the conversation with its four turns
-    assert [(end.day, end.entries) for end in report.chain_ends[-2:]] == [
+    assert [(end.day, end.entries) for end in report.chains[-2:]] == [
         (TODAY - timedelta(days=2), 1),
         (TODAY - timedelta(days=1), 1),
     ]
-    assert (report.chain_ends[0].day, report.chain_ends[0].entries, report.entries) == (TODAY, 6, 8)
+    assert (report.chains[0].day, report.chains[0].entries, report.entries) == (TODAY, 6, 8)
     await chained.conversation()
     assert (await verified(service, chained.tenant_id)).unsealed == 1
     assert await service.container.audit.sealer.seal() >= 1
@@ -262,7 +261,7 @@ async def test_the_parts_of_a_verification_cover_all_chains_once(
     assert sum(part["entries"] for part in parts) == report.entries == 8
     assert len(parts) <= 8 // max_entries + 1
     assert [chain for part in parts for chain in part["chains"]] == [
-        {"day": str(end.day), "entries": end.entries, "hash": end.hash.hex()} for end in report.chain_ends
+        {"day": str(end.day), "entries": end.entries, "hash": end.hash} for end in report.chains
     ]
     assert sum(part["deleted_days"] for part in parts) == 0
 
@@ -356,16 +355,16 @@ async def test_ends_of_chains_that_were_kept_elsewhere_show_a_chain_that_was_mad
 ) -> None:
     tenant_id = chained.tenant_id
     before = await verified(service, tenant_id)
-    known = {(tenant_id, end.day): Checkpoint(end.entries, end.hash) for end in before.chain_ends}
+    known = {(tenant_id, end.day): Checkpoint(end.entries, bytes.fromhex(end.hash)) for end in before.chains}
     await chained.conversation()
     await service.container.audit.sealer.seal()
-    assert (await verified(service, tenant_id, known=known)).first_break is None
+    assert (await verified(service, tenant_id, trusted=known)).first_break is None
     async with superuser(service) as connection:
         day = TODAY - timedelta(days=1)
         for table in ("audit_entries", "audit_days"):  # the whole last day, with its seal: nothing points to it
             await connection.execute(f"delete from {table} where tenant_id = $1 and day = $2", tenant_id, day)
     assert (await verified(service, tenant_id)).first_break is None
-    found = (await verified(service, tenant_id, known=known)).first_break
+    found = (await verified(service, tenant_id, trusted=known)).first_break
     assert found is not None
     assert (found.kind, found.day) == ("seal_removed", day)
 

@@ -22,6 +22,7 @@ from app.conversations.schemas.listing import ConversationFilter
 from app.conversations.streams.permissions import require_may_write
 from app.core.errors import Forbidden, NotFound
 from app.core.ids import ConversationId, KeyId, TenantId, TurnId, format_id, new_uuid, parse_id
+from app.core.paging import PageRequest
 from app.formats.schemas import Kind, Role
 from app.recall.schemas import Recall
 from app.tenancy.key_text import parse_key
@@ -663,7 +664,7 @@ async def test_services_refuse_a_bound_caller_unless_they_ask_for_the_conversati
     container = service.container
     caller = await container.tenancy.authenticate(writer.token)
     here, turn = ConversationId(parse_id(writer.conversation)), TurnId(parse_id(writer.turn))
-    conversations = container.conversations
+    conversations, asked = container.conversations, PageRequest("asc", 1)
     refused = [
         container.recall_service.recall(caller, request=Recall(query="said")),
         container.contexts.build(caller, here, request=ContextRequest(token_budget=1000)),
@@ -677,12 +678,10 @@ async def test_services_refuse_a_bound_caller_unless_they_ask_for_the_conversati
         conversations.list_conversations(caller, where=ConversationFilter(), order="asc", limit=1, cursor=None),
         container.tenancy.create_token(caller, here, body=TokenCreate(access=Access.READ)),
         container.tenancy.revoke_tokens(caller, here),
-        container.jobs.list_jobs(caller, all_tenants=False, kind=None, state=None, order="asc", limit=1, cursor=None),
+        container.jobs.list_jobs(caller, all_tenants=False, kind=None, state=None, asked=asked),
         container.statistics.stats(caller, of="tenant", top=1),
-        container.spending.list_usage(
-            caller, all_tenants=False, first_day=None, last_day=None, purpose=None, order="asc", limit=1, cursor=None
-        ),
-        container.administration.list_keys(caller, order="asc", limit=1, cursor=None),
+        container.spending.list_usage(caller, all_tenants=False, days=(None, None), purpose=None, asked=asked),
+        container.administration.list_keys(caller, asked=asked),
     ]
     for number, call in enumerate(refused):
         with pytest.raises(Forbidden) as error:

@@ -3,6 +3,7 @@
 import asyncpg
 import httpx
 
+from app.core.ids import KeyId, parse_id
 from tests.support.api import Client, Service
 
 
@@ -67,7 +68,7 @@ async def test_the_last_use_of_a_key_is_written(client: Client, service: Service
 async def test_a_revoked_key_is_refused_at_once(client: Client, service: Service) -> None:
     assert (await client.get("/v1/conversations")).status_code == 200
     key = (await service.container.tenancy.list_keys(client.tenant_id))[0]
-    await service.container.tenancy.revoke_key(client.tenant_id, key_id=key.key_id)
+    await service.container.tenancy.revoke_key(client.tenant_id, key_id=KeyId(parse_id(key.id)))
     refused = await client.get("/v1/conversations")
     assert (refused.status_code, refused.json()["code"]) == (401, "key_revoked")
 

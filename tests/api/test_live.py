@@ -345,7 +345,7 @@ async def test_so_many_bytes_a_second_are_carried_out(
         conversation = await user.conversation()
         async with socket_on(its_port, conversation, user.key) as one:
             await one.ask("ping")
-            monkeypatch.setattr("app.routers.live.connection_limits.asyncio.sleep", recording)
+            monkeypatch.setattr("app.core.limits.asyncio.sleep", recording)
             for _ in range(3):
                 await one.ask("append", turns=[{"role": "user", "content": "x" * 15_000}])
     assert max(slept) > 0.3

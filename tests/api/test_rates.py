@@ -10,6 +10,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from app.agents.tools.registry import all_tools
+from app.core import limits
 from app.core.ids import KeyId
 from app.mcp import tool_list
 from app.routers.http.rates import RATE_CLASSES
@@ -35,8 +36,7 @@ FEW = {
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     clock = StoppedClock()
-    monkeypatch.setattr(rates, "monotonic", clock)
-    monkeypatch.setattr(failed_keys, "monotonic", clock)
+    monkeypatch.setattr(limits, "monotonic", clock)
     return clock
 
 
@@ -294,7 +294,7 @@ def test_the_memory_of_rates_and_of_addresses_is_bounded(monkeypatch: pytest.Mon
         buckets.take(caller(), RateClass.READ)
         counted.record_failure(f"10.0.0.{number}", b"")
         counted.record_success(str(number).encode())
-    assert len(buckets._buckets) == len(counted._left) == len(counted._valid) == 10  # noqa: SLF001
+    assert len(buckets._buckets) == len(counted._buckets) == len(counted._valid) == 10  # noqa: SLF001
 
 
 def test_every_class_of_an_operation_or_tool_belongs_to_one_that_exists() -> None:

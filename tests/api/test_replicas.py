@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from app.core import limits
 from app.core.bus import replicas as replicas_module
 from app.core.ids import format_id
-from app.tenancy.limits import rates
 from app.tenancy.limits.rate_sharing import RateSharing
 from app.tenancy.schemas import RateClass, Scope
 from tests.support.api import Client, Service, open_service, problem
@@ -25,7 +25,7 @@ TEN = {"rate_write_per_s": 10, "rate_burst_s": 1, "embedder": "none", "rate_shar
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     clock = StoppedClock()
-    monkeypatch.setattr(rates, "monotonic", clock)
+    monkeypatch.setattr(limits, "monotonic", clock)
     return clock
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from app.conversations.service import Conversations
+from app.core import limits
 from app.core.errors import Unavailable
 from app.core.ids import TenantId, new_uuid
-from app.settings.rates import RateSettings
-from app.tenancy.limits import slots as limits_slots
-from app.tenancy.limits.slots import TenantSlots
+from app.core.limits import TenantLimiter
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.live import serving, socket_on
 from tests.support.postgres import TestDatabase
@@ -21,9 +20,8 @@ from tests.support.postgres import TestDatabase
 ONE, OTHER, THIRD = (TenantId(new_uuid()) for _ in range(3))
 
 
-def slots(**settings: float) -> TenantSlots:
-    given = {"concurrent_calls": 6, "concurrent_calls_shared": 2, "concurrent_calls_wait_s": 20, **settings}
-    return TenantSlots(RateSettings(**given))  # type: ignore[arg-type]
+def slots(share: int = 6, crowded_share: int = 2, *, wait_s: float = 20, max_waiting: int = 256) -> TenantLimiter:
+    return TenantLimiter(share, crowded_share=crowded_share, wait_s=wait_s, max_waiting=max_waiting)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -38,7 +36,7 @@ async def test_a_tenant_alone_has_all_slots_and_its_further_calls_wait_in_order(
         await own.acquire(ONE)
 
     async def call(number: int) -> None:
-        async with own.slot(ONE):
+        async with own.hold(ONE):
             order.append(number)
 
     calls = [asyncio.create_task(call(number)) for number in range(5)]
@@ -75,20 +73,20 @@ async def test_while_another_tenant_calls_each_has_its_share_and_no_call_waits_f
 
 async def test_a_tenant_that_is_alone_again_has_all_slots_again(monkeypatch: pytest.MonkeyPatch) -> None:
     own, now = slots(), 1000.0
-    monkeypatch.setattr(limits_slots, "monotonic", lambda: now)
+    monkeypatch.setattr(limits, "monotonic", lambda: now)
     await own.acquire(OTHER)
     for _ in range(2):
         await own.acquire(ONE)
     calls = [asyncio.create_task(own.acquire(ONE)) for _ in range(5)]
     await until(lambda: own.waiting == 5)
-    now += limits_slots.SHARED_S
+    now += limits.SHARED_S
     own.release(ONE)
     await asyncio.gather(*calls)
     assert own._used_by[ONE] == 6  # noqa: SLF001
 
 
 async def test_a_call_that_waits_too_long_or_behind_too_many_is_refused_and_leaves_nothing() -> None:
-    own = slots(concurrent_calls=1, concurrent_calls_shared=1, concurrent_calls_wait_s=0.05, concurrent_calls_waiting=2)
+    own = slots(1, 1, wait_s=0.05, max_waiting=2)
     await own.acquire(ONE)
     calls = [asyncio.create_task(own.acquire(ONE)) for _ in range(3)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -107,7 +105,7 @@ async def test_a_call_that_waits_too_long_or_behind_too_many_is_refused_and_leav
 
 
 async def test_a_cancelled_call_that_was_just_granted_its_slot_gives_it_back() -> None:
-    own = slots(concurrent_calls=1, concurrent_calls_shared=1)
+    own = slots(1, 1)
     await own.acquire(ONE)
     waiting = asyncio.create_task(own.acquire(ONE))
     await until(lambda: own.waiting == 1)
@@ -119,7 +117,7 @@ async def test_a_cancelled_call_that_was_just_granted_its_slot_gives_it_back() -
 
 
 async def test_calls_beyond_those_that_may_wait_are_refused_one_by_one() -> None:
-    own = slots(concurrent_calls=1, concurrent_calls_shared=1, concurrent_calls_waiting=1)
+    own = slots(1, 1, max_waiting=1)
     await own.acquire(ONE)
     waiting = asyncio.create_task(own.acquire(ONE))
     await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """Rules that every route keeps."""
 
 import json
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, isfunction
 from pathlib import Path
 from typing import get_type_hints
 
@@ -167,7 +167,8 @@ def test_a_route_authorises_by_one_dependency_and_not_in_its_body() -> None:
     for context in iter_route_contexts(create_app(Settings()).routes):
         if getattr(context, "include_in_schema", False) and context.name not in PUBLIC:
             calls = [one.call for one in context.dependant.dependencies]  # type: ignore[union-attr]
-            authorising = [call for call in calls if get_type_hints(call).get("return") is Caller]
+            functions = [(call, call if isfunction(call) else type(call).__call__) for call in calls]
+            authorising = [call for call, function in functions if get_type_hints(function).get("return") is Caller]
             assert len(authorising) == 1, context.path
             assert authorising[0] is not get_caller, f"{context.path} checks no scope"
             names = set(context.endpoint.__code__.co_names)  # type: ignore[union-attr]

@@ -47,29 +47,29 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.core.bus.connection.ReconnectingBus._queue": (Why.NAMED, "messages to other processes"),
     "app.core.bus.replicas.Replicas._seen": (Why.NO_TENANT_DATA, "running processes"),
     "app.core.bus.wire.SequenceTracker._known": (Why.NO_TENANT_DATA, "processes, and the number of their next message"),
-    "app.routers.live.connection_limits.Connections._of_tenant": (Why.TENANT, "connections by tenant"),
-    "app.routers.live.connection_limits.Connections._of": (Why.TENANT, "connections by key, and by holder of a token"),
+    "app.routers.live.connection_limits.Connections._counts": (
+        Why.TENANT,
+        "connections by tenant, by key, and by holder of a token",
+    ),
     "app.dashboard.pages._gzipped": (Why.NO_TENANT_DATA, "the built files of the dashboard, which are public"),
     "app.routers.http.app_state.AppState.documents": (Why.NO_TENANT_DATA, "the encoded documents of the API"),
     "app.routers.http.metrics.HttpMetrics._children": (
         Why.NO_TENANT_DATA,
         "counters by method, route template and status",
     ),
-    # shares of tenants in the bytes of bodies and in the embedder
-    "app.core.fair_shares.TenantShares._used_by": (Why.TENANT, "how much each tenant uses"),
-    "app.core.fair_shares.TenantShares._waiting": (
-        Why.OWN,
-        "waiting requests with their tenant, each with the future of its caller",
+    # shares of tenants in calls, in the bytes of bodies and in the embedder
+    "app.core.limits.TenantLimiter._used_by": (Why.TENANT, "how much each tenant uses"),
+    "app.core.limits.TenantLimiter._waiting": (
+        Why.TENANT,
+        "waiting requests, each with the future of its caller",
     ),
+    "app.core.limits.TenantLimiter._refusals": (Why.TENANT, "the order in which requests are refused"),
     # keys, and what tenants spend
     "app.tenancy.service.Tenancy._checked": (Why.SECRET, "callers by the HMAC of the whole key or token they gave"),
     "app.tenancy.limits.rates.CallRates._buckets": (Why.TENANT, "calls that keys may still make"),
-    "app.tenancy.limits.rates.CallRates._policies": (Why.NO_TENANT_DATA, "limits by class and rate"),
-    "app.tenancy.limits.slots.TenantSlots._used_by": (Why.TENANT, "how many calls of each tenant are worked on"),
-    "app.tenancy.limits.slots.TenantSlots._refusals": (Why.TENANT, "the order in which calls are refused"),
-    "app.tenancy.limits.slots.TenantSlots._waiting": (Why.TENANT, "waiting calls, each with the future of its caller"),
+    "app.tenancy.limits.rates._policy": (Why.NO_TENANT_DATA, "limits by class and rate"),
     "app.tenancy.limits.quotas.TenantQuotas._known": (Why.TENANT, "what tenants have stored today"),
-    "app.tenancy.limits.failed_keys.FailedKeys._left": (Why.NO_TENANT_DATA, "invalid keys that addresses may send"),
+    "app.tenancy.limits.failed_keys.FailedKeys._buckets": (Why.NO_TENANT_DATA, "invalid keys that addresses may send"),
     "app.tenancy.limits.failed_keys.FailedKeys._valid": (Why.SECRET, "HMACs of whole keys that were valid"),
     "app.tenancy.service.Tenancy._used": (Why.TENANT, "when keys were used last"),
     "app.tenancy.service.Tenancy._warned": (Why.TENANT, "keys whose coming expiry was logged on a day"),
@@ -96,7 +96,6 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     # webhooks
     "app.webhooks.dispatch.Dispatcher._running": (Why.TENANT, "lanes that this process sends"),
     "app.webhooks.dispatch.Dispatcher.counts": (Why.NO_TENANT_DATA, "attempts by outcome"),
-    "app.webhooks.dispatch._Attempts._counts": (Why.NO_TENANT_DATA, "the same counts"),
     # the index, and embedders
     "app.index.search.ann_maintenance.AnnMaintenance._known": (Why.TENANT, "how many entries tenants have"),
     "app.index.search.ann_maintenance.AnnMaintenance._due": (Why.TENANT, "tenants whose vectors are to be moved"),

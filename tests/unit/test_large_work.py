@@ -11,8 +11,9 @@ from uuid import uuid4
 import pytest
 from pydantic import ValidationError
 
-from app.core.fair_shares import TenantShares
+from app.core.errors import Unavailable
 from app.core.ids import TenantId
+from app.core.limits import TenantLimiter
 from app.core.threads import bound_threads, map_in_threads
 from app.providers import tokens
 from app.providers.tokens import TiktokenCounter
@@ -71,8 +72,12 @@ async def test_items_are_worked_on_in_order_and_large_ones_step_by_step() -> Non
 A, B, C, D, E = (TenantId(uuid4()) for _ in range(5))
 
 
+def halves(*, wait_s: float = 0) -> TenantLimiter:
+    return TenantLimiter(50, total=100, wait_s=wait_s)
+
+
 def test_a_tenant_has_at_most_half_of_what_is_shared() -> None:
-    shares = TenantShares(100)
+    shares = halves()
     assert not shares.try_acquire(A, 51)
     assert shares.try_acquire(A, 50)
     assert not shares.try_acquire(A, 1)
@@ -85,47 +90,56 @@ def test_a_tenant_has_at_most_half_of_what_is_shared() -> None:
 
 
 async def test_who_waits_is_not_overtaken_by_its_own_tenant_nor_where_there_is_too_little_for_all() -> None:
-    shares = TenantShares(100)
+    shares = halves(wait_s=20)
     assert shares.try_acquire(A, 50)
     assert shares.try_acquire(B, 40)
     served: list[str] = []
 
-    async def wait(name: str, tenant: TenantId, amount: int, timeout_s: float = 20) -> bool:
-        got = await shares.wait(tenant, amount, timeout_s=timeout_s)
-        served.append(name if got else f"not {name}")
-        return got
+    async def wait(name: str, tenant: TenantId, amount: int) -> None:
+        await shares.acquire(tenant, amount)
+        served.append(name)
 
     tasks = [asyncio.create_task(wait("a first", A, 50)), asyncio.create_task(wait("a second", A, 1))]
     await asyncio.sleep(0)
-    assert await wait("b at once", B, 10)
+    await wait("b at once", B, 10)
     tasks += [asyncio.create_task(wait("c", C, 30)), asyncio.create_task(wait("d", D, 1))]
     await asyncio.sleep(0.01)
     assert served == ["b at once"]
     shares.release(B, 20)  # too little for c, and d came after it
     await asyncio.sleep(0.01)
     assert served == ["b at once"]
-    assert not await wait("e", E, 1, timeout_s=0.01)
+    given_up = asyncio.create_task(wait("e", E, 1))
+    await asyncio.sleep(0.01)
+    given_up.cancel()
     shares.release(B, 10)
     await asyncio.sleep(0.01)
-    assert served == ["b at once", "not e", "c"]
+    assert served == ["b at once", "c"]
     shares.release(A, 50)
     await tasks[0]
     shares.release(A, 50)
-    assert all(await asyncio.gather(*tasks))
-    assert served == ["b at once", "not e", "c", "a first", "a second", "d"]
+    await asyncio.gather(*tasks)
+    assert served == ["b at once", "c", "a first", "a second", "d"]
 
 
 async def test_a_wait_that_is_cancelled_leaves_nothing_behind() -> None:
-    shares = TenantShares(100)
+    shares = halves(wait_s=20)
     assert shares.try_acquire(A, 50)
-    waiting = asyncio.create_task(shares.wait(A, 50, timeout_s=20))
+    waiting = asyncio.create_task(shares.acquire(A, 50))
     await asyncio.sleep(0.01)
     shares.release(A, 50)  # granted, and cancelled before the task goes on
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert shares.used == 0
-    assert await shares.wait(A, 50, timeout_s=0)
+    await shares.acquire(A, 50)
+
+
+async def test_a_request_without_room_is_refused_in_time() -> None:
+    shares = halves()
+    await shares.acquire(A, 50)
+    with pytest.raises(Unavailable):
+        await shares.acquire(A, 1)
+    assert (shares.used, shares.waiting) == (50, 0)
 
 
 def test_a_limit_of_bytes_in_flight_has_room_for_the_largest_request_of_two_tenants() -> None:

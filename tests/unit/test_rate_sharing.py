@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
+from app.core import limits
 from app.core.bus.messages import Message
 from app.core.ids import KeyId, TenantId
 from app.settings.rates import RateSettings
-from app.tenancy.limits import rates
 from app.tenancy.limits.rate_sharing import RateSharing
 from app.tenancy.limits.rates import CallRates
 from app.tenancy.schemas import Caller, RateClass
@@ -23,7 +23,7 @@ class Installation:
 
     def __init__(self, patch: pytest.MonkeyPatch, *, processes: int, delay_s: float) -> None:
         self.now = 1000.0
-        patch.setattr(rates, "monotonic", lambda: self.now)
+        patch.setattr(limits, "monotonic", lambda: self.now)
         settings = RateSettings(rate_write_per_s=PER_S, rate_burst_s=BURST_S, rate_share_s=SHARE_S)
         self.delay_s = delay_s
         self._on_way: deque[tuple[float, Message]] = deque()
@@ -97,7 +97,7 @@ def test_an_equal_key_id_of_another_tenant_keeps_its_calls(monkeypatch: pytest.M
 
 
 def test_few_calls_of_a_key_are_not_sent_before_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(limits, "monotonic", lambda: 1000.0)
     sent: list[Message] = []
     settings = RateSettings(rate_write_per_s=1000, rate_burst_s=10)
     buckets, key = CallRates(settings), caller()
@@ -107,7 +107,7 @@ def test_few_calls_of_a_key_are_not_sent_before_they_matter(monkeypatch: pytest.
     assert (sharing.share(), sent) == (0, [])
     buckets.take(key, RateClass.WRITE)
     assert sharing.share() == 1
-    assert sent[0]["u"] == [[key.key_tenant_id.hex, key.key_id.hex, "write", 1000.0, 10]]
+    assert sent[0]["u"] == [[str(key.key_tenant_id), str(key.key_id), "write", 1000.0, 10]]
     assert sharing.share() == 0
     for _ in range(100):  # many keys go into messages of a bounded size
         other = caller()

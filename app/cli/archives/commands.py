@@ -53,9 +53,7 @@ def import_data(
         str | None,
         typer.Option("--from", help=f"The system, if its file is not recognised: {_SYSTEMS}", show_default=False),
     ] = None,
-    dry_run: Annotated[  # noqa: FBT002
-        bool, typer.Option("--dry-run", help="Check all records and say what would be stored.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all records and say what would be stored.")] = False,
     url: _Url = None,
 ) -> None:
     """Import a file, and wait for the end. Exits with code 1 if something was refused, and lists it.

@@ -25,8 +25,7 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
     except OSError as error:
         listening.close()
         raise Unavailable(
-            "port_taken",
-            f"{host} port {port} cannot be listened on ({error.strerror}): choose another with {setting}.",
+            "port_taken", f"{host} port {port} cannot be listened on ({error.strerror}): choose another with {setting}."
         ) from error
     return listening
 

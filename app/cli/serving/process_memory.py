@@ -49,8 +49,8 @@ def use_large_pages() -> None:
         if madvise is None or b"[never]" in _LARGE_PAGES.read_bytes():
             return
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for first, last, used_kib in _MEMORY.findall(_MAPPINGS.read_bytes()):
-            start, end = int(first, 16), int(last, 16)
+        for start_text, end_text, used_kib in _MEMORY.findall(_MAPPINGS.read_bytes()):
+            start, end = int(start_text, 16), int(end_text, 16)
             # a large page of which little is in use takes memory: stacks of threads stay as they are
             if int(used_kib) * 2**10 >= _USED_SHARE * (end - start):
                 madvise(start, end - start, _MADV_COLLAPSE)

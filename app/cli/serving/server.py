@@ -38,8 +38,7 @@ def run_server(settings: Settings, supervised: Supervised | None) -> None:
     configure_logging(settings.telemetry)
     application = create_app(settings)
     http, socket_protocol = protocols(
-        stall_s=settings.live.live_stall_s,
-        body_timeout_s=settings.requests.body_timeout_s,
+        stall_s=settings.live.live_stall_s, body_timeout_s=settings.requests.body_timeout_s
     )
     server = _Server(
         uvicorn.Config(

@@ -90,9 +90,9 @@ class Supervisor:
             first.running = await self._start(first, announces=True)
             if not await self._started_or_stopping(first.running):
                 raise Unavailable("not_ready", "Turnkeep did not start.")
-            for kept in others:
-                kept.running = await self._start(kept)
-            keeping = [asyncio.create_task(self._keep(kept)) for kept in self._processes]
+            for service in others:
+                service.running = await self._start(service)
+            keeping = [asyncio.create_task(self._keep(service)) for service in self._processes]
             await self._stopping.wait()
             get_logger().info("supervisor.stopping")
         finally:
@@ -102,38 +102,43 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
 
-    async def _start(self, kept: _ServiceProcess, *, announces: bool = False) -> _Running:
-        own, its = socket.socketpair()
+    async def _start(self, service: _ServiceProcess, *, announces: bool = False) -> _Running:
+        own, child_end = socket.socketpair()
         own.setblocking(False)
         listening = self._listening.fileno()
-        words = [kept.kind, "--channel", str(its.fileno())]
-        inherited = [its.fileno()]
-        if kept.kind == "server":
+        words = [service.kind, "--channel", str(child_end.fileno())]
+        inherited = [child_end.fileno()]
+        if service.kind == "server":
             words[0] = "serve"
             words += ["--listening", str(listening), "--announces" if announces else "--no-announces"]
             inherited.append(listening)
-        if kept.metrics is not None:
-            words += ["--metrics-listening", str(kept.metrics.fileno())]
-            inherited.append(kept.metrics.fileno())
+        if service.metrics is not None:
+            words += ["--metrics-listening", str(service.metrics.fileno())]
+            inherited.append(service.metrics.fileno())
         # a session of its own: Ctrl-C in a terminal reaches the supervisor alone, which stops the others
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.cli", *words, pass_fds=inherited, start_new_session=True,
-            env=os.environ | self._environment(kept),
-        )  # fmt: skip
-        its.close()
+            sys.executable,
+            "-m",
+            "app.cli",
+            *words,
+            pass_fds=inherited,
+            start_new_session=True,
+            env=os.environ | self._environment(service),
+        )
+        child_end.close()
         return _Running(process, own)
 
-    def _environment(self, kept: _ServiceProcess) -> dict[str, str]:
+    def _environment(self, service: _ServiceProcess) -> dict[str, str]:
         server, metrics_port = self._settings.server, self._settings.telemetry.metrics_port
-        found = {
+        environment = {
             "TURNKEEP_PROCESSES": "1",
             "TURNKEEP_HOST": server.host,
             "TURNKEEP_PORT": str(self._listening.getsockname()[1]),
             "TURNKEEP_WORKER_IN_PROCESS": "false",
         }
         if metrics_port is not None:  # metrics belong to a process
-            found["TURNKEEP_METRICS_PORT"] = str(metrics_port + kept.number)
-        return found
+            environment["TURNKEEP_METRICS_PORT"] = str(metrics_port + service.number)
+        return environment
 
     async def _started_or_stopping(self, running: _Running) -> bool:
         """Wait until a process has started, or the supervisor stops; return False if the process has ended instead."""
@@ -146,21 +151,21 @@ class Supervisor:
         started.cancel()
         return True
 
-    async def _keep(self, kept: _ServiceProcess) -> None:
+    async def _keep(self, service: _ServiceProcess) -> None:
         """Start a process again whenever it ends. Pauses are longer while it does not start."""
         pause_s = _FIRST_PAUSE_S
-        while kept.running is not None:
-            running = kept.running
+        while service.running is not None:
+            running = service.running
             code = await running.process.wait()
             if self._stopping.is_set():
                 return
-            if kept.running is not running:  # it was replaced
+            if service.running is not running:  # it was replaced
                 continue
             running.channel.close()
-            get_logger().warning("process.ended", kind=kept.kind, number=kept.number, exit_code=code)
+            get_logger().warning("process.ended", kind=service.kind, number=service.number, exit_code=code)
             await asyncio.sleep(pause_s)
-            kept.running = await self._start(kept)
-            if await self._started_or_stopping(kept.running):
+            service.running = await self._start(service)
+            if await self._started_or_stopping(service.running):
                 pause_s = _FIRST_PAUSE_S
             else:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -173,13 +178,13 @@ class Supervisor:
         """Replace one process after the other; each new one has started before the old one is stopped."""
         log = get_logger()
         log.info("supervisor.reloading")
-        for kept in self._processes:
-            new = await self._start(kept)
+        for service in self._processes:
+            new = await self._start(service)
             if not await self._started_or_stopping(new):
-                log.error("supervisor.reload_failed", kind=kept.kind, number=kept.number)
+                log.error("supervisor.reload_failed", kind=service.kind, number=service.number)
                 new.channel.close()
                 return
-            old, kept.running = kept.running, new
+            old, service.running = service.running, new
             if self._stopping.is_set():
                 new.stop()
             if old is not None:
@@ -190,13 +195,13 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         """Stop all processes, and kill those that do not end in time."""
-        found = [kept.running for kept in self._processes if kept.running is not None]
-        for running in found:
+        processes = [service.running for service in self._processes if service.running is not None]
+        for running in processes:
             running.stop()
-        ends = [asyncio.create_task(running.process.wait()) for running in found]
+        ends = [asyncio.create_task(running.process.wait()) for running in processes]
         if ends:
             await asyncio.wait(ends, timeout=self._settings.server.graceful_shutdown_s + _STOP_MARGIN_S)
-        for running in found:
+        for running in processes:
             if running.process.returncode is None:
                 running.process.kill()
                 await running.process.wait()

@@ -63,9 +63,7 @@ class _NotifyLink:
     """The two connections. When one ends, both are replaced."""
 
     def __init__(
-        self,
-        listening: "asyncpg.Connection[asyncpg.Record]",
-        notifying: "asyncpg.Connection[asyncpg.Record]",
+        self, listening: "asyncpg.Connection[asyncpg.Record]", notifying: "asyncpg.Connection[asyncpg.Record]"
     ) -> None:
         self._listening = listening
         self._notifying = notifying

@@ -13,8 +13,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, TypeAlias, cast
+from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
+
+from pydantic import StringConstraints, TypeAdapter
 
 from app.core.bus.messages import Message, ThrottledCall
 from app.core.database.revisions import head_revision
@@ -29,6 +31,7 @@ SILENT_S: Final = 30.0
 MAX_REPLICAS: Final = 1_000
 _ANSWERS_EVERY_S: Final = 1.0
 _MAX_NAME: Final = 255
+_Name: TypeAlias = Annotated[str, StringConstraints(max_length=_MAX_NAME)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,14 @@ class Replica:
     id: UUID
     kind: ReplicaKind
     runs_jobs: bool
-    version: str
-    schema_revision: str
-    host: str
+    version: _Name
+    schema_revision: _Name
+    host: _Name
     process_number: int
     started_at: datetime
+
+
+_REPLICA: Final = TypeAdapter(Replica)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +81,16 @@ class Replicas:
     ) -> AsyncGenerator[None]:
         """Announce this process during the block. The bus is open."""
         self._own = Replica(
-            id=process_id, kind=kind, runs_jobs=runs_jobs, version=version, schema_revision=head_revision(),
-            host=socket.gethostname()[:_MAX_NAME], process_number=os.getpid(),
+            id=process_id,
+            kind=kind,
+            runs_jobs=runs_jobs,
+            version=version,
+            schema_revision=head_revision(),
+            host=socket.gethostname()[:_MAX_NAME],
+            process_number=os.getpid(),
             started_at=truncate_ms(datetime.now(UTC)),
-        )  # fmt: skip
-        self._publish(_written(self._own) | {"new": True})
+        )
+        self._publish(self._message(self._own) | {"new": True})
         task = asyncio.create_task(self._announce_forever())
         try:
             yield
@@ -97,7 +108,11 @@ class Replicas:
     def announce(self) -> None:
         """Announce this process once."""
         if self._own is not None:
-            self._publish(_written(self._own))
+            self._publish(self._message(self._own))
+
+    @staticmethod
+    def _message(replica: Replica) -> Message:
+        return {"k": REPLICA, "p": str(replica.id), "replica": _REPLICA.dump_python(replica, mode="json")}
 
     def on_message(self, message: Message) -> None:
         """Take the announcement of a process, this one included."""
@@ -106,7 +121,7 @@ class Replicas:
             if message.get("ended") is True:
                 self._seen.pop(process_id, None)
                 return
-            replica = _read(process_id, message)
+            replica = _REPLICA.validate_python(message["replica"])
         except (KeyError, TypeError, ValueError):
             self._log.warning("message.unreadable")
             return
@@ -119,32 +134,9 @@ class Replicas:
     def seen(self) -> list[SeenReplica]:
         """Return the processes whose messages arrived lately, by id: in the order of their start."""
         self._drop_silent()
-        return sorted(self._seen.values(), key=lambda one: one.replica.id)
+        return sorted(self._seen.values(), key=lambda process: process.replica.id)
 
     def _drop_silent(self) -> None:
         before = time.monotonic() - SILENT_S
-        for process_id in [one for one, seen in self._seen.items() if seen.seen_s < before]:
+        for process_id in [process_id for process_id, seen in self._seen.items() if seen.seen_s < before]:
             del self._seen[process_id]
-
-
-def _written(one: Replica) -> Message:
-    return {
-        "k": REPLICA, "p": str(one.id), "kind": one.kind, "jobs": one.runs_jobs, "v": one.version,
-        "schema": one.schema_revision, "host": one.host, "pid": one.process_number, "at": one.started_at.isoformat(),
-    }  # fmt: skip
-
-
-def _read(process_id: UUID, message: Message) -> Replica:
-    kind = message["kind"]
-    if kind not in {"server", "worker"}:
-        raise ValueError(kind)
-    return Replica(
-        id=process_id,
-        kind=cast("ReplicaKind", kind),
-        runs_jobs=message["jobs"] is True,
-        version=str(message["v"])[:_MAX_NAME],
-        schema_revision=str(message["schema"])[:_MAX_NAME],
-        host=str(message["host"])[:_MAX_NAME],
-        process_number=int(str(message["pid"])),
-        started_at=datetime.fromisoformat(str(message["at"])),
-    )

@@ -35,20 +35,16 @@ async def back_up(settings: DatabaseSettings, file: Path) -> None:
 
 async def find_obstacle(settings: DatabaseSettings) -> str | None:
     """Return why a restore would lose something now: the database has a schema, or sessions. None if nothing."""
-    async with _opened(settings) as server:
-        connection = await asyncpg.connect(server.url(SUPERUSER, schema.DATABASE))
-        try:
-            others = await connection.fetchval(
-                "select count(*) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()"
-                " and backend_type = 'client backend'",
-                schema.DATABASE,
-            )
-            if others:
-                return "the database is in use: stop the service first"
-            has_schema = await connection.fetchval("select to_regclass('public.conversations') is not null")
-            return "the data folder has a database: --replace deletes it" if has_schema else None
-        finally:
-            await connection.close()
+    async with _opened(settings) as server, schema.connected(server.url(SUPERUSER, schema.DATABASE)) as connection:
+        others = await connection.fetchval(
+            "select count(*) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()"
+            " and backend_type = 'client backend'",
+            schema.DATABASE,
+        )
+        if others:
+            return "the database is in use: stop the service first"
+        has_schema = await connection.fetchval("select to_regclass('public.conversations') is not null")
+        return "the data folder has a database: --replace deletes it" if has_schema else None
 
 
 async def restore(settings: DatabaseSettings, file: Path) -> None:
@@ -63,17 +59,14 @@ async def restore(settings: DatabaseSettings, file: Path) -> None:
         except BaseException:
             await _drop(maintenance, _RESTORED)
             raise
-        connection = await asyncpg.connect(maintenance)
         try:
-            async with connection.transaction():
+            async with schema.connected(maintenance) as connection, connection.transaction():
                 await connection.execute(f"alter database {schema.DATABASE} rename to {_REPLACED}")
                 await connection.execute(f"alter database {_RESTORED} rename to {schema.DATABASE}")
         except asyncpg.ObjectInUseError as error:
             raise Unavailable(
                 "embedded_postgres_busy", "The database is in use: stop the service. Nothing was changed."
             ) from error
-        finally:
-            await connection.close()
         await _drop(maintenance, _REPLACED)
 
 
@@ -91,8 +84,5 @@ async def _opened(settings: DatabaseSettings) -> AsyncGenerator[EmbeddedPostgres
 
 
 async def _drop(url: str, database: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
+    async with schema.connected(url) as connection:
         await connection.execute(f"drop database if exists {database} with (force)")
-    finally:
-        await connection.close()

@@ -29,66 +29,40 @@ CONNECTION_ERRORS = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.InternalClientError,
 )
-_CONTENTION_ERRORS = (
-    asyncpg.DeadlockDetectedError,
-    asyncpg.LockNotAvailableError,
-    asyncpg.SerializationError,
-)
+_CONTENTION_ERRORS = (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, asyncpg.SerializationError)
 _SHARD_NUMBER: Final = re.compile(r"_\d{6,}$")
 """On Citus, the name of a constraint of a shard ends with the number of the shard."""
-_RACE: Final = None
+_RACES: Final = """
+    api_keys_pkey audit_days_ordinal_key audit_days_pkey audit_entries_pkey audit_unsealed_pkey
+    conversation_heads_pkey embedding_spaces_pkey embedding_spaces_provider_model_dimensions_key erasures_pkey
+    fact_decision_sources_pkey fact_decisions_pkey fact_evidence_pkey facts_pkey idempotency_records_pkey
+    import_chunks_pkey index_entries_pkey index_removals_pkey installation_pkey jobs_pkey jobs_waiting_key
+    memories_pkey model_usage_pkey operations_pkey responses_pkey searched_space_pkey summaries_pkey
+    tenant_limits_pkey tenant_usage_pkey tenants_pkey turn_chunks_pkey turn_streams_pkey
+    turns_tenant_id_conversation_id_seq_key vectors_pkey webhook_deliveries_number_key webhook_deliveries_pkey
+    webhook_lanes_pkey webhooks_pkey
+"""
+"""Two requests created the same row at once: a repetition finds that of the first, makes another id, or counts on."""
 
 UNIQUE: Final[Mapping[str, str | None]] = {
     # callers choose these ids, and another object has it: a repetition would fail, too
     "turns_pkey": "turn_id_conflict",
     "conversations_pkey": "conversation_conflict",
     "conversations_tenant_id_project_external_id_key": "conversation_conflict",
-    # two requests created the same row at once: a repetition finds that of the first, makes another id, or counts on
-    "api_keys_pkey": _RACE,
-    "audit_days_ordinal_key": _RACE,
-    "audit_days_pkey": _RACE,
-    "audit_entries_pkey": _RACE,
-    "audit_unsealed_pkey": _RACE,
-    "conversation_heads_pkey": _RACE,
-    "embedding_spaces_pkey": _RACE,
-    "embedding_spaces_provider_model_dimensions_key": _RACE,
-    "erasures_pkey": _RACE,
-    "fact_decision_sources_pkey": _RACE,
-    "fact_decisions_pkey": _RACE,
-    "fact_evidence_pkey": _RACE,
-    "facts_pkey": _RACE,
-    "idempotency_records_pkey": _RACE,
-    "import_chunks_pkey": _RACE,
-    "index_entries_pkey": _RACE,
-    "index_removals_pkey": _RACE,
-    "installation_pkey": _RACE,
-    "jobs_pkey": _RACE,
-    "jobs_waiting_key": _RACE,
-    "memories_pkey": _RACE,
-    "model_usage_pkey": _RACE,
-    "operations_pkey": _RACE,
-    "responses_pkey": _RACE,
-    "searched_space_pkey": _RACE,
-    "summaries_pkey": _RACE,
-    "tenant_limits_pkey": _RACE,
-    "tenant_usage_pkey": _RACE,
-    "tenants_pkey": _RACE,
-    "turn_chunks_pkey": _RACE,
-    "turn_streams_pkey": _RACE,
-    "turns_tenant_id_conversation_id_seq_key": _RACE,
-    "vectors_pkey": _RACE,
-    "webhook_deliveries_number_key": _RACE,
-    "webhook_deliveries_pkey": _RACE,
-    "webhook_lanes_pkey": _RACE,
-    "webhooks_pkey": _RACE,
+    **dict.fromkeys(_RACES.split()),
 }
 """Every primary key and unique index: the error code of a violation, None if the same request may succeed later.
 
 A violation of any other one is a fault of this service, and is not translated.
 """
 
-_NOT_USABLE = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError,
-               asyncpg.InternalClientError)  # fmt: skip
+_NOT_USABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.InternalClientError,
+)
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -146,13 +120,13 @@ def find_servers(url: str) -> list[tuple[str, int]]:
     query = parse_qs(parts.query)
     names = parts.netloc.rpartition("@")[2] or ",".join(query.get("host", []))
     ports = [port for port in ",".join(query.get("port", [])).split(",") if port]
-    found = [_split_port(name) for name in names.split(",") if name]
-    if len(ports) > 1 and len(ports) != len(found):
+    hosts = [_split_port(name) for name in names.split(",") if name]
+    if len(ports) > 1 and len(ports) != len(hosts):
         raise ValueError("a database URL has one port for all hosts, or as many as hosts")
     if ports:
-        ports = ports * len(found) if len(ports) == 1 else ports
-        found = [(host, own or port) for (host, own), port in zip(found, ports, strict=True)]
-    return [(unquote(host), int(port or _DEFAULT_PORT)) for host, port in found]
+        ports = ports * len(hosts) if len(ports) == 1 else ports
+        hosts = [(host, own or port) for (host, own), port in zip(hosts, ports, strict=True)]
+    return [(unquote(host), int(port or _DEFAULT_PORT)) for host, port in hosts]
 
 
 def _split_port(name: str) -> tuple[str, str]:

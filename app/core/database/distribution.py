@@ -203,7 +203,7 @@ async def _distribute(connection: Connection, tables: Sequence[_Table]) -> None:
 
 async def _route_searches(connection: Connection) -> None:
     """Let the functions of searches ask one node: they compare with a variable, no longer with a setting."""
-    found = await connection.fetch(
+    rows = await connection.fetch(
         """
         select pg_get_functiondef(p.oid) as definition, p.prosrc as body
         from pg_proc p join pg_language l on l.oid = p.prolang
@@ -213,12 +213,12 @@ async def _route_searches(connection: Connection) -> None:
         SEARCH_ROLE,
         _TENANT_SETTING,
     )
-    if not found:
+    if not rows:
         return
     schema = await connection.fetchval("select quote_ident(current_schema())")
     # who replaces a function keeps its owner, and needs the owner's right to create
     await connection.execute(f"grant create on schema {schema} to {SEARCH_ROLE}")
-    for row in found:
+    for row in rows:
         routed = row["body"].replace(_TENANT_SETTING, _TENANT_VARIABLE)
         variable = f"{_TENANT_VARIABLE} constant uuid := {_TENANT_SETTING}"
         block = f"\ndeclare\n    {variable};\nbegin\n    return query {routed};\nend\n"

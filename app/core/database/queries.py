@@ -173,8 +173,8 @@ def delete_some(
     Citus. With `skip_locked` rows that another transaction locks are left.
     """
     tenant = equals(table, "tenant_id") if of_tenant else []
-    some = select(*table.primary_key).where(*tenant, *conditions).limit(bindparam("limit"))
-    chosen = (some.with_for_update(skip_locked=True) if skip_locked else some).subquery("chosen")
+    rows = select(*table.primary_key).where(*tenant, *conditions).limit(bindparam("limit"))
+    chosen = (rows.with_for_update(skip_locked=True) if skip_locked else rows).subquery("chosen")
     return delete(table).where(*tenant, *(column == chosen.c[column.name] for column in table.primary_key))
 
 
@@ -188,8 +188,8 @@ def page(
 ) -> Select[*Columns]:
     """Order a statement by `key` and limit it to `limit`; with `after` it continues after a row (`after_key`)."""
     if after:
-        last = tuple_(*(bindparam(f"after_{number}", type_=column.type) for number, column in enumerate(key)))
-        statement = statement.where(tuple_(*key) < last if newest_first else tuple_(*key) > last)
+        after_key = tuple_(*(bindparam(f"after_{number}", type_=column.type) for number, column in enumerate(key)))
+        statement = statement.where(tuple_(*key) < after_key if newest_first else tuple_(*key) > after_key)
     order = [column.desc() if newest_first else column.asc() for column in key]
     return statement.order_by(*order).limit(bindparam("limit"))
 

@@ -81,20 +81,18 @@ class StandbyState(NamedTuple):
     now: datetime
 
 
+_BEHIND: Final = """
+select pg_is_in_recovery() as is_standby, clock_timestamp() as now,
+       (select timeline from pg_control_recovery() as control (min_end, timeline)) = $1 as has_timeline,
+       coalesce(greatest($2::bigint - (pg_last_wal_replay_lsn() - '0/0'::pg_lsn), 0), 0)::bigint as behind_bytes
+"""
+
+
 async def examine_standby(primary: Database, standby: Database, *, wait_s: float) -> StandbyState:
     """Return the state of a standby that has had `wait_s` to catch up. Raises Unavailable."""
     position = await _read_position(primary)
     await asyncio.sleep(wait_s)
-    row = await standby.fetch_status(
-        f"""
-        select pg_is_in_recovery() as is_standby, clock_timestamp() as now,
-               (select timeline from pg_control_recovery() as control (min_end, timeline)) = {position.timeline}
-                   as has_timeline,
-               coalesce(greatest({position.lsn} - (pg_last_wal_replay_lsn() - '0/0'::pg_lsn), 0), 0)::bigint
-                   as behind_bytes
-        """  # noqa: S608 - two numbers of the primary
-    )
-    return row_as(StandbyState, row)
+    return row_as(StandbyState, await standby.fetch_status(_BEHIND, position.timeline, position.lsn))
 
 
 class WalPositions:
@@ -190,24 +188,24 @@ class DatabaseReader:
         if self.standby is not None:
             self.standby.refuse_in_transaction()
 
-    async def read(self, tenant_id: TenantId, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def read(self, within: TenantId | Transaction, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Return what `work` returns, in a read-only transaction of a tenant.
 
-        `work` runs a second time if the standby fails during the first one, so it must have no effects.
+        `within`: the tenant, or an open transaction of it. A standby then has what that has seen so far, and without
+        one `work` runs in that transaction. `work` runs a second time if the standby fails during the first one, so it
+        must have no effects.
         """
+        if isinstance(within, Transaction):
+            return await self._read_beside(within, work)
         # on its way while the transaction on the standby begins
         position = self._positions.now() if self.is_usable else None
-        found = await self._read_standby(tenant_id, position, work)
-        if found is not None:
-            return found.value
-        async with self._primary.transaction(tenant_id, read_only=True) as tx:
+        answer = await self._read_standby(within, position, work)
+        if answer is not None:
+            return answer.value
+        async with self._primary.transaction(within, read_only=True) as tx:
             return await work(tx)
 
-    async def read_beside(self, tx: Transaction, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Return what `work` returns, on a standby that has what an open transaction of a tenant has seen so far.
-
-        Else `work` runs in that transaction. As with `read`, it may run twice.
-        """
+    async def _read_beside(self, tx: Transaction, work: Callable[[Transaction], Awaitable[T]]) -> T:
         if tx.tenant_id is None:
             raise RuntimeError("rows are read in a transaction of their tenant")
         position = None
@@ -215,8 +213,8 @@ class DatabaseReader:
             # in this transaction: to wait for another connection while holding this one could use up the pool
             row = await tx.fetchrow(_WAL_POSITION)
             position = None if row is None or row["lsn"] is None else row_as(WalPosition, row)
-        found = await self._read_standby(tx.tenant_id, position, work)
-        return await work(tx) if found is None else found.value
+        answer = await self._read_standby(tx.tenant_id, position, work)
+        return await work(tx) if answer is None else answer.value
 
     async def _read_standby(
         self,
@@ -233,7 +231,7 @@ class DatabaseReader:
             async with self.standby.transaction(tenant_id, read_only=True) as tx:
                 await self._wait_for(tx, await _known(position))
                 # each statement has a snapshot of its own, taken after the check
-                found = _Read(await work(tx))
+                answer = _Read(await work(tx))
         except _NotUsableError as error:
             self._fall_back(error.reason)
         except Busy:
@@ -245,7 +243,7 @@ class DatabaseReader:
             raise
         else:
             self.standby_reads += 1
-            return found
+            return answer
         return None
 
     async def _wait_for(self, tx: Transaction, position: WalPosition) -> None:

@@ -4,7 +4,8 @@ Several processes may run it at once (an advisory lock admits one). It may be re
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -51,8 +52,7 @@ def require_known(revision: str | None) -> None:
     """Raise Unavailable `schema_unknown` if this build does not know the recorded revision; None: no schema."""
     if revision is not None and revision not in known_revisions():
         raise Unavailable(
-            "schema_unknown",
-            f"The database has the schema {revision} of another build of Turnkeep: {UNKNOWN_REMEDY}",
+            "schema_unknown", f"The database has the schema {revision} of another build of Turnkeep: {UNKNOWN_REMEDY}"
         )
 
 
@@ -65,10 +65,21 @@ def require_current(revision: str | None) -> None:
         )
 
 
+@asynccontextmanager
+async def connected(
+    url: str, *, server_settings: dict[str, str] | None = None
+) -> "AsyncGenerator[asyncpg.Connection[asyncpg.Record]]":
+    """Give a connection of its own, which is closed after the block."""
+    connection = await connect(url, server_settings=server_settings or {})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
 async def prepare_server(superuser_url: str, *, database: str = DATABASE) -> None:
     """Create the login roles and the database in the embedded server."""
-    connection = await connect(superuser_url)
-    try:
+    async with connected(superuser_url) as connection:
         await _acquire_lock(lambda: connection.fetchval(_TRY_LOCK))
         for role in (OWNER_ROLE, APP_ROLE, OPS_ROLE):
             await _create_role(connection, role, "login")
@@ -78,14 +89,11 @@ async def prepare_server(superuser_url: str, *, database: str = DATABASE) -> Non
             await connection.execute(f"create database {database} owner {OWNER_ROLE}")
         await connection.execute(f"revoke connect, temporary on database {database} from public")
         await connection.execute(f"grant connect on database {database} to {APP_ROLE}, {OPS_ROLE}")
-    finally:
-        await connection.close()
 
 
 async def prepare_extensions(url: str) -> None:
     """Create the extensions in the database of `url`, or report what an administrator must do."""
-    connection = await connect(url)
-    try:
+    async with connected(url) as connection:
         # even "if not exists" fails when two sessions create the same extension at once
         await _acquire_lock(lambda: connection.fetchval(_TRY_LOCK))
         for extension in EXTENSIONS:
@@ -100,14 +108,11 @@ async def prepare_extensions(url: str) -> None:
                     f" create extension {extension};",
                 ) from error
         await _check_versions(connection)
-    finally:
-        await connection.close()
 
 
 async def prepare_roles(owner_url: str) -> None:
     """Create the roles in the user's own server, and let the role of `owner_url` set them."""
-    connection = await connect(owner_url)
-    try:
+    async with connected(owner_url) as connection:
         await _acquire_lock(lambda: connection.fetchval(_TRY_LOCK))
         try:
             for role in (APP_ROLE, OPS_ROLE, SEARCH_ROLE):
@@ -120,8 +125,6 @@ async def prepare_roles(owner_url: str) -> None:
                 f" create role {APP_ROLE} nologin; create role {OPS_ROLE} nologin; create role {SEARCH_ROLE} nologin;"
                 " and grant all three to the role that migrates.",
             ) from error
-    finally:
-        await connection.close()
 
 
 def alembic_config() -> "Config":
@@ -158,12 +161,9 @@ async def recorded_revision(url: str, *, role: str | None = None) -> str | None:
 
     `role` is set if the role of the URL has more rights.
     """
-    connection = await connect(url, server_settings={} if role is None else {"role": role})
-    try:
+    async with connected(url, server_settings={} if role is None else {"role": role}) as connection:
         former = await _version_in(connection, _FORMER_VERSION_TABLE)
         return await _version_in(connection, VERSION_TABLE) if former is None else f"{_FORMER_VERSION_TABLE} {former}"
-    finally:
-        await connection.close()
 
 
 async def _version_in(connection: "asyncpg.Connection[asyncpg.Record]", table: str) -> str | None:
@@ -203,8 +203,7 @@ async def ensure_vector_index(owner_url: str, *, space_id: int, dimensions: int)
     name, kind = vector_index_name(space_id), indexed_type(dimensions)
     if kind is None:
         return False
-    connection = await connect(owner_url)
-    try:
+    async with connected(owner_url) as connection:
         if not await connection.fetchval("select pg_try_advisory_lock($1::int, $2::int)", _LOCK_ID, space_id):
             return False
         valid = await connection.fetchval("select indisvalid from pg_index where indexrelid = to_regclass($1)", name)
@@ -220,8 +219,6 @@ async def ensure_vector_index(owner_url: str, *, space_id: int, dimensions: int)
             f" with (ef_construction = {_INDEX_EF_CONSTRUCTION}) where space_id = {space_id} and tiered"
         )
         return True
-    finally:
-        await connection.close()
 
 
 async def drop_vector_index(owner_url: str, *, space_id: int) -> None:
@@ -230,15 +227,12 @@ async def drop_vector_index(owner_url: str, *, space_id: int) -> None:
     Raises Busy `resource_busy` while another process creates it.
     """
     name = vector_index_name(space_id)
-    connection = await connect(owner_url)
-    try:
+    async with connected(owner_url) as connection:
         if not await connection.fetchval("select pg_try_advisory_lock($1::int, $2::int)", _LOCK_ID, space_id):
             raise Busy("resource_busy", "The vector index is being created; try again.", retry_after_s=5)
         if await connection.fetchval("select to_regclass($1) is not null", name):
             await connection.execute("set lock_timeout = '4s'")
             await connection.execute(f"drop index concurrently if exists {name}")
-    finally:
-        await connection.close()
 
 
 async def _create_role(connection: "asyncpg.Connection[asyncpg.Record]", role: str, login: str) -> None:

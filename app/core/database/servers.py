@@ -215,13 +215,23 @@ class Server:
                 log.warning("postgres.restart_failed", code=error.code)
 
 
+_UNREACHABLE = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.InvalidParameterValueError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.CannotConnectNowError,
+    ValueError,
+)
+
+
 async def _or_unavailable(work: Awaitable[T]) -> T:
     """Await `work`; raise Unavailable if the server does not answer or refuses the login."""
     try:
         return await work
-    except (OSError, asyncpg.PostgresConnectionError, asyncpg.InvalidAuthorizationSpecificationError,
-            asyncpg.InsufficientPrivilegeError, asyncpg.InvalidParameterValueError,
-            asyncpg.InvalidCatalogNameError, asyncpg.CannotConnectNowError, ValueError) as error:  # fmt: skip
+    except _UNREACHABLE as error:
         raise Unavailable(
             "database_unavailable",
             "The database does not answer or refuses the login: check TURNKEEP_DATABASE_URL and the server.",

@@ -62,14 +62,7 @@ class PoolUse(NamedTuple):
 class Transaction:
     """An open transaction. `tenant_id` is the tenant of row-level security; None for the ops role."""
 
-    __slots__ = (
-        "_connection",
-        "after_commit",
-        "at_commit",
-        "node_settings",
-        "statements",
-        "tenant_id",
-    )
+    __slots__ = ("_connection", "after_commit", "at_commit", "node_settings", "statements", "tenant_id")
 
     def __init__(
         self, connection: _Pooled, tenant_id: TenantId | None, *, node_settings: Mapping[str, str] | None = None
@@ -115,8 +108,8 @@ class Transaction:
         """Run one statement; return the number of affected rows."""
         self.statements += 1
         status = await self._connection.execute(sql, *args)
-        last = status.rsplit(" ", 1)[-1]
-        return int(last) if last.isdigit() else 0
+        count = status.rsplit(" ", 1)[-1]
+        return int(count) if count.isdigit() else 0
 
 
 def row_as(row_type: Callable[..., RowT], record: asyncpg.Record) -> RowT:
@@ -300,13 +293,13 @@ class Database:
         async with self._connected() as connection:
             return await _identify(connection)
 
-    async def fetch_status(self, sql: str) -> asyncpg.Record:
+    async def fetch_status(self, sql: str, *args: object) -> asyncpg.Record:
         """Return the row of a statement about the server, which reads no table: one round trip, no transaction.
 
         Raises Unavailable, also if the server refuses the statement.
         """
         async with self._connected() as connection:
-            row = await connection.fetchrow(sql)
+            row = await connection.fetchrow(sql, *args)
         if row is None:
             raise unavailable()
         return row
@@ -411,10 +404,10 @@ class Database:
                 yield tx
             finally:
                 self._inside.reset(token)
-            last = [statement if isinstance(statement, str) else statement() for statement in tx.at_commit]
-            is_read = is_read_only and not last
+            statements = [statement if isinstance(statement, str) else statement() for statement in tx.at_commit]
+            is_read = is_read_only and not statements
             if not is_read:
-                await connection.execute("; ".join((*last, "commit")))
+                await connection.execute("; ".join((*statements, "commit")))
         except BaseException:
             await _undo(pool, connection)
             raise

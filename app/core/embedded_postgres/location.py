@@ -130,8 +130,8 @@ def choose_account(root: Path) -> Account:
 
 def _server_user(data: Path) -> tuple[int, int]:
     """Return the server's user and group for root: those of existing data, else of `turnkeep` or `nobody`."""
-    if data.exists() and (found := data.stat()).st_uid != 0:
-        return found.st_uid, found.st_gid
+    if data.exists() and (status := data.stat()).st_uid != 0:
+        return status.st_uid, status.st_gid
     for name in (DEDICATED_USER, "nobody"):
         with suppress(KeyError):
             entry = pwd.getpwnam(name)
@@ -237,8 +237,8 @@ def _make_directory(path: Path, account: Account, *, owner: int | None, mode: in
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (account.owner, os.geteuid()):
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (account.owner, os.geteuid()):
             raise Unavailable(
                 "embedded_postgres_place", f"{path} exists and does not belong to user {account.name}."
             ) from None

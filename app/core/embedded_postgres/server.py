@@ -162,11 +162,11 @@ class EmbeddedPostgres:
     def _initialise(self, paths: ServerPaths, account: Account) -> None:
         version = paths.data / "PG_VERSION"
         if version.exists():
-            found = version.read_text().strip()
-            if found != _MAJOR_VERSION:
+            major = version.read_text().strip()
+            if major != _MAJOR_VERSION:
                 raise Unavailable(
                     "embedded_postgres_version",
-                    f"{paths.data} was written by PostgreSQL {found}; this release has {_MAJOR_VERSION}. Nothing was "
+                    f"{paths.data} was written by PostgreSQL {major}; this release has {_MAJOR_VERSION}. Nothing was "
                     "changed. Start the release that wrote it, run `turnkeep backup turnkeep.dump` there, "
                     "move the data folder away, and run `turnkeep restore turnkeep.dump` with this release.",
                 )
@@ -337,8 +337,10 @@ class EmbeddedPostgres:
 
 def _environment() -> dict[str, str]:
     """Return the environment of the binaries: no secrets, no PG*, no locale (an ungenerated LANG fails initdb)."""
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
-    return kept | {"LC_ALL": "C", "TZ": "UTC"}
+    inherited = {
+        name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ
+    }
+    return inherited | {"LC_ALL": "C", "TZ": "UTC"}
 
 
 def _open_lock(path: Path) -> BinaryIO:

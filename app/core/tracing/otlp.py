@@ -47,12 +47,12 @@ class TraceParentPropagator(TraceContextTextMapPropagator):
         self, carrier: CarrierT, context: Context | None = None, getter: Getter[CarrierT] = default_getter
     ) -> Context:
         """Return the context with the caller's trace."""
-        found = super().extract(carrier, context, getter)
-        span = trace.get_current_span(found).get_span_context()
+        extracted = super().extract(carrier, context, getter)
+        span = trace.get_current_span(extracted).get_span_context()
         if not span.is_valid or not span.trace_state:
-            return found
+            return extracted
         bare = trace.SpanContext(span.trace_id, span.span_id, is_remote=True, trace_flags=span.trace_flags)
-        return trace.set_span_in_context(trace.NonRecordingSpan(bare), found)
+        return trace.set_span_in_context(trace.NonRecordingSpan(bare), extracted)
 
     def inject(
         self, carrier: CarrierT, context: Context | None = None, setter: Setter[CarrierT] = default_setter

@@ -76,24 +76,27 @@ class FilteringSpanExporter(SpanExporter):
     def filtered(self, span: ReadableSpan) -> ReadableSpan:
         """Return a copy with the allowed attributes only, without events, messages and links."""
         scope = "" if span.instrumentation_scope is None else span.instrumentation_scope.name
-        given = span.attributes or {}
-        kept = {key: value for key, value in given.items() if key in SPAN_ATTRIBUTES and _is_plain(value)}
-        kept |= {key: value for key, value in given.items() if key in _NAMED and value in self._names}
-        if scope == _HTTP_CLIENT_SCOPE and _is_plain(address := given.get("server.address", "")):
-            kept["server.address"] = address
+        attributes = span.attributes or {}
+        allowed = {key: value for key, value in attributes.items() if key in SPAN_ATTRIBUTES and _is_plain(value)}
+        allowed |= {key: value for key, value in attributes.items() if key in _NAMED and value in self._names}
+        if scope == _HTTP_CLIENT_SCOPE and _is_plain(address := attributes.get("server.address", "")):
+            allowed["server.address"] = address
         name = span.name
         if scope == _DATABASE_SCOPE:
-            name = kept["db.query.summary"] = statement_summary(
-                str(given.get("db.query.text") or given.get("db.statement") or "")
+            name = allowed["db.query.summary"] = statement_summary(
+                str(attributes.get("db.query.text") or attributes.get("db.statement") or "")
             )
         elif scope == _MCP_SCOPE:
-            name = " ".join(str(kept[key]) for key in ("mcp.method.name", "gen_ai.tool.name") if key in kept) or "mcp"
+            name = (
+                " ".join(str(allowed[key]) for key in ("mcp.method.name", "gen_ai.tool.name") if key in allowed)
+                or "mcp"
+            )
         return ReadableSpan(
             name=name,
             context=span.context,
             parent=span.parent,
             resource=span.resource,
-            attributes=kept,
+            attributes=allowed,
             kind=span.kind,
             status=Status(span.status.status_code),
             start_time=span.start_time,

@@ -71,7 +71,7 @@ def describe_current_span(attributes: Attributes) -> None:
 
 def current_trace() -> tuple[str, str] | None:
     """Return the ids of the trace and of the span that are exported now, as W3C writes them; None without."""
-    found = trace.get_current_span().get_span_context()
-    if not found.is_valid or not found.trace_flags.sampled or not is_tracing():
+    span = trace.get_current_span().get_span_context()
+    if not span.is_valid or not span.trace_flags.sampled or not is_tracing():
         return None
-    return trace.format_trace_id(found.trace_id), trace.format_span_id(found.span_id)
+    return trace.format_trace_id(span.trace_id), trace.format_span_id(span.span_id)

@@ -26,12 +26,7 @@ def _reader_of_id(refusal: LiteralString) -> BeforeValidator:
 
 _Id = TypeVar("_Id", bound=UUID)
 _ID_SCHEMA: Final = WithJsonSchema(
-    {
-        "type": "string",
-        "description": "A ULID (26 characters) or a UUID.",
-        "maxLength": 36,
-        "pattern": ID_PATTERN,
-    }
+    {"type": "string", "description": "A ULID (26 characters) or a UUID.", "maxLength": 36, "pattern": ID_PATTERN}
 )
 IdOf: TypeAlias = Annotated[_Id, _reader_of_id("an id is a ULID (26 characters) or a UUID"), _ID_SCHEMA]
 IdIn: TypeAlias = IdOf[UUID]

@@ -106,10 +106,10 @@ def field_errors(errors: Sequence[ErrorDetails], body: object) -> list[FieldErro
         loc = error["loc"][1:]
         path, is_branch = _body_path(loc, body, error) if place == "body" else _parameter_path(loc)
         if error["type"] in _UNKNOWN and path[-1:] == list(loc[-1:]):
-            known = cast("Sequence[str]", error.get("ctx", {}).get("known", ()))
+            names = cast("Sequence[str]", error.get("ctx", {}).get("known", ()))
             parent = _at(body, path[:-1]) if place == "body" else None
             among = cast("dict[str, object]", parent) if isinstance(parent, dict) else ()
-            field = unknown_field(path, known, among=among, place=place)
+            field = unknown_field(path, names, among=among, place=place)
             key = (place, field.pointer, field.detail)
         else:
             reason = "A body is required." if error["type"] == "missing" and not loc else reason_of(error)
@@ -147,15 +147,15 @@ def public_detail(error: AppError, fields: Sequence[FieldError]) -> str:
 
 def fields_of(error: ValidationError, value: object, *, root: str = "") -> list[FieldError]:
     """Return pydantic's errors for a value at the pointer `root` of a body."""
-    found: list[ErrorDetails] = error.errors(include_url=False)
-    placed = [cast("ErrorDetails", {**one, "loc": ("body", *one["loc"])}) for one in found]
+    errors: list[ErrorDetails] = error.errors(include_url=False)
+    placed = [cast("ErrorDetails", {**details, "loc": ("body", *details["loc"])}) for details in errors]
     return [replace(field, pointer=root + field.pointer) for field in field_errors(placed, value)]
 
 
 def unknown_field(
-    path: Sequence[str | int], known: Iterable[str], *, among: Iterable[str] = (), place: Place = "body"
+    path: Sequence[str | int], names: Sequence[str], *, among: Iterable[str] = (), place: Place = "body"
 ) -> FieldError:
-    """Return the error for the unknown field or query parameter at `path`, with the most similar `known` name.
+    """Return the error for the unknown field or query parameter at `path`, with the most similar name of `names`.
 
     A name is repeated if it has at most 64 letters, digits, `_`, `-` and `.`; other names may be content. The error
     then gives only the number of the member in the object, or of the parameter in the query (`among`).
@@ -163,11 +163,10 @@ def unknown_field(
     what, whole = ("query parameter", "query") if place == "query" else ("field", "object")
     name = str(path[-1])
     if not _ECHOED_NAME.fullmatch(name):
-        given = list(among)
-        number = f": number {given.index(name) + 1} of this {whole}" if name in given else ""
+        parameters = list(among)
+        number = f": number {parameters.index(name) + 1} of this {whole}" if name in parameters else ""
         return FieldError(json_pointer(path[:-1]), f"Unknown {what}{number}.", place)
-    names = list(known)
-    other = next((one for one in names if name in SPELLINGS.get(one, ())), None)
+    other = next((candidate for candidate in names if name in SPELLINGS.get(candidate, ())), None)
     if other is not None:
         detail = f"`{name}` is another name of `{other}`. Give one of them."
     else:
@@ -176,19 +175,20 @@ def unknown_field(
     return FieldError(json_pointer(path), detail, place, is_unknown=True)
 
 
-def _closest_name(name: str, known: Iterable[str]) -> str | None:
+def _closest_name(name: str, names: Sequence[str]) -> str | None:
     """Return the known name most similar to `name`, compared with its other spellings; None if none is similar.
 
     Case and separators are ignored.
     """
-    names = list(known)
-    folded = {_fold(other): one for one in names for other in SPELLINGS.get(one, ())} | {
-        _fold(one): one for one in names
+    folded = {_fold(other): candidate for candidate in names for other in SPELLINGS.get(candidate, ())} | {
+        _fold(candidate): candidate for candidate in names
     }
     wanted = _fold(name)
     close = difflib.get_close_matches(wanted, folded, n=1, cutoff=_SIMILAR)
     if not close and len(wanted) >= _MIN_PART_CHARACTERS:
-        close = [one for one in folded if wanted in one or (len(one) >= _MIN_PART_CHARACTERS and one in wanted)]
+        close = [
+            other for other in folded if wanted in other or (len(other) >= _MIN_PART_CHARACTERS and other in wanted)
+        ]
     return folded[close[0]] if close else None
 
 
@@ -196,18 +196,18 @@ def _fold(name: str) -> str:
     return re.sub("[_.-]", "", name.lower())
 
 
-def cut_fields(fields: Sequence[FieldError], known: frozenset[str]) -> list[FieldError]:
+def cut_fields(fields: Sequence[FieldError], members: frozenset[str]) -> list[FieldError]:
     """Cut pointers into the body before the first member that is not known."""
     cut: list[FieldError] = []
     for found in fields:
         field = found
         steps = field.pointer.split("/")[1:] if field.place == "body" else []
-        last = len(steps) - 1 if field.is_unknown else len(steps)
-        kept = 0
-        while kept < last and (_is_index(steps[kept]) or steps[kept] in known or steps[kept] in _OTHER_NAMES):
-            kept += 1
-        if kept < last:
-            field = replace(field, pointer="".join(f"/{step}" for step in steps[:kept]), is_unknown=False)
+        count = len(steps) - 1 if field.is_unknown else len(steps)
+        shown = 0
+        while shown < count and (_is_index(steps[shown]) or steps[shown] in members or steps[shown] in _OTHER_NAMES):
+            shown += 1
+        if shown < count:
+            field = replace(field, pointer="".join(f"/{step}" for step in steps[:shown]), is_unknown=False)
         cut.append(field)
     return list(dict.fromkeys(cut))
 
@@ -278,12 +278,12 @@ def _body_path(loc: Sequence[str | int], body: object, error: ErrorDetails) -> t
     return list(path), is_branch
 
 
-def _without_lost_branches(found: list[tuple[FieldError, bool]]) -> list[FieldError]:
+def _without_lost_branches(fields: list[tuple[FieldError, bool]]) -> list[FieldError]:
     """Drop errors of union branches about the whole value if another branch matched further into it."""
-    pointers = {field.pointer for field, _ in found if field.place == "body"}
+    pointers = {field.pointer for field, _ in fields if field.place == "body"}
     return [
         field
-        for field, is_branch in found
+        for field, is_branch in fields
         if not (is_branch and any(other.startswith(f"{field.pointer}/") for other in pointers))
     ]
 
@@ -297,6 +297,8 @@ def reason_of(error: ErrorDetails) -> str:
     elif isinstance(raised := context.get("error"), PublicValueError):
         reason = str(raised)
     # a constant sentence, or one with numbers only, of our own (PydanticCustomError) quotes no text
-    elif reason is None and kind not in KNOWN_TYPES and all(isinstance(one, int | float) for one in context.values()):
+    elif (
+        reason is None and kind not in KNOWN_TYPES and all(isinstance(value, int | float) for value in context.values())
+    ):
         reason = error["msg"]
     return reason or _NO_REASON

@@ -68,13 +68,13 @@ class Strict(BaseModel):
         try:
             return handler(value)
         except ValidationError as error:
-            found: list[ErrorDetails] = error.errors(include_url=False)
-            if not any(map(_is_unknown_here, found)):
+            errors: list[ErrorDetails] = error.errors(include_url=False)
+            if not any(map(_is_unknown_here, errors)):
                 raise
-            names = ((one.validation_alias, name) for name, one in cls.model_fields.items())
-            known = sorted(alias if isinstance(alias, str) else name for alias, name in names)
+            names = ((field.validation_alias, name) for name, field in cls.model_fields.items())
+            field_names = sorted(alias if isinstance(alias, str) else name for alias, name in names)
             raise ValidationError.from_exception_data(
-                cls.__name__, [_with_known(one, known) for one in found]
+                cls.__name__, [_with_known(details, field_names) for details in errors]
             ) from None
 
 
@@ -82,12 +82,12 @@ def _is_unknown_here(error: ErrorDetails) -> bool:
     return error["type"] == "extra_forbidden" and len(error["loc"]) == 1
 
 
-def _with_known(error: ErrorDetails, known: list[str]) -> InitErrorDetails:
+def _with_known(error: ErrorDetails, names: list[str]) -> InitErrorDetails:
     """Return the error unchanged, or with the known fields if it is about an unknown field of this object."""
     kind, context = error["type"], error.get("ctx", {})
     raised: str | PydanticCustomError = kind
     if _is_unknown_here(error):
-        raised = PydanticCustomError(UNKNOWN_FIELD, "Unknown field.", {"known": known})
+        raised = PydanticCustomError(UNKNOWN_FIELD, "Unknown field.", {"known": names})
     elif kind not in KNOWN_TYPES:
         raised = PydanticCustomError(kind, error["msg"], context)  # pyright: ignore[reportArgumentType]
     return InitErrorDetails(type=raised, loc=error["loc"], input=error["input"], ctx=context)

@@ -10,7 +10,7 @@ from app.audit.service import record
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import NotFound
 from app.core.ids import TenantId, format_id, new_uuid, parse_id
-from app.core.paging import Cursors, Order, Page, make_page, page_of_views
+from app.core.paging import Cursors, Page, PageRequest, page_of_views
 from app.core.times import format_time
 from app.formats.schemas import JsonObject
 from app.governance.erasures import store
@@ -107,16 +107,14 @@ class Erasures:
             raise NotFound("not_found", "There is no such erasure.")
         return _view(row)
 
-    async def list_page(self, caller: Caller, *, order: Order, limit: int, cursor: str | None) -> Page[Erasure]:
+    async def list_page(self, caller: Caller, *, asked: PageRequest) -> Page[Erasure]:
         """Return a page of the tenant's receipts, in the order of their creation."""
         caller.require(Scope.ADMIN)
-        scope = f"erasures|{caller.tenant_id}|{order}"
-        after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
+        scope = f"erasures|{caller.tenant_id}|{asked.order}"
+        window = self._cursors.window(scope, asked, UUID)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            rows = await store.list_page(
-                tx, caller.tenant_id, newest_first=order == "desc", after=after, limit=limit + 1
-            )
-        page = make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=lambda row: [str(row.id)])
+            rows = await store.list_page(tx, caller.tenant_id, window)
+        page = self._cursors.page(rows, asked, scope=scope, key=lambda row: [str(row.id)])
         return page_of_views(page, Page[Erasure], _view)
 
     def verify(self, caller: Caller, *, body: ReceiptCheck) -> ReceiptVerification:

@@ -14,9 +14,10 @@ from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from app.core.database.metadata import METADATA
-from app.core.database.queries import Query, after_key, arguments, columns, compiled, delete_some, equals, page
+from app.core.database.queries import Query, arguments, columns, compiled, delete_some, equals, page
 from app.core.database.transactions import Transaction
 from app.core.ids import KeyId, TenantId
+from app.core.paging import Window
 from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
 from app.governance.schemas import SubjectKind
 from app.governance.tables import erasures, import_chunks
@@ -109,12 +110,9 @@ def _page(*, newest_first: bool, after: bool) -> ClauseElement:
     return page(select(*_ROW).where(*equals(erasures, "tenant_id")), (_E.id,), newest_first=newest_first, after=after)
 
 
-async def list_page(
-    tx: Transaction, tenant_id: TenantId, *, newest_first: bool, after: UUID | None, limit: int
-) -> list[ErasureRow]:
+async def list_page(tx: Transaction, tenant_id: TenantId, window: Window) -> list[ErasureRow]:
     """Return receipts in the order of their creation."""
-    query = _page(newest_first=newest_first, after=after is not None)
-    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **after_key(None if after is None else (after,)))
+    rows = await _page(**window.shape).fetch(tx, tenant_id=tenant_id, **window.arguments)
     return [_row(row) for row in rows]
 
 

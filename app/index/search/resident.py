@@ -210,7 +210,7 @@ class ResidentIndex:
         """
         if self._reader is None or len(entry_ids) < _MANY_READ:
             return await read_segment(tx, tenant_id, entry_ids, space, max_bytes=self._max_bytes)
-        return await self._reader.read_beside(
+        return await self._reader.read(
             tx, lambda reading: read_segment(reading, tenant_id, entry_ids, space, max_bytes=self._max_bytes)
         )
 

@@ -20,7 +20,7 @@ from app.conversations.schemas.frames import (
 )
 from app.memory.schemas import FactRecordedFrame
 from app.routers.live import connection
-from app.routers.live.sse import ListEvent, TurnEvent
+from app.routers.live.sse import ListEvent, TurnEvent, type_of
 
 Json: TypeAlias = dict[str, JsonValue]
 
@@ -148,10 +148,6 @@ def _name(model: type[BaseModel]) -> str:
     return model.__name__.removesuffix("Frame")
 
 
-def _type(model: type[BaseModel]) -> str:
-    return str(get_args(model.model_fields["type"].annotation)[0])
-
-
 def _sentences(model: type[BaseModel]) -> tuple[str, str]:
     """Return the first sentence of a model's docstring, and the complete docstring."""
     text = (model.__doc__ or "").strip()
@@ -162,7 +158,7 @@ def _sentences(model: type[BaseModel]) -> tuple[str, str]:
 def _message(model: type[BaseModel]) -> Json:
     summary, description = _sentences(model)
     return {
-        "name": _type(model),
+        "name": type_of(model),
         "title": _name(model),
         "summary": summary,
         "description": description,
@@ -175,8 +171,8 @@ def _schemas() -> Json:
     modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (model, "validation" if model in readers else "serialization") for model in _models()
     ]
-    _, made = models_json_schema(modes, ref_template="#/components/schemas/{model}")
-    schemas: dict[str, JsonValue] = made["$defs"]
+    _, document = models_json_schema(modes, ref_template="#/components/schemas/{model}")
+    schemas: dict[str, JsonValue] = document["$defs"]
     return {name: _clean_schema(schema) for name, schema in schemas.items()}
 
 
@@ -253,12 +249,12 @@ def _message_refs(channel: str, models: tuple[type[BaseModel], ...]) -> list[Jso
 
 
 def _operations() -> Json:
-    answers = {_type(model): model for model in server_frames()}
+    answers = {type_of(model): model for model in server_frames()}
     operations: Json = {}
     for model in client_frames():
         answered = (answers["pong" if model is PingFrame else "ack"], answers["error"])
         summary, description = _sentences(model)
-        operations[_type(model)] = {
+        operations[type_of(model)] = {
             "action": "receive",
             "channel": {"$ref": f"#/channels/{_LIVE}"},
             "title": _name(model),

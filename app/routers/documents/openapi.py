@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from app.routers.documents.webhook_events import complete_events, event_routes
-from app.routers.http.problems import add_head_problem, add_problem_schemas, add_rate_problem
+from app.routers.http.problems import add_problem_schemas, add_problems
 
 EXAMPLES_PATH: Final = Path(__file__).parent / "examples.json"
 """One example per operation: `parameters`, `request`, `status` and `response`, in an order in which they work."""
@@ -71,11 +71,16 @@ def openapi_document(app: FastAPI) -> dict[str, object]:
             webhooks=event_routes(),
             separate_input_output_schemas=False,
         )
-        app.openapi_schema = _add_examples(
-            add_rate_problem(
-                _add_security(add_head_problem(add_problem_schemas(complete_events(_remove_own_problem(document)))))
-            )
-        )
+        for complete in (
+            _remove_own_problem,
+            complete_events,
+            add_problem_schemas,
+            add_problems,
+            _add_security,
+            _add_examples,
+        ):
+            complete(document)
+        app.openapi_schema = document
     return app.openapi_schema
 
 
@@ -84,7 +89,7 @@ def _operations(document: dict[str, object]) -> Iterator[dict[str, Any]]:
     return (operation for operations in paths.values() for operation in operations.values())
 
 
-def _remove_own_problem(document: dict[str, object]) -> dict[str, object]:
+def _remove_own_problem(document: dict[str, object]) -> None:
     """Remove the 422 that FastAPI declares for each operation that declares none, in place."""
     for operation in _operations(document):
         content = operation["responses"].get("422", {}).get("content", {})
@@ -93,18 +98,16 @@ def _remove_own_problem(document: dict[str, object]) -> dict[str, object]:
     schemas = cast("dict[str, dict[str, dict[str, object]]]", document["components"])["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    return document
 
 
-def _add_security(document: dict[str, object]) -> dict[str, object]:
+def _add_security(document: dict[str, object]) -> None:
     """Add the second header for a key, and mark every operation without authentication as public, in place."""
     cast("dict[str, dict[str, object]]", document["components"])["securitySchemes"] |= {"APIKeyHeader": _KEY_HEADER}
     for operation in _operations(document):
         operation["security"] = [*operation["security"], {"APIKeyHeader": []}] if "security" in operation else []
-    return document
 
 
-def _add_examples(document: dict[str, object]) -> dict[str, object]:
+def _add_examples(document: dict[str, object]) -> None:
     """Add the recorded examples to the parameters, the bodies and the responses of their operations, in place."""
     examples = cast("dict[str, dict[str, Any]]", json.loads(EXAMPLES_PATH.read_text(encoding="utf-8")))
     for operation in _operations(document):
@@ -117,4 +120,3 @@ def _add_examples(document: dict[str, object]) -> dict[str, object]:
         if "response" in example:
             content = operation["responses"][str(example["status"])]["content"]
             next(iter(content.values()))["example"] = example["response"]
-    return document

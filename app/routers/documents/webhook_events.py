@@ -26,8 +26,16 @@ def event_routes() -> list[BaseRoute]:
     router = APIRouter()
     for event_type, shape in SHAPES.items():
         name = f"receive_{event_type.replace('.', '_')}"
-        router.add_api_route(event_type, _receiver(shape), methods=["POST"], name=name, operation_id=name,
-                             tags=["webhooks"], summary=event_type, description=shape.__doc__)  # fmt: skip
+        router.add_api_route(
+            event_type,
+            _receiver(shape),
+            methods=["POST"],
+            name=name,
+            operation_id=name,
+            tags=["webhooks"],
+            summary=event_type,
+            description=shape.__doc__,
+        )
     return router.routes
 
 
@@ -39,7 +47,7 @@ def _receiver(shape: type[BaseModel]) -> Callable[..., Awaitable[None]]:
     return receive
 
 
-def complete_events(document: dict[str, object]) -> dict[str, object]:
+def complete_events(document: dict[str, object]) -> None:
     """Add the headers and the responses of receivers to the described events, in place."""
     events = cast("dict[str, dict[str, dict[str, Any]]]", document["webhooks"])
     for operations in events.values():
@@ -53,4 +61,3 @@ def complete_events(document: dict[str, object]) -> dict[str, object]:
     schemas = cast("dict[str, dict[str, dict[str, object]]]", document["components"])["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):  # of the replaced responses
         schemas.pop(name, None)
-    return document

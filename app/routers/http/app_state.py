@@ -1,19 +1,16 @@
 """What the routes and the middleware of one application share: one typed object in `app.state`."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from starlette.types import Scope
 
 from app.container import Container
 from app.core.errors import AppError
 from app.diagnostics.service import Monitor
 from app.routers.http.bytes_in_flight import BytesInFlight
 from app.settings import Settings
-from app.tenancy.limits.schemas import CallSlot
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,12 +21,6 @@ class AppState:
     registry: CollectorRegistry
     monitor: Monitor
     bytes_in_flight: BytesInFlight
-    require_room: Callable[[Scope], Awaitable[None]] | None = None
-    """Refuses a call of a tenant that has too many."""
-    body_guard: Callable[[Request], Awaitable[None]] | None = None
-    """Authenticates a request before its body is read."""
-    slot_of: Callable[[Request], CallSlot | None] | None = None
-    """Returns the slot that a request holds while it is worked on."""
     opened: Container | None = None
     start_failure: AppError | None = None
     declared_members: frozenset[str] | None = None

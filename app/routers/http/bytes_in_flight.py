@@ -8,39 +8,32 @@ requests nor stalled senders block small ones.
 from typing import Final
 from uuid import UUID
 
-from app.core.errors import Unavailable
-from app.core.fair_shares import TenantShares
 from app.core.ids import TenantId
+from app.core.limits import TenantLimiter
 
 NO_TENANT: Final = TenantId(UUID(int=0))
 """Tenant of bodies that are read without authentication."""
 SMALL_BODY_BYTES: Final = 64 * 2**10
 _SMALL_PART: Final = 4
 """Small bodies have a quarter of the limit of large ones, in addition."""
-_RETRY_AFTER_S: Final = 2
 
 
 class BytesInFlight:
     """Counter of the bytes of small and of large bodies that are being handled."""
 
     def __init__(self, *, max_bytes: int, wait_s: float) -> None:
-        self.wait_s = wait_s
-        self._large = TenantShares(max_bytes)
-        self._small = TenantShares(max(max_bytes // _SMALL_PART, 2 * SMALL_BODY_BYTES))
-
-    @property
-    def is_awaited(self) -> bool:
-        """Return whether a large request waits for room."""
-        return self._large.is_awaited
+        self.large = _limiter(max_bytes, wait_s)
+        self.small = _limiter(max(max_bytes // _SMALL_PART, 2 * SMALL_BODY_BYTES), wait_s)
 
     @property
     def used(self) -> int:
         """Return the number of bytes that are being handled."""
-        return self._large.used + self._small.used
+        return self.large.used + self.small.used
 
-    def shares_for(self, size: int) -> TenantShares:
-        """Return the shares in which a body of this size is counted."""
-        return self._small if size <= SMALL_BODY_BYTES else self._large
+
+def _limiter(max_bytes: int, wait_s: float) -> TenantLimiter:
+    detail = "This server has too many bytes of requests to work on; send the request again later."
+    return TenantLimiter(max_bytes // 2, total=max_bytes, wait_s=wait_s, detail=detail, retry_after_s=2)
 
 
 class BodyReservation:
@@ -48,15 +41,15 @@ class BodyReservation:
 
     def __init__(self, bytes_in_flight: BytesInFlight) -> None:
         self._bytes_in_flight = bytes_in_flight
+        self._limiter: TenantLimiter = bytes_in_flight.small
         self._tenant = NO_TENANT
         self._size = 0
 
     async def make(self, size: int, tenant: TenantId) -> None:
         """Reserve the bytes of a body of this size. Raises Unavailable `overloaded` if there is no room in time."""
-        wait_s = self._bytes_in_flight.wait_s
-        if not await self._bytes_in_flight.shares_for(size).wait(tenant, size, timeout_s=wait_s):
-            raise _overloaded()
-        self._tenant, self._size = tenant, size
+        limiter = self._limiter_for(size)
+        await limiter.acquire(tenant, size)
+        self._limiter, self._tenant, self._size = limiter, tenant, size
 
     async def grow_to(self, size: int, tenant: TenantId, *, is_whole: bool) -> None:
         """Reserve more for a partly received body. Raises Unavailable `overloaded`.
@@ -70,12 +63,11 @@ class BodyReservation:
             return
         if size <= self._size:
             return
-        before, shares = self._bytes_in_flight.shares_for(self._size), self._bytes_in_flight.shares_for(size)
-        if not shares.try_acquire(tenant, size - self._size if shares is before else size):
-            raise _overloaded()
-        if shares is not before:
+        limiter = self._limiter_for(size)
+        limiter.acquire_now(tenant, size - self._size if limiter is self._limiter else size)
+        if limiter is not self._limiter:
             self.release()
-        self._tenant, self._size = tenant, size
+        self._limiter, self._tenant, self._size = limiter, tenant, size
 
     @property
     def is_large(self) -> bool:
@@ -85,18 +77,13 @@ class BodyReservation:
     @property
     def is_awaited(self) -> bool:
         """Return whether a large request waits for room."""
-        return self._bytes_in_flight.is_awaited
+        return self._bytes_in_flight.large.waiting > 0
 
     def release(self) -> None:
         """Release the bytes. May be called again."""
         if self._size:
-            self._bytes_in_flight.shares_for(self._size).release(self._tenant, self._size)
+            self._limiter.release(self._tenant, self._size)
             self._size = 0
 
-
-def _overloaded() -> Unavailable:
-    return Unavailable(
-        "overloaded",
-        "This server has too many bytes of requests to work on; send the request again later.",
-        retry_after_s=_RETRY_AFTER_S,
-    )
+    def _limiter_for(self, size: int) -> TenantLimiter:
+        return self._bytes_in_flight.small if size <= SMALL_BODY_BYTES else self._bytes_in_flight.large

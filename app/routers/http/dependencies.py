@@ -8,16 +8,15 @@ from fastapi import Depends, Header, Path, Query, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from pydantic import AfterValidator, StringConstraints
-from starlette.types import Scope as AsgiScope
 
 from app.container import Container
 from app.core.errors import FieldError, InvalidFields, PublicValueError
 from app.core.ids import KeyId, TenantId, TurnId, format_id, parse_id
+from app.core.paging import Order, PageRequest
 from app.core.tracing.spans import describe_current_span
 from app.core.validation.ids import ConversationIdIn, IdOf
 from app.routers.http.app_state import app_state
-from app.routers.http.rates import rate_class_of, take_rate
-from app.tenancy.limits.schemas import WITHOUT_SLOT
+from app.routers.http.rates import take_rate
 from app.tenancy.schemas import AGENT_PATTERN, MAX_AGENT_CHARACTERS, Caller, Scope
 
 
@@ -56,9 +55,9 @@ class CallerSecurity(SecurityBase):
     async def __call__(self, request: Request) -> Caller:
         """Return the caller. Its users check the needed rights with `require…`."""
         tenancy = (await get_container(request)).tenancy
-        known = cast("Caller | None", getattr(request.state, "caller", None))
-        if known is not None and tenancy.is_trusted(known):
-            return known  # checked before the body was read
+        cached = cast("Caller | None", getattr(request.state, "caller", None))
+        if cached is not None and tenancy.is_trusted(cached):
+            return cached  # checked before the body was read
         address = None if request.client is None else request.client.host
         caller = await tenancy.authenticate(await get_token(request), address=address)
         request.state.caller = caller
@@ -66,7 +65,7 @@ class CallerSecurity(SecurityBase):
         request.state.tenant_id = format_id(caller.key_tenant_id)
         request.state.key_id = format_id(caller.key_id)
         describe_current_span({"turnkeep.tenant_id": request.state.tenant_id, "turnkeep.key_id": request.state.key_id})
-        if known is None:  # each request is counted once
+        if cached is None:  # each request is counted once
             take_rate(request, tenancy, caller)
         return caller
 
@@ -74,86 +73,53 @@ class CallerSecurity(SecurityBase):
 get_caller = CallerSecurity()
 
 
-async def require_caller(request: Request) -> None:
-    """Refuse a request without a valid key or token before its body is read."""
-    await get_caller(request)
+AnyCaller: TypeAlias = Annotated[Caller, Depends(get_caller)]
 
 
-async def require_room(scope: AsgiScope) -> None:
-    """Refuse a call that needs a slot while as many calls of its tenant wait as may, with Unavailable `overloaded`.
+class _WithScope:
+    """Dependency that returns a caller whose key has a scope."""
 
-    The caller's key is checked first. While no call waits, nothing is done.
-    """
-    slots = app_state(scope["app"]).container.tenancy.slots
-    if not slots.is_awaited:
-        return
-    request = Request(scope)
-    if rate_class_of(request) not in WITHOUT_SLOT:
-        await slots.require_room((await get_caller(request)).key_tenant_id)
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    async def __call__(self, caller: AnyCaller) -> Caller:
+        caller.require(self._scope)
+        return caller
 
 
-async def get_key_holder(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+async def get_key_holder(caller: AnyCaller) -> Caller:
     """Return a caller with a key or an access token, of any scope."""
     caller.require_unbound()
     return caller
 
 
-async def get_reader(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """Return a caller whose key may read."""
-    caller.require(Scope.READ)
-    return caller
-
-
-async def get_writer(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """Return a caller whose key may write."""
-    caller.require(Scope.WRITE)
-    return caller
-
-
-async def get_admin(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """Return a caller whose key administers its tenant."""
-    caller.require(Scope.ADMIN)
-    return caller
-
-
-async def get_operator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
-    """Return a caller whose key is for the whole installation."""
-    caller.require(Scope.OPERATOR)
-    return caller
-
-
-async def get_administrator(caller: Annotated[Caller, Depends(get_caller)]) -> Caller:
+async def get_administrator(caller: AnyCaller) -> Caller:
     """Return a caller whose key administers its tenant, or the installation."""
     if Scope.OPERATOR not in caller.scopes:
         caller.require(Scope.ADMIN)
     return caller
 
 
-Admin: TypeAlias = Annotated[Caller, Depends(get_admin)]
-Operator: TypeAlias = Annotated[Caller, Depends(get_operator)]
+Admin: TypeAlias = Annotated[Caller, Depends(_WithScope(Scope.ADMIN))]
+Operator: TypeAlias = Annotated[Caller, Depends(_WithScope(Scope.OPERATOR))]
 Administrator: TypeAlias = Annotated[Caller, Depends(get_administrator)]
 KeyHolder: TypeAlias = Annotated[Caller, Depends(get_key_holder)]
-Reader: TypeAlias = Annotated[Caller, Depends(get_reader)]
-Writer: TypeAlias = Annotated[Caller, Depends(get_writer)]
+Reader: TypeAlias = Annotated[Caller, Depends(_WithScope(Scope.READ))]
+Writer: TypeAlias = Annotated[Caller, Depends(_WithScope(Scope.WRITE))]
 
 
 ConversationPath: TypeAlias = Annotated[ConversationIdIn, Path(description="The conversation's id: a ULID or a UUID.")]
 
 
-async def get_conversation_reader(
-    caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
-) -> Caller:
-    """Return a caller that may read this conversation, by its key or by a token for it."""
-    caller.require_conversation(Scope.READ, conversation_id)
-    return caller
+class _InConversation:
+    """Dependency that returns a caller that may do this in the conversation, by its key or by a token for it."""
 
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
 
-async def get_conversation_writer(
-    caller: Annotated[Caller, Depends(get_caller)], conversation_id: ConversationPath
-) -> Caller:
-    """Return a caller that may append to this conversation, by its key or by a token for it."""
-    caller.require_conversation(Scope.WRITE, conversation_id)
-    return caller
+    async def __call__(self, caller: AnyCaller, conversation_id: ConversationPath) -> Caller:
+        caller.require_conversation(self._scope, conversation_id)
+        return caller
 
 
 _AgentName: TypeAlias = Annotated[
@@ -180,8 +146,8 @@ async def get_agent_writer(caller: Writer, agent_id: _AgentName = None) -> Calle
 
 AgentReader: TypeAlias = Annotated[Caller, Depends(get_agent_reader)]
 AgentWriter: TypeAlias = Annotated[Caller, Depends(get_agent_writer)]
-ConversationReader: TypeAlias = Annotated[Caller, Depends(get_conversation_reader)]
-ConversationWriter: TypeAlias = Annotated[Caller, Depends(get_conversation_writer)]
+ConversationReader: TypeAlias = Annotated[Caller, Depends(_InConversation(Scope.READ))]
+ConversationWriter: TypeAlias = Annotated[Caller, Depends(_InConversation(Scope.WRITE))]
 
 
 MemoryPath: TypeAlias = Annotated[IdOf[UUID], Path(description="The memory's id: a ULID or a UUID.")]
@@ -200,6 +166,19 @@ QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length
 Cursor: TypeAlias = Annotated[
     str | None, Query(max_length=1024, description="`next_cursor` of the page before, with the same filters.")
 ]
+PageLimit: TypeAlias = Annotated[int, Query(ge=1, le=200)]
+
+
+async def _newest_first(order: Order = "desc", limit: PageLimit = 20, cursor: Cursor = None) -> PageRequest:
+    return PageRequest(order, limit, cursor)
+
+
+async def _oldest_first(order: Order = "asc", limit: PageLimit = 20, cursor: Cursor = None) -> PageRequest:
+    return PageRequest(order, limit, cursor)
+
+
+NewestFirst: TypeAlias = Annotated[PageRequest, Depends(_newest_first)]
+OldestFirst: TypeAlias = Annotated[PageRequest, Depends(_oldest_first)]
 QueryCounter: TypeAlias = Annotated[int | None, Query(ge=0, le=2**53 - 1)]
 """A position, seq or rev in a query."""
 _MAX_NAMED = 500
@@ -212,15 +191,15 @@ async def _named_turns(
         Query(max_length=_MAX_NAMED, description="1 to 500 turn ids, separated by commas or as several `ids`."),
     ],
 ) -> list[TurnId]:
-    named = [one for some in ids for one in some.split(",")]
+    named = [turn_id for text in ids for turn_id in text.split(",")]
     if len(named) > _MAX_NAMED:
         problem = FieldError("/ids", f"at most {_MAX_NAMED} ids; erase the rest with another call", "query")
         raise InvalidFields([problem])
     parsed: list[TurnId] = []
     wrong: list[FieldError] = []
-    for index, one in enumerate(named):
+    for index, turn_id in enumerate(named):
         try:
-            parsed.append(TurnId(parse_id(one)))
+            parsed.append(TurnId(parse_id(turn_id)))
         except ValueError:
             wrong.append(FieldError(f"/ids/{index}", "an id is a ULID (26 characters) or a UUID", "query"))
     if wrong:

@@ -1,15 +1,15 @@
 """Metrics of HTTP requests and of the turn lifecycle."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from http import HTTPStatus
 from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from app.agents.lifecycle.counters import BUCKETS_MS, LifecycleCounters
+from app.core.metrics import counter
 
 CLIENT_WENT_AWAY: Final = 499
 OTHER: Final = "other"
@@ -50,11 +50,11 @@ class HttpMetrics:
     ) -> None:
         """Count one finished request. `exemplar` has the ids of its trace."""
         # every label has a bounded set of values: a model's endpoint may return any status
-        known = status if status in _KNOWN_STATUSES else 0
-        key = (method, route, known)
+        label_status = status if status in _KNOWN_STATUSES else 0
+        key = (method, route, label_status)
         children = self._children.get(key)
         if children is None:
-            label = str(known) if known else OTHER
+            label = str(label_status) if label_status else OTHER
             children = self._children[key] = (
                 self._requests.labels(method, route, label),
                 self._duration.labels(method, route),
@@ -63,50 +63,26 @@ class HttpMetrics:
         children[1].observe(duration_s, exemplar)
 
 
-class _Lifecycle(Collector):
-    """Collector that reads the counters when metrics are collected."""
-
-    def __init__(self, counters: LifecycleCounters) -> None:
-        self._counters = counters
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield every metric of the lifecycle."""
-        counters = self._counters
-        for call, text in _CALLS.items():
-            counter = CounterMetricFamily(f"mcp_memory_{call}", text, labels=["status"])
-            for (name, status), count in counters.calls.items():
-                if name == call:
-                    counter.add_metric([status], count)
-            yield counter
-        bounds = [*(f"{bound:g}" for bound in BUCKETS_MS), "+Inf"]
-        yield HistogramMetricFamily(
-            "mcp_memory_after_turn_duration_ms",
-            "How long storing a turn took, in milliseconds.",
-            buckets=list(zip(bounds, accumulate(counters.after_turn_ms), strict=True)),
-            sum_value=counters.after_turn_sum_ms,
-        )
-        yield CounterMetricFamily(
-            "mcp_memory_compaction", "Summaries made, by jobs, maintenance and requests.", value=counters.compactions()
-        )
-        refused = CounterMetricFamily(
-            "turnkeep_summaries_refused",
-            "Answers of a chat model that became no summary, by reason.",
-            labels=["reason"],
-        )
-        for reason, count in counters.refused_summaries.items():
-            refused.add_metric([reason], count)
-        yield refused
-        yield CounterMetricFamily(
-            "mcp_memory_idempotency_conflicts",
-            "Turns sent again that said something else than what is stored.",
-            value=counters.conflicts,
-        )
-        written = CounterMetricFamily("mcp_memory_fact_write", "Facts written, by tier.", labels=["tier"])
-        for tier, count in counters.facts.items():
-            written.add_metric([tier], count)
-        yield written
-
-
-def add_lifecycle_metrics(registry: CollectorRegistry, counters: LifecycleCounters) -> None:
-    """Export the counters of this process as `mcp_memory_…`."""
-    registry.register(_Lifecycle(counters))
+def lifecycle_metrics(counters: LifecycleCounters) -> Iterator[Metric]:
+    """Yield the metrics of the turn lifecycle."""
+    for call, text in _CALLS.items():
+        by_status = {status: count for (name, status), count in counters.calls.items() if name == call}
+        yield counter(f"mcp_memory_{call}", text, "status", by_status)
+    bounds = [*(f"{bound:g}" for bound in BUCKETS_MS), "+Inf"]
+    yield HistogramMetricFamily(
+        "mcp_memory_after_turn_duration_ms",
+        "How long storing a turn took, in milliseconds.",
+        buckets=list(zip(bounds, accumulate(counters.after_turn_ms), strict=True)),
+        sum_value=counters.after_turn_sum_ms,
+    )
+    yield CounterMetricFamily(
+        "mcp_memory_compaction", "Summaries made, by jobs, maintenance and requests.", value=counters.compactions()
+    )
+    refused = "Answers of a chat model that became no summary, by reason."
+    yield counter("turnkeep_summaries_refused", refused, "reason", counters.refused_summaries)
+    yield CounterMetricFamily(
+        "mcp_memory_idempotency_conflicts",
+        "Turns sent again that said something else than what is stored.",
+        value=counters.conflicts,
+    )
+    yield counter("mcp_memory_fact_write", "Facts written, by tier.", "tier", counters.facts)

@@ -106,11 +106,7 @@ def install_middleware(app: FastAPI, state: AppState) -> None:
             expose_headers=_CORS_ANSWER_HEADERS,
             max_age=_CORS_MAX_AGE_S,
         )
-    app.add_middleware(
-        RequestMiddleware,
-        metrics=HttpMetrics(state.registry),
-        addresses=AddressCheck(settings),
-    )
+    app.add_middleware(RequestMiddleware, metrics=HttpMetrics(state.registry), addresses=AddressCheck(settings))
 
 
 class AddressCheck:
@@ -139,8 +135,8 @@ class AddressCheck:
         return None
 
     def _accepts(self, hosts: Sequence[bytes]) -> bool:
-        given = [one.decode("latin-1").strip(" \t") for one in hosts]
-        is_accepted = accepts_host(given, allowed=self._allowed_hosts, bound_to=self._bound_to)
+        names = [host.decode("latin-1").strip(" \t") for host in hosts]
+        is_accepted = accepts_host(names, allowed=self._allowed_hosts, bound_to=self._bound_to)
         if is_accepted and len(hosts) == 1:
             self._last_host = hosts[0]
         return is_accepted
@@ -282,9 +278,9 @@ def _without_range(scope: Scope) -> Scope:
     return {**scope, "headers": [pair for pair in headers if pair[0] not in _RANGE_HEADERS]}
 
 
-def valid_request_id(given: str) -> str:
+def valid_request_id(sent: str) -> str:
     """Return the id that a caller gave, if it is valid, or else a new one."""
-    return given if _REQUEST_ID.fullmatch(given) else format_id(new_unordered_uuid())
+    return sent if _REQUEST_ID.fullmatch(sent) else format_id(new_unordered_uuid())
 
 
 def answer_headers(path: str, request_id: str) -> dict[bytes, bytes]:
@@ -295,10 +291,10 @@ def answer_headers(path: str, request_id: str) -> dict[bytes, bytes]:
     return headers
 
 
-def _with_headers(given: Iterable[tuple[bytes, bytes]], common: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    kept = [pair for pair in given if pair[0] not in _REPLACED]
-    names = {name for name, _ in kept}
-    return kept + [pair for pair in common.items() if pair[0] not in names]
+def _with_headers(own: Iterable[tuple[bytes, bytes]], common: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    pairs = [pair for pair in own if pair[0] not in _REPLACED]
+    names = {name for name, _ in pairs}
+    return pairs + [pair for pair in common.items() if pair[0] not in names]
 
 
 class BodyLimitMiddleware:

@@ -272,7 +272,7 @@ def install_problem_handlers(app: FastAPI) -> None:
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, object]]:
-    """Declare problems for the `responses=` of a route: `problem_responses(401, 404, 422)`.
+    """Declare problems for the `responses=` of a route that `add_problems` does not derive: `problem_responses(409)`.
 
     `add_problem_schemas` adds the schema that they refer to.
     """
@@ -289,27 +289,47 @@ def add_problem_schemas(document: dict[str, object]) -> dict[str, object]:
     return document
 
 
-def add_head_problem(document: dict[str, object]) -> dict[str, object]:
-    """Declare 431 for every operation of an OpenAPI document, in place: the server returns it before routing."""
-    paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
-    for operation in (operation for operations in paths.values() for operation in operations.values()):
-        operation["responses"] |= {str(status): answer for status, answer in problem_responses(431).items()}
-    return document
+def add_problems(document: dict[str, object]) -> None:
+    """Declare the problems of each operation of an OpenAPI document, in place: those that follow from its parts.
 
-
-def add_rate_problem(document: dict[str, object]) -> dict[str, object]:
-    """Declare 429 with its headers for every operation that needs a key, in place."""
-    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _RATE_HEADERS}
+    Its route names the others. Routes under `/openai/v1` name all of theirs: OpenAI has other statuses for the same
+    cases. Any operation may have 431, which the server returns before routing, and those that need a key have 429.
+    """
     components = cast("dict[str, dict[str, object]]", document.setdefault("components", {}))
     components["headers"] = {
         name: {"description": text, "schema": {"type": "integer" if name == "Retry-After" else "string"}}
         for name, text in _RATE_HEADERS.items()
     }
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _RATE_HEADERS}
     paths = cast("dict[str, dict[str, dict[str, dict[str, object]]]]", document["paths"])
-    for operation in (operation for operations in paths.values() for operation in operations.values()):
-        if operation.get("security"):
-            operation["responses"] |= {"429": problem_responses(429)[429] | {"headers": headers}}
-    return document
+    for path, operation in ((path, operation) for path, methods in paths.items() for operation in methods.values()):
+        responses = operation["responses"]
+        if not path.startswith(OPENAI_ROOT):
+            derived = problem_responses(*_derived_statuses(operation))
+            declared = {str(status): answer for status, answer in derived.items()} | responses
+            successes = {status: answer for status, answer in responses.items() if status < "4"}
+            responses = operation["responses"] = successes | dict(sorted(declared.items()))
+        responses["431"] = problem_responses(431)[431]
+        if "security" in operation:
+            responses["429"] = problem_responses(429)[429] | {"headers": headers}
+
+
+def _derived_statuses(operation: Mapping[str, object]) -> set[int]:
+    """Return the statuses of the problems that each operation with such parts can have."""
+    parameters = cast("Sequence[Mapping[str, object]]", operation.get("parameters", ()))
+    places = {parameter["in"] for parameter in parameters}
+    statuses: set[int] = set()
+    if "security" in operation:
+        statuses |= {401, 403, 503}
+    if "requestBody" in operation:
+        statuses |= {400, 408, 413, 415, 422}
+    if "path" in places:
+        statuses |= {404, 422}
+    if "query" in places:
+        statuses.add(422)
+    if any(parameter["name"] == "Idempotency-Key" for parameter in parameters):
+        statuses.add(409)
+    return statuses
 
 
 def declared_members(app: FastAPI) -> frozenset[str]:
@@ -356,17 +376,19 @@ def _similar_path(request: Request) -> str | None:
         if getattr(context, "include_in_schema", False)
     }
     forms = (path, f"/v1{path}")  # the prefix is forgotten often
-    likeness, similar = max(((_likeness(form, one), one) for one in declared for form in forms), default=(0.0, ""))
+    likeness, similar = max(
+        ((_likeness(form, template), template) for template in declared for form in forms), default=(0.0, "")
+    )
     return similar if likeness >= _SIMILAR_PATH else None
 
 
 def _likeness(path: str, declared: str) -> float:
     """Return how similar two paths are that differ in one segment, from 0 to 1. A parameter equals any segment."""
-    given, wanted = path.split("/"), declared.split("/")
-    if len(given) != len(wanted):
+    segments, wanted = path.split("/"), declared.split("/")
+    if len(segments) != len(wanted):
         return 0.0
-    pairs = zip(given, wanted, strict=True)
-    different = [(one, other) for one, other in pairs if one != other and not _PARAMETER.fullmatch(other)]
+    pairs = zip(segments, wanted, strict=True)
+    different = [(segment, other) for segment, other in pairs if segment != other and not _PARAMETER.fullmatch(other)]
     if len(different) > 1:
         return 0.0
     if not different:

@@ -9,9 +9,7 @@ from typing import Final, cast
 from fastapi import Request
 from starlette.types import Scope
 
-from app.core.ids import TenantId
-from app.routers.http.app_state import app_state
-from app.tenancy.limits.schemas import RATE_STATE, WITHOUT_SLOT, CallSlot, RateStatus
+from app.tenancy.limits.schemas import RATE_STATE, RateStatus
 from app.tenancy.schemas import Caller, RateClass
 from app.tenancy.service import Tenancy
 
@@ -73,21 +71,9 @@ def take_rate(request: Request, tenancy: Tenancy, caller: Caller) -> None:
         status.require()
 
 
-def slot_of(request: Request) -> CallSlot | None:
-    """Return the slot that an authenticated request needs while it is worked on; None for one that needs none."""
-    tenant = cast("TenantId | None", getattr(request.state, "tenant", None))
-    if tenant is None or rate_class_of(request) in WITHOUT_SLOT:
-        return None
-    return CallSlot(app_state(request.app).container.tenancy.slots, tenant)
-
-
 def rate_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
     """Return the headers for the answer to a request: empty for one that no rate limits."""
-    return rate_fields(cast("Mapping[str, RateStatus]", scope["state"]).get(RATE_STATE))
-
-
-def rate_fields(status: RateStatus | None) -> list[tuple[bytes, bytes]]:
-    """Return the headers for the state of a key: empty for None."""
+    status = cast("Mapping[str, RateStatus]", scope["state"]).get(RATE_STATE)
     if status is None:
         return []
     state = f'"{status.policy.name.value}";r={status.left};t={status.retry_after_s or 1}'

@@ -8,7 +8,7 @@ is closed. Nothing that a client sends is repeated to it or written to the log.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, assert_never
@@ -42,9 +42,10 @@ from app.conversations.schemas.frames import (
 )
 from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, RateLimited, Unauthenticated, Unavailable
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
+from app.core.limits import TokenBucket
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
-from app.routers.live.connection_limits import Connections, ConnectionSlot, RateLimiter, recheck
+from app.routers.live.connection_limits import Connections, ConnectionSlot, recheck
 from app.routers.live.epochs import Epochs
 from app.routers.live.frames import asked, error_frame, read_message
 from app.routers.live.outbox import GONE, Outbox, send_text
@@ -96,7 +97,7 @@ class LiveSocket:
         conversation_id: ConversationId,
         caller: Caller,
         token: str | None,
-        known: frozenset[str],
+        members: frozenset[str],
         bytes_in_flight: BytesInFlight,
     ) -> None:
         self.frames_received = 0
@@ -109,7 +110,7 @@ class LiveSocket:
         self._conversation_id = conversation_id
         self._caller = caller
         self._token = token
-        self._known = known
+        self._members = members
         self._bytes_in_flight = bytes_in_flight
         self._epochs = Epochs(most=_TIMES_OPEN * container.settings.streams.max_open_turns_per_conversation)
         self._outbox = Outbox(websocket, connections, max_bytes=container.settings.live.live_queue_bytes)
@@ -152,7 +153,7 @@ class LiveSocket:
         except (WebSocketDisconnect, OSError):
             self._end(Closing(GONE, "gone", by_client=True))
         except AppError as error:
-            self._outbox.send_answer(error_frame(error, known=self._known))
+            self._outbox.send_answer(error_frame(error, members=self._members))
             self._end(closing_of(error))
         except Exception as error:  # noqa: BLE001 - the peer must learn of any failure that it did not cause
             _log_failure(error)
@@ -180,7 +181,7 @@ class LiveSocket:
         Later frames with this epoch are refused.
         """
         self._remove_ended(turn_id, error)
-        self._outbox.send_answer(error_frame(error, turn_id=format_id(turn_id), known=self._known))
+        self._outbox.send_answer(error_frame(error, turn_id=format_id(turn_id), members=self._members))
 
     def _remove_ended(self, turn_id: TurnId, error: AppError) -> None:
         if error.code in _HAS_ENDED:
@@ -189,10 +190,9 @@ class LiveSocket:
     # Receiving
 
     async def _read(self) -> None:
-        frames, volume = (
-            RateLimiter(self._settings.live.live_frames_per_s),
-            RateLimiter(self._settings.live.live_bytes_per_s),
-        )
+        live = self._settings.live
+        frames = TokenBucket(live.live_frames_per_s, live.live_frames_per_s)
+        volume = TokenBucket(live.live_bytes_per_s, live.live_bytes_per_s)
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
@@ -205,8 +205,8 @@ class LiveSocket:
             self.frames_received += 1
             self._connections.received()
             data = text.encode()
-            await frames.take()
-            await volume.take(len(data))
+            await frames.take_in_turn(1)
+            await volume.take_in_turn(len(data))
             await self._answer(data)
             await self._outbox.wait_for_room()
 
@@ -225,9 +225,11 @@ class LiveSocket:
             await self._take_rate(frame)
             if isinstance(frame, AppendFrame):
                 await reservation.make(len(data), self._slot.tenant)
-            answer = await self._handle_in_turn(frame)
+            takes_slot = not isinstance(frame, ChunkFrame | PingFrame | AuthFrame)
+            async with self._container.tenancy.slots.hold(self._slot.tenant) if takes_slot else nullcontext():
+                answer = await self._handle(frame)
         except AppError as error:
-            self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, known=self._known))
+            self._outbox.send_answer(error_frame(error, frame_id=frame_id, turn_id=turn_id, members=self._members))
             if turn_id is not None:
                 self._remove_ended(TurnId(parse_id(turn_id)), error)
             if isinstance(error, Malformed) or (turn_id is None and isinstance(error, Invalid)):
@@ -270,12 +272,6 @@ class LiveSocket:
         if now - self._renewed_at > min(1.0, self._settings.streams.stream_lease_s / 10):
             self._renewed_at = now
             self._streams.renew(self._caller, self._conversation_id, epochs=self._epochs.own())
-
-    async def _handle_in_turn(self, frame: ClientFrame) -> BaseModel | None:
-        if isinstance(frame, ChunkFrame | PingFrame | AuthFrame):
-            return await self._handle(frame)
-        async with self._container.tenancy.slots.slot(self._slot.tenant):
-            return await self._handle(frame)
 
     async def _handle(self, frame: ClientFrame) -> BaseModel | None:  # noqa: PLR0911 - one for each kind of frame
         match frame:
@@ -371,9 +367,15 @@ class LiveSocket:
                 frame.idempotency_key, b"append", self._conversation_id.bytes, written
             )
         appended = await self._container.conversations.append(
-            self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq, index=frame.index,
-            idempotency_key=key, is_import=frame.is_import, sanitised=frame.sanitised,
-        )  # fmt: skip
+            self._caller,
+            self._conversation_id,
+            turns=frame.turns,
+            expected_seq=frame.expected_seq,
+            index=frame.index,
+            idempotency_key=key,
+            is_import=frame.is_import,
+            sanitised=frame.sanitised,
+        )
         members = {name: value for name, value in appended.value if name != "conversation_id"}
         return AckFrame(type="ack", id=frame.id, **members)
 
@@ -383,7 +385,7 @@ class LiveSocket:
         """Authenticate with another key that reaches the conversation, before the current one expires."""
         address = None if self._websocket.client is None else self._websocket.client.host
         caller = await self._container.tenancy.authenticate(frame.token, address=address)
-        before, now = (require_reader_or_writer(one, self._conversation_id) for one in (self._caller, caller))
+        before, now = (require_reader_or_writer(holder, self._conversation_id) for holder in (self._caller, caller))
         if before.tenant_id != now.tenant_id:
             raise Forbidden("forbidden", "This key belongs to another tenant; use a connection of its own.")
         if caller.restriction is not None:
@@ -410,7 +412,7 @@ class LiveSocket:
 
     def _end_expired(self) -> None:
         error = token_expired()
-        self._outbox.send_answer(error_frame(error, known=self._known))
+        self._outbox.send_answer(error_frame(error, members=self._members))
         self._end(closing_of(error))
 
     def _require_read_scope(self) -> None:
@@ -421,7 +423,7 @@ class LiveSocket:
             require_reader(self._caller, self._conversation_id)
         except Forbidden as error:
             self._unsubscribe()
-            self._outbox.send_answer(error_frame(error, known=self._known))
+            self._outbox.send_answer(error_frame(error, members=self._members))
 
     async def _recheck(self) -> None:
         while True:

@@ -1,22 +1,23 @@
 """Limits of the live connections of one process: their number, their rates, and rechecks of their keys."""
 
-import asyncio
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Counter as MetricCounter
 
 from app.container import Container
 from app.core.errors import RateLimited, Unavailable
 from app.core.ids import ConversationId, KeyId, TenantId
 from app.core.telemetry import get_logger
+from app.routers.http.bytes_in_flight import NO_TENANT
 from app.settings.conversations import LiveSettings
 from app.tenancy.schemas import Caller
 
 ConnectionKind: TypeAlias = Literal["websocket", "events"]
-_Counted = TypeVar("_Counted")
 _RETRY_AFTER_S: Final = 5
 
 CREDENTIALS_IN_QUERY: Final = frozenset(
@@ -25,35 +26,16 @@ CREDENTIALS_IN_QUERY: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _CountedKey:
-    """A key, with the tokens made by it."""
+class _Holder:
+    """Who connections are counted for: the server, a tenant, or what `ids` name in it.
 
-    tenant_id: TenantId
-    key_id: KeyId
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedToken:
-    """The holder of a token: its actor in its conversation, for any token of that actor.
-
-    Without an actor, the token itself.
+    `refusal` is the error for more than `limit`.
     """
 
     tenant_id: TenantId
-    conversation_id: ConversationId
-    who: str | bytes
-
-
-def _counted_to(caller: Caller) -> Sequence[_CountedKey | _CountedToken]:
-    """Return the holders, apart from the tenant, that a caller's connection counts for.
-
-    The smallest limit comes first.
-    """
-    key, bound = _CountedKey(caller.key_tenant_id, caller.key_id), caller.bound
-    if bound is None:
-        return (key,)
-    holder = caller.digest if bound.actor is None else bound.actor
-    return _CountedToken(caller.key_tenant_id, bound.conversation_id, holder), key
+    ids: tuple[KeyId] | tuple[ConversationId, str | bytes] | tuple[()]
+    limit: int = field(compare=False)
+    refusal: str = field(compare=False)
 
 
 class ConnectionSlot:
@@ -63,22 +45,18 @@ class ConnectionSlot:
         """Acquire the slot. Raises RateLimited if the caller has too many connections."""
         self.tenant = caller.key_tenant_id
         self._connections = connections
-        self._counted_to = _counted_to(caller)
-        connections.acquire(self._counted_to)
+        self._holders = connections.acquire(caller)
 
     def move(self, caller: Caller) -> None:
         """Count the connection for another caller of the same tenant.
 
         Raises RateLimited if that caller has too many.
         """
-        before, now = self._counted_to, _counted_to(caller)
-        self._connections.acquire([one for one in now if one not in before])
-        self._connections.release([one for one in before if one not in now])
-        self._counted_to = now
+        self._holders = self._connections.acquire(caller, instead_of=self._holders)
 
     def free(self) -> None:
         """Release the slot."""
-        self._connections.release(self._counted_to)
+        self._connections.release(self._holders)
 
 
 class Connections:
@@ -91,19 +69,23 @@ class Connections:
     def __init__(self, registry: CollectorRegistry, *, settings: LiveSettings) -> None:
         self._settings = settings
         self._unknown = 0
-        self._open = 0
-        self._of_tenant: dict[TenantId, int] = {}
-        self._of: dict[_CountedKey | _CountedToken, int] = {}
+        self._counts: Counter[_Holder] = Counter()
+        self._server = _Holder(
+            NO_TENANT,
+            (),
+            settings.live_max_connections,
+            "This server has as many live connections as it may; connect again later.",
+        )
         self._gauge = Gauge("turnkeep_live_connections", "Live connections that are open.", ["kind"], registry=registry)
-        self._sent = Counter(
+        self._sent = MetricCounter(
             "turnkeep_live_frames_sent", "Frames that live connections were sent.", ["kind"], registry=registry
         )
-        self._received = Counter("turnkeep_live_frames_received", "Frames that clients sent.", registry=registry)
+        self._received = MetricCounter("turnkeep_live_frames_received", "Frames that clients sent.", registry=registry)
 
     @property
     def open(self) -> int:
         """Return the number of connections of all callers."""
-        return self._open
+        return self._counts[self._server]
 
     @contextmanager
     def arriving(self) -> Generator[None]:
@@ -122,55 +104,62 @@ class Connections:
     @contextmanager
     def entered(self, kind: ConnectionKind, caller: Caller) -> Generator[ConnectionSlot]:
         """Count a caller's connection until the block ends. Raises RateLimited if there are too many."""
-        tenant_id, of_tenant = caller.key_tenant_id, self._settings.live_max_connections_per_tenant
-        if self._open >= self._settings.live_max_connections:
-            raise _too_many("This server has as many live connections as it may; connect again later.")
-        if self._of_tenant.get(tenant_id, 0) >= of_tenant:
-            raise _too_many(
-                f"This tenant has {of_tenant} live connections to this server, and no more are allowed: close"
-                " some, or connect again later."
-            )
         slot = ConnectionSlot(self, caller)
-        self._open += 1
-        _count(self._of_tenant, tenant_id, 1)
         self._gauge.labels(kind).inc()
         try:
             yield slot
         finally:
-            self._open -= 1
-            _count(self._of_tenant, tenant_id, -1)
             slot.free()
             self._gauge.labels(kind).dec()
 
-    def acquire(self, whose: Sequence[_CountedKey | _CountedToken]) -> None:
-        """Add one to the count of each holder, or of none: raises RateLimited if one of them has too many."""
-        for one in whose:
-            if self._of.get(one, 0) >= (
-                self._settings.live_max_connections_per_key
-                if isinstance(one, _CountedKey)
-                else self._settings.live_max_connections_per_token
-            ):
-                raise self._too_many_of(one)
-        for one in whose:
-            _count(self._of, one, 1)
+    def acquire(self, caller: Caller, *, instead_of: Sequence[_Holder] = ()) -> Sequence[_Holder]:
+        """Count a connection for all its holders, or for none of them; return the holders.
 
-    def release(self, whose: Sequence[_CountedKey | _CountedToken]) -> None:
-        """Subtract one from the count of each holder."""
-        for one in whose:
-            _count(self._of, one, -1)
+        Raises RateLimited if one of them has too many. `instead_of`: holders that it was counted for until now.
+        """
+        holders = self._holders_of(caller)
+        for holder in holders:
+            if holder not in instead_of and self._counts[holder] >= holder.limit:
+                raise _too_many(holder.refusal)
+        self._counts.update(holders)
+        self.release(instead_of)
+        return holders
 
-    def _too_many_of(self, whose: _CountedKey | _CountedToken) -> RateLimited:
-        if isinstance(whose, _CountedKey):
-            most = self._settings.live_max_connections_per_key
-            return _too_many(
-                f"This key, with the tokens made by it, has {most} live connections to this server, and no more are"
-                " allowed: close some, connect with another key, or later."
-            )
-        most = self._settings.live_max_connections_per_token
-        return _too_many(
-            f"The holder of this token has {most} live connections to this server in this conversation, and no more are"
-            " allowed: close some, or connect again later."
+    def release(self, holders: Sequence[_Holder]) -> None:
+        """Count a connection of these holders no more."""
+        self._counts.subtract(holders)
+        for holder in holders:
+            if not self._counts[holder]:
+                del self._counts[holder]
+
+    def _holders_of(self, caller: Caller) -> Sequence[_Holder]:
+        """Return whom a caller's connection counts for. The smallest limit of a key comes first."""
+        settings, tenant_id, bound = self._settings, caller.key_tenant_id, caller.bound
+        tenant = _Holder(
+            tenant_id,
+            (),
+            settings.live_max_connections_per_tenant,
+            f"This tenant has {settings.live_max_connections_per_tenant} live connections to this server, and no more"
+            " are allowed: close some, or connect again later.",
         )
+        of_key = _Holder(
+            tenant_id,
+            (caller.key_id,),
+            settings.live_max_connections_per_key,
+            f"This key, with the tokens made by it, has {settings.live_max_connections_per_key} live connections to"
+            " this server, and no more are allowed: close some, connect with another key, or later.",
+        )
+        if bound is None:
+            return self._server, tenant, of_key
+        # any token of its actor in its conversation; without an actor, the token itself
+        of_token = _Holder(
+            tenant_id,
+            (bound.conversation_id, caller.digest if bound.actor is None else bound.actor),
+            settings.live_max_connections_per_token,
+            f"The holder of this token has {settings.live_max_connections_per_token} live connections to this server in"
+            " this conversation, and no more are allowed: close some, or connect again later.",
+        )
+        return self._server, tenant, of_token, of_key
 
     def sent(self, kind: ConnectionKind, count: int = 1) -> None:
         """Count frames that were sent."""
@@ -179,12 +168,6 @@ class Connections:
     def received(self) -> None:
         """Count a frame that was received."""
         self._received.inc()
-
-
-def _count(counts: dict[_Counted, int], what: _Counted, step: int) -> None:
-    counts[what] = counts.get(what, 0) + step
-    if counts[what] == 0:
-        del counts[what]
 
 
 def _too_many(detail: str) -> RateLimited:
@@ -206,23 +189,6 @@ def add_live_metrics(registry: CollectorRegistry, container: Container) -> None:
     )
     for name, text, value in shown:
         Gauge(name, text, registry=registry).set_function(value)
-
-
-class RateLimiter:
-    """A rate limiter that allows `per_s` per second. One second's amount may come at once; anything more waits."""
-
-    def __init__(self, per_s: float) -> None:
-        self._per_s = per_s
-        self._left = per_s
-        self._at = asyncio.get_running_loop().time()
-
-    async def take(self, amount: float = 1) -> None:
-        """Wait until `amount` may pass."""
-        now = asyncio.get_running_loop().time()
-        self._left = min(self._per_s, self._left + (now - self._at) * self._per_s) - amount
-        self._at = now
-        if self._left < 0:
-            await asyncio.sleep(-self._left / self._per_s)
 
 
 def log_closed(

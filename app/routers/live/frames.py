@@ -44,40 +44,26 @@ def asked(read: ClientFrame | AppError) -> ClientFrame:
 
 def _parse(data: bytes, max_depth: int) -> tuple[ClientFrame | AppError, str | None]:
     frame_id: str | None = None
+    parsed: JsonValue = None
     try:
-        parsed, frame_id = parse_frame(data, max_depth=max_depth)
-        return read_frame(parsed), frame_id
+        parsed = parse_json(data, max_depth=max_depth, produced=PRODUCED_MEMBERS.__contains__)
+        if not isinstance(parsed, dict):
+            raise Malformed("malformed_json", "A frame is a JSON object.")
+        sent_id = parsed.get("id")
+        frame_id = sent_id if isinstance(sent_id, str) and 0 < len(sent_id) <= _MAX_ID else None
+        return _ADAPTER.validate_python(parsed), frame_id
+    except ValidationError as error:
+        return InvalidFields(fields_of(error, parsed)), frame_id
     except AppError as error:
         return error, frame_id
 
 
-def parse_frame(data: bytes, *, max_depth: int) -> tuple[JsonValue, str | None]:
-    """Parse a frame's JSON, and its `id` if it has a valid one. Raises Malformed and Invalid, as for a body."""
-    parsed = parse_json(data, max_depth=max_depth, produced=PRODUCED_MEMBERS.__contains__)
-    if not isinstance(parsed, dict):
-        raise Malformed("malformed_json", "A frame is a JSON object.")
-    frame_id = parsed.get("id")
-    return parsed, frame_id if isinstance(frame_id, str) and 0 < len(frame_id) <= _MAX_ID else None
-
-
-def read_frame(parsed: JsonValue) -> ClientFrame:
-    """Return the validated frame. Raises Invalid, naming the wrong members."""
-    try:
-        return _ADAPTER.validate_python(parsed)
-    except ValidationError as error:
-        raise InvalidFields(fields_of(error, parsed)) from None
-
-
 def error_frame(
-    error: AppError,
-    *,
-    frame_id: str | None = None,
-    turn_id: str | None = None,
-    known: frozenset[str] = frozenset(),
+    error: AppError, *, frame_id: str | None = None, turn_id: str | None = None, members: frozenset[str] = frozenset()
 ) -> ErrorFrame:
-    """Convert an error to a frame. Pointers stop before the first member that is not in `known`."""
+    """Convert an error to a frame. Pointers stop before the first member that is not in `members`."""
     expected = error.extra.get("expected_offset")
-    fields = cut_fields(error.fields[:_MAX_FIELDS], known)
+    fields = cut_fields(error.fields[:_MAX_FIELDS], members)
     more = {name: value for name, value in error.extra.items() if name not in ErrorFrame.model_fields}
     if error.retry_after_s is not None:
         more["retry_after_s"] = error.retry_after_s

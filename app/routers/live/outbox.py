@@ -61,8 +61,8 @@ class Outbox:
 
     def stop_durable_frames(self, turn_id: TurnId) -> None:
         """Remove the queued durable offsets of a turn."""
-        for known in [key for key in self._durable if key[0] == turn_id]:
-            del self._durable[known]
+        for queued in [key for key in self._durable if key[0] == turn_id]:
+            del self._durable[queued]
 
     async def wait_for_room(self) -> None:
         """Wait until there is room for another answer."""

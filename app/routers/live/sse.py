@@ -83,13 +83,13 @@ def event_content(data: Mapping[str, object]) -> dict[str, object]:
     return {EVENTS_MEDIA_TYPE: {"schema": {"type": "object", **data}}}
 
 
-def _type_of(model: type[BaseModel]) -> str:
+def type_of(model: type[BaseModel]) -> str:
     """Return the `type` of all frames of a model."""
     return str(get_args(model.model_fields["type"].annotation)[0])
 
 
 def _responses(*models: type[BaseModel]) -> dict[int | str, dict[str, object]]:
-    places = {_type_of(model): f"#/components/schemas/{model.__name__}" for model in models}
+    places = {type_of(model): f"#/components/schemas/{model.__name__}" for model in models}
     content = event_content(
         {
             "description": "The `data` of one event, as JSON. `event` is its `type`. `id` is opaque: send the last"
@@ -201,7 +201,7 @@ router = APIRouter(prefix="/v1", tags=["live"], route_class=StrictJsonRoute)
     status_code=200,
     response_class=EventStream,
     response_model=TurnEvent,
-    responses=_responses(*TurnEvent.__args__) | problem_responses(401, 403, 404, 422, 429, 503),
+    responses=_responses(*TurnEvent.__args__) | problem_responses(429),
 )
 async def follow_conversation(
     conversation_id: ConversationPath,
@@ -236,7 +236,7 @@ async def follow_conversation(
     status_code=200,
     response_class=EventStream,
     response_model=ListEvent,
-    responses=_responses(*ListEvent.__args__) | problem_responses(401, 403, 422, 429, 503),
+    responses=_responses(*ListEvent.__args__) | problem_responses(429),
 )
 async def follow_conversations(
     caller: Reader, follows: Follows, last_event_id: LastEvent = None, project: QueryText | None = None
@@ -328,8 +328,8 @@ async def _with_heartbeats(
         if loop.time() >= expires_at:
             raise token_expired()
         if data is None:
-            if last := source.farewell():
-                yield last
+            if farewell := source.farewell():
+                yield farewell
             return
         now = loop.time()
         if now >= recheck_at:

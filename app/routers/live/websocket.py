@@ -80,7 +80,7 @@ async def live(websocket: WebSocket, conversation_id: str) -> None:
                 conversation_id=parsed,
                 caller=caller,
                 token=token,
-                known=state.frame_members,
+                members=state.frame_members,
                 bytes_in_flight=state.bytes_in_flight,
             )
             closing = await socket.run()
@@ -156,9 +156,9 @@ def _token(websocket: WebSocket, offered: list[str]) -> str | None:
     scheme, _, token = websocket.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return token.strip()
-    given = websocket.headers.get("x-api-key")
-    by_protocol = next((one.removeprefix(_BEARER) for one in offered if one.startswith(_BEARER)), None)
-    return given or by_protocol
+    by_header = websocket.headers.get("x-api-key")
+    by_protocol = next((name.removeprefix(_BEARER) for name in offered if name.startswith(_BEARER)), None)
+    return by_header or by_protocol
 
 
 async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> tuple[Caller, str]:
@@ -184,8 +184,8 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
             raise _ClosedError(Closing(MALFORMED, "the first frame is `auth`, unless a header carries the key"))
         caller = await container.tenancy.authenticate(frame.token, address=_address(websocket))
     except AppError as error:
-        known = server_state(websocket.app).frame_members
-        await send_text(websocket, error_frame(error, frame_id=frame_id, known=known).model_dump_json())
+        members = server_state(websocket.app).frame_members
+        await send_text(websocket, error_frame(error, frame_id=frame_id, members=members).model_dump_json())
         raise
     await send_text(websocket, AckFrame(type="ack", id=frame.id).model_dump_json(exclude_unset=True))
     return caller, frame.token

@@ -49,10 +49,15 @@ class IdempotentRequests:
         return UUID(bytes=self._key_hmac(caller.tenant_id, key.text_of(caller))[:16])
 
     async def run_once(
-        self, caller: Caller, tx: Transaction, key: IdempotencyKey | None, *,
-        run: Callable[[], Awaitable[RequestResult[_T]]], result_ids: Callable[[_T], Sequence[UUID]],
+        self,
+        caller: Caller,
+        tx: Transaction,
+        key: IdempotencyKey | None,
+        *,
+        run: Callable[[], Awaitable[RequestResult[_T]]],
+        result_ids: Callable[[_T], Sequence[UUID]],
         read: ResultReader[_T],
-    ) -> RequestResult[_T]:  # fmt: skip
+    ) -> RequestResult[_T]:
         """Run a request in this transaction and store the ids of its result; for a repeat, read the result by its ids.
 
         Raises as `reserve`.

@@ -45,9 +45,7 @@ async def find_result(tx: Transaction, tenant_id: TenantId, key: str) -> StoredR
 async def try_lock(tx: Transaction, tenant_id: TenantId, key: str) -> bool:
     """Lock this key until the transaction ends; false if another request has the lock."""
     row = await tx.fetchrow(
-        "select pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || $2, 0)) as locked",
-        str(tenant_id),
-        key,
+        "select pg_try_advisory_xact_lock(hashtextextended($1::text || ':' || $2, 0)) as locked", str(tenant_id), key
     )
     return row is not None and bool(row["locked"])
 

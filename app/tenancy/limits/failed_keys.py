@@ -5,10 +5,10 @@ Keys that this process has found valid before work from a refused address too, b
 
 from ipaddress import IPv6Address, ip_address
 from math import ceil
-from time import monotonic
 from typing import Final
 
 from app.core.errors import RateLimited
+from app.core.limits import TokenBucket
 
 MAX_ADDRESSES: Final = 10_000
 """Beyond that, the address whose first failure is the oldest is evicted."""
@@ -21,10 +21,9 @@ class FailedKeys:
     """How many invalid keys each address may still send: a token bucket for each address that sent one."""
 
     def __init__(self, per_minute: int, *, max_known: int) -> None:
-        self._capacity = float(per_minute)
-        self._per_s = per_minute / _MINUTE_S
-        self._left: dict[str, tuple[float, float]] = {}
-        """The tokens of a network, and when that was so."""
+        self._per_minute = per_minute
+        self._buckets: dict[str, TokenBucket] = {}
+        """The buckets of networks."""
         self._valid: dict[bytes, None] = {}
         """HMACs of the keys that were valid when they were last checked, in order of their first check."""
         self._max_known = max_known
@@ -34,19 +33,19 @@ class FailedKeys:
 
         `digest` is the HMAC of the key that it sends now.
         """
-        if address is None or not self._left or digest in self._valid:
+        if address is None or not self._buckets or digest in self._valid:
             return
-        left = self._now(_network(address))
-        if left < 1:
+        bucket = self._buckets.get(_network(address))
+        if bucket is not None and bucket.refill() < 1:
             raise RateLimited(
                 "too_many_failed_keys",
                 "Too many invalid keys came from this address: wait, then send a valid one.",
-                retry_after_s=ceil((1 - left) / self._per_s),
+                retry_after_s=ceil(bucket.wait_s(1)),
             )
 
     def record_success(self, digest: bytes) -> None:
         """Remember a valid key."""
-        if not self._capacity or digest in self._valid:
+        if not self._per_minute or digest in self._valid:
             return
         if len(self._valid) >= self._max_known:
             del self._valid[next(iter(self._valid))]
@@ -55,20 +54,15 @@ class FailedKeys:
     def record_failure(self, address: str | None, digest: bytes) -> None:
         """Count an invalid key."""
         self._valid.pop(digest, None)
-        if address is None or not self._capacity:
+        if address is None or not self._per_minute:
             return
         network = _network(address)
-        left = self._now(network) - 1
-        if network not in self._left and len(self._left) >= MAX_ADDRESSES:
-            del self._left[next(iter(self._left))]
-        self._left[network] = (left, monotonic())
-
-    def _now(self, network: str) -> float:
-        known = self._left.get(network)
-        if known is None:
-            return self._capacity
-        left, at = known
-        return min(self._capacity, left + (monotonic() - at) * self._per_s)
+        bucket = self._buckets.get(network)
+        if bucket is None:
+            if len(self._buckets) >= MAX_ADDRESSES:
+                del self._buckets[next(iter(self._buckets))]
+            bucket = self._buckets[network] = TokenBucket(self._per_minute / _MINUTE_S, self._per_minute)
+        bucket.left = bucket.refill() - 1
 
 
 def _network(address: str) -> str:

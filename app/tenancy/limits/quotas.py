@@ -60,28 +60,28 @@ class TenantQuotas:
         self._flushing = asyncio.Lock()
         self._log = get_logger()
 
-    def limits(self, given: Quotas) -> _Amounts:
+    def limits(self, quotas: Quotas) -> _Amounts:
         """Return the limits of a tenant, in the order of `QUOTA_NAMES`; 0 for none."""
-        return _amounts(given, self._defaults)
+        return _amounts(quotas, self._defaults)
 
     def observe(self, tenant_id: TenantId, *, quotas: Quotas, usage: Usage | None) -> None:
         """Take what was read for a tenant: its own quotas, and what is written of today."""
-        known = self._of(tenant_id)
-        known.limits = self.limits(quotas)
-        if known.sending == _NOTHING:  # otherwise what was read may contain it already
+        tenant_usage = self._of(tenant_id)
+        tenant_usage.limits = self.limits(quotas)
+        if tenant_usage.sending == _NOTHING:  # otherwise what was read may contain it already
             today = _today()
-            known.day = today if usage is None else usage.day
-            known.written = _NOTHING if usage is None else (usage.turns, usage.bytes, usage.vectors)
+            tenant_usage.day = today if usage is None else usage.day
+            tenant_usage.written = _NOTHING if usage is None else (usage.turns, usage.bytes, usage.vectors)
 
     def require(self, caller: Caller) -> None:
         """Raise RateLimited `quota_exhausted` if the caller's tenant has used up a quota of today."""
-        known = self._known.get(caller.tenant_id)
-        if known is None or known.limits == _NOTHING:
+        tenant_usage = self._known.get(caller.tenant_id)
+        if tenant_usage is None or tenant_usage.limits == _NOTHING:
             return None
-        for name, limit, used in zip(QUOTA_NAMES, known.limits, known.used(), strict=True):
+        for name, limit, used in zip(QUOTA_NAMES, tenant_usage.limits, tenant_usage.used(), strict=True):
             if limit and used >= limit:
-                if known.day != _today():
-                    known.written, known.day = _NOTHING, _today()
+                if tenant_usage.day != _today():
+                    tenant_usage.written, tenant_usage.day = _NOTHING, _today()
                     return self.require(caller)
                 raise _exhausted(name, limit)
         return None
@@ -92,41 +92,49 @@ class TenantQuotas:
             tx.after_commit.append(partial(self._add, tenant_id, (turns, size, vectors)))
 
     def _add(self, tenant_id: TenantId, amounts: _Amounts) -> None:
-        known = self._of(tenant_id)
-        known.counted = _sum(known.counted, amounts)
+        tenant_usage = self._of(tenant_id)
+        tenant_usage.counted = _sum(tenant_usage.counted, amounts)
 
     def _of(self, tenant_id: TenantId) -> _TenantUsage:
-        known = self._known.get(tenant_id)
-        if known is None:
+        tenant_usage = self._known.get(tenant_id)
+        if tenant_usage is None:
             if len(self._known) >= MAX_TENANTS:
                 self._evict_one()
-            known = self._known[tenant_id] = _TenantUsage(self.limits(Quotas()))
-        return known
+            tenant_usage = self._known[tenant_id] = _TenantUsage(self.limits(Quotas()))
+        return tenant_usage
 
     def _evict_one(self) -> None:
         """Evict the tenant that was added first, if possible one without unwritten counts."""
-        idle = (one for one, known in self._known.items() if known.counted == known.sending == _NOTHING)
+        idle = (
+            tenant_id
+            for tenant_id, tenant_usage in self._known.items()
+            if tenant_usage.counted == tenant_usage.sending == _NOTHING
+        )
         del self._known[next(idle, next(iter(self._known)))]
 
     async def flush(self) -> None:
         """Write what was counted. If that fails, it is kept for the next time. Raises Unavailable."""
         async with self._flushing:
-            sent = {one: known for one, known in self._known.items() if known.counted != _NOTHING}
+            sent = {
+                tenant_id: tenant_usage
+                for tenant_id, tenant_usage in self._known.items()
+                if tenant_usage.counted != _NOTHING
+            }
             if not sent:
                 return
-            for known in sent.values():
-                known.sending, known.counted = known.counted, _NOTHING
+            for tenant_usage in sent.values():
+                tenant_usage.sending, tenant_usage.counted = tenant_usage.counted, _NOTHING
             try:
-                turns, sizes, vectors = zip(*(known.sending for known in sent.values()), strict=True)
+                turns, sizes, vectors = zip(*(tenant_usage.sending for tenant_usage in sent.values()), strict=True)
                 async with self._ops.across_tenants() as tx:
                     rows = await store.add_usage(tx, list(sent), turns=turns, sizes=sizes, vectors=vectors)
             except AppError:
-                for known in sent.values():
-                    known.counted = _sum(known.counted, known.sending)
+                for tenant_usage in sent.values():
+                    tenant_usage.counted = _sum(tenant_usage.counted, tenant_usage.sending)
                 raise
             finally:
-                for known in sent.values():
-                    known.sending = _NOTHING
+                for tenant_usage in sent.values():
+                    tenant_usage.sending = _NOTHING
             for tenant_id, usage in rows.items():
                 sent[tenant_id].day = usage.day
                 sent[tenant_id].written = (usage.turns, usage.bytes, usage.vectors)
@@ -143,8 +151,8 @@ class TenantQuotas:
     def used_by(self, tenant_id: TenantId, usage: Usage | None) -> _Amounts:
         """Return what a tenant has used today: what was read, and what this process has not written yet."""
         written = _NOTHING if usage is None else (usage.turns, usage.bytes, usage.vectors)
-        known = self._known.get(tenant_id)
-        return written if known is None else _sum(written, known.counted)
+        tenant_usage = self._known.get(tenant_id)
+        return written if tenant_usage is None else _sum(written, tenant_usage.counted)
 
 
 def _exhausted(name: str, limit: int) -> RateLimited:
@@ -158,14 +166,14 @@ def _exhausted(name: str, limit: int) -> RateLimited:
     )
 
 
-def _amounts(given: Quotas, defaults: Quotas) -> _Amounts:
-    pairs = ((getattr(given, name), getattr(defaults, name)) for name in QUOTA_NAMES)
+def _amounts(quotas: Quotas, defaults: Quotas) -> _Amounts:
+    pairs = ((getattr(quotas, name), getattr(defaults, name)) for name in QUOTA_NAMES)
     turns, size, vectors = (own if own is not None else default or 0 for own, default in pairs)
     return turns, size, vectors
 
 
-def _sum(one: _Amounts, other: _Amounts) -> _Amounts:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+def _sum(left: _Amounts, right: _Amounts) -> _Amounts:
+    return left[0] + right[0], left[1] + right[1], left[2] + right[2]
 
 
 def _today() -> date:

@@ -10,11 +10,12 @@ not learned of yet, and makes up for them afterwards.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from math import ceil
-from time import monotonic
 from typing import Final, TypeAlias
 
 from app.core.ids import KeyId, TenantId
+from app.core.limits import TokenBucket
 from app.settings.rates import RateSettings
 from app.tenancy.limits.schemas import RatePolicy, RateStatus, RateUse
 from app.tenancy.schemas import Caller, RateClass
@@ -29,20 +30,24 @@ _SHARED_PART: Final = 0.001
 _BucketKey: TypeAlias = tuple[TenantId, KeyId, RateClass]
 
 
-class _Bucket:
-    """`left`: tokens at the time `at`, negative if it owes some. `unshared`: calls that other processes do not know."""
+class _Bucket(TokenBucket):
+    """The bucket of a key. `unshared`: calls that other processes do not know."""
 
-    __slots__ = ("at", "left", "policy", "unshared")
+    __slots__ = ("policy", "unshared")
 
-    def __init__(self, policy: RatePolicy, at: float) -> None:
+    def __init__(self, policy: RatePolicy) -> None:
+        super().__init__(policy.per_s, policy.capacity)
         self.policy = policy
-        self.left = policy.capacity
-        self.at = at
         self.unshared = 0
 
     def take(self) -> None:
         self.left -= 1
         self.unshared += 1
+
+    def follow(self, policy: RatePolicy) -> None:
+        """Use another policy from now on, with the tokens that are left."""
+        self.policy, self.per_s, self.capacity = policy, policy.per_s, policy.capacity
+        self.left = min(policy.capacity, self.left)
 
 
 class CallRates:
@@ -52,8 +57,6 @@ class CallRates:
         self._is_enabled = settings.rate_limits_enabled
         self._window_s = settings.rate_burst_s
         self._defaults = default_rates(settings)
-        self._policies: dict[tuple[RateClass, float], RatePolicy] = {}
-        """Policies by class and rate."""
         self._buckets: dict[_BucketKey, _Bucket] = {}
 
     def take(self, caller: Caller, rate_class: RateClass) -> RateStatus | None:
@@ -63,7 +66,7 @@ class CallRates:
             return None
         bucket = self._bucket(caller, policy)
         if bucket.left < 1:
-            return RateStatus(policy, 0, ceil((1 - bucket.left) / policy.per_s))
+            return RateStatus(policy, 0, ceil(bucket.wait_s(1)))
         bucket.take()
         return RateStatus(policy, int(bucket.left), 0)
 
@@ -74,7 +77,7 @@ class CallRates:
             return 0.0
         bucket = self._bucket(caller, policy)
         bucket.take()
-        return max(0.0, -bucket.left / policy.per_s)
+        return bucket.wait_s(0)
 
     def require(self, caller: Caller, rate_class: RateClass) -> None:
         """Take a token for a call. Raises RateLimited `rate_limited` if there is none."""
@@ -96,41 +99,29 @@ class CallRates:
 
     def add_uses(self, uses: Iterable[RateUse]) -> None:
         """Take the tokens of calls that another process has let through."""
-        now = monotonic()
         for use in uses:
-            policy = self._policy(use.rate_class, use.per_s)
-            self._bucket_of((use.tenant_id, use.key_id, use.rate_class), policy, now).left -= use.calls
+            policy = _policy(use.rate_class, use.per_s, self._window_s)
+            self._bucket_of((use.tenant_id, use.key_id, use.rate_class), policy).left -= use.calls
 
     def _policy_of(self, caller: Caller, rate_class: RateClass) -> RatePolicy | None:
         per_s = (caller.rates or self._defaults)[rate_class]
-        return self._policy(rate_class, per_s) if per_s and self._is_enabled else None
-
-    def _policy(self, rate_class: RateClass, per_s: float) -> RatePolicy:
-        policy = self._policies.get((rate_class, per_s))
-        if policy is None:
-            if len(self._policies) >= _MAX_POLICIES:
-                self._policies.clear()
-            policy = self._policies[rate_class, per_s] = _policy(rate_class, per_s, self._window_s)
-        return policy
+        return _policy(rate_class, per_s, self._window_s) if per_s and self._is_enabled else None
 
     def _bucket(self, caller: Caller, policy: RatePolicy) -> _Bucket:
         """Return the key's bucket, filled up to the present."""
-        bucket = self._bucket_of((caller.key_tenant_id, caller.key_id, policy.name), policy, monotonic())
-        if bucket.policy is not policy:
-            bucket.policy, bucket.left = policy, min(policy.capacity, bucket.left)
+        bucket = self._bucket_of((caller.key_tenant_id, caller.key_id, policy.name), policy)
+        if bucket.policy != policy:
+            bucket.follow(policy)
         return bucket
 
-    def _bucket_of(self, key: _BucketKey, policy: RatePolicy, now: float) -> _Bucket:
+    def _bucket_of(self, key: _BucketKey, policy: RatePolicy) -> _Bucket:
         """Return a bucket, filled up to the present; a new one has this policy."""
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= MAX_BUCKETS:
                 del self._buckets[next(iter(self._buckets))]
-            bucket = self._buckets[key] = _Bucket(policy, now)
-            return bucket
-        known = bucket.policy
-        bucket.left = min(known.capacity, bucket.left + (now - bucket.at) * known.per_s)
-        bucket.at = now
+            bucket = self._buckets[key] = _Bucket(policy)
+        bucket.refill()
         return bucket
 
 
@@ -145,6 +136,7 @@ def default_rates(settings: RateSettings) -> Mapping[RateClass, float]:
     }
 
 
+@lru_cache(maxsize=_MAX_POLICIES)
 def _policy(name: RateClass, per_s: float, window_s: int) -> RatePolicy:
     capacity = max(1.0, per_s * window_s)
     field = f'"{name.value}";q={int(capacity)};w={window_s}'

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from app.core.errors import RateLimited, Unavailable
+from app.core.errors import RateLimited
 from app.core.ids import KeyId, TenantId
 from app.core.times import TimeOut
 from app.core.validation.strict import Strict
@@ -63,15 +63,6 @@ class RateStatus(NamedTuple):
         )
 
 
-def overloaded() -> Unavailable:
-    """Return the error for a call of a tenant that has too many."""
-    return Unavailable(
-        "overloaded",
-        "This server has too many calls of this tenant to work on; send the call again later.",
-        retry_after_s=1,
-    )
-
-
 class RateUse(NamedTuple):
     """Calls of one class that a process has counted for a key since it last shared its counts.
 
@@ -85,33 +76,6 @@ class RateUse(NamedTuple):
     calls: int
 
 
-class Slots(Protocol):
-    """The slots of a process: see `TenantSlots`."""
-
-    async def acquire(self, tenant: TenantId) -> None:
-        """Take a slot. Raises Unavailable `overloaded`."""
-        ...
-
-    def release(self, tenant: TenantId) -> None:
-        """Give a slot back."""
-        ...
-
-
-class CallSlot(NamedTuple):
-    """The slot of one call, to be taken and given back."""
-
-    slots: Slots
-    tenant: TenantId
-
-    async def acquire(self) -> None:
-        """Take it. Raises Unavailable `overloaded`."""
-        await self.slots.acquire(self.tenant)
-
-    def release(self) -> None:
-        """Give it back."""
-        self.slots.release(self.tenant)
-
-
 class Rates(Strict):
     """Calls per second of each class, for each key. `null`: the default; 0: no limit."""
 
@@ -123,8 +87,8 @@ class Rates(Strict):
 
     def by_class(self) -> dict[RateClass, float]:
         """Return the given rates."""
-        given = {of: getattr(self, of.value) for of in RateClass}
-        return {of: per_s for of, per_s in given.items() if per_s is not None}
+        rates = {of: getattr(self, of.value) for of in RateClass}
+        return {of: per_s for of, per_s in rates.items() if per_s is not None}
 
 
 class Quotas(Strict):
@@ -246,6 +210,11 @@ class KeyLimitsView(BaseModel):
     rates: RatesView
     own: OwnRates
     tenant: RatesView
+
+
+def merged_quotas(defaults: QuotaLimits, own: Quotas) -> QuotaLimits:
+    """Return the quotas of a tenant: its own, else the defaults; 0 for no limit."""
+    return defaults.model_copy(update=own.model_dump(exclude_none=True))
 
 
 def merged_rates(defaults: Mapping[RateClass, float], tenant: Rates, key: Rates) -> dict[RateClass, float]:

@@ -86,11 +86,6 @@ async def write_limits(tx: Transaction, tenant_id: TenantId, limits: TenantLimit
     )
 
 
-async def tenant_exists(tx: Transaction, tenant_id: TenantId) -> bool:
-    """Return whether there is such a tenant (ops role)."""
-    return await tx.fetchrow("select from tenants where tenant_id = $1", tenant_id) is not None
-
-
 async def read_key_rates(tx: Transaction, tenant_id: TenantId, key_id: KeyId) -> Rates | None:
     """Return the rates that were set for a key; None if there is no such key."""
     row = await tx.fetchrow("select rates from api_keys where tenant_id = $1 and id = $2", tenant_id, key_id)

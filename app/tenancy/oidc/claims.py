@@ -36,12 +36,12 @@ def claim_at(claims: JsonObject, path: str) -> JsonValue:
     """Return the claim of this name, or the member at a path such as `realm_access.roles`; None if there is none."""
     if path in claims:  # a name may have dots itself, such as a URL
         return claims[path]
-    found: JsonValue = claims
+    value: JsonValue = claims
     for step in path.split("."):
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             return None
-        found = found.get(step)
-    return found
+        value = value.get(step)
+    return value
 
 
 def identity_of(claims: JsonObject, settings: OidcSettings) -> Identity:
@@ -119,7 +119,7 @@ def _texts(claims: JsonObject, path: str) -> list[str]:
     """Return the text or the texts of a claim. Raises Unauthenticated for a claim of another form."""
     value = claim_at(claims, path)
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    texts = [one for one in listed if isinstance(one, str) and 0 < len(one) <= _MAX_NAME and _is_storable(one)]
+    texts = [text for text in listed if isinstance(text, str) and 0 < len(text) <= _MAX_NAME and _is_storable(text)]
     if len(texts) != len(listed) and not isinstance(value, str):
         raise _unusable(path)
     return texts
@@ -127,7 +127,7 @@ def _texts(claims: JsonObject, path: str) -> list[str]:
 
 def _is_storable(text: str) -> bool:
     """Return whether the database can store a text: it has no NUL and no lone surrogate."""
-    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _unusable(claim: str) -> Unauthenticated:

@@ -7,12 +7,11 @@ written is kept in the process and written with the tenant's next call, or at th
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TypeAlias
-from uuid import UUID
 
 from app.core.database.transactions import Database, read_transaction
 from app.core.errors import AppError, RateLimited
 from app.core.ids import TenantId, format_id, parse_id
-from app.core.paging import Cursors, Order, Page, SortKey, make_page
+from app.core.paging import Cursors, Page, PageRequest
 from app.core.telemetry import get_logger
 from app.core.times import format_time, next_midnight
 from app.providers.schemas import ModelPurpose, ModelUsage
@@ -53,9 +52,9 @@ class Spending:
             if not max_tokens and not max_cost:
                 return
             spent = await spending_store.spent_today(tx, tenant_id)
-        waiting = [one for row, one in self._unwritten.items() if row[0] == tenant_id]
-        tokens = spent.tokens + sum(one.prompt_tokens + one.completion_tokens for one in waiting)
-        cost = spent.cost + sum(one.cost for one in waiting)
+        waiting = [unwritten for row, unwritten in self._unwritten.items() if row[0] == tenant_id]
+        tokens = spent.tokens + sum(unwritten.prompt_tokens + unwritten.completion_tokens for unwritten in waiting)
+        cost = spent.cost + sum(unwritten.cost for unwritten in waiting)
         over = bool(max_tokens) and tokens >= max_tokens
         if over or (max_cost and cost >= Decimal(str(max_cost))):
             self._log.info("model.budget_exhausted", tenant_id=format_id(tenant_id), kind=purpose.value)
@@ -82,15 +81,15 @@ class Spending:
 
     def _cost(self, usage: ModelUsage) -> Decimal:
         prices = self._settings.llm_price_prompt, self._settings.llm_price_completion
-        prompt, completion = (Decimal(str(one)) for one in prices)
+        prompt, completion = (Decimal(str(price)) for price in prices)
         return (prompt * usage.prompt_tokens + completion * usage.completion_tokens) / _PER_PRICE
 
     def _keep(self, row: _Row, spent: Spent) -> None:
-        known = self._unwritten.get(row)
-        if known is None and len(self._unwritten) >= _MAX_UNWRITTEN:
+        unwritten = self._unwritten.get(row)
+        if unwritten is None and len(self._unwritten) >= _MAX_UNWRITTEN:
             self._log.error("model.usage_lost", tenant_id=format_id(row[0]), count=spent.calls)
             return
-        self._unwritten[row] = spent if known is None else known + spent
+        self._unwritten[row] = spent if unwritten is None else unwritten + spent
 
     async def _write(self, tenant_id: TenantId) -> None:
         rows = {row: self._unwritten.pop(row) for row in sorted(self._unwritten) if row[0] == tenant_id}
@@ -110,41 +109,26 @@ class Spending:
         caller: Caller,
         *,
         all_tenants: bool,
-        first_day: date | None,
-        last_day: date | None,
+        days: tuple[date | None, date | None],
         purpose: ModelPurpose | None,
-        order: Order,
-        limit: int,
-        cursor: str | None,
+        asked: PageRequest,
     ) -> Page[ModelUsageDay]:
-        """List usage by day: of the caller's tenant, or of all, which needs an operator."""
+        """List usage by day: of the caller's tenant, or of all, which needs an operator.
+
+        `days`: the first and the last.
+        """
         caller.require(Scope.OPERATOR if all_tenants else Scope.ADMIN)
         tenant_id = None if all_tenants else caller.tenant_id
-        scope = f"usage|{tenant_id}|{order}|{first_day}|{last_day}|{purpose}"
-        after = None if cursor is None else _position(self._cursors.read(scope, cursor))
+        scope = f"usage|{tenant_id}|{asked.order}|{days[0]}|{days[1]}|{purpose}"
+        window = self._cursors.window(scope, asked, date.fromisoformat, parse_id, str, str)
         async with read_transaction(self._database, self._ops, tenant_id) as tx:
-            rows = await spending_store.page_usage(
-                tx,
-                tenant_id,
-                days=(first_day, last_day),
-                purpose=None if purpose is None else purpose.value,
-                newest_first=order == "desc",
-                after=after,
-                limit=limit + 1,
-            )
-        return make_page(rows, limit=limit, cursors=self._cursors, scope=scope, key=_key)
+            rows = await spending_store.page_usage(tx, tenant_id, window, days=days, purpose=purpose)
+        return self._cursors.page(
+            rows, asked, scope=scope, key=lambda row: [row.day.isoformat(), row.tenant_id, row.purpose, row.model]
+        )
 
 
 def _renewal_time(left_s: int) -> datetime:
     """Return the midnight that is about `left_s` seconds away by the clock of the database."""
     # counted from noon, so that a clock of this process that is wrong by some hours gives the same midnight
     return next_midnight(datetime.now(UTC) + timedelta(seconds=left_s) - timedelta(hours=12))
-
-
-def _key(row: ModelUsageDay) -> SortKey:
-    return [row.day.isoformat(), row.tenant_id, row.purpose, row.model]
-
-
-def _position(key: SortKey) -> tuple[date, UUID, str, str]:
-    day, tenant_id, purpose, model = (str(part) for part in key)
-    return date.fromisoformat(day), parse_id(tenant_id), purpose, model

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from uuid import UUID
 
 from sqlalchemy import BigInteger, ClauseElement, Date, DateTime, Integer, bindparam, cast, extract, func, select
 
-from app.core.database.queries import Query, after_key, compiled, equals, given, page
+from app.core.database.queries import Query, compiled, equals, given, page
 from app.core.database.transactions import Transaction, row_as
-from app.core.ids import TenantId, format_id
+from app.core.ids import TenantId
+from app.core.paging import Window
 from app.tenancy.schemas import ModelUsageDay
 from app.tenancy.tables import model_usage
 
@@ -100,18 +100,12 @@ def _page(filters: frozenset[str], *, newest_first: bool, after: bool) -> Clause
 async def page_usage(
     tx: Transaction,
     tenant_id: TenantId | None,
+    window: Window,
     *,
     days: tuple[date | None, date | None],
     purpose: str | None,
-    newest_first: bool,
-    after: tuple[date, UUID, str, str] | None,
-    limit: int,
 ) -> list[ModelUsageDay]:
     """List rows by day, of one tenant or, with the ops role, of all; `days` are the first and the last."""
     filters = given(tenant_id=tenant_id, first=days[0], last=days[1], purpose=purpose)
-    query = _page(frozenset(filters), newest_first=newest_first, after=after is not None)
-    rows = await query.fetch(tx, limit=limit, **filters, **after_key(after))
-    return [
-        ModelUsageDay.model_validate({**row, "tenant_id": format_id(row["tenant_id"]), "cost": float(row["cost"])})
-        for row in rows
-    ]
+    rows = await _page(frozenset(filters), **window.shape).fetch(tx, **filters, **window.arguments)
+    return [ModelUsageDay.model_validate({**row, "cost": float(row["cost"])}) for row in rows]

@@ -8,8 +8,9 @@ import asyncio
 import email.message
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cached_property, partial
-from typing import ClassVar, Final, get_args, get_origin
+from typing import ClassVar, Final, cast, get_args, get_origin
 
 from fastapi import Request, Response, params
 from fastapi.dependencies.utils import get_flat_params
@@ -18,10 +19,14 @@ from pydantic import JsonValue
 
 from app.conversations.schemas.append import PRODUCED_MEMBERS
 from app.core.errors import FieldError, Invalid, InvalidFields
+from app.core.ids import TenantId
 from app.core.validation.content_codings import require_coding
 from app.core.validation.invalid import MAX_FIELDS, unknown_field
 from app.core.validation.json_text import parse_json
 from app.routers.http.app_state import app_state
+from app.routers.http.dependencies import get_caller
+from app.routers.http.rates import rate_class_of
+from app.tenancy.limits.schemas import WITHOUT_SLOT
 
 _INLINE_BYTES: Final = 64 * 2**10
 """A larger body is parsed in a thread: small objects take 0.1 s per megabyte."""
@@ -30,9 +35,9 @@ _INLINE_BYTES: Final = 64 * 2**10
 class StrictJsonRoute(APIRoute):
     """A route with a strict JSON body and query. Use it as `APIRouter(route_class=StrictJsonRoute)`.
 
-    In this order, `require_room` of the application's state refuses calls of a tenant that has too many, `body_guard`
-    authenticates the request, the body is read, and parsed under the slot of `slot_of`, which a request holds while it
-    is worked on: not while its body arrives, nor while its answer is sent.
+    In this order, the request is authenticated, a call of a tenant that has too many is refused, the body is read, and
+    parsed under a slot of the tenant, which a request holds while it is worked on: not while its body arrives, nor
+    while its answer is sent.
     """
 
     refuses_unknown_parameters: ClassVar[bool] = True
@@ -62,22 +67,27 @@ class StrictJsonRoute(APIRoute):
     ) -> Response:
         """Return FastAPI's answer to a request and its parsed body, after all checks."""
         wrong = None if self._declared is None else _wrong_parameters(request, self._declared)
-        state = app_state(request.app)
-        if self.takes_slot and state.require_room is not None:
-            await state.require_room(request.scope)
-        if state.body_guard is not None:
-            await state.body_guard(request)
+        slot = await self._call_slot(request)
         if wrong is not None:
             raise wrong
         body = await request.body() if self._takes_json else b""
-        slot = state.slot_of(request) if self.takes_slot and state.slot_of is not None else None
-        if slot is not None:
-            await slot.acquire()
-        try:
+        async with slot:
             return await handler(_ParsedRequest(request, body, await self._parsed(request, body)) if body else request)
-        finally:
-            if slot is not None:
-                slot.release()
+
+    async def _call_slot(self, request: Request) -> AbstractAsyncContextManager[None]:
+        """Authenticate a request, and return the slot that it needs while it is worked on.
+
+        Raises Unavailable `overloaded` if too many calls of its tenant wait for one.
+        """
+        state = app_state(request.app)
+        if state.opened is None:  # an application without services has nothing to protect
+            return nullcontext()
+        await get_caller(request)
+        if not self.takes_slot or rate_class_of(request) in WITHOUT_SLOT:
+            return nullcontext()
+        tenant_id, slots = cast("TenantId", request.state.tenant), state.opened.tenancy.slots
+        await slots.require_room(tenant_id)
+        return slots.hold(tenant_id)
 
     async def _parsed(self, request: Request, body: bytes) -> JsonValue:
         _require_json_type(request)
@@ -126,18 +136,18 @@ def _wrong_parameters(request: Request, declared: Mapping[str, bool]) -> Invalid
     """Return the error for undeclared or wrongly repeated query parameters, or None."""
     if not request.scope["query_string"]:
         return None
-    given = Counter(name for name, _ in request.query_params.multi_items())
-    unknown = [name for name in given if name not in declared]
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    unknown = [name for name in counts if name not in declared]
     if unknown:
-        return unknown_parameters(unknown, sorted(declared), among=list(given))
-    repeated = [name for name, count in given.items() if count > 1 and not declared[name]]
+        return unknown_parameters(unknown, sorted(declared), among=list(counts))
+    repeated = [name for name, count in counts.items() if count > 1 and not declared[name]]
     fields = [FieldError(f"/{name}", "This is given more than once.", "query") for name in repeated]
     return _invalid(fields) if fields else None
 
 
-def unknown_parameters(names: Sequence[str], known: Sequence[str], *, among: Sequence[str]) -> Invalid:
+def unknown_parameters(names: Sequence[str], declared: Sequence[str], *, among: Sequence[str]) -> Invalid:
     """Return the error for unknown query parameters; `among` are all names of the query."""
-    return _invalid([unknown_field([name], known, among=among, place="query") for name in names[:MAX_FIELDS]])
+    return _invalid([unknown_field([name], declared, among=among, place="query") for name in names[:MAX_FIELDS]])
 
 
 def _invalid(fields: Sequence[FieldError]) -> Invalid:

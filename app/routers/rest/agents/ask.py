@@ -12,7 +12,7 @@ from app.routers.http.routing.strict_route import StrictJsonRoute
 router = APIRouter(prefix="/v1/agent", tags=["agent"], route_class=StrictJsonRoute)
 
 
-@router.post("/ask", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
+@router.post("/ask", responses=problem_responses(404, 429, 502))
 async def ask_agent(
     body: AskAgent, caller: AgentWriter, services: Services, idempotency_key: IdempotencyHeader, response: Response
 ) -> AgentAnswer:

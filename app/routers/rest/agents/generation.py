@@ -56,8 +56,7 @@ _DATA: Final = {
 @router.post(
     "",
     response_model=Generated,
-    responses={200: {"model": Generated, "content": event_content(_DATA)}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 502, 503),
+    responses={200: {"model": Generated, "content": event_content(_DATA)}} | problem_responses(404, 429, 500, 502),
 )
 async def generate(
     body: Generate, caller: AgentWriter, services: Services, request: Request, idempotency_key: IdempotencyHeader
@@ -106,12 +105,7 @@ def _generation_request(body: Generate, idempotency_key: IdempotencyKey | None) 
     if body.model is not None:
         sent["model"] = body.model
     return GenerationRequest(
-        sent,
-        name,
-        body.context,
-        body.token_budget,
-        idempotency_key=idempotency_key,
-        on_disconnect=body.on_disconnect,
+        sent, name, body.context, body.token_budget, idempotency_key=idempotency_key, on_disconnect=body.on_disconnect
     )
 
 

@@ -30,7 +30,7 @@ class _ItemsRoute(StrictJsonRoute):
 router = APIRouter(prefix="/v1/lifecycle", tags=["lifecycle"], route_class=_ItemsRoute)
 
 
-@router.post("/before-turn", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("/before-turn", responses=problem_responses(404, 409))
 async def before_turn(body: BeforeTurn, caller: AgentReader, services: Services) -> TurnContext:
     """Return the model's input for the next turn of a session, within `max_input_tok`; nothing is stored."""
     prepared = await services.lifecycle.before_turn(caller, request=body)
@@ -38,29 +38,25 @@ async def before_turn(body: BeforeTurn, caller: AgentReader, services: Services)
     return prepared
 
 
-@router.post("/after-turn", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("/after-turn", responses=problem_responses(404, 409))
 async def after_turn(body: AfterTurn, caller: Writer, services: Services) -> TurnDone:
     """Store a turn of a session, which is created at first use. A repeat changes nothing; the first body is kept."""
     return await services.lifecycle.after_turn(caller, request=body)
 
 
-@router.post(
-    "/run-turn",
-    operation_id="run_turn",  # also the title of the schema of its response, a union
-    responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
-)
+@router.post("/run-turn", operation_id="run_turn", responses=problem_responses(404, 409))
 async def run_turn(body: RunTurn, caller: AgentWriter, services: Services) -> TurnPrepared | TurnDone:
     """Prepare a turn: store its input and return its context. With `operation_token`, store its output."""
     return await services.lifecycle.run_turn(caller, request=body)
 
 
-@router.post("/maintenance", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
+@router.post("/maintenance", responses=problem_responses(404, 409, 429, 502))
 async def run_maintenance(body: SessionRequest, caller: Writer, services: Services) -> Maintained:
     """Summarise, erase and expire what is due in a session now. May be interrupted and sent again."""
     return await services.lifecycle.maintenance(caller, request=body)
 
 
-@router.post("/tree", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.post("/tree", responses=problem_responses(404))
 async def list_memory_tree(body: TreeRequest, caller: Reader, services: Services) -> Tree:
     """List the memory of a session as a tree: days, context, facts by tier, and metadata."""
     return await services.lifecycle.tree(caller, request=body)

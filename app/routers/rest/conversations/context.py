@@ -5,13 +5,12 @@ from fastapi import APIRouter
 from app.audit.schemas import Action
 from app.context.schemas import Context, ContextRequest
 from app.routers.http.dependencies import AgentReader, ConversationPath, Services
-from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/context", tags=["context"], route_class=StrictJsonRoute)
 
 
-@router.post("", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.post("")
 async def build_context(
     conversation_id: ConversationPath, body: ContextRequest, caller: AgentReader, services: Services
 ) -> Context:

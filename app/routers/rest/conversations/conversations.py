@@ -14,12 +14,12 @@ from app.conversations.schemas.conversations import (
     Verification,
 )
 from app.conversations.schemas.listing import ConversationSearch
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.routers.http.dependencies import (
     ConversationPath,
     ConversationReader,
-    Cursor,
     EntityTags,
+    NewestFirst,
     QueryText,
     Reader,
     Services,
@@ -33,15 +33,17 @@ router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_cla
 
 Text = QueryText | None
 _ARCHIVED: Final[Mapping[str | None, bool | Literal["any"] | None]] = {
-    "true": True, "false": False, "any": "any", None: None,
-}  # fmt: skip
+    "true": True,
+    "false": False,
+    "any": "any",
+    None: None,
+}
 
 
 @router.post(
     "",
     status_code=201,
-    responses={200: {"model": Conversation, "description": "It existed already."}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    responses={200: {"model": Conversation, "description": "It existed already."}} | problem_responses(404),
 )
 async def create_conversation(
     body: ConversationCreate, caller: Writer, services: Services, idempotency_key: IdempotencyHeader, response: Response
@@ -51,14 +53,15 @@ async def create_conversation(
     409 `conversation_owned` if that has another `owner`, or does not have one of the `participants`. 404 for a repeated
     request whose conversation has been deleted since.
     """
-    made = await services.conversations.create(caller, body=body, idempotency_key=idempotency_key)
-    return _tagged(response, respond(response, made))
+    created = await services.conversations.create(caller, body=body, idempotency_key=idempotency_key)
+    return _tagged(response, respond(response, created))
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_conversations(
     caller: Reader,
     services: Services,
+    asked: NewestFirst,
     project: Text = None,
     external_id: Text = None,
     owner: Text = None,
@@ -68,20 +71,25 @@ async def list_conversations(
         Query(description="Only archived conversations, or `any`. Default: `false`, and `any` with `trashed`."),
     ] = None,
     pinned: Annotated[bool | None, Query(description="Only pinned conversations, or only others.")] = None,
-    trashed: Annotated[bool, Query(description="The conversations in the trash, instead of all others.")] = False,  # noqa: FBT002
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
+    trashed: Annotated[bool, Query(description="The conversations in the trash, instead of all others.")] = False,
 ) -> Page[ListedConversation]:
     """List conversations, last written first, with previews of their first and last message."""
     where = ConversationSearch(
-        project=project, external_id=external_id, owner=owner, participant=participant, pinned=pinned, trashed=trashed,
-        archived=_ARCHIVED[archived], order=order, limit=limit, cursor=cursor,
-    )  # fmt: skip
+        project=project,
+        external_id=external_id,
+        owner=owner,
+        participant=participant,
+        pinned=pinned,
+        trashed=trashed,
+        archived=_ARCHIVED[archived],
+        order=asked.order,
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
     return await services.conversations.search(caller, request=where)
 
 
-@router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/search")
 async def search_conversations(
     body: ConversationSearch, caller: Reader, services: Services
 ) -> Page[ListedConversation]:
@@ -89,7 +97,7 @@ async def search_conversations(
     return await services.conversations.search(caller, request=body)
 
 
-@router.get("/{conversation_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{conversation_id}")
 async def get_conversation(
     conversation_id: ConversationPath, caller: ConversationReader, services: Services, response: Response
 ) -> Conversation:
@@ -97,7 +105,7 @@ async def get_conversation(
     return _tagged(response, await services.conversations.get(caller, conversation_id))
 
 
-@router.patch("/{conversation_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 503))
+@router.patch("/{conversation_id}", responses=problem_responses(409, 412))
 async def update_conversation(
     conversation_id: ConversationPath,
     body: ConversationUpdate,
@@ -132,8 +140,7 @@ def _tagged(response: Response, conversation: Conversation) -> Conversation:
 @router.post(
     "/{conversation_id}/fork",
     status_code=201,
-    responses={200: {"model": Conversation, "description": "This fork existed already."}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    responses={200: {"model": Conversation, "description": "This fork existed already."}},
 )
 async def fork_conversation(
     conversation_id: ConversationPath,
@@ -148,19 +155,19 @@ async def fork_conversation(
     return _tagged(response, respond(response, fork))
 
 
-@router.get("/{conversation_id}/verify", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{conversation_id}/verify")
 async def verify_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> Verification:
     """Verify the hash chain: hash every turn again that is not erased, and report the first break."""
     return await services.conversations.verify(caller, conversation_id)
 
 
-@router.delete("/{conversation_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("/{conversation_id}", status_code=204)
 async def delete_conversation(conversation_id: ConversationPath, caller: Writer, services: Services) -> None:
     """Delete a conversation with everything derived from it, also one in the trash. This cannot be undone."""
     await services.governance.delete_conversation(caller, conversation_id)
 
 
-@router.post("/{conversation_id}/trash", responses=problem_responses(401, 403, 404, 422, 503))
+@router.post("/{conversation_id}/trash")
 async def trash_conversation(conversation_id: ConversationPath, caller: Writer, services: Services) -> Conversation:
     """Put a conversation into the trash: it is hidden everywhere, and deleted at `expires_at` unless it is restored.
 
@@ -169,7 +176,7 @@ async def trash_conversation(conversation_id: ConversationPath, caller: Writer, 
     return await services.governance.trash.put(caller, conversation_id)
 
 
-@router.post("/{conversation_id}/restore", responses=problem_responses(401, 403, 404, 422, 503))
+@router.post("/{conversation_id}/restore")
 async def restore_conversation(
     conversation_id: ConversationPath, caller: Writer, services: Services, response: Response
 ) -> Conversation:

@@ -25,7 +25,7 @@ Durable = Annotated[bool, Query(description="Answer only when the text is durabl
     "/open",
     status_code=201,
     responses={200: {"model": OpenedTurn, "description": "This turn was opened before, and is still open."}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
+    | problem_responses(429),
 )
 async def open_turn(
     conversation_id: ConversationPath,
@@ -42,7 +42,7 @@ async def open_turn(
     return respond(response, opened)
 
 
-@router.post("/{turn_id}/chunks", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("/{turn_id}/chunks", responses=problem_responses(409))
 async def append_chunk(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
@@ -50,7 +50,7 @@ async def append_chunk(
     caller: ConversationWriter,
     services: Services,
     epoch: Epoch = None,
-    durable: Durable = False,  # noqa: FBT002
+    durable: Durable = False,
 ) -> ChunkResult:
     """Append text to an open turn. The answer is sent when the text is accepted; subscribers see it at once.
 
@@ -64,7 +64,7 @@ async def append_chunk(
     )
 
 
-@router.post("/{turn_id}/commit", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("/{turn_id}/commit", responses=problem_responses(409))
 async def commit_turn(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
@@ -79,7 +79,7 @@ async def commit_turn(
     )
 
 
-@router.post("/{turn_id}/abort", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("/{turn_id}/abort", responses=problem_responses(409))
 async def abort_turn(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
@@ -94,7 +94,7 @@ async def abort_turn(
     )
 
 
-@router.post("/{turn_id}/resume", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("/{turn_id}/resume", responses=problem_responses(409))
 async def resume_turn(
     conversation_id: ConversationPath, turn_id: TurnPath, body: Resuming, caller: ConversationWriter, services: Services
 ) -> OpenedTurn:

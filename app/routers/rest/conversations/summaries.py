@@ -6,9 +6,9 @@ from fastapi import APIRouter, Path, Query, Response
 
 from app.context.schemas import CompactionRequest, DryRun, SummaryRequest
 from app.conversations.schemas.summaries import Compacted, Summary, Undone
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.validation.ids import IdIn
-from app.routers.http.dependencies import ConversationPath, ConversationReader, Cursor, Reader, Services, Writer
+from app.routers.http.dependencies import ConversationPath, ConversationReader, OldestFirst, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -16,29 +16,27 @@ from app.routers.http.routing.strict_route import StrictJsonRoute
 router = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["summaries"], route_class=StrictJsonRoute)
 
 
-@router.get("/summaries", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/summaries")
 async def list_summaries(
     conversation_id: ConversationPath,
     caller: ConversationReader,
     services: Services,
+    asked: OldestFirst,
     *,
     include_replaced: Annotated[bool, Query(description="Also replaced summaries.")] = False,
-    order: Order = "asc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
 ) -> Page[Summary]:
     """List the summaries of a conversation, by the end of their range of turns."""
     return await services.conversations.summaries.list_page(
         caller,
         conversation_id,
         include_replaced=include_replaced,
-        newest_first=order == "desc",
-        limit=limit,
-        cursor=cursor,
+        newest_first=asked.order == "desc",
+        limit=asked.limit,
+        cursor=asked.cursor,
     )
 
 
-@router.get("/summaries/{summary_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/summaries/{summary_id}")
 async def get_summary(
     conversation_id: ConversationPath,
     summary_id: Annotated[IdIn, Path(description="The summary's id: a ULID or a UUID.")],
@@ -49,7 +47,7 @@ async def get_summary(
     return await services.conversations.summaries.get(caller, conversation_id, summary_id=summary_id)
 
 
-@router.post("/summaries", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
+@router.post("/summaries", responses=problem_responses(429, 502))
 async def summarise_turns(
     conversation_id: ConversationPath,
     body: SummaryRequest,
@@ -63,7 +61,7 @@ async def summarise_turns(
     return respond(response, done)
 
 
-@router.post("/compact", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503))
+@router.post("/compact", responses=problem_responses(409, 429, 502))
 async def compact_conversation(
     conversation_id: ConversationPath, body: CompactionRequest, caller: Writer, services: Services
 ) -> Compacted:
@@ -71,13 +69,13 @@ async def compact_conversation(
     return await services.compactor.compact(caller, conversation_id, request=body)
 
 
-@router.post("/compact/undo", responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.post("/compact/undo", responses=problem_responses(409))
 async def undo_compaction(conversation_id: ConversationPath, caller: Writer, services: Services) -> Undone:
     """Undo the newest summary; the summaries that it replaced are valid again."""
     return await services.conversations.summaries.undo(caller, conversation_id)
 
 
-@router.get("/dry-run", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/dry-run")
 async def dry_run_conversation(conversation_id: ConversationPath, caller: Reader, services: Services) -> DryRun:
     """Return what compaction, extraction and retention would do to a conversation now, and at what cost of the model.
 

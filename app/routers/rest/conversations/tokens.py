@@ -3,14 +3,13 @@
 from fastapi import APIRouter
 
 from app.routers.http.dependencies import ConversationPath, Services, Writer
-from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.tenancy.schemas import TokenCreate, TokenMade
 
 router = APIRouter(prefix="/v1/conversations/{conversation_id}/tokens", tags=["tokens"], route_class=StrictJsonRoute)
 
 
-@router.post("", status_code=201, responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.post("", status_code=201)
 async def create_conversation_token(
     conversation_id: ConversationPath, body: TokenCreate, caller: Writer, services: Services
 ) -> TokenMade:
@@ -22,7 +21,7 @@ async def create_conversation_token(
     return await services.tenancy.create_token(caller, conversation_id, body=body)
 
 
-@router.delete("", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("", status_code=204)
 async def void_conversation_tokens(conversation_id: ConversationPath, caller: Writer, services: Services) -> None:
     """Revoke every token of this conversation: at once in this process, within the key cache's time in others."""
     await services.tenancy.revoke_tokens(caller, conversation_id)

@@ -22,7 +22,6 @@ from app.routers.http.dependencies import (
     Writer,
 )
 from app.routers.http.idempotency import IdempotencyHeader, respond
-from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import TurnsRoute
 
 ERASED_HEADER: Final = "X-Turnkeep-Erased"
@@ -63,8 +62,7 @@ class HistoryParameters(BaseModel):
 @router.post(
     "",
     status_code=201,
-    responses={200: {"model": AppendResult, "description": "Every turn was stored already; nothing was stored now."}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    responses={200: {"model": AppendResult, "description": "Every turn was stored already; nothing was stored now."}},
 )
 async def append_turns(
     conversation_id: ConversationPath,
@@ -76,13 +74,19 @@ async def append_turns(
 ) -> AppendResult:
     """Append 1 to 500 turns, all or none. When this returns, they are durable and recall finds them."""
     result = await services.conversations.append(
-        caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq, index=body.index,
-        idempotency_key=idempotency_key, is_import=body.is_import, sanitised=body.sanitised,
-    )  # fmt: skip
+        caller,
+        conversation_id,
+        turns=body.turns,
+        expected_seq=body.expected_seq,
+        index=body.index,
+        idempotency_key=idempotency_key,
+        is_import=body.is_import,
+        sanitised=body.sanitised,
+    )
     return respond(response, result)
 
 
-@router.get("", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("")
 async def list_turns(
     conversation_id: ConversationPath,
     caller: ConversationReader,
@@ -97,7 +101,7 @@ async def list_turns(
     return await services.conversations.history(caller, conversation_id, query=HistoryQuery(**dict(wanted)))
 
 
-@router.post("/search", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.post("/search")
 async def search_turns(
     conversation_id: ConversationPath, body: HistorySearch, caller: ConversationReader, services: Services
 ) -> HistoryPage:
@@ -105,7 +109,7 @@ async def search_turns(
     return await services.conversations.history(caller, conversation_id, query=HistoryQuery(**dict(body)))
 
 
-@router.delete("", responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("")
 async def erase_turns(
     conversation_id: ConversationPath,
     caller: Writer,
@@ -121,7 +125,7 @@ async def erase_turns(
     return await services.governance.erase_turns(caller, conversation_id, turn_ids=turn_ids, only_this=only_this)
 
 
-@router.get("/{turn_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{turn_id}")
 async def get_turn(
     conversation_id: ConversationPath, turn_id: TurnPath, caller: ConversationReader, services: Services
 ) -> Turn:
@@ -129,7 +133,7 @@ async def get_turn(
     return await services.conversations.turn(caller, conversation_id, turn_id=turn_id)
 
 
-@router.delete("/{turn_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("/{turn_id}", status_code=204)
 async def erase_turn(
     conversation_id: ConversationPath,
     turn_id: TurnPath,
@@ -151,8 +155,7 @@ async def erase_turn(
 @router.post(
     "/{turn_id}/revisions",
     status_code=201,
-    responses={200: {"model": RevisionResult, "description": "This revision was stored already."}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    responses={200: {"model": RevisionResult, "description": "This revision was stored already."}},
 )
 async def revise_turn(
     conversation_id: ConversationPath,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.times import TimeIn
 from app.core.validation.ids import ConversationIdIn, IdIn
 from app.memory.schemas import (
@@ -18,7 +18,7 @@ from app.memory.schemas import (
     FactUpdate,
     Tier,
 )
-from app.routers.http.dependencies import ConversationPath, Cursor, QueryText, Reader, Services, Writer
+from app.routers.http.dependencies import ConversationPath, NewestFirst, QueryText, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -62,20 +62,17 @@ async def _search(
     )
 
 
-@router.get("/facts", responses=problem_responses(401, 403, 422, 503))
+@router.get("/facts")
 async def list_facts(
-    caller: Reader,
-    services: Services,
-    where: Annotated[FactSearch, Depends(_search)],
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
+    caller: Reader, services: Services, asked: NewestFirst, where: Annotated[FactSearch, Depends(_search)]
 ) -> Page[Fact]:
     """List facts, the last recorded first, including ended ones. `as_of` lists the facts that were true at a time."""
-    return await services.facts.list_page(caller, where=where, newest_first=order == "desc", limit=limit, cursor=cursor)
+    return await services.facts.list_page(
+        caller, where=where, newest_first=asked.order == "desc", limit=asked.limit, cursor=asked.cursor
+    )
 
 
-@router.post("/facts/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/facts/search")
 async def search_facts(body: FactListing, caller: Reader, services: Services) -> Page[Fact]:
     """List facts like `GET /v1/facts`, with the filters in the body: names of persons stay out of the address."""
     return await services.facts.list_page(
@@ -87,7 +84,7 @@ async def search_facts(body: FactListing, caller: Reader, services: Services) ->
     "/facts",
     status_code=201,
     responses={200: {"model": FactResult, "description": "It was stored before, and has more evidence now."}}
-    | problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    | problem_responses(404),
 )
 async def create_fact(
     body: FactCreate, caller: Writer, services: Services, idempotency_key: IdempotencyHeader, response: Response
@@ -96,34 +93,31 @@ async def create_fact(
     return respond(response, await services.facts.create(caller, body=body, idempotency_key=idempotency_key))
 
 
-@router.get("/facts/{fact_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/facts/{fact_id}")
 async def get_fact(fact_id: FactPath, caller: Reader, services: Services) -> Fact:
     """Read one fact, retracted or not."""
     return await services.facts.get(caller, fact_id)
 
 
-@router.patch("/facts/{fact_id}", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.patch("/facts/{fact_id}", responses=problem_responses(409))
 async def update_fact(fact_id: FactPath, body: FactUpdate, caller: Writer, services: Services) -> FactResult:
     """Correct a fact: it is retracted and replaced by another fact with an id of its own."""
     return await services.facts.update(caller, fact_id, body=body)
 
 
-@router.delete("/facts/{fact_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("/facts/{fact_id}")
 async def retract_fact(fact_id: FactPath, caller: Writer, services: Services) -> FactResult:
     """Retract a fact that was never true. Its row stays for history and undo; a repeat changes nothing."""
     return await services.facts.retract(caller, fact_id)
 
 
-@router.post("/facts/{fact_id}/undo", responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.post("/facts/{fact_id}/undo", responses=problem_responses(409))
 async def undo_fact(fact_id: FactPath, caller: Writer, services: Services) -> FactResult:
     """Undo the last change of a fact: an assertion, an extraction, a correction, a retraction."""
     return await services.facts.undo(caller, fact_id)
 
 
-@router.post(
-    "/conversations/{conversation_id}/facts/extract",
-    responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503),
-)
+@router.post("/conversations/{conversation_id}/facts/extract", responses=problem_responses(409, 429, 502))
 async def extract_facts(
     conversation_id: ConversationPath, body: FactsExtract, caller: Writer, services: Services
 ) -> Extraction:

@@ -5,17 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from app.audit.schemas import Action
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryListing, MemoryQuery, MemoryStore, MemoryStored
-from app.routers.http.dependencies import (
-    Admin,
-    AgentReader,
-    AgentWriter,
-    Cursor,
-    MemoryPath,
-    QueryText,
-    Services,
-)
+from app.routers.http.dependencies import Admin, AgentReader, AgentWriter, MemoryPath, NewestFirst, QueryText, Services
 from app.routers.http.idempotency import IdempotencyHeader, respond
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -23,9 +15,7 @@ from app.routers.http.routing.strict_route import StrictJsonRoute
 router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=StrictJsonRoute)
 
 
-@router.post(
-    "", status_code=201, responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503)
-)
+@router.post("", status_code=201, responses=problem_responses(404, 429, 502))
 async def store_memory(
     body: MemoryStore, caller: AgentWriter, services: Services, idempotency_key: IdempotencyHeader, response: Response
 ) -> MemoryStored:
@@ -37,48 +27,55 @@ async def store_memory(
     return respond(response, await memory.store_memory(body, idempotency_key=idempotency_key))
 
 
-@router.post("/search", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/search")
 async def search_memories(body: MemoryQuery, caller: AgentReader, services: Services) -> MemoryEntries:
     """Recall the memories of the calling agent, the nearest first."""
-    found = await services.memory_of(caller).recall_memory(body)
-    services.audit.record_read(caller, Action.MEMORY_SEARCH, counts={"hits": len(found.entries)})
-    return found
+    memories = await services.memory_of(caller).recall_memory(body)
+    services.audit.record_read(caller, Action.MEMORY_SEARCH, counts={"hits": len(memories.entries)})
+    return memories
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_memories(
     caller: AgentReader,
     services: Services,
+    asked: NewestFirst,
     agent_id: Annotated[
         QueryText | None, Query(description="Memories of this agent; without the scope `admin`, the calling agent.")
     ] = None,
     owner: Annotated[QueryText | None, Query(description="Memories about this owner.")] = None,
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
 ) -> Page[Memory]:
     """List memories by the time they were stored: of all agents for an administrator, else of the calling agent."""
     return await services.memories.list_page(
-        caller, agent_id=agent_id, owner=owner, newest_first=order == "desc", limit=limit, cursor=cursor
+        caller,
+        agent_id=agent_id,
+        owner=owner,
+        newest_first=asked.order == "desc",
+        limit=asked.limit,
+        cursor=asked.cursor,
     )
 
 
-@router.post("/list", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/list")
 async def filter_memories(body: MemoryListing, caller: AgentReader, services: Services) -> Page[Memory]:
     """List memories like `GET /v1/memories`, with the filters in the body: names of persons stay out of the address."""
     return await services.memories.list_page(
-        caller, agent_id=body.agent_id, owner=body.owner, newest_first=body.order == "desc", limit=body.limit,
+        caller,
+        agent_id=body.agent_id,
+        owner=body.owner,
+        newest_first=body.order == "desc",
+        limit=body.limit,
         cursor=body.cursor,
-    )  # fmt: skip
+    )
 
 
-@router.get("/{memory_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{memory_id}")
 async def get_memory(memory_id: MemoryPath, caller: AgentReader, services: Services) -> Memory:
     """Read one memory: of any agent for an administrator, else of the calling agent."""
     return await services.memories.get(caller, memory_id)
 
 
-@router.delete("/{memory_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("/{memory_id}", status_code=204)
 async def delete_memory(memory_id: MemoryPath, caller: Admin, services: Services) -> None:
     """Delete a memory of any agent; a missing memory is no error."""
     await services.governance.delete_memory(caller, memory_id)

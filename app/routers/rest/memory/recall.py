@@ -22,7 +22,7 @@ from app.routers.http.routing.strict_route import StrictJsonRoute
 
 LINES_MEDIA_TYPE: Final = "application/x-ndjson"
 
-_RESPONSES = problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503) | {
+_RESPONSES = problem_responses(404, 409, 429, 502) | {
     200: {
         "description": f"Hits, best first. With `Accept: {LINES_MEDIA_TYPE}` one hit per line, the last line the end.",
         "content": {
@@ -86,9 +86,9 @@ def wants_lines(accept: Sequence[str]) -> bool:
     weights: dict[str, float] = {}
     for item in ",".join(accept).split(","):
         media_type, *parameters = (part.strip().lower() for part in item.split(";"))
-        given = next((text[2:] for text in parameters if text.startswith("q=")), "1")
+        quality = next((text[2:] for text in parameters if text.startswith("q=")), "1")
         try:
-            weights[media_type] = float(given)
+            weights[media_type] = float(quality)
         except ValueError:
             weights[media_type] = 0.0
     lines = weights.get(LINES_MEDIA_TYPE, 0.0)

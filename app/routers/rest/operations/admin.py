@@ -5,19 +5,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 
 from app.audit.schemas import Action, ObjectKind
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.times import DayIn
 from app.diagnostics.schemas import Stats
 from app.providers.schemas import ModelPurpose
-from app.routers.http.dependencies import (
-    Admin,
-    Administrator,
-    Cursor,
-    KeyPath,
-    Operator,
-    Services,
-    TenantPath,
-)
+from app.routers.http.dependencies import Admin, Administrator, KeyPath, NewestFirst, Operator, Services, TenantPath
 from app.routers.http.idempotency import IdempotencyHeader
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -36,23 +28,20 @@ from app.tenancy.schemas import (
 
 router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=StrictJsonRoute)
 
-Limit = Annotated[int, Query(ge=1, le=200)]
 AllTenants = Annotated[
     bool, Query(description="Of all tenants instead of the key's tenant. Needs the scope `operator`.")
 ]
 
 
-@router.get("/keys", responses=problem_responses(401, 403, 422, 503))
-async def list_keys(
-    caller: Admin, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
-) -> Page[Key]:
+@router.get("/keys")
+async def list_keys(caller: Admin, services: Services, asked: NewestFirst) -> Page[Key]:
     """List the tenant's keys, newest first, without their secrets. Needs the scope `admin`."""
-    page = await services.administration.list_keys(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.administration.list_keys(caller, asked=asked)
     services.audit.record_read(caller, Action.KEY_LIST, counts={"keys": len(page.data)})
     return page
 
 
-@router.post("/keys", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
+@router.post("/keys", status_code=201)
 async def create_key(body: KeyCreate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader) -> KeyMade:
     """Create a key with some of the caller's own scopes. Needs the scope `admin`.
 
@@ -62,7 +51,7 @@ async def create_key(body: KeyCreate, caller: Admin, services: Services, idempot
     return await services.administration.create_key(caller, body=body, idempotency_key=idempotency_key)
 
 
-@router.post("/keys/{key_id}/rotate", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("/keys/{key_id}/rotate")
 async def rotate_key(
     key_id: KeyPath, body: KeyRotate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader
 ) -> KeyMade:
@@ -74,28 +63,26 @@ async def rotate_key(
     return await services.administration.rotate_key(caller, key_id, body=body, idempotency_key=idempotency_key)
 
 
-@router.delete("/keys/{key_id}", status_code=204, responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.delete("/keys/{key_id}", status_code=204, responses=problem_responses(409))
 async def revoke_key(
     key_id: KeyPath,
     caller: Admin,
     services: Services,
-    force: Annotated[bool, Query(description="Revoke even the last key that administers the tenant.")] = False,  # noqa: FBT002
+    force: Annotated[bool, Query(description="Revoke even the last key that administers the tenant.")] = False,
 ) -> None:
     """Revoke a key permanently; every replica refuses it within a second. Needs `admin` and the key's scopes."""
     await services.administration.revoke_key(caller, key_id, force=force)
 
 
-@router.get("/tenants", responses=problem_responses(401, 403, 422, 503))
-async def list_tenants(
-    caller: Operator, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
-) -> Page[Tenant]:
+@router.get("/tenants")
+async def list_tenants(caller: Operator, services: Services, asked: NewestFirst) -> Page[Tenant]:
     """List all tenants, newest first. Needs the scope `operator`."""
-    page = await services.administration.list_tenants(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.administration.list_tenants(caller, asked=asked)
     services.audit.record_read(caller, Action.TENANT_READ, counts={"tenants": len(page.data)})
     return page
 
 
-@router.post("/tenants", status_code=201, responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
+@router.post("/tenants", status_code=201)
 async def create_tenant(
     body: TenantCreate, caller: Operator, services: Services, idempotency_key: IdempotencyHeader
 ) -> TenantMade:
@@ -106,7 +93,7 @@ async def create_tenant(
     return await services.administration.create_tenant(caller, body=body, idempotency_key=idempotency_key)
 
 
-@router.get("/tenants/{tenant_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/tenants/{tenant_id}")
 async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services) -> Tenant:
     """Read one tenant. Needs the scope `operator`."""
     tenant = await services.administration.tenant(caller, tenant_id)
@@ -114,13 +101,13 @@ async def get_tenant(tenant_id: TenantPath, caller: Operator, services: Services
     return tenant
 
 
-@router.patch("/tenants/{tenant_id}", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.patch("/tenants/{tenant_id}")
 async def update_tenant(tenant_id: TenantPath, body: TenantUpdate, caller: Operator, services: Services) -> Tenant:
     """Rename a tenant. Needs the scope `operator`."""
     return await services.administration.update_tenant(caller, tenant_id, body=body)
 
 
-@router.get("/limits", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/limits", responses=problem_responses(404, 422))
 async def get_limits(caller: Admin, services: Services) -> LimitsView:
     """Return the limits of the tenant, and what it has used of its quotas today. Needs the scope `admin`."""
     shown = await services.limits.limits(caller)
@@ -128,7 +115,7 @@ async def get_limits(caller: Admin, services: Services) -> LimitsView:
     return shown
 
 
-@router.get("/tenants/{tenant_id}/limits", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/tenants/{tenant_id}/limits")
 async def get_tenant_limits(tenant_id: TenantPath, caller: Operator, services: Services) -> LimitsView:
     """Return the limits of a tenant, and what it has used of its quotas today. Needs the scope `operator`."""
     shown = await services.limits.limits(caller, tenant_id)
@@ -136,7 +123,7 @@ async def get_tenant_limits(tenant_id: TenantPath, caller: Operator, services: S
     return shown
 
 
-@router.put("/tenants/{tenant_id}/limits", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.put("/tenants/{tenant_id}/limits")
 async def set_tenant_limits(
     tenant_id: TenantPath, body: TenantLimits, caller: Operator, services: Services
 ) -> LimitsView:
@@ -147,7 +134,7 @@ async def set_tenant_limits(
     return await services.limits.set_limits(caller, tenant_id, body=body)
 
 
-@router.get("/keys/{key_id}/limits", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/keys/{key_id}/limits")
 async def get_key_limits(key_id: KeyPath, caller: Admin, services: Services) -> KeyLimitsView:
     """Return the rates of a key. Needs the scope `admin`."""
     shown = await services.limits.key_limits(caller, key_id)
@@ -155,7 +142,7 @@ async def get_key_limits(key_id: KeyPath, caller: Admin, services: Services) -> 
     return shown
 
 
-@router.put("/keys/{key_id}/limits", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.put("/keys/{key_id}/limits")
 async def set_key_limits(key_id: KeyPath, body: Rates, caller: Admin, services: Services) -> KeyLimitsView:
     """Lower the rates of another key than the caller's. Needs the scope `admin`.
 
@@ -164,7 +151,7 @@ async def set_key_limits(key_id: KeyPath, body: Rates, caller: Admin, services: 
     return await services.limits.set_key_limits(caller, key_id, body=body)
 
 
-@router.get("/stats", responses=problem_responses(401, 403, 422, 503))
+@router.get("/stats")
 async def get_stats(
     caller: Admin,
     services: Services,
@@ -179,28 +166,19 @@ async def get_stats(
     return stats
 
 
-@router.get("/usage", responses=problem_responses(401, 403, 422, 503))
+@router.get("/usage")
 async def list_model_usage(
     caller: Administrator,
     services: Services,
+    asked: NewestFirst,
     first_day: Annotated[DayIn | None, Query(description="Only from this day (UTC) on.")] = None,
     last_day: Annotated[DayIn | None, Query(description="Only up to this day, included.")] = None,
     purpose: Annotated[ModelPurpose | None, Query(description="Only calls for this purpose.")] = None,
-    all_tenants: AllTenants = False,  # noqa: FBT002
-    order: Order = "desc",
-    limit: Limit = 20,
-    cursor: Cursor = None,
+    all_tenants: AllTenants = False,
 ) -> Page[ModelUsageDay]:
     """List the tokens used by chat models by day, purpose and model, newest day first. Needs the scope `admin`."""
     page = await services.spending.list_usage(
-        caller,
-        all_tenants=all_tenants,
-        first_day=first_day,
-        last_day=last_day,
-        purpose=purpose,
-        order=order,
-        limit=limit,
-        cursor=cursor,
+        caller, all_tenants=all_tenants, days=(first_day, last_day), purpose=purpose, asked=asked
     )
     services.audit.record_read(caller, Action.USAGE_LIST)
     return page

@@ -8,11 +8,10 @@ from pydantic import StringConstraints
 from app.audit.schemas import Action, AuditEntry, AuditFilter, AuditVerification, AuditVerify, ObjectKind
 from app.audit.service import object_id_of, request_uuid
 from app.core.ids import KeyId
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.times import TimeIn
 from app.core.validation.ids import ConversationIdIn, IdOf
-from app.routers.http.dependencies import Admin, Cursor, Services
-from app.routers.http.problems import problem_responses
+from app.routers.http.dependencies import Admin, NewestFirst, Services
 from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/admin/audit", tags=["administration"], route_class=StrictJsonRoute)
@@ -21,10 +20,11 @@ ObjectId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=
 RequestId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_audit_entries(
     caller: Admin,
     services: Services,
+    asked: NewestFirst,
     action: Annotated[Action | None, Query(description="Only this action, such as `turns.append`.")] = None,
     key_id: Annotated[IdOf[KeyId] | None, Query(description="Only what this key did, and tokens of it.")] = None,
     object_kind: Annotated[ObjectKind | None, Query(description="Only actions on objects of this kind.")] = None,
@@ -35,9 +35,6 @@ async def list_audit_entries(
     request_id: Annotated[RequestId | None, Query(description="Only of the request with this `X-Request-Id`.")] = None,
     since: Annotated[TimeIn | None, Query(description="Only entries of this time or later.")] = None,
     until: Annotated[TimeIn | None, Query(description="Only entries before this time.")] = None,
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
 ) -> Page[AuditEntry]:
     """List the audit entries of the key's tenant by time, newest first. Needs the scope `admin`.
 
@@ -50,15 +47,15 @@ async def list_audit_entries(
         object_id=None if object_id is None else object_id_of(object_id),
         conversation_id=conversation_id,
         request_id=None if request_id is None else request_uuid(request_id),
-        after=since,
-        before=until,
+        since=since,
+        until=until,
     )
-    page = await services.audit.list_entries(caller.tenant_id, where=where, order=order, limit=limit, cursor=cursor)
+    page = await services.audit.list_entries(caller.tenant_id, where=where, asked=asked)
     services.audit.record_read(caller, Action.AUDIT_LIST, counts={"entries": len(page.data)})
     return page
 
 
-@router.post("/verify", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/verify")
 async def verify_audit(body: AuditVerify, caller: Admin, services: Services) -> AuditVerification:
     """Verify the hash chains of the tenant's audit, as `turnkeep audit verify` does. Needs the scope `admin`.
 

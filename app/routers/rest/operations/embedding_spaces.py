@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/admin/embedding-spaces", tags=["administration"],
 SpacePath: TypeAlias = Annotated[int, Path(ge=1, le=2**31 - 1, description="The space's number, as the list has it.")]
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("", responses=problem_responses(422))
 async def list_spaces(caller: Operator, services: Services) -> EmbeddingSpaces:
     """List the embedding spaces with their states and how far they are filled. Needs the scope `operator`.
 
@@ -27,7 +27,7 @@ async def list_spaces(caller: Operator, services: Services) -> EmbeddingSpaces:
     return spaces
 
 
-@router.post("", responses=problem_responses(400, 401, 403, 408, 409, 413, 415, 422, 503))
+@router.post("", responses=problem_responses(409))
 async def add_space(body: SpaceAdd, caller: Operator, services: Services) -> EmbeddingSpace:
     """Start to fill the space of the second configured embedder. Needs the scope `operator`.
 
@@ -36,15 +36,13 @@ async def add_space(body: SpaceAdd, caller: Operator, services: Services) -> Emb
     return await services.spaces.add(caller, body=body)
 
 
-@router.post("/rollback", responses=problem_responses(401, 403, 409, 422, 503))
+@router.post("/rollback", responses=problem_responses(409, 422))
 async def roll_back_space(caller: Operator, services: Services) -> EmbeddingSpace:
     """Search the space again that was searched before the last switch. Needs the scope `operator`."""
     return await services.spaces.roll_back(caller)
 
 
-@router.post(
-    "/{space_id}/compare", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 502, 503)
-)
+@router.post("/{space_id}/compare", responses=problem_responses(409, 429, 502))
 async def compare_space(
     space_id: SpacePath, body: SpaceComparison, caller: Operator, services: Services
 ) -> SpaceComparisonResult:
@@ -57,7 +55,7 @@ async def compare_space(
     return result
 
 
-@router.post("/{space_id}/switch", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("/{space_id}/switch", responses=problem_responses(409))
 async def switch_space(space_id: SpacePath, body: SpaceSwitch, caller: Operator, services: Services) -> EmbeddingSpace:
     """Search a space from now on, on every replica within a second. Needs the scope `operator`.
 
@@ -67,7 +65,7 @@ async def switch_space(space_id: SpacePath, body: SpaceSwitch, caller: Operator,
     return await services.spaces.switch(caller, space_id, body=body)
 
 
-@router.delete("/{space_id}", status_code=202, responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.delete("/{space_id}", status_code=202, responses=problem_responses(409))
 async def drop_space(space_id: SpacePath, caller: Operator, services: Services) -> EmbeddingSpace:
     """Delete a space's vectors and its vector index, in the background. Needs the scope `operator`.
 

@@ -3,21 +3,14 @@
 from typing import Annotated, TypeAlias
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Response
 
 from app.audit.schemas import Action
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.validation.ids import IdOf
-from app.governance.schemas import (
-    Erasure,
-    ErasureCreate,
-    OwnerLookup,
-    OwnerView,
-    ReceiptCheck,
-    ReceiptVerification,
-)
+from app.governance.schemas import Erasure, ErasureCreate, OwnerLookup, OwnerView, ReceiptCheck, ReceiptVerification
 from app.operations.schemas import Operation
-from app.routers.http.dependencies import Admin, Administrator, Cursor, Services
+from app.routers.http.dependencies import Admin, Administrator, NewestFirst, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -27,9 +20,7 @@ router = APIRouter(prefix="/v1", tags=["governance"], route_class=StrictJsonRout
 ErasurePath: TypeAlias = Annotated[IdOf[UUID], Path(description="The erasure's id, which is that of its operation.")]
 
 
-@router.post(
-    "/erasures", status_code=202, responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)
-)
+@router.post("/erasures", status_code=202, responses=problem_responses(404, 429))
 async def create_erasure(
     body: ErasureCreate,
     caller: Administrator,
@@ -48,33 +39,27 @@ async def create_erasure(
     return result.value
 
 
-@router.get("/erasures", responses=problem_responses(401, 403, 422, 503))
-async def list_erasures(
-    caller: Admin,
-    services: Services,
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
-) -> Page[Erasure]:
+@router.get("/erasures")
+async def list_erasures(caller: Admin, services: Services, asked: NewestFirst) -> Page[Erasure]:
     """List the receipts of erasures, newest first. They are kept, and have no personal data. Needs `admin`."""
-    page = await services.governance.erasures.list_page(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.governance.erasures.list_page(caller, asked=asked)
     services.audit.record_read(caller, Action.ERASURE_LIST, counts={"erasures": len(page.data)})
     return page
 
 
-@router.get("/erasures/{erasure_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/erasures/{erasure_id}")
 async def get_erasure(erasure_id: ErasurePath, caller: Admin, services: Services) -> Erasure:
     """Read the receipt of an erasure; its progress is that of the operation with the same id. Needs `admin`."""
     return await services.governance.erasures.get(caller, erasure_id)
 
 
-@router.post("/erasures/verify", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/erasures/verify")
 async def verify_erasure(body: ReceiptCheck, caller: Admin, services: Services) -> ReceiptVerification:
     """Check that this installation signed a receipt, and that it is about a given subject. Needs `admin`."""
     return services.governance.erasures.verify(caller, body=body)
 
 
-@router.post("/owners/lookup", responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 503))
+@router.post("/owners/lookup")
 async def look_up_owner(body: OwnerLookup, caller: Admin, services: Services) -> OwnerView:
     """List all that is stored under an owner: conversations, facts and memories of all agents.
 

@@ -41,7 +41,7 @@ router = APIRouter(prefix="/v1", tags=["governance"], route_class=StrictJsonRout
     status_code=200,
     response_class=ExportStream,
     response_model=ExportLine,
-    responses=_LINES | problem_responses(401, 403, 404, 422, 429, 503),
+    responses=_LINES | problem_responses(429),
 )
 async def export_conversation(
     conversation_id: ConversationPath,
@@ -50,7 +50,7 @@ async def export_conversation(
     created_at: Annotated[
         TimeIn | None, Query(description="The time in the header; default: now. Equal data gives equal bytes.")
     ] = None,
-    checkpoints: Annotated[  # noqa: FBT002 - FastAPI calls it
+    checkpoints: Annotated[
         bool, Query(description="Whether lines of the type `checkpoint`, with a `cursor`, stand between the records.")
     ] = False,
     cursor: Cursor = None,
@@ -69,7 +69,7 @@ async def export_conversation(
     status_code=200,
     response_class=ExportStream,
     response_model=ExportLine,
-    responses=_LINES | problem_responses(400, 401, 403, 408, 413, 415, 422, 429, 503),
+    responses=_LINES | problem_responses(429),
 )
 async def export_data(body: ExportCreate, caller: Admin, services: Services) -> Response:
     """Export a project, or all data of the tenant, as lines of JSON. Needs the scopes `read` and `admin`."""

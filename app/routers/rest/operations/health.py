@@ -77,9 +77,9 @@ def _require_metrics_key(request: Request) -> None:
     It is no API key, so that metrics are readable while the database is unavailable.
     """
     wanted = app_state(request.app).settings.telemetry.metrics_key
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if wanted is None:
         return
-    same = hmac.compare_digest(given.strip().encode(), wanted.get_secret_value().encode())
+    same = hmac.compare_digest(token.strip().encode(), wanted.get_secret_value().encode())
     if scheme.lower() != "bearer" or not same:
         raise Unauthenticated("unauthenticated", "Send the key in TURNKEEP_METRICS_KEY as `Authorization: Bearer …`.")

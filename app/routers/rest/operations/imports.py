@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1", tags=["governance"], route_class=UploadRoute)
 @router.post(
     "/import",
     status_code=202,
-    responses=problem_responses(400, 401, 403, 408, 413, 415, 422, 429, 503),
+    responses=problem_responses(429),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -36,7 +36,7 @@ async def import_data(
     caller: Admin,
     services: Services,
     response: Response,
-    dry_run: Annotated[  # noqa: FBT002 - FastAPI calls it
+    dry_run: Annotated[
         bool, Query(description="Check all records, and say what would be stored; nothing is stored.")
     ] = False,
     source: Annotated[

@@ -8,9 +8,9 @@ from pydantic import StringConstraints
 from app.audit.schemas import Action, ObjectKind
 from app.core.ids import JobId
 from app.core.jobs import JobState
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.validation.ids import IdOf
-from app.routers.http.dependencies import Administrator, Cursor, Services
+from app.routers.http.dependencies import Administrator, NewestFirst, Services
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 from app.tenancy.job_admin import JobCounts, JobView
@@ -26,45 +26,34 @@ AllTenants: TypeAlias = Annotated[
 ]
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_jobs(
     caller: Administrator,
     services: Services,
+    asked: NewestFirst,
     kind: Annotated[Kind | None, Query(description="Only jobs of this kind, such as `index.vectors`.")] = None,
     state: Annotated[
         JobState | None, Query(description="Only jobs in this state; `queued` has the running ones.")
     ] = None,
-    all_tenants: AllTenants = False,  # noqa: FBT002
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
+    all_tenants: AllTenants = False,
 ) -> Page[JobView]:
     """List unfinished jobs, newest first. Finished jobs are deleted."""
-    page = await services.jobs.list_jobs(
-        caller, all_tenants=all_tenants, kind=kind, state=state, order=order, limit=limit, cursor=cursor
-    )
+    page = await services.jobs.list_jobs(caller, all_tenants=all_tenants, kind=kind, state=state, asked=asked)
     services.audit.record_read(caller, Action.JOB_LIST, counts={"jobs": len(page.data)})
     return page
 
 
-@router.get("/counts", responses=problem_responses(401, 403, 422, 503))
-async def count_jobs(
-    caller: Administrator,
-    services: Services,
-    all_tenants: AllTenants = False,  # noqa: FBT002
-) -> JobCounts:
+@router.get("/counts")
+async def count_jobs(caller: Administrator, services: Services, all_tenants: AllTenants = False) -> JobCounts:
     """Return the number of unfinished jobs, by kind and state, and when the next of each kind is due."""
     counts = await services.jobs.count(caller, all_tenants=all_tenants)
     services.audit.record_read(caller, Action.JOB_LIST, counts={"kinds": len(counts.kinds)})
     return counts
 
 
-@router.get("/{job_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{job_id}")
 async def get_job(
-    job_id: JobPath,
-    caller: Administrator,
-    services: Services,
-    all_tenants: AllTenants = False,  # noqa: FBT002
+    job_id: JobPath, caller: Administrator, services: Services, all_tenants: AllTenants = False
 ) -> JobView:
     """Read one job that has not finished, such as a parked one with its error."""
     job = await services.jobs.job(caller, job_id, all_tenants=all_tenants)
@@ -72,23 +61,17 @@ async def get_job(
     return job
 
 
-@router.post("/{job_id}/retry", responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.post("/{job_id}/retry", responses=problem_responses(409))
 async def retry_job(
-    job_id: JobPath,
-    caller: Administrator,
-    services: Services,
-    all_tenants: AllTenants = False,  # noqa: FBT002
+    job_id: JobPath, caller: Administrator, services: Services, all_tenants: AllTenants = False
 ) -> JobView:
     """Run a parked, cancelled or waiting job now, with all its attempts."""
     return await services.jobs.retry(caller, job_id, all_tenants=all_tenants)
 
 
-@router.post("/{job_id}/cancel", responses=problem_responses(401, 403, 404, 422, 503))
+@router.post("/{job_id}/cancel")
 async def cancel_job(
-    job_id: JobPath,
-    caller: Administrator,
-    services: Services,
-    all_tenants: AllTenants = False,  # noqa: FBT002
+    job_id: JobPath, caller: Administrator, services: Services, all_tenants: AllTenants = False
 ) -> JobView:
     """Cancel a job. A running job stops within a lease; its writes stay."""
     return await services.jobs.cancel(caller, job_id, all_tenants=all_tenants)

@@ -10,7 +10,7 @@ from app.tenancy.schemas import OwnKey
 router = APIRouter(prefix="/v1/keys", tags=["administration"], route_class=StrictJsonRoute)
 
 
-@router.get("/self", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/self", responses=problem_responses(404, 422))
 async def get_own_key(caller: KeyHolder, services: Services) -> OwnKey:
     """Return what the key or access token of this request is, and what it may do. Needs no scope.
 

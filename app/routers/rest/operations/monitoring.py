@@ -5,13 +5,12 @@ from typing import Annotated, TypeAlias
 from fastapi import APIRouter, Depends, Query, Request
 
 from app.audit.schemas import Action
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.diagnostics.schemas import MetricSamples, ReplicaView, SlowCall
 from app.diagnostics.service import MAX_MINUTES, Monitor
 from app.diagnostics.service import list_replicas as list_seen_replicas
 from app.routers.http.app_state import app_state
-from app.routers.http.dependencies import Administrator, Cursor, Operator, Services
-from app.routers.http.problems import problem_responses
+from app.routers.http.dependencies import Administrator, NewestFirst, OldestFirst, Operator, Services
 from app.routers.http.routing.strict_route import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/admin", tags=["administration"], route_class=StrictJsonRoute)
@@ -23,13 +22,12 @@ async def get_monitor(request: Request) -> Monitor:
 
 
 AllTenants: TypeAlias = Annotated[
-    bool,
-    Query(description="Of all tenants, and without a valid key, instead of the key's tenant. Needs `operator`."),
+    bool, Query(description="Of all tenants, and without a valid key, instead of the key's tenant. Needs `operator`.")
 ]
 ProcessMonitor: TypeAlias = Annotated[Monitor, Depends(get_monitor)]
 
 
-@router.get("/samples", responses=problem_responses(401, 403, 422, 503))
+@router.get("/samples")
 async def get_samples(
     caller: Operator,
     services: Services,
@@ -47,35 +45,25 @@ async def get_samples(
     return shown
 
 
-@router.get("/replicas", responses=problem_responses(401, 403, 422, 503))
-async def list_replicas(
-    caller: Operator,
-    services: Services,
-    order: Order = "asc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
-) -> Page[ReplicaView]:
+@router.get("/replicas")
+async def list_replicas(caller: Operator, services: Services, asked: OldestFirst) -> Page[ReplicaView]:
     """List the running servers and workers, the one that started first first. Needs the scope `operator`.
 
     They announce themselves over the bus every ten seconds. One that was killed is listed for 30 seconds more; one that
     is not connected to the bus is not listed.
     """
-    page = list_seen_replicas(
-        caller, services.replicas, cursors=services.cursors, order=order, limit=limit, cursor=cursor
-    )
+    page = list_seen_replicas(caller, services.replicas, cursors=services.cursors, asked=asked)
     services.audit.record_read(caller, Action.REPLICA_LIST, counts={"replicas": len(page.data)})
     return page
 
 
-@router.get("/slow-calls", responses=problem_responses(401, 403, 422, 503))
+@router.get("/slow-calls")
 async def list_slow_calls(
     caller: Administrator,
     services: Services,
     monitor: ProcessMonitor,
-    all_tenants: AllTenants = False,  # noqa: FBT002
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
+    asked: NewestFirst,
+    all_tenants: AllTenants = False,
 ) -> Page[SlowCall]:
     """List the slow HTTP requests of the process that answers, latest first: where their time went, never content.
 
@@ -83,8 +71,6 @@ async def list_slow_calls(
     memory (`TURNKEEP_SLOW_CALLS_KEPT`), and each replica has its own: a cursor of another replica is refused with 422
     `cursor_invalid`.
     """
-    page = monitor.slow_calls(
-        caller, cursors=services.cursors, all_tenants=all_tenants, order=order, limit=limit, cursor=cursor
-    )
+    page = monitor.slow_calls(caller, cursors=services.cursors, all_tenants=all_tenants, asked=asked)
     services.audit.record_read(caller, Action.SLOW_CALL_LIST, counts={"slow_calls": len(page.data)})
     return page

@@ -6,10 +6,10 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query
 from pydantic import StringConstraints
 
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.validation.ids import IdOf
 from app.operations.schemas import Operation, OperationStatus
-from app.routers.http.dependencies import Cursor, Reader, Services
+from app.routers.http.dependencies import NewestFirst, Reader, Services
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
 
@@ -19,29 +19,25 @@ OperationPath: TypeAlias = Annotated[IdOf[UUID], Path(description="The operation
 Kind: TypeAlias = Annotated[str, StringConstraints(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
+@router.get("")
 async def list_operations(
     caller: Reader,
     services: Services,
+    asked: NewestFirst,
     kind: Annotated[Kind | None, Query(description="Only operations of this kind, such as `erasure`.")] = None,
     status: Annotated[OperationStatus | None, Query(description="Only operations in this state.")] = None,
-    order: Order = "desc",
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-    cursor: Cursor = None,
 ) -> Page[Operation]:
     """List operations, newest first: those of the tenant for an administrator, else those that this key started."""
-    return await services.operations.list_page(
-        caller, kind=kind, status=status, order=order, limit=limit, cursor=cursor
-    )
+    return await services.operations.list_page(caller, kind=kind, status=status, asked=asked)
 
 
-@router.get("/{operation_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{operation_id}")
 async def get_operation(operation_id: OperationPath, caller: Reader, services: Services) -> Operation:
     """Read the state, progress and result of an operation. It is kept for a day after its end (setting)."""
     return await services.operations.get(caller, operation_id)
 
 
-@router.post("/{operation_id}/cancel", responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.post("/{operation_id}/cancel", responses=problem_responses(409))
 async def cancel_operation(operation_id: OperationPath, caller: Reader, services: Services) -> Operation:
     """Cancel an operation: it ends after its present step, and what it has done so far stays.
 

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Path, Query, Response
 
 from app.audit.schemas import Action, ObjectKind
 from app.core.outbox import EventType
-from app.core.paging import Order, Page
+from app.core.paging import Page
 from app.core.times import TimeIn
 from app.core.validation.ids import ConversationIdIn, IdOf
 from app.operations.schemas import Operation
-from app.routers.http.dependencies import Admin, Cursor, Services
+from app.routers.http.dependencies import Admin, NewestFirst, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
@@ -33,10 +33,9 @@ WebhookPath: TypeAlias = Annotated[IdOf[UUID], Path(description="The webhook's i
 DeliveryPath: TypeAlias = Annotated[
     IdOf[UUID], Path(description="The delivery's id, which is that of its event: the header `webhook-id`.")
 ]
-Limit: TypeAlias = Annotated[int, Query(ge=1, le=200)]
 
 
-@router.post("", status_code=201, responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503))
+@router.post("", status_code=201, responses=problem_responses(404))
 async def create_webhook(
     body: WebhookCreate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader
 ) -> WebhookMade:
@@ -49,17 +48,15 @@ async def create_webhook(
     return await services.webhooks.api.create(caller, body=body, idempotency_key=idempotency_key)
 
 
-@router.get("", responses=problem_responses(401, 403, 422, 503))
-async def list_webhooks(
-    caller: Admin, services: Services, order: Order = "desc", limit: Limit = 20, cursor: Cursor = None
-) -> Page[Webhook]:
+@router.get("")
+async def list_webhooks(caller: Admin, services: Services, asked: NewestFirst) -> Page[Webhook]:
     """List the tenant's webhooks, newest first, without their secrets. Needs the scope `admin`."""
-    page = await services.webhooks.api.list_page(caller, order=order, limit=limit, cursor=cursor)
+    page = await services.webhooks.api.list_page(caller, asked=asked)
     services.audit.record_read(caller, Action.WEBHOOK_LIST, counts={"webhooks": len(page.data)})
     return page
 
 
-@router.get("/{webhook_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{webhook_id}")
 async def get_webhook(webhook_id: WebhookPath, caller: Admin, services: Services) -> Webhook:
     """Read one webhook, without its secret. Needs the scope `admin`."""
     shown = await services.webhooks.api.get(caller, webhook_id)
@@ -67,7 +64,7 @@ async def get_webhook(webhook_id: WebhookPath, caller: Admin, services: Services
     return shown
 
 
-@router.patch("/{webhook_id}", responses=problem_responses(400, 401, 403, 404, 408, 413, 415, 422, 503))
+@router.patch("/{webhook_id}")
 async def update_webhook(webhook_id: WebhookPath, body: WebhookUpdate, caller: Admin, services: Services) -> Webhook:
     """Change a webhook, or disable and enable it. Needs the scope `admin`.
 
@@ -76,21 +73,15 @@ async def update_webhook(webhook_id: WebhookPath, body: WebhookUpdate, caller: A
     return await services.webhooks.api.update(caller, webhook_id, body=body)
 
 
-@router.delete("/{webhook_id}", status_code=204, responses=problem_responses(401, 403, 404, 422, 503))
+@router.delete("/{webhook_id}", status_code=204)
 async def delete_webhook(webhook_id: WebhookPath, caller: Admin, services: Services) -> None:
     """Delete a webhook with its deliveries. Needs the scope `admin`."""
     await services.webhooks.api.delete(caller, webhook_id)
 
 
-@router.post(
-    "/{webhook_id}/rotate-secret", responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
-)
+@router.post("/{webhook_id}/rotate-secret")
 async def rotate_webhook_secret(
-    webhook_id: WebhookPath,
-    body: SecretRotate,
-    caller: Admin,
-    services: Services,
-    idempotency_key: IdempotencyHeader,
+    webhook_id: WebhookPath, body: SecretRotate, caller: Admin, services: Services, idempotency_key: IdempotencyHeader
 ) -> WebhookMade:
     """Give a webhook a new secret; deliveries have both signatures for `grace_s` more seconds. Needs `admin`.
 
@@ -99,7 +90,7 @@ async def rotate_webhook_secret(
     return await services.webhooks.api.rotate_secret(caller, webhook_id, body=body, idempotency_key=idempotency_key)
 
 
-@router.post("/{webhook_id}/test", status_code=202, responses=problem_responses(401, 403, 404, 409, 422, 503))
+@router.post("/{webhook_id}/test", status_code=202)
 async def send_test_event(
     webhook_id: WebhookPath, caller: Admin, services: Services, idempotency_key: IdempotencyHeader, response: Response
 ) -> Delivery:
@@ -112,11 +103,12 @@ async def send_test_event(
     return result.value
 
 
-@router.get("/{webhook_id}/deliveries", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{webhook_id}/deliveries")
 async def list_deliveries(
     webhook_id: WebhookPath,
     caller: Admin,
     services: Services,
+    asked: NewestFirst,
     status: Annotated[DeliveryStatus | None, Query(description="Only deliveries in this state.")] = None,
     event_type: Annotated[
         EventType | Literal["webhook.test"] | None, Query(alias="type", description="Only events of this type.")
@@ -124,24 +116,19 @@ async def list_deliveries(
     conversation_id: Annotated[ConversationIdIn | None, Query(description="Only events of this conversation.")] = None,
     since: Annotated[TimeIn | None, Query(description="Only events of this time or later.")] = None,
     until: Annotated[TimeIn | None, Query(description="Only events before this time.")] = None,
-    order: Order = "desc",
-    limit: Limit = 20,
-    cursor: Cursor = None,
 ) -> Page[Delivery]:
     """List a webhook's deliveries, newest event first. `status=dead` lists the dead letters. Needs `admin`."""
     where = DeliveryFilter(
         status=status, event_type=event_type, conversation_id=conversation_id, since=since, until=until
     )
-    page = await services.webhooks.api.list_deliveries(
-        caller, webhook_id, where=where, order=order, limit=limit, cursor=cursor
-    )
+    page = await services.webhooks.api.list_deliveries(caller, webhook_id, where=where, asked=asked)
     services.audit.record_read(
         caller, Action.WEBHOOK_LIST, ObjectKind.WEBHOOK, webhook_id, counts={"deliveries": len(page.data)}
     )
     return page
 
 
-@router.get("/{webhook_id}/deliveries/{delivery_id}", responses=problem_responses(401, 403, 404, 422, 503))
+@router.get("/{webhook_id}/deliveries/{delivery_id}")
 async def get_delivery(
     webhook_id: WebhookPath, delivery_id: DeliveryPath, caller: Admin, services: Services
 ) -> Delivery:
@@ -151,11 +138,7 @@ async def get_delivery(
     return shown
 
 
-@router.post(
-    "/{webhook_id}/deliveries/replay",
-    status_code=202,
-    responses=problem_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
-)
+@router.post("/{webhook_id}/deliveries/replay", status_code=202, responses=problem_responses(429))
 async def replay_deliveries(
     webhook_id: WebhookPath,
     body: ReplayRequest,
@@ -174,11 +157,7 @@ async def replay_deliveries(
     return result.value
 
 
-@router.post(
-    "/{webhook_id}/deliveries/{delivery_id}/replay",
-    status_code=202,
-    responses=problem_responses(401, 403, 404, 422, 503),
-)
+@router.post("/{webhook_id}/deliveries/{delivery_id}/replay", status_code=202)
 async def replay_delivery(
     webhook_id: WebhookPath, delivery_id: DeliveryPath, caller: Admin, services: Services
 ) -> Delivery:

@@ -157,6 +157,20 @@ class RenderedMessages:
     system: str | None
 
 
+class TokenCounter(Protocol):
+    """Counts the tokens of a text, for one family of models.
+
+    `name` is the encoding, as stored with every count. `exact`: the count is that of the model's own tokenizer; if not,
+    it is never lower. Names of special tokens in the text count as plain text.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def exact(self) -> bool: ...  # noqa: D102
+    def count(self, text: str) -> int: ...  # noqa: D102
+
+
 class TurnLike(Protocol):
     """The fields of a parsed or stored turn that are written back."""
 

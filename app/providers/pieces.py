@@ -58,11 +58,11 @@ def split_text(tokenizer: Tokenizer, text: str, *, max_tokens: int, most: int | 
     while start < len(text) and (most is None or len(pieces) < most):
         window = text[start : start + _WINDOW_CHARACTERS]
         encoding = tokenizer.encode(window, add_special_tokens=False)
-        last = start + len(window) == len(text)
+        is_last = start + len(window) == len(text)
         if not encoding.ids:
             start += len(window)
             continue
-        if last and len(encoding.ids) <= max_tokens:
+        if is_last and len(encoding.ids) <= max_tokens:
             pieces.append(window)
             break
         end, following = _cut(encoding, max_tokens, len(window))

@@ -109,7 +109,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.providers.local.fair_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
     "app.providers.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),
     # chat models
-    "app.providers.chat.OpenAIChat._variants": (
+    "app.providers.endpoint.ChatEndpoint._variants": (
         Why.NO_TENANT_DATA,
         "parameters that each model of the endpoint takes",
     ),

@@ -15,7 +15,8 @@ import pytest
 from app.conversations.drafts import make_draft
 from app.conversations.schemas.conversations import TurnInput
 from app.formats.schemas import CanonicalTurn, Format
-from app.formats.service import parse_single_message, render, roles_with_several_speakers, to_canonical
+from app.formats.service import parse_single_message, render, roles_with_several_speakers
+from app.formats.turns import to_canonical
 from app.formats.units import group_turns
 from app.formats.unsent import ASSISTANT_MEMBERS, UNSENT_BLOCKS, UNSENT_ITEMS, UNSENT_MEMBERS
 from app.settings.conversations import LimitSettings

@@ -20,7 +20,7 @@ from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.validation.invalid import property_names
 from app.core.validation.json_text import parse_json
-from app.formats import service as formats
+from app.formats.parse.text_calls import TextCall, read_text_calls
 from app.formats.schemas import JsonObject
 from app.providers.schemas import ModelCall, ModelReply, ToolOffer
 from app.settings.models import ToolSettings
@@ -161,14 +161,14 @@ def with_text_calls(reply: ModelReply, granted: GrantedTools, *, shown: Sequence
     """
     if reply.calls or not granted.tools:
         return reply
-    read = formats.read_text_calls(reply.text, granted.tools.keys())
+    read = read_text_calls(reply.text, granted.tools.keys())
     if read.is_unreadable or any(_is_quoted(call, shown) for call in read.calls):
         return None
     calls = [ModelCall(str(number), call.name, call.arguments) for number, call in enumerate(read.calls)]
     return ModelReply("", tuple(calls)) if calls else reply
 
 
-def _is_quoted(call: formats.TextCall, shown: Sequence[str]) -> bool:
+def _is_quoted(call: TextCall, shown: Sequence[str]) -> bool:
     """Return whether a text has this call: the tool's name as a JSON string, and the same arguments."""
     name, arguments = f'"{call.name}"', _letters(call.arguments)
     return bool(arguments) and any(name in text.replace("\\", "") and arguments in _letters(text) for text in shown)

@@ -24,7 +24,8 @@ from pydantic import JsonValue
 
 from app.formats.parts import compact_json
 from app.formats.schemas import Format, JsonObject, Role, TurnLike
-from app.formats.service import call_key, write
+from app.formats.service import write
+from app.formats.turns import call_key
 
 _EQUAL, _COMPATIBLE, _DIFFERENT = 2, 1, 0
 _ASSISTANT = "assistant"

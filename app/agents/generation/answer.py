@@ -20,10 +20,12 @@ from app.conversations.schemas.conversations import Turn, TurnInput, content_tex
 from app.core.errors import Invalid
 from app.core.ids import format_id, new_uuid
 from app.formats import service as formats
+from app.formats.parse.produced import storable
+from app.formats.parse.text_calls import read_text_calls
 from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
-from app.formats.service import storable
-from app.providers.endpoint import InvalidAnswer, usage_in
-from app.providers.upstream import UpstreamRefusal
+from app.formats.turns import parse_tool_call
+from app.providers.schemas import InvalidAnswer, UpstreamRefusal
+from app.providers.service import usage_in
 
 _CONCATENATED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
 _EMPTY_VALUES: Final[tuple[JsonValue, ...]] = (None, [], {})
@@ -108,7 +110,7 @@ class PartialAnswer:
         """Add the calls of which the text of the complete answer consists, and return them."""
         if not self.offered_tools or self.finish_reason != "stop" or self.whole().get("tool_calls"):
             return []
-        read = formats.read_text_calls(self.text, self.offered_tools)
+        read = read_text_calls(self.text, self.offered_tools)
         self.text_call = "unreadable" if read.is_unreadable else "read" if read.calls else None
         return [
             {
@@ -272,7 +274,7 @@ def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
         except Invalid:
             raise no_answer() from None
     allowed = answer.allowed_tools
-    if allowed is not None and not all(formats.parse_tool_call(call).name in allowed for call in parsed.tool_calls):
+    if allowed is not None and not all(parse_tool_call(call).name in allowed for call in parsed.tool_calls):
         raise _forbidden_call()
     asked = body.get("model")
     model = answer.model or (asked if isinstance(asked, str) else None)

@@ -18,6 +18,7 @@ from app.conversations.service import Conversations
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats import service as formats
+from app.formats.parse.produced import admit_message
 from app.formats.schemas import Format, JsonObject
 from app.tenancy.schemas import Caller
 
@@ -124,6 +125,6 @@ def _checked_content(item: JsonObject, turn: Turn, at: str) -> str:
 
 def _content(item: JsonObject, at: str = "") -> str:
     """Return what an item says, without what clients leave out or change: status, annotations, the form of a text."""
-    parsed = formats.parse_single_message(Format.OPENAI_RESPONSES, formats.admit_message(item, at)[0], at)
+    parsed = formats.parse_single_message(Format.OPENAI_RESPONSES, admit_message(item, at)[0], at)
     messages = formats.write(Format.OPENAI, parsed).messages
     return "\n".join([str(item.get("type", "message")), *(f"{one.get('role')} {says(one)}" for one in messages)])

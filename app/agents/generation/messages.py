@@ -12,7 +12,10 @@ from app.context.schemas import MAX_SYSTEM_CHARACTERS
 from app.conversations.schemas.conversations import Turn, TurnInput, content_text
 from app.core.errors import FieldError, Invalid, TooLarge
 from app.formats import service as formats
+from app.formats.parse.produced import admit_message
+from app.formats.render.openai import distinct_texts
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role, TurnLike
+from app.formats.turns import call_key, to_canonical
 
 MAX_MESSAGES: Final = 10_000
 """The most messages or items of a request."""
@@ -52,7 +55,7 @@ class RequestMessages:
 
     def canonical(self, start: int) -> list[CanonicalTurn]:
         """Return the turns from an index on, for a context."""
-        return [formats.to_canonical(turn, turn_id=f"new-{at}") for at, turn in enumerate(self.turns)][start:]
+        return [to_canonical(turn, turn_id=f"new-{at}") for at, turn in enumerate(self.turns)][start:]
 
     def to_store(self, start: int) -> list[tuple[str, TurnInput]]:
         """Return the turns from an index on to append, each with its pointer."""
@@ -60,17 +63,17 @@ class RequestMessages:
 
     def with_system(self, text: str | None) -> "RequestMessages":
         """Return the messages with more instructions before them."""
-        own = formats.distinct_texts(text, [self.system]) if self.system else []
+        own = distinct_texts(text, [self.system]) if self.system else []
         return replace(self, system="\n\n".join([text, *own] if text else own) or None)
 
 
 def _call_keys(turn: TurnLike) -> set[str]:
-    return {formats.call_key(str(call.get("id"))) for call in turn.tool_calls}
+    return {call_key(str(call.get("id"))) for call in turn.tool_calls}
 
 
 def _answered_keys(turn: TurnLike) -> set[str]:
     ids = [str(result.get("tool_call_id")) for result in turn.tool_results]
-    return {formats.call_key(call_id) for call_id in (ids if turn.tool_call_id is None else [turn.tool_call_id])}
+    return {call_key(call_id) for call_id in (ids if turn.tool_call_id is None else [turn.tool_call_id])}
 
 
 def read_chat(given: JsonValue) -> RequestMessages:
@@ -96,7 +99,7 @@ def read_items(given: Sequence[tuple[str, JsonObject]], *, keeps_system: bool) -
     """
     parsed: list[ParsedTurn] = []
     for at, item in given:
-        admitted, _ = formats.admit_message(item, at)
+        admitted, _ = admit_message(item, at)
         parsed += formats.parse_single_message(Format.OPENAI_RESPONSES, admitted, at)
     spoken = [at for at, turn in enumerate(parsed) if keeps_system or turn.role is not Role.SYSTEM]
     turns = [parsed[at] for at in spoken]

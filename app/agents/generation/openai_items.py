@@ -12,7 +12,8 @@ from app.core.errors import NotFound
 from app.core.ids import TurnId, parse_id
 from app.formats.parts import compact_json
 from app.formats.schemas import GIVEN, Format, JsonObject, Role, TurnLike
-from app.formats.service import items_of, parse_tool_call
+from app.formats.service import items_of
+from app.formats.turns import parse_tool_call
 
 CONVERSATION_PREFIX: Final = "conv_"
 _PREFIXES: Final = {

@@ -46,9 +46,8 @@ from app.core.errors import AppError, Conflict, TooLarge
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, parse_id
 from app.formats.schemas import JsonObject
 from app.governance.service import Governance
-from app.providers.endpoint import InvalidAnswer, Refused
-from app.providers.shapes import LimitName
-from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
+from app.providers.schemas import DONE, InvalidAnswer, LimitName, Refused, UpstreamRefusal
+from app.providers.service import Streamed, Upstream, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
@@ -88,7 +87,7 @@ class Generation:
         )  # fmt: skip
 
     def _window(self, tenant_id: TenantId, model: str | None) -> int:
-        return configured(self._upstream).window(tenant_id, model)
+        return require_model(self._upstream).window(tenant_id, model)
 
     @property
     def _exchanges(self) -> Exchanges:
@@ -103,18 +102,18 @@ class Generation:
     async def get(self, caller: Caller, path: str) -> JsonObject:
         """Return the endpoint's response to a GET, such as its list of models."""
         caller.require(Scope.READ)
-        return await configured(self._upstream).get(path)
+        return await require_model(self._upstream).get(path)
 
     async def post(self, caller: Caller, path: str, body: JsonObject) -> JsonObject:
         """Forward a request to the endpoint and return its answer, without a conversation."""
         caller.require(Scope.WRITE)
-        upstream = configured(self._upstream)
+        upstream = require_model(self._upstream)
         return await upstream.post(caller.tenant_id, path, {"model": upstream.model, **body})
 
     @property
     def limit_name(self) -> LimitName:
         """Return the name under which the endpoint knows the limit of an answer's tokens."""
-        return configured(self._upstream).limit_name
+        return require_model(self._upstream).limit_name
 
     async def cancel(self, caller: Caller, conversation_id: ConversationId, turn_ids: Sequence[TurnId]) -> None:
         """Abort the open turns of an exchange, the answer last, with the text so far.
@@ -133,7 +132,7 @@ class Generation:
         before = await self._find_replay(caller, request)
         if before is not None:
             return before
-        upstream = configured(self._upstream)
+        upstream = require_model(self._upstream)
         body_with_model = {"model": upstream.model, **request.body}
         if request.is_passed_on:
             return GenerationResult(await self.post(caller, _COMPLETIONS, body_with_model), None, [])
@@ -163,7 +162,7 @@ class Generation:
         if before is not None:
             yield StoredAnswer(before)
             return
-        upstream = configured(self._upstream)
+        upstream = require_model(self._upstream)
         body = {"model": upstream.model, **request.body}
         prepared, stream = None, None
         async with AsyncExitStack() as cleanup:

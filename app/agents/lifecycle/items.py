@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 
 from app.conversations.schemas.conversations import MAX_PARTS, TurnInput, content_text
 from app.core.errors import AppError, FieldError, Invalid, InvalidFields
+from app.formats.parse.produced import admit_message
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role
-from app.formats.service import admit_message, parse_single_message, text_of, to_canonical
+from app.formats.service import parse_single_message, text_of
+from app.formats.turns import to_canonical
 
 _CHARACTERS_PER_TOKEN = 4
 _MEMBER_OF = {"tool_calls": "", "tool_call_id": "/call_id", "actor": ""}

@@ -41,4 +41,4 @@ class LocalModelKind:
         if text.isascii():
             return True
         letters = [name(letter, "") for letter in text[:_FIRST_CHARACTERS] if letter.isalpha()]
-        return 2 * sum(one.split(" ", 1)[0] in self.scripts for one in letters) >= len(letters)
+        return 2 * sum(letter.split(" ", 1)[0] in self.scripts for letter in letters) >= len(letters)

@@ -55,6 +55,7 @@ class EndpointCalls:
         self._jobs = _Calls(Concurrency(1), settings.llm_job_timeout_s)
         # people wait for interactive calls, so they begin with what the setting allows
         self._interactive = _Calls(Concurrency(self._most), settings.llm_timeout_s)
+        self._generated = asyncio.Semaphore(settings.generation_concurrency)
         self._passed_on = 0
         self._requests: list[SentRequest] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -83,8 +84,7 @@ class EndpointCalls:
                 calls.waiting.remove(waiter)
             self._admit()
             if isinstance(error, TimeoutError):
-                detail = "Too many calls wait for the chat model; try again."
-                raise Unavailable("model_overloaded", detail, retry_after_s=1) from error
+                raise _too_many() from error
             raise
         try:
             yield is_trial
@@ -92,14 +92,23 @@ class EndpointCalls:
             calls.running -= 1
             self._admit()
 
-    @contextmanager
-    def passed_on(self) -> Generator[None]:
-        """Count a generated answer as an interactive call. It has a slot of its own kind already."""
+    @asynccontextmanager
+    async def passed_on(self, *, deadline: float) -> AsyncGenerator[None]:
+        """Hold a slot for a generated answer, and count it as an interactive call.
+
+        Raises Unavailable `model_overloaded` if none is free before `deadline`, a time of the event loop.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._generated.acquire()
+        except TimeoutError as error:
+            raise _too_many() from error
         self._passed_on += 1
         try:
             yield
         finally:
             self._passed_on -= 1
+            self._generated.release()
             self._admit()
 
     @contextmanager
@@ -167,3 +176,7 @@ class EndpointCalls:
 
     def _has_interactive(self) -> bool:
         return bool(self._interactive.running or self._interactive.waiting or self._passed_on)
+
+
+def _too_many() -> Unavailable:
+    return Unavailable("model_overloaded", "Too many calls wait for the chat model; try again.", retry_after_s=1)

@@ -20,7 +20,7 @@ from app.core.validation.invalid import unknown_field
 from app.core.validation.misspelt import misspelt
 from app.formats.parse.validation import check_json, is_name
 from app.formats.schemas import JsonObject
-from app.providers.shapes import LimitName
+from app.providers.schemas import LimitName
 
 _PASSED: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "user")
 _REFUSED: Final[Mapping[str, str]] = {

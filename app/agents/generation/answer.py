@@ -22,7 +22,7 @@ from app.core.ids import format_id, new_uuid
 from app.formats import service as formats
 from app.formats.parse.produced import storable
 from app.formats.parse.text_calls import read_text_calls
-from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
+from app.formats.schemas import Format, JsonObject, Role
 from app.formats.turns import parse_tool_call
 from app.providers.schemas import InvalidAnswer, UpstreamRefusal
 from app.providers.service import usage_in
@@ -99,7 +99,7 @@ class PartialAnswer:
                 deltas += self._take(delta)
         if self.allowed_tools is not None and not self.calls.are_allowed(self.allowed_tools):
             raise _forbidden_call()
-        return [Delta(one.part, text) for one in deltas if (text := self._storable(one))]
+        return [Delta(delta.part, text) for delta in deltas if (text := self._storable(delta))]
 
     def whole(self) -> JsonObject:
         """Return the message as in a completion that was not streamed."""
@@ -156,8 +156,8 @@ class PartialAnswer:
 def _first_choices(piece: JsonObject) -> list[JsonObject]:
     """Return the first choice of a completion or a chunk, in a list."""
     choices = piece.get("choices")
-    found = choices if isinstance(choices, list) else []
-    return [choice for choice in found if isinstance(choice, dict) and choice.get("index", 0) == 0]
+    listed = choices if isinstance(choices, list) else []
+    return [choice for choice in listed if isinstance(choice, dict) and choice.get("index", 0) == 0]
 
 
 def offered_tools(body: JsonObject, *, allowed: frozenset[str] | None) -> frozenset[str]:
@@ -168,7 +168,7 @@ def offered_tools(body: JsonObject, *, allowed: frozenset[str] | None) -> frozen
     if choice == "none" or wants_json or not isinstance(tools, list):
         return frozenset()
     functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
-    names = {name for one in functions if isinstance(one, dict) and isinstance(name := one.get("name"), str)}
+    names = {name for tool in functions if isinstance(tool, dict) and isinstance(name := tool.get("name"), str)}
     wanted = choice.get("function") if isinstance(choice, dict) else None
     if isinstance(wanted, dict):
         names &= {str(wanted.get("name"))}
@@ -193,9 +193,9 @@ def read_completion(
 def with_streamed_calls(piece: JsonObject, calls: list[JsonObject]) -> tuple[JsonObject, JsonObject]:
     """Return the last chunk of a streamed answer with calls, and the part of it that is new to the answer."""
     numbered: list[JsonObject] = [{"index": number, **call} for number, call in enumerate(calls)]
-    given = next((choice.get("delta") for choice in _first_choices(piece)), None)
+    delta = next((choice.get("delta") for choice in _first_choices(piece)), None)
     new: JsonObject = {"tool_calls": [*numbered]}
-    whole = _with_first_choice(piece, {"delta": {**given, **new} if isinstance(given, dict) else new})
+    whole = _with_first_choice(piece, {"delta": {**delta, **new} if isinstance(delta, dict) else new})
     added: JsonObject = {"index": 0, "delta": new, "finish_reason": "tool_calls"}
     return whole, {"choices": [added]}
 
@@ -239,26 +239,6 @@ def _interoperable(value: JsonValue) -> JsonValue:
     return None if isinstance(value, int) and abs(value) > _MAX_INTEGER else value
 
 
-def turn_of(parsed: ParsedTurn) -> TurnInput:
-    """Return the turn to append for a parsed message."""
-    return TurnInput.model_construct(
-        None,
-        id=None,
-        role=parsed.role,
-        kind=None,
-        actor=parsed.actor,
-        content=parsed.content,
-        tool_calls=parsed.tool_calls,
-        tool_call_id=parsed.tool_call_id,
-        tool_results=parsed.tool_results,
-        usage=None,
-        model=None,
-        adapter=parsed.adapter,
-        metadata={},
-        occurred_at=None,
-    )
-
-
 def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
     """Return the turn to store for a complete answer to the request `body`. Raises InvalidAnswer."""
     said = {**without_empty_members(answer.whole()), "role": "assistant"}
@@ -268,9 +248,9 @@ def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
     try:
         [parsed] = formats.parse(Format.OPENAI, [message])
     except Invalid:
-        known = {name: message[name] for name in ("role", "content", "tool_calls", "refusal") if name in message}
+        standard = {name: message[name] for name in ("role", "content", "tool_calls", "refusal") if name in message}
         try:
-            [parsed] = formats.parse(Format.OPENAI, [known])
+            [parsed] = formats.parse(Format.OPENAI, [standard])
         except Invalid:
             raise no_answer() from None
     allowed = answer.allowed_tools
@@ -286,7 +266,7 @@ def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
             name: str(storable(value))[:_MAX_ORIGIN_CHARACTERS] for name, value in origin.items() if value is not None
         },
     }
-    return turn_of(parsed).model_copy(update=fields)
+    return TurnInput.of(parsed).model_copy(update=fields)
 
 
 def answer_text(turns: Sequence[Turn]) -> str:
@@ -304,8 +284,8 @@ def read_piece(data: str) -> JsonObject:
         raise no_answer()
     error = piece.get("error")
     if error:
-        known = InvalidAnswer("model_unavailable", "The chat model's endpoint ended its answer with an error.")
-        raise UpstreamRefusal(known, status=502, error=error if isinstance(error, dict) else None)
+        refusal = InvalidAnswer("model_unavailable", "The chat model's endpoint ended its answer with an error.")
+        raise UpstreamRefusal(refusal, status=502, error=error if isinstance(error, dict) else None)
     return piece
 
 

@@ -92,24 +92,24 @@ class MemoryTreeReader:
         if steps[0] not in ROOTS:
             raise path_not_found()
         nodes = await self._nodes(caller, conversation, session_id, steps[0])
-        found = next((node for node in nodes if node.steps == steps), None)
-        if found is None:
+        node = next((node for node in nodes if node.steps == steps), None)
+        if node is None:
             raise path_not_found()
-        text = found.text
+        text = node.text
         if steps[0] == "events" and len(steps) > 1:
             text = await self._day(caller, conversation, steps[1])
         elif steps == ("context", RECENT):
             text = await self._recent(caller, conversation)
         elif text is None:
-            below = [node for node in nodes if len(node.steps) > 1]
-            text = "\n".join([found.abstract, *(f"- {'/'.join(node.steps)}: {_line(node.abstract)}" for node in below)])
-        return NodeText(path=format_path(session_id, *steps), text=text[:_MAX_CHARACTERS], updated_at=found.updated_at)
+            below = [f"- {'/'.join(child.steps)}: {_line(child.abstract)}" for child in nodes if len(child.steps) > 1]
+            text = "\n".join([node.abstract, *below])
+        return NodeText(path=format_path(session_id, *steps), text=text[:_MAX_CHARACTERS], updated_at=node.updated_at)
 
     async def _session(self, caller: Caller, project: str, session_id: str) -> Conversation:
-        found = await self._conversations.sessions.find(caller, name=SessionName(project, session_id))
-        if found is None:
+        session = await self._conversations.sessions.find(caller, name=SessionName(project, session_id))
+        if session is None:
             raise NotFound("not_found", "There is no such session.")
-        return await self._conversations.get(caller, found.conversation_id)
+        return await self._conversations.get(caller, session.conversation_id)
 
     async def _nodes(self, caller: Caller, conversation: Conversation, session_id: str, root: str) -> list[_Node]:
         """Return a node directly below the session, and the nodes below it."""
@@ -139,7 +139,7 @@ class MemoryTreeReader:
         recent = min(self._recent_items, conversation.turn_count)
         nodes = [_Node(("context",), "what a model is shown of the session", at)]
         if summaries:
-            newest = max(one.created_at for one in summaries)
+            newest = max(summary.created_at for summary in summaries)
             nodes.append(_Node(("context", SUMMARY), _abstract_of(summaries), newest, _text_of(summaries)))
         return [*nodes, _Node(("context", RECENT), f"the newest {recent} turns, verbatim", at, text="")]
 
@@ -194,7 +194,8 @@ def _abstract_of(summaries: Sequence[Summary]) -> str:
 
 def _text_of(summaries: Sequence[Summary]) -> str:
     return "\n\n".join(
-        f"Turns {one.from_position} to {one.to_position} ({one.kind.value}):\n{one.text}" for one in summaries
+        f"Turns {summary.from_position} to {summary.to_position} ({summary.kind.value}):\n{summary.text}"
+        for summary in summaries
     )
 
 
@@ -208,7 +209,7 @@ def _meta(conversation: Conversation, session_id: str) -> _Node:
         "updated": format_time(conversation.updated_at),
         "turns": conversation.turn_count,
         "tokens": conversation.token_count,
-        "participants": ", ".join(one.actor for one in conversation.participants),
+        "participants": ", ".join(participant.actor for participant in conversation.participants),
         "retention": conversation.retention.value,
         "summarized_through": conversation.summarized_through or "",
         "head_hash": conversation.head_hash,

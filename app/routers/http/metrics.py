@@ -1,29 +1,15 @@
-"""Metrics of HTTP requests and of the turn lifecycle."""
+"""Metrics of HTTP requests."""
 
-from collections.abc import Iterable
 from http import HTTPStatus
-from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from app.agents.lifecycle.counters import BUCKETS_MS, LifecycleCounters
 
 CLIENT_WENT_AWAY: Final = 499
 OTHER: Final = "other"
 """Label of an unknown method or status."""
 _KNOWN_STATUSES: Final = frozenset({*HTTPStatus, CLIENT_WENT_AWAY})
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-_CALLS = {
-    "before_turn": "Contexts of turns to come, by how the call ended.",
-    "after_turn": "Turns to store, by how the call ended.",
-    "run_turn": "Turns prepared or ended, by how the call ended.",
-    "maintenance": "Sessions looked after, by how the call ended.",
-    "tree": "Listings of a session's memory, by how the call ended.",
-}
 
 
 class HttpMetrics:
@@ -61,52 +47,3 @@ class HttpMetrics:
             )
         children[0].inc()
         children[1].observe(duration_s, exemplar)
-
-
-class _Lifecycle(Collector):
-    """Collector that reads the counters when metrics are collected."""
-
-    def __init__(self, counters: LifecycleCounters) -> None:
-        self._counters = counters
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield every metric of the lifecycle."""
-        counters = self._counters
-        for call, text in _CALLS.items():
-            counter = CounterMetricFamily(f"mcp_memory_{call}", text, labels=["status"])
-            for (name, status), count in counters.calls.items():
-                if name == call:
-                    counter.add_metric([status], count)
-            yield counter
-        bounds = [*(f"{bound:g}" for bound in BUCKETS_MS), "+Inf"]
-        yield HistogramMetricFamily(
-            "mcp_memory_after_turn_duration_ms",
-            "How long storing a turn took, in milliseconds.",
-            buckets=list(zip(bounds, accumulate(counters.after_turn_ms), strict=True)),
-            sum_value=counters.after_turn_sum_ms,
-        )
-        yield CounterMetricFamily(
-            "mcp_memory_compaction", "Summaries made, by jobs, maintenance and requests.", value=counters.compactions()
-        )
-        refused = CounterMetricFamily(
-            "turnkeep_summaries_refused",
-            "Answers of a chat model that became no summary, by reason.",
-            labels=["reason"],
-        )
-        for reason, count in counters.refused_summaries.items():
-            refused.add_metric([reason], count)
-        yield refused
-        yield CounterMetricFamily(
-            "mcp_memory_idempotency_conflicts",
-            "Turns sent again that said something else than what is stored.",
-            value=counters.conflicts,
-        )
-        written = CounterMetricFamily("mcp_memory_fact_write", "Facts written, by tier.", labels=["tier"])
-        for tier, count in counters.facts.items():
-            written.add_metric([tier], count)
-        yield written
-
-
-def add_lifecycle_metrics(registry: CollectorRegistry, counters: LifecycleCounters) -> None:
-    """Export the counters of this process as `mcp_memory_…`."""
-    registry.register(_Lifecycle(counters))

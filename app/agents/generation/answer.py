@@ -8,7 +8,6 @@ JSON, or for no calls. In a stream the text is already sent, so the calls follow
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Final, Literal, cast
@@ -16,13 +15,13 @@ from typing import Final, Literal, cast
 from pydantic import JsonValue
 
 from app.agents.generation.call_deltas import Delta, StreamedCalls, extended, with_calls
-from app.conversations.schemas.conversations import Turn, TurnInput, content_text
+from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.core.ids import format_id, new_uuid
 from app.formats import service as formats
 from app.formats.parse.produced import storable
 from app.formats.parse.text_calls import read_text_calls
-from app.formats.schemas import Format, JsonObject, Role
+from app.formats.schemas import Format, JsonObject
 from app.formats.turns import parse_tool_call
 from app.providers.schemas import InvalidAnswer, UpstreamRefusal
 from app.providers.service import usage_in
@@ -267,11 +266,6 @@ def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
         },
     }
     return TurnInput.of(parsed).model_copy(update=fields)
-
-
-def answer_text(turns: Sequence[Turn]) -> str:
-    """Return the text of the answer, the last of the stored turns of an exchange."""
-    return content_text(turns[-1].content) if turns and turns[-1].role is Role.ASSISTANT else ""
 
 
 def read_piece(data: str) -> JsonObject:

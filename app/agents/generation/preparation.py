@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from app.agents.generation.align import Alignment, StoredMessage, align, stored_messages
 from app.agents.generation.messages import RequestMessages, read_chat
 from app.agents.generation.partial import is_incomplete
-from app.agents.generation.schemas import ConversationName, GenerationRequest, OnDisconnect
+from app.agents.generation.schemas import ConversationName, GenerationRequest, GivenMessages, OnDisconnect
 from app.context.schemas import Context, Gap
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import ConversationCreate, ForkRequest, Turn, TurnInput
@@ -29,10 +29,10 @@ from app.conversations.service import Conversations
 from app.conversations.streams.commit import TurnReplacement
 from app.conversations.streams.exchanges import Exchange, open_answer_turn
 from app.core.errors import AppError, Conflict, FieldError, Invalid, NotFound
-from app.core.ids import ConversationId, TenantId, TurnId, parse_id
+from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats.schemas import JsonObject, Kind, Role
 from app.governance.service import Governance
-from app.providers.service import estimated_tokens, output_tokens
+from app.providers.service import Upstream, estimated_tokens, output_tokens, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 
@@ -78,31 +78,39 @@ class Preparer:
     """Prepares requests for the chat model."""
 
     def __init__(
-        self, *, conversations: Conversations, contexts: ContextBuilder, governance: Governance, settings: Settings,
-        run_shielded: RunShielded, window: Callable[[TenantId, str | None], int],
-    ) -> None:  # fmt: skip
-        """`window` returns the tokens that a model reads and writes for a tenant in one call; None: the default."""
+        self,
+        *,
+        conversations: Conversations,
+        contexts: ContextBuilder,
+        governance: Governance,
+        settings: Settings,
+        run_shielded: RunShielded,
+        upstream: Upstream | None,
+    ) -> None:
         self._conversations = conversations
         self._contexts = contexts
         self._governance = governance
         self._settings = settings
         self._run_shielded = run_shielded
-        self._window = window
+        self._upstream = upstream
 
     async def prepare(
         self, caller: Caller, request: GenerationRequest, body: JsonObject, cleanup: AsyncExitStack
     ) -> PreparedRequest:
         """Return the prepared request. `cleanup`: on an error, undoes what was created for this request alone."""
-        given = request.given
-        if given is None:
-            target = await self._named(caller, request, cleanup)
-            return await self._opened(caller, request, body, read_chat(body.get("messages")), target)
-        if given.response is None:
-            return await self._unstored(caller, request, body, given.messages)
-        if given.previous is None:
-            target = await self._named(caller, request, cleanup)
-            return await self._opened(caller, request, body, given.messages, target)
-        return await self._continued(caller, request, body, given.previous, cleanup)
+        given_messages = request.given
+        if given_messages is None:
+            messages = read_chat(body.get("messages"))
+        elif given_messages.response is None:
+            return await self._unstored(caller, request, body, given_messages)
+        elif given_messages.previous is not None:
+            return await self._continued(
+                caller, request, body, given_messages.messages, given_messages.previous, cleanup
+            )
+        else:
+            messages = given_messages.messages
+        target = await self._named(caller, request, cleanup)
+        return await self._opened(caller, request, body, messages, target)
 
     # the conversation
 
@@ -128,14 +136,18 @@ class Preparer:
         return target
 
     async def _continued(
-        self, caller: Caller, request: GenerationRequest, body: JsonObject, previous: ContinuedResponse,
+        self,
+        caller: Caller,
+        request: GenerationRequest,
+        body: JsonObject,
+        messages: RequestMessages,
+        previous: ContinuedResponse,
         cleanup: AsyncExitStack,
-    ) -> PreparedRequest:  # fmt: skip
+    ) -> PreparedRequest:
         """Continue from a response: in its conversation if it is the last one there, else in a fork.
 
         A conversation that a caller has named is always forked: only requests that name it write into it.
         """
-        messages = _given_messages(request)
         await self._require_owner(caller, request, previous.conversation_id)
         if previous.owns_conversation:
             same = _Target(previous.conversation_id, owns_conversation=True, follows=previous.position)
@@ -159,9 +171,9 @@ class Preparer:
         fork = ForkRequest(through=parse_id(live.data[0].id))
         if key is not None:
             fork = fork.model_copy(update={"id": key.derive_id(caller)})
-        made = await self._conversations.fork(caller, previous.conversation_id, body=fork, idempotency_key=None)
-        conversation_id = ConversationId(parse_id(made.value.id))
-        target = _Target(conversation_id, is_private=True, owns_conversation=True, last_seq=made.value.last_seq)
+        forked = await self._conversations.fork(caller, previous.conversation_id, body=fork, idempotency_key=None)
+        conversation_id = ConversationId(parse_id(forked.value.id))
+        target = _Target(conversation_id, is_private=True, owns_conversation=True, last_seq=forked.value.last_seq)
         if key is None:
             cleanup.push_async_exit(partial(self._delete_private, caller, target))
         return target
@@ -181,9 +193,9 @@ class Preparer:
         self, caller: Caller, request: GenerationRequest, body: JsonObject, messages: RequestMessages, target: _Target
     ) -> PreparedRequest:
         """Build the context and open the exchange of the new messages and the answer."""
-        found, stored = await self._align(caller, target, messages, request)
-        start = messages.with_their_calls(messages.new_from(found.new_from), stored)
-        regenerated = None if found.regenerate_from is None else stored[found.regenerate_from]
+        aligned, stored = await self._align(caller, target, messages, request)
+        start = messages.with_their_calls(messages.new_from(aligned.new_from), stored)
+        regenerated = None if aligned.regenerate_from is None else stored[aligned.regenerate_from]
         new, earlier = messages.to_store(start), list[TurnId]()
         if target.is_private:
             new, earlier = await self._store_first(caller, target, new)
@@ -195,12 +207,11 @@ class Preparer:
             before=None if regenerated is None else regenerated.position,
         )
         _require_shown(request, context)
-        model = body.get("model")
         exchange = await self._conversations.streams.exchanges.open(
             caller,
             target.conversation_id,
             messages=new,
-            answer=open_answer_turn(model if isinstance(model, str) else None),
+            answer=open_answer_turn(_model_of(body)),
             replaced=None if regenerated is None else _replaced(regenerated, stored),
             idempotency_key=request.idempotency_key,
             response=_response(request, target, earlier),
@@ -210,16 +221,15 @@ class Preparer:
         )
 
     async def _unstored(
-        self, caller: Caller, request: GenerationRequest, body: JsonObject, messages: RequestMessages
+        self, caller: Caller, request: GenerationRequest, body: JsonObject, given_messages: GivenMessages
     ) -> PreparedRequest:
         """Build the context of a request of which nothing is stored, after the turns of its conversation, if any."""
-        given, name = request.given, request.conversation
-        previous = None if given is None else given.previous
+        previous, name, messages = given_messages.previous, request.conversation, given_messages.messages
         wanted = request.context.request(token_budget=self._budget(caller, request, body), system=messages.system)
         if previous is not None:
             conversation_id = previous.conversation_id
         else:
-            conversation_id = None if name is None else name.conversation_id or await self._find(caller, name)
+            conversation_id = None if name is None else await find_conversation(self._conversations, caller, name)
         if conversation_id is None:
             owner, project = (None, None) if name is None else (name.owner, name.project)
             context = await self._contexts.first(
@@ -243,17 +253,6 @@ class Preparer:
             await self._conversations.sessions.require_owner(
                 caller, conversation_id, owner=name.owner, pointer=name.owner_pointer
             )
-
-    async def _find(self, caller: Caller, name: ConversationName) -> ConversationId | None:
-        """Return the conversation with an external id, if there is one."""
-        if name.external_id is None:
-            return None
-        try:
-            return await self._conversations.id_of(
-                caller, project=name.project or "default", external_id=name.external_id
-            )
-        except NotFound:
-            return None
 
     async def _store_first(
         self, caller: Caller, target: _Target, new: Sequence[tuple[str, TurnInput]]
@@ -299,8 +298,7 @@ class Preparer:
         """Return the requested budget, else the model's context window minus the longest answer and the tools."""
         if request.token_budget is not None:
             return request.token_budget
-        model = body.get("model")
-        window = self._window(caller.tenant_id, model if isinstance(model, str) else None)
+        window = require_model(self._upstream).window(caller.tenant_id, _model_of(body))
         default = output_tokens(window, most=self._settings.chat.llm_max_output_tokens)
         limits = (body.get("max_completion_tokens"), body.get("max_tokens"), default)
         answer = next(limit for limit in limits if isinstance(limit, int) and limit > 0)
@@ -309,10 +307,25 @@ class Preparer:
         return max(1, window - answer - described)
 
 
+async def find_conversation(
+    conversations: Conversations, caller: Caller, name: ConversationName
+) -> ConversationId | None:
+    """Return the conversation that a request names; None if it does not exist yet."""
+    if name.conversation_id is not None or name.external_id is None:
+        return name.conversation_id
+    with suppress(NotFound):
+        return await conversations.id_of(caller, project=name.project or "default", external_id=name.external_id)
+    return None
+
+
 def _aligned(
-    sent: Sequence[JsonObject], stored: Sequence[StoredMessage], turns: Sequence[Turn], *, is_retry: bool,
+    sent: Sequence[JsonObject],
+    stored: Sequence[StoredMessage],
+    turns: Sequence[Turn],
+    *,
+    is_retry: bool,
     has_earlier: bool,
-) -> Alignment:  # fmt: skip
+) -> Alignment:
     """Find the new messages. The client may have dropped an incomplete last answer, and send its history without it.
 
     If the question of that answer is the last message, it is answered again. If others follow it, these are new.
@@ -330,10 +343,9 @@ def _aligned(
     return alignment if alignment.regenerate_from is None else Alignment(0)
 
 
-def _given_messages(request: GenerationRequest) -> RequestMessages:
-    if request.given is None:
-        raise TypeError("the messages of a continued response are given")
-    return request.given.messages
+def _model_of(body: JsonObject) -> str | None:
+    model = body.get("model")
+    return model if isinstance(model, str) else None
 
 
 def _with_messages(body: JsonObject, context: Context) -> JsonObject:

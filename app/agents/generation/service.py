@@ -18,13 +18,12 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, cast
 
 from app.agents.generation.answer import (
     PartialAnswer,
-    answer_text,
     answer_turn,
     offered_tools,
     pieces_of,
@@ -82,12 +81,13 @@ class Generation:
         self._pending: set[asyncio.Task[object]] = set()
         self._running: dict[tuple[TenantId, TurnId], AnswerStream] = {}
         self._preparer = Preparer(
-            conversations=conversations, contexts=contexts, governance=governance, settings=settings,
-            run_shielded=self._run_shielded, window=self._window,
-        )  # fmt: skip
-
-    def _window(self, tenant_id: TenantId, model: str | None) -> int:
-        return require_model(self._upstream).window(tenant_id, model)
+            conversations=conversations,
+            contexts=contexts,
+            governance=governance,
+            settings=settings,
+            run_shielded=self._run_shielded,
+            upstream=upstream,
+        )
 
     @property
     def _exchanges(self) -> Exchanges:
@@ -188,10 +188,10 @@ class Generation:
 
     async def _find_replay(self, caller: Caller, request: GenerationRequest) -> GenerationResult | None:
         """Return the stored answer of the same request, by its idempotency key."""
-        found = await self._conversations.find_result(caller, idempotency_key=request.idempotency_key)
-        if found is None:
+        result = await self._conversations.find_result(caller, idempotency_key=request.idempotency_key)
+        if result is None:
             return None
-        stored = found.value
+        stored = result.value
         return GenerationResult({}, ConversationId(parse_id(stored.conversation_id)), stored.turns, is_replay=True)
 
     # around the answer
@@ -251,9 +251,12 @@ class Generation:
         )
 
     async def _end_early(
-        self, caller: Caller, prepared: PreparedRequest, error: BaseException | None,
+        self,
+        caller: Caller,
+        prepared: PreparedRequest,
+        error: BaseException | None,
         stream: "AnswerStream | None" = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Abort the exchange of an answer that is not complete; or keep it, if its client disconnected and wants so."""
         is_disconnect = _is_disconnect(error) and (stream is None or not stream.has_failed)
         if is_disconnect and prepared.exchange is not None and prepared.on_disconnect == "keep":
@@ -300,28 +303,21 @@ class AnswerEvent:
     deltas: Sequence[Delta] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class StoredAnswer:
     """A replayed answer, with the interface of `AnswerStream`."""
 
-    is_replay: Final = True
-
-    def __init__(self, answered: GenerationResult) -> None:
-        self.conversation_id = answered.conversation_id
-        self.turns = answered.turns
-        self.gap = answered.gap
+    result: GenerationResult
 
     async def events(self) -> AsyncGenerator[AnswerEvent]:
         """Yield one event with the text, if there is one, and the last event."""
-        text = answer_text(self.turns)
-        if text:
-            yield AnswerEvent("", text)
+        if self.result.text:
+            yield AnswerEvent("", self.result.text)
         yield AnswerEvent(DONE)
 
 
 class AnswerStream:
-    """A streamed answer."""
-
-    is_replay: Final = False
+    """A streamed answer. `result` has the stored turns when it is complete."""
 
     def __init__(
         self,
@@ -334,11 +330,11 @@ class AnswerStream:
         allowed = request.allowed_tools
         offered = frozenset[str]() if prepared is None else offered_tools(prepared.body, allowed=allowed)
         self.answer = PartialAnswer(allowed_tools=allowed, offered_tools=offered)
-        self.turns: list[Turn] = []
+        self.result = GenerationResult({}, None, [])
+        if prepared is not None:
+            self.result = GenerationResult({}, prepared.conversation_id, [], prepared.gap)
         self.is_committed = False
         self.has_failed = False
-        self.conversation_id = None if prepared is None else prepared.conversation_id
-        self.gap = None if prepared is None else prepared.gap
         self._exchange = None if prepared is None else prepared.exchange
         self._generation = generation
         self._caller = caller
@@ -423,7 +419,8 @@ class AnswerStream:
             raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.")
         self._streamed.is_whole()
         if self._prepared is not None:
-            self.turns = await self._generation.commit(self._caller, self._prepared, self.answer)
+            turns = await self._generation.commit(self._caller, self._prepared, self.answer)
+            self.result = replace(self.result, turns=turns)
             self.is_committed = True
         yield AnswerEvent(DONE)
 

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Body, Header, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
-from app.agents.generation.openai_items import CONVERSATION_PREFIX
 from app.agents.generation.schemas import (
+    CONVERSATION_PREFIX,
     ON_DISCONNECT,
     ContextOptions,
     ConversationName,
@@ -50,12 +50,7 @@ _DATA: Final = {
 
 Result = TypeVar("Result")
 
-_READ_HERE: Final = frozenset(
-    {
-        *("model", "conversation_id", "token_budget", "context", "metadata", "user", "external_id", "project"),
-        "on_disconnect",
-    }
-)
+_READ_HERE: Final = frozenset({*_OURS, "model", "metadata", "user", "external_id", "project"})
 
 
 class _CompletionRoute(OpenAIRoute):
@@ -150,7 +145,7 @@ async def create_chat_completion(
     )
     events = kept_alive(_events(answer_stream.events()), every_s=services.settings.live.live_heartbeat_s)
     stream = EventStream(events, stack)
-    name_conversation(stream, answer_stream.conversation_id)
+    name_conversation(stream, answer_stream.result.conversation_id)
     return stream
 
 
@@ -241,8 +236,8 @@ async def _events(events: AsyncGenerator[AnswerEvent]) -> AsyncGenerator[bytes]:
         async for event in events:
             yield f"data: {event.data}\n\n".encode()
     except AppError as error:
-        given = error.error if isinstance(error, UpstreamRefusal) else None
-        shown = given or openai_error_of(error, status=openai_status_of(error), fields=error.fields)
+        details = error.error if isinstance(error, UpstreamRefusal) else None
+        shown = details or openai_error_of(error, status=openai_status_of(error), fields=error.fields)
         yield f"data: {json.dumps({'error': shown})}\n\n".encode()
 
 
@@ -254,12 +249,12 @@ def _generation_request(
     if isinstance(metadata, dict):
         _refuse_misspelt(metadata, "metadata")
     in_metadata = metadata.get("conversation_id") if isinstance(metadata, dict) else None
-    given = next((one for one in (body.get("conversation_id"), header, in_metadata) if one is not None), None)
-    if given is None:
+    name = next((name for name in (body.get("conversation_id"), header, in_metadata) if name is not None), None)
+    if name is None:
         return GenerationRequest(
             {name: value for name, value in body.items() if name != "on_disconnect"}, None, ContextOptions()
         )
-    if not isinstance(given, str) or not 0 < len(given) <= _MAX_NAME:
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
         problem = FieldError("/conversation_id", f"an id, or a text of 1 to {_MAX_NAME} characters")
         raise InvalidFields([problem])
     sent = {name: value for name, value in body.items() if name not in _OURS}
@@ -270,7 +265,7 @@ def _generation_request(
     return GenerationRequest(
         body=sent,
         conversation=named_conversation(
-            given, project, owner=_read(TypeAdapter(Name | None), body.get("user"), "/user")
+            name, project, owner=_read(TypeAdapter(Name | None), body.get("user"), "/user")
         ),
         context=_read(TypeAdapter(ContextOptions), body.get("context") or {}, "/context"),
         token_budget=_read(TypeAdapter(TokenBudget | None), body.get("token_budget"), "/token_budget"),
@@ -279,12 +274,12 @@ def _generation_request(
     )
 
 
-def named_conversation(given: str, project: str | None, *, owner: str | None) -> ConversationName:
+def named_conversation(name: str, project: str | None, *, owner: str | None) -> ConversationName:
     """Return the conversation that a text names: an id, or an external id in the project."""
     try:
-        conversation_id = ConversationId(parse_id(given.removeprefix(CONVERSATION_PREFIX)))
+        conversation_id = ConversationId(parse_id(name.removeprefix(CONVERSATION_PREFIX)))
     except ValueError:
-        return ConversationName(external_id=given, project=project, owner=owner, owner_pointer="/user")
+        return ConversationName(external_id=name, project=project, owner=owner, owner_pointer="/user")
     return ConversationName(conversation_id=conversation_id, owner=owner, owner_pointer="/user")
 
 

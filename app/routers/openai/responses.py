@@ -7,7 +7,6 @@ from typing import Annotated, Final, TypeAlias
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 
-from app.agents.generation.openai_conversations import Items
 from app.agents.generation.responses.schemas import (
     REPEATED_EXTRAS,
     CreateResponse,
@@ -15,6 +14,7 @@ from app.agents.generation.responses.schemas import (
     OpenAIResponse,
 )
 from app.agents.generation.responses.service import FollowedResponse, ResponseOptions
+from app.agents.generation.schemas import Items
 from app.core.errors import AppError, FieldError, InvalidFields
 from app.core.paging import Order
 from app.formats.schemas import JsonObject

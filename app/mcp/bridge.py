@@ -108,7 +108,7 @@ class ClientMessage:
 def _is_name(name: object) -> TypeGuard[str | int]:
     # a lone surrogate has no UTF-8 form: an answer with such an id could not be written
     if isinstance(name, str):
-        return not any("\ud800" <= one <= "\udfff" for one in name)
+        return not any("\ud800" <= letter <= "\udfff" for letter in name)
     return isinstance(name, int) and not isinstance(name, bool)
 
 

@@ -33,7 +33,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
-from app.agents.tools.tool import Tool
+from app.agents.tools.service import Tool
 from app.audit.schemas import Action, ObjectKind
 from app.container import Container
 from app.core.errors import AppError
@@ -129,7 +129,7 @@ class McpServer:
                 return await self._run_tool(tool, params.arguments or {}, asking)
             except Exception as error:  # noqa: BLE001 - only tool errors may reach the SDK
                 refusal = _refusal(error, record)
-                return tool_error(refusal, request_id=asking.request_id, known=self._offer.known)
+                return tool_error(refusal, request_id=asking.request_id, names=self._offer.member_names)
 
     async def _run_tool(self, tool: Tool, arguments: dict[str, JsonValue], asking: McpRequest) -> CallToolResult:
         call = tool.prepare(arguments)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.core.ids import KeyId
 from app.mcp import tool_list
 from app.routers.http.rates import RATE_CLASSES

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, cast
 
 from pydantic import BaseModel, JsonValue
 
-from app.agents.tools.registry import raw_tools
+from app.agents.tools.service import raw_tools
 from app.agents.tools.tool import Call, Group, Tool, ToolServices, error_text
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import AuditTrail

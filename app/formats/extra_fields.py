@@ -20,10 +20,12 @@ _NULL: Final = "null"
 GivenContent = str | list[JsonObject] | None
 
 
-def find_difference(given: JsonObject, plain: JsonObject) -> JsonObject:
-    """Return the changes that turn `plain` into `given`; empty if they are equal."""
-    members = {name: value for name, value in given.items() if name not in plain or not _json_equal(plain[name], value)}
-    absent: list[JsonValue] = [name for name in plain if name not in given]
+def find_difference(original: JsonObject, plain: JsonObject) -> JsonObject:
+    """Return the changes that turn `plain` into `original`; empty if they are equal."""
+    members = {
+        name: value for name, value in original.items() if name not in plain or not _json_equal(plain[name], value)
+    }
+    absent: list[JsonValue] = [name for name in plain if name not in original]
     return {**({"members": members} if members else {}), **({"absent": absent} if absent else {})}
 
 

@@ -104,9 +104,9 @@ def parse(
     `invalid_request`, `json_too_deep`, `text_not_storable`, `number_not_interoperable`. The sequence of messages is not
     checked. What a model or a tool produced is not refused for its texts and numbers (`produced`).
     """
-    given, _ = admit_messages(messages, root)
+    admitted, _ = admit_messages(messages, root)
     turns = from_anthropic.parse_system(source, system, system_root)
-    for index, message in enumerate(given):
+    for index, message in enumerate(admitted):
         turns.extend(parse_single_message(source, message, f"{root}/{index}"))
     return turns
 

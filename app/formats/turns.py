@@ -19,7 +19,7 @@ def parse_tool_call(call: JsonObject, adapter: str | None = None) -> ToolCall:
         id=str(call["id"]),
         name=str(body.get("name")),
         arguments=arguments if isinstance(arguments, dict) else str(arguments),
-        given=_given(call),
+        extra=_extra(call),
         stored=call,
         adapter=adapter,
     )
@@ -36,7 +36,7 @@ def parse_tool_result(result: JsonObject, adapter: str | None = None) -> ToolRes
         tool_call_id=str(result["tool_call_id"]),
         content=cast("str | Sequence[JsonObject]", result.get("content") or ""),
         is_error=bool(result.get("is_error", False)),
-        given=_given(result),
+        extra=_extra(result),
         stored=result,
         adapter=adapter,
     )
@@ -82,6 +82,6 @@ def tool_results_in(turn: CanonicalTurn) -> list[ToolResult]:
     return [ToolResult(turn.tool_call_id, content, adapter=turn.adapter), *turn.tool_results]
 
 
-def _given(owner: JsonObject) -> JsonObject | None:
+def _extra(owner: JsonObject) -> JsonObject | None:
     value = owner.get(GIVEN)
     return value if isinstance(value, dict) else None

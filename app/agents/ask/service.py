@@ -179,24 +179,24 @@ class AskService:
         for number in range(self._settings.max_tool_calls if run.granted.offers else 0):
             if not run.has_time_for(2):
                 break
-            said = await self._reply(chat, run, last=False)
+            said = await self._reply(chat, run, is_last=False)
             if not said.calls:
                 return said.text
             calls, results = await self._run(run, said.calls, prefix=str(number))
             run.rounds.append(ToolRound(calls, results))
-        said = await self._reply(chat, run, last=True)
+        said = await self._reply(chat, run, is_last=True)
         return said.text or UNFINISHED
 
-    async def _reply(self, chat: ChatModel, run: _AskRun, *, last: bool) -> ModelReply:
+    async def _reply(self, chat: ChatModel, run: _AskRun, *, is_last: bool) -> ModelReply:
         """Return the model's reply. A call that was written as text is one of its calls.
 
         The model is asked once more, if it has written a call that cannot be read. Raises Refused `agent_call_invalid`
         if it does so again.
         """
-        reply = with_text_calls(await self._call_model(chat, run, last=last), run.granted, shown=run.shown)
+        reply = with_text_calls(await self._call_model(chat, run, is_last=is_last), run.granted, shown=run.shown)
         if reply is None and not run.is_corrected:
             run.is_corrected = True
-            again = await self._call_model(chat, run, last=last, is_correction=True)
+            again = await self._call_model(chat, run, is_last=is_last, is_correction=True)
             reply = with_text_calls(again, run.granted, shown=run.shown)
         if reply is None:
             self._log.warning("agent.failed", code="agent_call_invalid", conversation_id=run.conversation_id)
@@ -204,7 +204,7 @@ class AskService:
         return reply
 
     async def _call_model(
-        self, chat: ChatModel, run: _AskRun, *, last: bool, is_correction: bool = False
+        self, chat: ChatModel, run: _AskRun, *, is_last: bool, is_correction: bool = False
     ) -> ModelReply:
         if not run.has_time_for(1):
             raise TimeoutError  # what the endpoint reads now would be paid for and given up
@@ -213,13 +213,13 @@ class AskService:
             earlier=run.earlier,
             query=run.query,
             rounds=run.rounds,
-            is_last_round=last,
+            is_last_round=is_last,
             named_after_failure=tuple(run.granted.tools) if is_correction else (),
         )
         began = time.monotonic()
         answer: ModelAnswer[ModelReply] = await chat.converse(
             messages,
-            tools=() if last else run.granted.offers,
+            tools=() if is_last else run.granted.offers,
             tenant_id=run.caller.tenant_id,
             purpose=ModelPurpose.AGENT,
             model=self._settings.internal_agent_model,

@@ -72,17 +72,17 @@ class ToolRunner:
     def __init__(self, services: ToolServices, *, audit: AuditTrail, settings: ToolSettings) -> None:
         self._services = services
         self._audit = audit
-        known = {tool.name: tool for tool in raw_tools()}
+        tools = {tool.name: tool for tool in raw_tools()}
         wanted = DEFAULT_TOOLS if settings.internal_agent_tools is None else settings.internal_agent_tools
-        if unknown := [name for name in wanted if name not in known]:
+        if unknown := [name for name in wanted if name not in tools]:
             raise Unavailable(
                 "agent_tool_unknown",
-                f"TURNKEEP_INTERNAL_AGENT_TOOLS has {len(unknown)} unknown names. Known tools: {', '.join(known)}.",
+                f"TURNKEEP_INTERNAL_AGENT_TOOLS has {len(unknown)} unknown names. Known tools: {', '.join(tools)}.",
             )
         self._tools: Mapping[str, Tool] = {
-            name: known[name]
+            name: tools[name]
             for name in wanted
-            if settings.enable_memory_tools or known[name].group is not Group.MEMORY
+            if settings.enable_memory_tools or tools[name].group is not Group.MEMORY
         }
         self._offers: Mapping[str, ToolOffer] = {name: _offer(tool) for name, tool in self._tools.items()}
         schemas = [cast("JsonValue", tool.input_schema) for tool in self._tools.values()]
@@ -206,8 +206,8 @@ def _without_empty_fields(value: JsonValue) -> JsonValue:
         return [_without_empty_fields(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {name: _without_empty_fields(item) for name, item in value.items() if name not in _OMITTED_FIELDS}
-    return {name: item for name, item in kept.items() if item not in (None, [], {})}
+    members = {name: _without_empty_fields(item) for name, item in value.items() if name not in _OMITTED_FIELDS}
+    return {name: item for name, item in members.items() if item not in (None, [], {})}
 
 
 def _offer(tool: Tool) -> ToolOffer:

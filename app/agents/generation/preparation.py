@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from app.agents.generation.align import Alignment, StoredMessage, align, stored_messages
 from app.agents.generation.messages import RequestMessages, read_chat
 from app.agents.generation.partial import is_incomplete
-from app.agents.generation.schemas import ConversationName, GenerationRequest, GivenMessages, OnDisconnect
+from app.agents.generation.schemas import ConversationName, GenerationRequest, OnDisconnect, ResponseInput
 from app.context.schemas import Context, Gap
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import ConversationCreate, ForkRequest, Turn, TurnInput
@@ -98,17 +98,17 @@ class Preparer:
         self, caller: Caller, request: GenerationRequest, body: JsonObject, cleanup: AsyncExitStack
     ) -> PreparedRequest:
         """Return the prepared request. `cleanup`: on an error, undoes what was created for this request alone."""
-        given_messages = request.given
-        if given_messages is None:
+        response_input = request.response_input
+        if response_input is None:
             messages = read_chat(body.get("messages"))
-        elif given_messages.response is None:
-            return await self._unstored(caller, request, body, given_messages)
-        elif given_messages.previous is not None:
+        elif response_input.response is None:
+            return await self._unstored(caller, request, body, response_input)
+        elif response_input.previous is not None:
             return await self._continued(
-                caller, request, body, given_messages.messages, given_messages.previous, cleanup
+                caller, request, body, response_input.messages, response_input.previous, cleanup
             )
         else:
-            messages = given_messages.messages
+            messages = response_input.messages
         target = await self._named(caller, request, cleanup)
         return await self._opened(caller, request, body, messages, target)
 
@@ -221,10 +221,10 @@ class Preparer:
         )
 
     async def _unstored(
-        self, caller: Caller, request: GenerationRequest, body: JsonObject, given_messages: GivenMessages
+        self, caller: Caller, request: GenerationRequest, body: JsonObject, response_input: ResponseInput
     ) -> PreparedRequest:
         """Build the context of a request of which nothing is stored, after the turns of its conversation, if any."""
-        previous, name, messages = given_messages.previous, request.conversation, given_messages.messages
+        previous, name, messages = response_input.previous, request.conversation, response_input.messages
         wanted = request.context.request(token_budget=self._budget(caller, request, body), system=messages.system)
         if previous is not None:
             conversation_id = previous.conversation_id
@@ -283,7 +283,9 @@ class Preparer:
     async def _align(
         self, caller: Caller, target: _Target, messages: RequestMessages, request: GenerationRequest
     ) -> tuple[Alignment, list[Turn]]:
-        if (target.is_private and not target.is_repeated) or (request.given is not None and request.given.is_all_new):
+        if (target.is_private and not target.is_repeated) or (
+            request.response_input is not None and request.response_input.is_all_new
+        ):
             return Alignment(0), []
         sent = [message for _, message in messages.compared]
         query = HistoryQuery(limit=min(len(sent) + _EXTRA_TURNS, _MAX_ALIGNED_TURNS))
@@ -354,18 +356,18 @@ def _with_messages(body: JsonObject, context: Context) -> JsonObject:
 
 def _require_shown(request: GenerationRequest, context: Context) -> None:
     """Raise Invalid if turns are left out, and the request does not allow it."""
-    if request.given is not None and not request.given.truncates and context.gap is not None:
+    if request.response_input is not None and not request.response_input.truncates and context.gap is not None:
         fields = [FieldError("/truncation", "with `auto` older turns are left out")]
         detail = f"The conversation does not fit into the token budget: {context.gap.turns} turns are left out."
         raise Invalid("budget_too_small", detail, fields=fields)
 
 
 def _response(request: GenerationRequest, target: _Target, earlier: Sequence[TurnId]) -> ResponseRequest | None:
-    if request.given is None or request.given.response is None:
+    if request.response_input is None or request.response_input.response is None:
         return None
-    previous = request.given.previous
+    previous = request.response_input.previous
     return ResponseRequest(
-        members=request.given.response,
+        members=request.response_input.response,
         previous_turn_id=None if previous is None else previous.turn_id,
         owns_conversation=target.owns_conversation,
         follows=target.follows,

@@ -132,7 +132,7 @@ class ConversationName:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenMessages:
+class ResponseInput:
     """The messages of a request of Responses, and how they are stored.
 
     `is_all_new`: no message is looked for among the stored ones. `previous`: the response to continue from, in place of
@@ -157,7 +157,7 @@ class GenerationRequest:
     token_budget: int | None = None
     is_retry: bool = False
     idempotency_key: IdempotencyKey | None = None
-    given: GivenMessages | None = None
+    response_input: ResponseInput | None = None
     """The messages, if they are not those of `body`."""
     on_disconnect: OnDisconnect = "abort"
     allowed_tools: frozenset[str] | None = None
@@ -166,7 +166,7 @@ class GenerationRequest:
     @property
     def is_passed_on(self) -> bool:
         """Whether request and answer pass unchanged, and nothing is stored."""
-        return self.conversation is None and self.given is None
+        return self.conversation is None and self.response_input is None
 
 
 @dataclass(frozen=True, slots=True)

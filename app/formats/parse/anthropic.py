@@ -167,12 +167,12 @@ def _native(turns: Sequence[TurnLike]) -> JsonObject | None:
     """Return the original message of these turns; None if they have none, or were changed since."""
     if any(turn.adapter != _FORMAT or turn.tool_call_id is not None for turn in turns):
         return None
-    first, last = turns[0], turns[-1]
-    if first.role is Role.SYSTEM:
+    results, said = turns[0], turns[-1]  # the same turn, if the message has one
+    if results.role is Role.SYSTEM:
         return None
-    message_content, extra = unpack(_FORMAT, last.content)
-    role = Role.ASSISTANT if last.role is Role.ASSISTANT else Role.USER
-    message = restore(_modelled_message(role, message_content, last.tool_calls, first.tool_results), extra)
+    message_content, extra = unpack(_FORMAT, said.content)
+    role = Role.ASSISTANT if said.role is Role.ASSISTANT else Role.USER
+    message = restore(_modelled_message(role, message_content, said.tool_calls, results.tool_results), extra)
     return message if validation.is_parsed_as(lambda: parse_message(message, ""), turns) else None
 
 

@@ -8,8 +8,11 @@ from pydantic import JsonValue
 
 from app.formats.parts import (
     Media,
+    TextContent,
     has_content,
+    parse_part,
     parse_parts,
+    placeholder,
     prefix_speaker,
     render_parts,
     speaker_name,
@@ -101,6 +104,16 @@ class Renderer(ABC):
         if prefix is None or not content:
             return content
         return f"{prefix}: {content}" if isinstance(content, str) else [self.text(f"{prefix}:"), *content]
+
+    def accepted(self, part: JsonObject, *, has_media: bool = True) -> JsonObject:
+        """Return a part as it was given, if this format has its type; else its equivalent, or its text."""
+        piece = parse_part(part)
+        if isinstance(piece, TextContent):
+            return self.text(piece.text)
+        rendered = self.media(piece) if has_media else None
+        if rendered is None:
+            return self.text(placeholder(piece))
+        return part if part.get("type") == rendered["type"] else rendered
 
     def text(self, text: str) -> JsonObject:
         """Build a text part."""

@@ -39,8 +39,8 @@ from app.agents.generation.schemas import (
     ContextOptions,
     ConversationName,
     GenerationRequest,
-    GivenMessages,
     Items,
+    ResponseInput,
 )
 from app.agents.generation.service import AnswerStream, Generation
 from app.conversations.live.snapshot import StartPosition
@@ -268,7 +268,7 @@ class Responses:
             idempotency_key=options.idempotency_key,
             on_disconnect=body.on_disconnect or "abort",
             allowed_tools=allowed_tools(body),
-            given=GivenMessages(
+            response_input=ResponseInput(
                 messages=messages.with_system(body.instructions),
                 is_all_new=not aligns,
                 previous=previous,

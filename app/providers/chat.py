@@ -173,7 +173,7 @@ class ChatModel(ChatEndpoint):
             self._calls.back_off(is_job=call.is_job, sent_at=started_at)
             raise timed_out(call.timeout_s, call.limit) from error
         finally:
-            await self._usage.record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
+            await self._record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
         return value
 
     # one call: its shape, its tries

@@ -152,29 +152,6 @@ def retry_after(error: "openai.APIStatusError") -> int | None:
     return min(int(-(-seconds // 1)), _LONGEST_RETRY_AFTER_S) if 0 <= seconds < float("inf") else None
 
 
-class UsageRecorder:
-    """Records the usage of calls in the ledger, even if the caller of the model is cancelled meanwhile."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._running: set[asyncio.Task[None]] = set()
-
-    async def record(
-        self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
-    ) -> None:
-        """Record one call. A call that used no tokens is not recorded."""
-        if usage.prompt_tokens + usage.completion_tokens == 0:
-            return
-        task = asyncio.create_task(self._ledger.record(tenant_id, purpose, model=model, usage=usage, failed=failed))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        await asyncio.shield(task)
-
-    async def wait(self) -> None:
-        """Wait until all usage is recorded."""
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-
 def usage_in(answer: JsonObject) -> JsonObject | None:
     """Return the usage of an answer or of one event of it; None if it reports none."""
     usage = answer.get("usage")
@@ -237,7 +214,7 @@ class ChatEndpoint:
         self._windows = windows or LearntWindows(settings.llm_context_tokens)
         self._variants: dict[tuple[str, str | None], RequestVariant] = {}
         """The variants of requests that the endpoint accepts, by model and shape."""
-        self._usage = UsageRecorder(ledger)
+        self._recording: set[asyncio.Task[None]] = set()
         self._log = get_logger()
         self._client = client_of(endpoint, timeout_s=settings.generation_timeout_s)
 
@@ -255,5 +232,16 @@ class ChatEndpoint:
 
     async def close(self) -> None:
         """Wait until all usage is recorded, and close the connections."""
-        await self._usage.wait()
+        await asyncio.gather(*self._recording, return_exceptions=True)
         await self._client.close()
+
+    async def _record(
+        self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
+    ) -> None:
+        """Record one call that used tokens, even if the caller of the model is cancelled meanwhile."""
+        if usage.prompt_tokens + usage.completion_tokens == 0:
+            return
+        task = asyncio.create_task(self._ledger.record(tenant_id, purpose, model=model, usage=usage, failed=failed))
+        self._recording.add(task)
+        task.add_done_callback(self._recording.discard)
+        await asyncio.shield(task)

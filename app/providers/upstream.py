@@ -72,7 +72,6 @@ class _Spent:
     said: int = 0
     usage: JsonObject | None = None
     failed: bool = True
-    asked: bool = False
 
     def total(self) -> ModelUsage:
         if not self.usage:
@@ -161,7 +160,7 @@ class Upstream(ChatEndpoint):
                 spent.prompt_estimate = 0  # refused before anything was read
                 raise
             finally:
-                await self._usage.record(
+                await self._record(
                     tenant_id, ModelPurpose.GENERATION, model=spent.model, usage=spent.total(), failed=spent.failed
                 )
 

@@ -116,7 +116,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.providers.window.LearntWindows._windows": (Why.TENANT, "windows by tenant and model"),
     "app.providers.queues.endpoint_calls._Calls.waiting": (Why.OWN, "calls that wait, each with its caller's future"),
     "app.providers.queues.endpoint_calls.EndpointCalls._requests": (Why.OWN, "times of the requests that run"),
-    "app.providers.endpoint.UsageRecorder._running": (Why.OWN, "tasks to wait for at the end"),
+    "app.providers.endpoint.ChatEndpoint._recording": (Why.OWN, "tasks to wait for at the end"),
     "app.agents.generation.service.Generation._pending": (Why.OWN, "tasks to wait for at the end"),
     "app.agents.generation.service.Generation._running": (Why.TENANT, "answers that are streamed, by tenant and turn"),
     "app.agents.ask.output_filter.OutputFilter._runs": (

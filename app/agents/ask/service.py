@@ -152,7 +152,8 @@ class AskService:
         except BaseException:
             # with an idempotency key, another request may be using the conversation
             if run.created and idempotency_key is None:
-                await self._delete_created_conversation(run)
+                with suppress(AppError):
+                    await self._governance.delete_unused(run.caller, run.conversation_id)
             raise
         return RequestResult(await self._answer(caller, stored), is_new=True)
 
@@ -239,9 +240,12 @@ class AskService:
         results: list[str] = []
         for number, call in enumerate(calls):
             prepared = self._tool_runner.prepare(
-                run.granted, call, conversation_id=run.conversation_id, reveals_prompt=self._output_filter.reveals,
+                run.granted,
+                call,
+                conversation_id=run.conversation_id,
+                reveals_prompt=self._output_filter.reveals,
                 is_over_limit=number >= MAX_CALLS,
-            )  # fmt: skip
+            )
             if prepared.needs_conversation:
                 await self._ensure(run)
             if prepared.call is not None and prepared.tool is not None:
@@ -276,11 +280,6 @@ class AskService:
             body = ConversationCreate(id=run.conversation_id)
             await self._services.conversations.create(run.caller, body=body)
             run.exists = run.created = True
-
-    async def _delete_created_conversation(self, run: _AskRun) -> None:
-        """Delete the conversation that was created for this query, unless it has turns."""
-        with suppress(AppError):
-            await self._governance.delete_unused(run.caller, run.conversation_id)
 
     async def _answer_once(self, chat: ChatModel, run: _AskRun, idempotency_key: IdempotencyKey) -> Sequence[Turn]:
         """Answer and store, with a lock by the idempotency key: the tools run once.

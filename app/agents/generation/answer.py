@@ -8,7 +8,7 @@ JSON, or for no calls. In a stream the text is already sent, so the calls follow
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Final, Literal, cast
 
@@ -119,6 +119,12 @@ class PartialAnswer:
             }
             for call in read.calls
         ]
+
+    def with_message(self, message: JsonObject) -> "PartialAnswer":
+        """Return the answer with this message in place of what was added, and no calls read from its text."""
+        return replace(
+            self, message=message, calls=StreamedCalls(), offered_tools=frozenset(), _texts={}, _high_surrogates={}
+        )
 
     def drop_texts(self) -> None:
         """Remove what was added, except the id, the usage and the reason of the end."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.agents.generation.known_items import unstored_items
+from app.agents.generation.known_items import PlacedItem, unstored_items
 from app.agents.generation.messages import read_items
 from app.agents.generation.openai_items import item_place, items
 from app.agents.generation.schemas import (
@@ -20,15 +20,13 @@ from app.conversations.schemas.conversations import (
     ConversationCreate,
     ConversationUpdate,
     Turn,
-    TurnInput,
 )
 from app.conversations.schemas.history import HistoryQuery
 from app.conversations.service import Conversations
 from app.core.errors import AppError, Invalid, NotFound, TooLarge
 from app.core.ids import ConversationId, format_id, parse_id
 from app.core.paging import Order
-from app.formats import service as formats
-from app.formats.schemas import Format, JsonObject
+from app.formats.schemas import JsonObject
 from app.governance.service import Governance
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 
@@ -46,7 +44,7 @@ class OpenAIConversations:
         self, caller: Caller, *, body: NewConversation, idempotency_key: IdempotencyKey | None
     ) -> RequestResult[OpenAIConversation]:
         """Create a conversation. If its items cannot be stored, it is not created."""
-        turns = _turns(body.items or [])
+        turns = [turn for _, turn in read_items(_placed(body.items or ()), keeps_system=True).to_store(0)]
         create = ConversationCreate(metadata=body.metadata or {})
         if not turns:
             created = await self._conversations.create(caller, body=create, idempotency_key=idempotency_key)
@@ -94,8 +92,7 @@ class OpenAIConversations:
 
         Items with the ids of stored ones are left out (`known_items`).
         """
-        placed = [(f"/items/{at}", item) for at, item in enumerate(body.items)]
-        new = await unstored_items(self._conversations, caller, placed, conversation_id)
+        new = await unstored_items(self._conversations, caller, _placed(body.items), conversation_id)
         if not new:
             return item_page([], has_more=False)
         turns = [turn for _, turn in read_items(new, keeps_system=True).to_store(0)]
@@ -156,8 +153,8 @@ def _item(turn: Turn, item_id: str) -> JsonObject:
     return turn_items[number]
 
 
-def _turns(sent: Sequence[JsonObject]) -> list[TurnInput]:
-    return [TurnInput.of(turn) for turn in formats.parse(Format.OPENAI_RESPONSES, list(sent), root="/items")]
+def _placed(sent: Sequence[JsonObject]) -> list[PlacedItem]:
+    return [(f"/items/{at}", item) for at, item in enumerate(sent)]
 
 
 def item_page(page: Sequence[JsonObject], *, has_more: bool) -> Items:

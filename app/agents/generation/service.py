@@ -33,7 +33,7 @@ from app.agents.generation.answer import (
 )
 from app.agents.generation.call_deltas import Delta
 from app.agents.generation.partial import partial_turn
-from app.agents.generation.preparation import PreparedRequest, Preparer
+from app.agents.generation.preparation import Preparation, PreparationServices, PreparedRequest
 from app.agents.generation.renewal import renewed
 from app.agents.generation.schemas import GenerationRequest, GenerationResult
 from app.context.service import ContextBuilder
@@ -80,13 +80,8 @@ class Generation:
         self._settings = settings
         self._pending: set[asyncio.Task[object]] = set()
         self._running: dict[tuple[TenantId, TurnId], AnswerStream] = {}
-        self._preparer = Preparer(
-            conversations=conversations,
-            contexts=contexts,
-            governance=governance,
-            settings=settings,
-            run_shielded=self._run_shielded,
-            upstream=upstream,
+        self._preparation = PreparationServices(
+            conversations, contexts, governance, settings, self._run_shielded, upstream
         )
 
     @property
@@ -137,7 +132,7 @@ class Generation:
         if request.is_passed_on:
             return GenerationResult(await self.post(caller, _COMPLETIONS, body_with_model), None, [])
         async with AsyncExitStack() as cleanup:
-            prepared = await self._preparer.prepare(caller, request, body_with_model, cleanup)
+            prepared = await Preparation(self._preparation, caller, request, body_with_model).prepare(cleanup)
             try:
                 async with self._renewed(prepared.exchange):
                     completion = await upstream.post(caller.tenant_id, _COMPLETIONS, prepared.body)
@@ -167,7 +162,7 @@ class Generation:
         prepared, stream = None, None
         async with AsyncExitStack() as cleanup:
             if not request.is_passed_on:
-                prepared = await self._preparer.prepare(caller, request, body, cleanup)
+                prepared = await Preparation(self._preparation, caller, request, body).prepare(cleanup)
                 body = prepared.body
             try:
                 async with AsyncExitStack() as stack:

@@ -39,6 +39,12 @@ def restore(plain: JsonObject, extra: JsonObject | None) -> JsonObject:
     return {name: value for name, value in changed.items() if name not in removed}
 
 
+def extra_of(owner: JsonObject) -> JsonObject | None:
+    """Return the extra fields that are stored in a call or a result."""
+    extra = owner.get(GIVEN)
+    return extra if isinstance(extra, dict) else None
+
+
 def pack(target: Format, content: GivenContent, extra: JsonObject) -> GivenContent:
     """Return the content with the extra fields added; the content itself if there are none."""
     if not extra:

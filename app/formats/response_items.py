@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from app.formats.extra_fields import restore
-from app.formats.schemas import GIVEN, JsonObject
+from app.formats.extra_fields import extra_of, restore
+from app.formats.schemas import JsonObject
 
 OUTPUT_OF: Final = {
     "function_call": "function_call_output",
@@ -45,8 +45,7 @@ def output_key(kind: str) -> str:
 
 def native_call(call: JsonObject) -> JsonObject:
     """Return the original item of a call."""
-    extra = call.get(GIVEN)
-    extra = extra if isinstance(extra, dict) else {}
+    extra = extra_of(call) or {}
     kind = extra.get("as")
     return restore(plain_call(kind if isinstance(kind, str) else "function_call", call), extra)
 

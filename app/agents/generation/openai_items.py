@@ -11,7 +11,7 @@ from app.conversations.schemas.conversations import Turn
 from app.core.errors import NotFound
 from app.core.ids import TurnId, parse_id
 from app.formats.parts import compact_json
-from app.formats.schemas import GIVEN, Format, JsonObject, Role, TurnLike
+from app.formats.schemas import Format, JsonObject, Role, TurnLike
 from app.formats.service import items_of
 from app.formats.turns import parse_tool_call
 
@@ -75,9 +75,9 @@ def _as_said(turn: TurnLike) -> list[JsonObject]:
 
 
 def _call(call: JsonObject) -> JsonObject:
-    extras, parsed = call.get(GIVEN), parse_tool_call(call)
+    parsed = parse_tool_call(call)
     text = parsed.arguments if isinstance(parsed.arguments, str) else compact_json(parsed.arguments)
-    if isinstance(extras, dict) and extras.get("as") == "custom":
+    if (parsed.extra or {}).get("as") == "custom":
         return {"type": "custom_tool_call", "call_id": parsed.id, "name": parsed.name, "input": text}
     return {"type": "function_call", "call_id": parsed.id, "name": parsed.name, "arguments": text}
 

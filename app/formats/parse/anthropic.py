@@ -7,7 +7,7 @@ first turn. Assistant blocks that are neither text nor a call (thinking, tools o
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.formats.extra_fields import find_difference, item_of, item_part, pack, restore, unpack
+from app.formats.extra_fields import extra_of, find_difference, item_of, item_part, pack, restore, unpack
 from app.formats.parse import validation
 from app.formats.parts import parse_parts, to_text
 from app.formats.schemas import GIVEN, Format, JsonObject, ParsedTurn, Role, TurnLike, WrittenMessages, kind_of
@@ -85,7 +85,7 @@ def original(turn: TurnLike) -> JsonObject | None:
 
 def given_result(result: JsonObject) -> JsonObject:
     """Return the block that an entry of `tool_results` was read from."""
-    return restore(_plain_result(result), _kept(result))
+    return restore(_plain_result(result), extra_of(result))
 
 
 def _assistant(message: JsonObject, content: str | list[JsonObject], blocks: list[JsonObject], at: str) -> ParsedTurn:
@@ -137,7 +137,7 @@ def _modelled_message(
     )
     shown = [block if (item := item_of(block, _FORMAT)) is None else item for block in blocks]
     answers = [given_result(result) for result in results]
-    uses = [restore(_plain_use(call), _kept(call)) for call in calls]
+    uses = [restore(_plain_use(call), extra_of(call)) for call in calls]
     return {"role": role.value, "content": [*answers, *shown, *uses]}
 
 
@@ -149,11 +149,6 @@ def _plain_result(result: JsonObject) -> JsonObject:
     error: JsonObject = {"is_error": result["is_error"]} if "is_error" in result else {}
     block: JsonObject = {"type": "tool_result", "tool_use_id": result.get("tool_call_id")}
     return {**block, "content": result.get("content"), **error}
-
-
-def _kept(owner: JsonObject) -> JsonObject | None:
-    extra = owner.get(GIVEN)
-    return extra if isinstance(extra, dict) else None
 
 
 def _is_joined(first: TurnLike, second: TurnLike) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from app.formats.extra_fields import find_difference, pack, restore, unpack
+from app.formats.extra_fields import extra_of, find_difference, pack, restore, unpack
 from app.formats.parse import validation
 from app.formats.schemas import GIVEN, Format, JsonObject, ParsedTurn, Role, TurnLike, kind_of
 
@@ -107,10 +107,8 @@ def _modelled_message(role: Role, content: object, calls: list[JsonObject], call
 
 def given_call(call: JsonObject) -> JsonObject:
     """Return the call as it was given."""
-    extra = call.get(GIVEN)
-    if isinstance(extra, dict) and extra.get("as") == _CUSTOM:
-        return restore(_plain_custom(call), extra)
-    return call
+    extra = extra_of(call) or {}
+    return restore(_plain_custom(call), extra) if extra.get("as") == _CUSTOM else call
 
 
 def _plain_custom(call: JsonObject) -> JsonObject:

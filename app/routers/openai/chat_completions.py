@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Annotated, Final, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Body, Header, Path, Request, Response
@@ -139,13 +139,9 @@ async def create_chat_completion(
         response = json_response(answered.completion)
         name_conversation(response, answered.conversation_id)
         return response
-    stack = AsyncExitStack()
-    answer_stream = await while_connected(
-        request, stack.enter_async_context(services.generation.streaming(caller, generation_request))
-    )
-    events = kept_alive(_events(answer_stream.events()), every_s=services.settings.live.live_heartbeat_s)
-    stream = EventStream(events, stack)
-    name_conversation(stream, answer_stream.result.conversation_id)
+    answering = services.generation.streaming(caller, generation_request)
+    stream, answer = await open_stream(request, services, answering, lambda answer: _events(answer.events()))
+    name_conversation(stream, answer.result.conversation_id)
     return stream
 
 
@@ -212,6 +208,19 @@ def _passed(content: JsonObject) -> Response:
 def json_response(content: JsonObject) -> Response:
     """Return a JSON object as a response."""
     return Response(json.dumps(content), media_type="application/json")
+
+
+async def open_stream(
+    request: Request,
+    services: Services,
+    answering: AbstractAsyncContextManager[Result],
+    lines: Callable[[Result], AsyncGenerator[bytes]],
+) -> tuple[EventStream, Result]:
+    """Begin an answer while the client is connected; return the stream of its lines, which ends it, and the answer."""
+    stack = AsyncExitStack()
+    answer = await while_connected(request, stack.enter_async_context(answering))
+    events = kept_alive(lines(answer), every_s=services.settings.live.live_heartbeat_s)
+    return EventStream(events, stack), answer
 
 
 async def while_connected(request: Request, work: Coroutine[object, object, Result]) -> Result:

@@ -1,7 +1,6 @@
 """Generate an answer over REST."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
@@ -21,8 +20,8 @@ from app.routers.http.dependencies import AgentWriter, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_of, problem_responses, request_id_of, status_of
 from app.routers.http.routing.strict_route import StrictJsonRoute
-from app.routers.live.sse import EventStream, event_content, kept_alive
-from app.routers.openai.chat_completions import CONVERSATION_HEADER, while_connected
+from app.routers.live.sse import event_content
+from app.routers.openai.chat_completions import CONVERSATION_HEADER, open_stream, while_connected
 from app.tenancy.schemas import IdempotencyKey
 
 
@@ -73,16 +72,11 @@ async def generate(
         response = Response(answered.generated().model_dump_json(), media_type="application/json")
         mark_replay(response, is_replay=answered.is_replay)
         return response
-    stack = AsyncExitStack()
-    answer_stream = await while_connected(
-        request, stack.enter_async_context(services.generation.streaming(caller, generation_request))
-    )
-    stream = EventStream(
-        kept_alive(_events(answer_stream, request), every_s=services.settings.live.live_heartbeat_s), stack
-    )
-    if answer_stream.result.conversation_id is not None:
-        stream.headers[CONVERSATION_HEADER] = format_id(answer_stream.result.conversation_id)
-    mark_replay(stream, is_replay=answer_stream.result.is_replay)
+    answering = services.generation.streaming(caller, generation_request)
+    stream, answer = await open_stream(request, services, answering, lambda answer: _events(answer, request))
+    if answer.result.conversation_id is not None:
+        stream.headers[CONVERSATION_HEADER] = format_id(answer.result.conversation_id)
+    mark_replay(stream, is_replay=answer.result.is_replay)
     return stream
 
 

@@ -138,7 +138,7 @@ class ChatModel(ChatEndpoint):
         tenant_id, purpose, settings = options["tenant_id"], options["purpose"], self._settings
         model, timeout_s = options.get("model") or self.model, options.get("timeout_s")
         longest = options.get("max_output_tokens") or settings.llm_max_output_tokens
-        output = output_tokens(self.window(tenant_id, model), most=longest)
+        output = output_tokens(self.window(tenant_id, model), max_tokens=longest)
         if timeout_s is not None:
             limit = "the caller's own limit"
         elif purpose in _INTERACTIVE:

@@ -147,9 +147,9 @@ class OpenAIEmbedder:
         del text
         return True
 
-    def split(self, text: str, *, most: int | None = None) -> list[str]:
+    def split(self, text: str, *, max_pieces: int | None = None) -> list[str]:
         """Return pieces of about `embeddings_piece_tokens` tokens, cut between words; see `split_by_estimate`."""
-        return split_by_estimate(text, max_tokens=self._settings.embeddings_piece_tokens, most=most)
+        return split_by_estimate(text, max_tokens=self._settings.embeddings_piece_tokens, max_pieces=max_pieces)
 
     async def _embed_all(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
         size = self._settings.embeddings_batch

@@ -61,8 +61,8 @@ class Embedder(Protocol):
         """Embed texts. Queries go before documents, and documents before the backlog."""
         ...
 
-    def split(self, text: str, *, most: int | None = None) -> list[str]:
-        """Split text into pieces that the model reads completely, slightly overlapping: at most the first `most`.
+    def split(self, text: str, *, max_pieces: int | None = None) -> list[str]:
+        """Split text into pieces that the model reads completely, slightly overlapping: at most the first `max_pieces`.
 
         Never empty: a short text is one piece, unchanged.
         """

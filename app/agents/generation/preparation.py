@@ -283,7 +283,7 @@ class Preparation:
             return self._request.token_budget
         body = self._body
         window = require_model(self._services.upstream).window(self._caller.tenant_id, _model_of(body))
-        default = output_tokens(window, most=self._services.settings.chat.llm_max_output_tokens)
+        default = output_tokens(window, max_tokens=self._services.settings.chat.llm_max_output_tokens)
         limits = (body.get("max_completion_tokens"), body.get("max_tokens"), default)
         answer = next(limit for limit in limits if isinstance(limit, int) and limit > 0)
         shown = [body[name] for name in ("tools", "functions", "response_format") if body.get(name)]

@@ -17,8 +17,8 @@ class LocalModel(Protocol):
         """Return the vector of a text, of shape (dimensions,). `return_memory`: keep no working memory afterwards."""
         ...
 
-    def split(self, text: str, *, most: int | None) -> list[str]:
-        """Split text into pieces that the model reads completely: at most the first `most`."""
+    def split(self, text: str, *, max_pieces: int | None) -> list[str]:
+        """Split text into pieces that the model reads completely: at most the first `max_pieces`."""
         ...
 
 

@@ -63,7 +63,7 @@ class LifecycleCounters(Collector):
         """Yield every metric of the lifecycle."""
         for call, text in _CALLS.items():
             counts = {status: count for (name, status), count in self.calls.items() if name == call}
-            yield _counter(f"mcp_memory_{call}", text, "status", counts)
+            yield _counter(f"mcp_memory_{call}", text, "status", counts.items())
         bounds = [*(f"{bound:g}" for bound in _BUCKETS_MS), "+Inf"]
         yield HistogramMetricFamily(
             "mcp_memory_after_turn_duration_ms",
@@ -74,14 +74,14 @@ class LifecycleCounters(Collector):
         about = "Summaries made, by jobs, maintenance and requests."
         yield CounterMetricFamily("mcp_memory_compaction", about, value=self._compactions())
         about = "Answers of a chat model that became no summary, by reason."
-        yield _counter("turnkeep_summaries_refused", about, "reason", self._refused_summaries)
+        yield _counter("turnkeep_summaries_refused", about, "reason", self._refused_summaries.items())
         about = "Turns sent again that said something else than what is stored."
         yield CounterMetricFamily("mcp_memory_idempotency_conflicts", about, value=self.conflicts)
-        yield _counter("mcp_memory_fact_write", "Facts written, by tier.", "tier", self._facts)
+        yield _counter("mcp_memory_fact_write", "Facts written, by tier.", "tier", self._facts.items())
 
 
-def _counter(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
+def _counter(name: str, text: str, label: str, counts: Iterable[tuple[str, int]]) -> Metric:
     family = CounterMetricFamily(name, text, labels=[label])
-    for value, count in counts.items():
+    for value, count in counts:
         family.add_metric([value], count)
     return family

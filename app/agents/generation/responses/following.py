@@ -109,9 +109,8 @@ class _GrowingAnswer:
         return [added for delta in whole for added in self._added(delta.part, 0, delta.text)]
 
     def _snapshot(self, members: JsonObject) -> list[Delta]:
-        pending = cast("list[dict[str, JsonObject]]", members["pending"])
-        for open_turn in pending:
-            if open_turn["turn"]["id"] == self._turn_id:
+        for open_turn in cast("list[JsonObject]", members["pending"]):
+            if cast("JsonObject", open_turn["turn"])["id"] == self._turn_id:
                 parts = cast("list[dict[str, str]]", open_turn["parts"])
                 return [added for part in parts for added in self._added(part["part"], 0, part["text"])]
         self.has_ended = not members["more"]

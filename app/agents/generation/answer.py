@@ -221,11 +221,6 @@ def without_empty_members(message: JsonObject) -> JsonObject:
     return {name: value for name, value in message.items() if value not in _EMPTY_VALUES or name == "content"}
 
 
-def pieces_of(text: str, length: int) -> list[str]:
-    """Split a text into pieces of `length` characters: endpoints may send all of an answer at once."""
-    return [text[at : at + length] for at in range(0, len(text), length)]
-
-
 def _usage_of(answer: PartialAnswer) -> JsonObject | None:
     """Return the usage that the endpoint reports; only the two counts if it is too large to store."""
     usage = _interoperable(storable(cast("JsonValue", answer.usage)))

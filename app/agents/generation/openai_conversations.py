@@ -15,12 +15,7 @@ from app.agents.generation.schemas import (
     NewItems,
     OpenAIConversation,
 )
-from app.conversations.schemas.conversations import (
-    Conversation,
-    ConversationCreate,
-    ConversationUpdate,
-    Turn,
-)
+from app.conversations.schemas.conversations import Conversation, ConversationCreate, ConversationUpdate, Turn
 from app.conversations.schemas.history import HistoryQuery
 from app.conversations.service import Conversations
 from app.core.errors import AppError, Invalid, NotFound, TooLarge

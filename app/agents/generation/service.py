@@ -10,23 +10,15 @@ conversation nothing is stored, and request and answer pass unchanged.
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, cast
+from typing import Final, TypeVar
 
 from app.agents.generation.answer import (
     PartialAnswer,
     answer_turn,
     offered_tools,
-    pieces_of,
     read_completion,
     read_piece,
     with_streamed_calls,
@@ -49,6 +41,8 @@ from app.providers.schemas import DONE, InvalidAnswer, LimitName, Refused, Upstr
 from app.providers.service import Streamed, Upstream, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
+
+Result = TypeVar("Result")
 
 _COMPLETIONS: Final = "/chat/completions"
 _MAX_BYTES_PER_CHARACTER: Final = 4
@@ -192,13 +186,13 @@ class Generation:
     # around the answer
 
     def _renewed(self, exchange: Exchange | None) -> AbstractAsyncContextManager[None]:
-        if exchange is None:
-            return nullcontext()
         return renewed(self._exchanges, exchange, lease_s=self._settings.streams.stream_lease_s)
 
     async def publish(self, caller: Caller, exchange: Exchange, delta: Delta, offset: int) -> int:
         """Publish text of the answer to subscribers of the conversation; return the offset after it."""
-        for piece in pieces_of(delta.text, max(1, self._settings.streams.max_chunk_bytes // _MAX_BYTES_PER_CHARACTER)):
+        # endpoints may send all of an answer at once
+        length = max(1, self._settings.streams.max_chunk_bytes // _MAX_BYTES_PER_CHARACTER)
+        for piece in (delta.text[at : at + length] for at in range(0, len(delta.text), length)):
             try:
                 await self._conversations.streams.chunk(
                     caller,
@@ -280,13 +274,12 @@ class Generation:
         finally:
             del self._running[key]
 
-    async def _run_shielded(
-        self, work: "Coroutine[object, object, list[Turn]] | Coroutine[object, object, None]"
-    ) -> list[Turn]:
-        task: asyncio.Task[object] = asyncio.create_task(cast("Coroutine[object, object, object]", work))
+    async def _run_shielded(self, work: Coroutine[object, object, Result]) -> Result:
+        """Run work to its end, also if the caller is cancelled."""
+        task = asyncio.create_task(work)
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
-        return cast("list[Turn]", await asyncio.shield(task))
+        return await asyncio.shield(task)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,7 @@ from dataclasses import replace
 from app.agents.tools.schemas import AppendTurns, BuildContext, ConversationNames, GetHistory, RecallTool, Summarize
 from app.agents.tools.tool import ADDS, READER, READS, WRITER, Group, Tool, ToolServices, tool
 from app.context.schemas import Context
-from app.conversations.schemas.conversations import (
-    AppendResult,
-    Conversation,
-    ConversationCreate,
-    ListedConversation,
-)
+from app.conversations.schemas.conversations import AppendResult, Conversation, ConversationCreate, ListedConversation
 from app.conversations.schemas.history import HistoryPage
 from app.conversations.schemas.listing import ConversationSearch
 from app.conversations.schemas.summaries import Compacted

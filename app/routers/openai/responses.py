@@ -7,12 +7,7 @@ from typing import Annotated, Final, TypeAlias
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 
-from app.agents.generation.responses.schemas import (
-    REPEATED_EXTRAS,
-    CreateResponse,
-    DeletedResponse,
-    OpenAIResponse,
-)
+from app.agents.generation.responses.schemas import REPEATED_EXTRAS, CreateResponse, DeletedResponse, OpenAIResponse
 from app.agents.generation.responses.service import FollowedResponse, ResponseOptions
 from app.agents.generation.schemas import Items
 from app.core.errors import AppError, FieldError, InvalidFields

@@ -5,13 +5,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.agents.generation.schemas import (
-    ConversationName,
-    Generate,
-    Generated,
-    GeneratedDelta,
-    GenerationRequest,
-)
+from app.agents.generation.schemas import ConversationName, Generate, Generated, GeneratedDelta, GenerationRequest
 from app.agents.generation.service import AnswerStream, StoredAnswer
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id

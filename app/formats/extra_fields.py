@@ -59,7 +59,8 @@ def unpack(target: Format, content: Sequence[JsonObject] | str | None) -> tuple[
     """Split the result of `pack` into the content and the extra fields."""
     if content is None or isinstance(content, str):
         return content, None
-    extra = next((part for part in reversed(content) if _is_difference(part, target)), None)
+    own = (part for part in reversed(content) if part.get("type") == GIVEN and part.get("format") == target.value)
+    extra = next((part for part in own if "item" not in part), None)
     if extra is None:
         return list(content), None
     rest = [part for part in content if part is not extra]
@@ -93,10 +94,6 @@ def has_only_items(turn: CanonicalTurn) -> bool:
     if content is None or isinstance(content, str) or turn.tool_calls or turn.tool_results or turn.tool_call_id:
         return False
     return bool(content) and all(part.get("type") == GIVEN and "item" in part for part in content)
-
-
-def _is_difference(part: JsonObject, target: Format) -> bool:
-    return part.get("type") == GIVEN and part.get("format") == target.value and "item" not in part
 
 
 def _json_equal(first: JsonValue, second: JsonValue) -> bool:

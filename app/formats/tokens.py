@@ -248,11 +248,8 @@ def _media_constant(part: JsonObject) -> int:
         return IMAGE_LOW_TOKENS if _detail(part) == "low" else IMAGE_TOKENS
     if kind in _AUDIO_TYPES:
         return AUDIO_TOKENS
-    return FILE_TOKENS if kind in _FILE_TYPES and not _has_text_source(part) else 0
-
-
-def _has_text_source(part: JsonObject) -> bool:
-    return type_of(part.get("source")) in {"text", "content"}
+    is_file = kind in _FILE_TYPES and type_of(part.get("source")) not in {"text", "content"}
+    return FILE_TOKENS if is_file else 0
 
 
 def _detail(part: JsonObject) -> JsonValue:

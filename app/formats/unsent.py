@@ -41,20 +41,6 @@ UNSENT_BLOCKS: Final[Mapping[Format, frozenset[str]]] = {
 }
 """Types of blocks of the assistant."""
 
-UNSENT_ITEMS: Final = frozenset({
-    "additional_tools", "compaction", "compaction_trigger", "item_reference", "mcp_approval_request",
-    "mcp_approval_response",
-})  # fmt: skip
-"""Types of items of Responses. Items of types that no schema has are left out too."""
-
-
-ITEMS_WITH_ID: Final = frozenset({
-    "code_interpreter_call", "computer_call", "file_search_call", "image_generation_call", "local_shell_call",
-    "local_shell_call_output", "mcp_call", "mcp_list_tools", "program", "program_output", "reasoning",
-    "tool_search_call", "tool_search_output", "web_search_call",
-})  # fmt: skip
-"""Types of items of Responses that keep their id."""
-
 
 def without_members(value: JsonObject, names: frozenset[str]) -> JsonObject:
     """Return an object without some of its members; the object itself if it has none of them."""

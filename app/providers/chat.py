@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, Unpack, cast
 
-from app.core.errors import AppError, RateLimited, Unavailable
+from app.core.errors import RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
@@ -275,7 +275,7 @@ class ChatModel(ChatEndpoint):
             other = other_variant(variant, _error_text(error)) if error.status_code in _COMPLAINTS else None
             if other is not None and (other.format == variant.format or asked is not None):
                 raise _VariantRefusedError(other) from None
-            raise _refusal(error) from None
+            raise (_declined() if error.code in _FILTERED else CHAT_ERRORS.refused(error)) from None
         except openai.APIConnectionError as error:
             raise CHAT_ERRORS.unanswered() from error
         except asyncio.CancelledError:
@@ -401,10 +401,6 @@ def _estimated(texts: Sequence[str]) -> int:
 def _error_text(error: "openai.APIStatusError") -> str:
     """Return all texts of an error. They may quote the prompt, so they are only searched for parameter names."""
     return f"{error.param or ''} {error.code or ''} {error.message} {error.body}"
-
-
-def _refusal(error: "openai.APIStatusError") -> AppError:
-    return _declined() if error.code in _FILTERED else CHAT_ERRORS.refused(error)
 
 
 def _declined() -> Refused:

@@ -60,7 +60,7 @@ def _decodings(text: str) -> Iterator[str]:
     yield text[::-1]
     yield codecs.encode(text, "rot13")
     yield unquote(html.unescape(text))
-    yield _ESCAPED.sub(_unescaped, text)
+    yield _ESCAPED.sub(lambda match: _character(match[1], 16), text)
     yield text.translate(_LEET)
     for match in _NUMBERS.findall(text):
         yield "".join(_character(number, 10) for number in re.findall(r"\d+", match))
@@ -71,11 +71,7 @@ def _decodings(text: str) -> Iterator[str]:
     for match in _BASE64.findall(text):
         piece = re.sub(r"[\s=]", "", match)
         for offset in range(4):  # the encoded text can start within the match
-            yield _decoded(piece[offset:], _from_base64)
-
-
-def _from_base64(piece: str) -> bytes:
-    return base64.b64decode(piece[: len(piece) // 4 * 4])
+            yield _decoded(piece[offset:], lambda part: base64.b64decode(part[: len(part) // 4 * 4]))
 
 
 def _decoded(piece: str, decode: Callable[[str], bytes]) -> str:
@@ -83,10 +79,6 @@ def _decoded(piece: str, decode: Callable[[str], bytes]) -> str:
         return decode(piece).decode("utf-8", "ignore")
     except (ValueError, binascii.Error):
         return ""
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    return _character(match[1], 16)
 
 
 def _character(digits: str, base: int) -> str:

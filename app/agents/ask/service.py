@@ -143,7 +143,8 @@ class AskService:
             granted=self._tool_runner.granted(caller),
         )
         if run.exists:
-            run.earlier = await self._earlier(run)
+            turns = await self._services.conversations.recent(caller, run.conversation_id, limit=MAX_TURNS)
+            run.earlier = [_line(turn) for turn in turns if turn.kind is not Kind.COMPACTION]
         try:
             if idempotency_key is not None:
                 stored = await self._answer_once(chat, run, idempotency_key)
@@ -269,10 +270,6 @@ class AskService:
         return WITHHELD if run.withheld else response
 
     # the conversation
-
-    async def _earlier(self, run: _AskRun) -> list[str]:
-        turns = await self._services.conversations.recent(run.caller, run.conversation_id, limit=MAX_TURNS)
-        return [_line(turn) for turn in turns if turn.kind is not Kind.COMPACTION]
 
     async def _ensure(self, run: _AskRun) -> None:
         """Create the conversation, if the query named none and it does not exist yet."""

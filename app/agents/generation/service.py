@@ -247,7 +247,8 @@ class Generation:
         stream: "AnswerStream | None" = None,
     ) -> None:
         """Abort the exchange of an answer that is not complete; or keep it, if its client disconnected and wants so."""
-        is_disconnect = _is_disconnect(error) and (stream is None or not stream.has_failed)
+        is_cancelled = error is None or isinstance(error, asyncio.CancelledError | GeneratorExit)
+        is_disconnect = is_cancelled and (stream is None or not stream.has_failed)
         if is_disconnect and prepared.exchange is not None and prepared.on_disconnect == "keep":
             answer = None if stream is None else partial_turn(stream.answer, prepared.body)
             with suppress(asyncio.CancelledError, AppError):
@@ -328,7 +329,8 @@ class AnswerStream:
         self._caller = caller
         self._prepared = prepared
         self._streamed = streamed
-        self._shows_usage = _wants_usage(request.body)
+        options = request.body.get("stream_options")
+        self._shows_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         self._lengths: dict[str, int] = {}
         self._is_cancelled = False
         self._reading: asyncio.Timeout | None = None
@@ -456,12 +458,3 @@ async def _open_stream(upstream: Upstream, stack: AsyncExitStack, caller: Caller
         if "stream_options" in body or "stream_options" not in json.dumps(refusal.error):
             raise
     return await stack.enter_async_context(upstream.streaming(caller.tenant_id, _COMPLETIONS, {**body, "stream": True}))
-
-
-def _wants_usage(body: JsonObject) -> bool:
-    options = body.get("stream_options")
-    return isinstance(options, dict) and bool(options.get("include_usage"))
-
-
-def _is_disconnect(error: BaseException | None) -> bool:
-    return error is None or isinstance(error, asyncio.CancelledError | GeneratorExit)

@@ -99,7 +99,8 @@ class MemoryTreeReader:
         if steps[0] == "events" and len(steps) > 1:
             text = await self._day(caller, conversation, steps[1])
         elif steps == ("context", RECENT):
-            text = await self._recent(caller, conversation)
+            turns = await self._conversations.recent(caller, _id(conversation), limit=self._recent_items)
+            text = "\n".join(map(_turn_line, turns))
         elif text is None:
             below = [f"- {'/'.join(child.steps)}: {_line(child.abstract)}" for child in nodes if len(child.steps) > 1]
             text = "\n".join([node.abstract, *below])
@@ -140,7 +141,8 @@ class MemoryTreeReader:
         nodes = [_Node(("context",), "what a model is shown of the session", at)]
         if summaries:
             newest = max(summary.created_at for summary in summaries)
-            nodes.append(_Node(("context", SUMMARY), _abstract_of(summaries), newest, _text_of(summaries)))
+            abstract = summaries[-1].abstract or summaries[-1].text
+            nodes.append(_Node(("context", SUMMARY), abstract, newest, _text_of(summaries)))
         return [*nodes, _Node(("context", RECENT), f"the newest {recent} turns, verbatim", at, text="")]
 
     async def _memory_tiers(self, caller: Caller, conversation: Conversation) -> list[_Node]:
@@ -168,10 +170,6 @@ class MemoryTreeReader:
         )
         return "\n".join([*map(_turn_line, turns), *(["(and more)"] if more else [])])
 
-    async def _recent(self, caller: Caller, conversation: Conversation) -> str:
-        turns = await self._conversations.recent(caller, _id(conversation), limit=self._recent_items)
-        return "\n".join(map(_turn_line, turns))
-
 
 def _id(conversation: Conversation) -> ConversationId:
     return ConversationId(parse_id(conversation.id))
@@ -186,10 +184,6 @@ def _line(text: str) -> str:
 def _day_abstract(day: SessionDay) -> str:
     opening = f": {day.first_words}" if day.first_words else ""
     return f"{day.turns} turns of {', '.join(sorted(day.actors))}{opening}"
-
-
-def _abstract_of(summaries: Sequence[Summary]) -> str:
-    return summaries[-1].abstract or summaries[-1].text
 
 
 def _text_of(summaries: Sequence[Summary]) -> str:

@@ -58,7 +58,8 @@ def write(turns: Sequence[TurnLike], equivalents: Callable[[TurnLike], Sequence[
     pending = list(turns)
     system: str | list[JsonObject] | None = None
     if pending and pending[0].role is Role.SYSTEM:
-        system = _system(pending.pop(0))
+        first = pending.pop(0)
+        system = first.content if first.adapter == _FORMAT else to_text(parse_parts(first.content)) or None
     messages: list[JsonObject] = []
     while pending:
         first = pending.pop(0)
@@ -169,7 +170,3 @@ def _native(turns: Sequence[TurnLike]) -> JsonObject | None:
     role = Role.ASSISTANT if said.role is Role.ASSISTANT else Role.USER
     message = restore(_modelled_message(role, message_content, said.tool_calls, results.tool_results), extra)
     return message if validation.is_parsed_as(lambda: parse_message(message, ""), turns) else None
-
-
-def _system(turn: TurnLike) -> str | list[JsonObject] | None:
-    return turn.content if turn.adapter == _FORMAT else to_text(parse_parts(turn.content)) or None

@@ -113,7 +113,7 @@ class AnthropicRenderer(Renderer):
         """Return content after the speaker's name; thinking stays in front, as Anthropic requires."""
         if isinstance(content, str) or turn.role is not Role.ASSISTANT:
             return super().prefixed(content, turn, named)
-        first = next((at for at, block in enumerate(content) if _is_text(block)), len(content))
+        first = next((at for at, block in enumerate(content) if type_of(block) == "text"), len(content))
         return [*content[:first], *super().prefixed(content[first:], turn, named)]
 
     def media(self, part: Media) -> JsonObject | None:
@@ -224,10 +224,6 @@ class AnthropicRenderer(Renderer):
             # Anthropic refuses an error without text
             block["content"] = "(error)"
         return block
-
-
-def _is_text(block: JsonValue) -> bool:
-    return isinstance(block, dict) and block.get("type") == "text"
 
 
 def _is_text_document(block: JsonObject) -> bool:

@@ -184,10 +184,8 @@ class ResponsesRenderer(Renderer):
 
     def _parts(self, parts: Sequence[JsonObject]) -> list[JsonValue]:
         """Return parts as they were given; media that this format does not have become text."""
-        return [self._part(without_members(part, _LEFT_OUT_OF_PARTS)) for part in parts]
-
-    def _part(self, part: JsonObject) -> JsonObject:
-        return part if part.get("type") == "input_text" else self.accepted(part)
+        shown = [without_members(part, _LEFT_OUT_OF_PARTS) for part in parts]
+        return [part if part.get("type") == "input_text" else self.accepted(part) for part in shown]
 
     def _output(self, result: ToolResult) -> RenderedContent:
         """Return the output of a function: text, or a list if it has media. A failure is marked in the text."""

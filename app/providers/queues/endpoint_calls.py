@@ -157,7 +157,8 @@ class EndpointCalls:
                     waiter.set_result(calls.running > calls.state.limit)
 
     def _may_begin(self, calls: _Calls) -> bool:
-        if calls is self._jobs and calls.state.limit == 1 and self._has_interactive():
+        has_interactive = bool(self._interactive.running or self._interactive.waiting or self._passed_on)
+        if calls is self._jobs and calls.state.limit == 1 and has_interactive:
             return False
         if calls.running < min(self._max_calls, calls.state.limit):
             return True
@@ -173,9 +174,6 @@ class EndpointCalls:
     def _retry(self) -> None:
         self._timer = None
         self._admit()
-
-    def _has_interactive(self) -> bool:
-        return bool(self._interactive.running or self._interactive.waiting or self._passed_on)
 
 
 def _too_many() -> Unavailable:

@@ -134,7 +134,8 @@ class WebhookSender:
             async with asyncio.timeout(self._settings.webhook_timeout_s):
                 return await self._send(url, headers, body)
         except tuple(_ERRORS) as error:
-            return SendResult(None, DeliveryError.TLS if _is_of_tls(error) else _meaning(error))
+            meaning = next(meaning for kind, meaning in _ERRORS.items() if isinstance(error, kind))
+            return SendResult(None, DeliveryError.TLS if _is_of_tls(error) else meaning)
 
     async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
         pool = await self._opened()
@@ -167,10 +168,6 @@ class WebhookSender:
             await self._pool.aclose()
             self._pool = None
         self._backend.close()
-
-
-def _meaning(error: Exception) -> DeliveryError:
-    return next(meaning for kind, meaning in _ERRORS.items() if isinstance(error, kind))
 
 
 def _is_of_tls(error: BaseException) -> bool:

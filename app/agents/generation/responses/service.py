@@ -230,7 +230,8 @@ class Responses:
 
     async def _find_replay(self, caller: Caller, options: ResponseOptions) -> StoredResponse | None:
         """Return the stored response of the same request, by its idempotency key: before anything else is looked at."""
-        _require_scopes(caller)
+        caller.require(Scope.WRITE)
+        caller.require(Scope.READ)  # the answer may contain what is stored
         result = await self._conversations.find_result(caller, idempotency_key=options.idempotency_key)
         if result is None:
             return None
@@ -357,11 +358,6 @@ async def _generated(plan: _Plan, stream: AnswerStream) -> AsyncGenerator[JsonOb
 async def _ended(head: ResponseHead, answer: Turn) -> AsyncGenerator[JsonObject]:
     for event in stored_events(head, answer):
         yield event
-
-
-def _require_scopes(caller: Caller) -> None:
-    caller.require(Scope.WRITE)
-    caller.require(Scope.READ)  # the answer may contain what is stored
 
 
 def _conversation(name: str | None, options: ResponseOptions, *, owner: str | None, aligns: bool) -> ConversationName:

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from pydantic import JsonValue
 
-from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, Role, ToolCall, ToolResult
+from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, ToolCall, ToolResult
 from app.formats.tags import break_tags
 
 Vendor: TypeAlias = Literal["openai", "anthropic"]
@@ -190,11 +190,6 @@ def transcript(mark: str, lines: Sequence[str]) -> str:
 def indent_continuation(text: str) -> str:
     """Indent all lines of a text but the first, so that none of them can imitate a line of another author."""
     return _LINE_BREAK.sub(r"\g<0>  ", text)
-
-
-def speaker_name(turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
-    """Return the speaker's name on one line, if the role alone does not identify the speaker."""
-    return " ".join(turn.actor.split()) or "?" if turn.role in named else None
 
 
 def data_url(part_url: str) -> tuple[str, str] | None:

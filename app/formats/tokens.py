@@ -111,12 +111,10 @@ def count_render(
 ) -> int:
     """Count the tokens of a whole render, without margin. `tokens_of` returns known counts of messages."""
     tokens_of = tokens_of or partial(message_tokens, counter=counter)
-    return PRIMING_TOKENS + system_tokens(rendered.system, counter) + sum(map(tokens_of, rendered.messages))
-
-
-def system_tokens(system: str | None, counter: TokenCounter) -> int:
-    """Count the tokens of a system text that is separate from the messages."""
-    return 0 if system is None else MESSAGE_TOKENS + counter.count("system") + counter.count(system)
+    tokens = PRIMING_TOKENS + sum(map(tokens_of, rendered.messages))
+    if rendered.system is None:
+        return tokens
+    return tokens + MESSAGE_TOKENS + counter.count("system") + counter.count(rendered.system)
 
 
 def message_tokens(message: JsonObject, counter: TokenCounter) -> int:

@@ -216,11 +216,6 @@ def _with_first_choice(completion: JsonObject, members: JsonObject) -> JsonObjec
     return {**completion, "choices": [*changed]}
 
 
-def without_empty_members(message: JsonObject) -> JsonObject:
-    """Return a message without null and empty fields."""
-    return {name: value for name, value in message.items() if value not in _EMPTY_VALUES or name == "content"}
-
-
 def _usage_of(answer: PartialAnswer) -> JsonObject | None:
     """Return the usage that the endpoint reports; only the two counts if it is too large to store."""
     usage = _interoperable(storable(cast("JsonValue", answer.usage)))
@@ -241,7 +236,9 @@ def _interoperable(value: JsonValue) -> JsonValue:
 
 def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
     """Return the turn to store for a complete answer to the request `body`. Raises InvalidAnswer."""
-    said = {**without_empty_members(answer.whole()), "role": "assistant"}
+    whole = answer.whole()
+    said = {name: value for name, value in whole.items() if value not in _EMPTY_VALUES or name == "content"}
+    said["role"] = "assistant"
     message = cast("JsonObject", storable(with_calls(said)))
     if message.get("refusal") and not message.get("content"):
         message["content"] = None  # endpoints begin a stream with an empty text

@@ -41,7 +41,7 @@ async def unstored_items(
 
     Raises NotFound, and Conflict `turn_id_conflict` for an item with the id of a stored one and other content.
     """
-    named = named_turns(sent)
+    named = list(dict.fromkeys(turn_id for _, item in sent if (turn_id := _turn_id(item)) is not None))
     if not named:
         return list(sent)
     query = HistoryQuery(limit=min(len(sent) + _EXTRA_TURNS, _MAX_TURNS))
@@ -51,12 +51,6 @@ async def unstored_items(
     older = await conversations.responses.referenced(caller, missing) if missing else {}
     turns = turns_by_id(read | older, newest.data, within, through=through)
     return new_items(sent, turns, newest.data)
-
-
-def named_turns(sent: Sequence[PlacedItem]) -> list[TurnId]:
-    """Return the turns that ids of items name, in any conversation, if they are of this service's form."""
-    turn_ids = (_turn_id(item) for _, item in sent)
-    return list(dict.fromkeys(turn_id for turn_id in turn_ids if turn_id is not None))
 
 
 def turns_by_id(

@@ -15,7 +15,6 @@ from app.formats.parts import (
     placeholder,
     prefix_speaker,
     render_parts,
-    speaker_name,
     to_text,
 )
 from app.formats.schemas import (
@@ -94,9 +93,9 @@ class Renderer(ABC):
         return self.speaker(turn, named)
 
     def speaker(self, turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
-        """Return the speaker's name if it must be shown; a message that was given without a name gets none."""
+        """Return the speaker's name on one line if it must be shown; a message without a name gets none."""
         is_unnamed = turn.adapter == self.format and turn.actor == turn.role.value
-        return None if is_unnamed else speaker_name(turn, named)
+        return None if is_unnamed or turn.role not in named else " ".join(turn.actor.split()) or "?"
 
     def prefixed(self, content: RenderedContent, turn: CanonicalTurn, named: frozenset[Role]) -> RenderedContent:
         """Return content as it was given, after the speaker's name if the text must show it."""

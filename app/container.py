@@ -53,7 +53,6 @@ from app.providers.schemas import Embedder
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream
 from app.providers.window import LearntWindows
-from app.recall.memory_gateway import MemoryGateway
 from app.recall.service import RecallService
 from app.settings import Settings
 from app.settings.database import JobSettings
@@ -64,7 +63,6 @@ from app.tenancy.first_key import install_first_key, read_bootstrap_key
 from app.tenancy.job_admin import JobAdministration
 from app.tenancy.limit_admin import LimitAdministration
 from app.tenancy.limits.rate_sharing import RATES, RateSharing
-from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 from app.tenancy.spending.service import Spending
 from app.webhooks.dispatch import Dispatcher
@@ -142,10 +140,6 @@ class Container:
         """End the live connections, because the process is stopping. May be called again."""
         self.subscriptions.close()
         self.list_subscriptions.close()
-
-    def memory_of(self, caller: Caller) -> MemoryGateway:
-        """Return the long-term memory of the calling agent; raises Forbidden if its key has none."""
-        return self.tools.memory_of(caller)
 
     async def close_chat(self) -> None:
         """Close the chat model's connections, and write its usage."""

@@ -45,7 +45,7 @@ def _memory_tools() -> tuple[Tool, ...]:
             "recall_memory",
             MemoryQuery,
             MemoryEntries,
-            lambda services, caller, body: services.memory_of(caller).recall_memory(body),
+            lambda services, caller, body: services.recall_service.recall_own_memories(caller, body),
             title="Recall long-term memory",
             description=(
                 "Search your own long-term memory, which outlives conversations: facts, preferences and decisions that"
@@ -99,7 +99,7 @@ def _agent_tools() -> tuple[Tool, ...]:
 
 
 async def _store_memory(services: ToolServices, caller: Caller, body: MemoryStore) -> StoredMemory:
-    await services.memory_of(caller).store_memory(body)
+    await services.memories.store(caller, body=body)
     return StoredMemory(stored=True)
 
 

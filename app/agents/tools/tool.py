@@ -25,7 +25,6 @@ from app.core.ids import ID_PATTERN
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, fields_of, public_detail
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
-from app.recall.memory_gateway import MemoryGateway
 from app.recall.service import RecallService
 from app.tenancy.schemas import Caller, Scope, scopes_of
 
@@ -54,10 +53,6 @@ class ToolServices:
     facts: FactService
     lifecycle: Lifecycle | None = None
     agent: SupportsAsk | None = None
-
-    def memory_of(self, caller: Caller) -> MemoryGateway:
-        """Return the long-term memory of the calling agent; raises Forbidden if its key has none."""
-        return MemoryGateway(caller, memories=self.memories, recall_service=self.recall_service)
 
 
 class Group(StrEnum):

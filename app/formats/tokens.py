@@ -51,10 +51,12 @@ _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image", "computer_screenshot"})
 _AUDIO_TYPES: Final = frozenset({"input_audio", "audio", "audio_url"})
 _FILE_TYPES: Final = frozenset({"file", "input_file", "document", "video_url", "file_url"})
-_SOURCES: Final = frozenset({
-    "audio", "audio_url", "data", "file", "file_data", "file_id", "file_url", "image_url", "input_audio", "source",
-    "url", "video_url",
-})  # fmt: skip
+_SOURCES: Final = frozenset(
+    {
+        *("audio", "audio_url", "data", "file", "file_data", "file_id", "file_url", "image_url", "input_audio"),
+        *("source", "url", "video_url"),
+    }
+)
 """Members with the data or the address of media."""
 _SOURCE_FORMS: Final = frozenset({"detail", "format", "media_type", "mimeType", "mime_type", "type"})
 _MAX_FORM: Final = 128

@@ -20,20 +20,33 @@ UNSENT_MEMBERS: Final[Mapping[Format, Mapping[Literal["message", "part"], frozen
     Format.WORKERS_AI: _CHAT,
     Format.OPENAI_RESPONSES: {"message": _CACHE | {"id"}, "part": _CACHE},
     Format.ANTHROPIC: {
-        "message": frozenset({
-            "container", "context_management", "id", "model", "stop_details", "stop_reason", "stop_sequence", "type",
-            "usage",
-        }),
+        "message": frozenset(
+            {
+                *(
+                    "container",
+                    "context_management",
+                    "id",
+                    "model",
+                    "stop_details",
+                    "stop_reason",
+                    "stop_sequence",
+                    "type",
+                ),
+                "usage",
+            }
+        ),
         "part": _CACHE,
     },
     Format.CANONICAL: {"message": frozenset({"metadata", "model"}), "part": frozenset()},
-}  # fmt: skip
+}
 """Members of messages, and of their parts, blocks and calls."""
 
-ASSISTANT_MEMBERS: Final = frozenset({
-    "function_call", "reasoning", "reasoning_content", "reasoning_details", "refusal", "thinking", "thinking_blocks",
-    "tool_calls",
-})  # fmt: skip
+ASSISTANT_MEMBERS: Final = frozenset(
+    {
+        *("function_call", "reasoning", "reasoning_content", "reasoning_details", "refusal", "thinking"),
+        *("thinking_blocks", "tool_calls"),
+    }
+)
 """Members of a chat message that only the assistant's have; those of other roles are left out."""
 
 UNSENT_BLOCKS: Final[Mapping[Format, frozenset[str]]] = {

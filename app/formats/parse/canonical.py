@@ -9,10 +9,14 @@ from app.formats.schemas import GIVEN, JsonObject, Kind, ParsedTurn, Role, TurnL
 _ROLES: Final = {role.value: role for role in Role}
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _NAMES: Final = ("actor", "model", "adapter", "id")
-_MEMBERS: Final = frozenset({
-    *_NAMES, "position", "role", "kind", "content", "tool_calls", "tool_call_id", "tool_results", "is_error",
-    "metadata", "occurred_at", GIVEN,
-})  # fmt: skip
+_MEMBERS: Final = frozenset(
+    {
+        GIVEN,
+        *_NAMES,
+        *("position", "role", "kind", "content", "tool_calls", "tool_call_id", "tool_results", "is_error"),
+        *("metadata", "occurred_at"),
+    }
+)
 
 
 def parse_turn(message: JsonObject, at: str) -> ParsedTurn:

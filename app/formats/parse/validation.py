@@ -20,10 +20,12 @@ MAX_NAME: Final = 256
 
 _MAX_SAFE_INTEGER: Final = 2**53 - 1
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
-MEMBER_NAMES: Final = frozenset({
-    "arguments", "call_id", "content", "function", "id", "input", "name", "output", "role", "system", "text",
-    "tool_call_id", "tool_calls", "tool_results", "tool_use_id", "type",
-})  # fmt: skip
+MEMBER_NAMES: Final = frozenset(
+    {
+        *("arguments", "call_id", "content", "function", "id", "input", "name", "output", "role", "system", "text"),
+        *("tool_call_id", "tool_calls", "tool_results", "tool_use_id", "type"),
+    }
+)
 """Member names that a pointer may contain. All other names are the caller's own."""
 
 Value = TypeVar("Value")

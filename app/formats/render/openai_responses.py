@@ -49,10 +49,13 @@ FORMAT: Final = Format.OPENAI_RESPONSES
 
 # items that the provider made and that are replayed unchanged
 _REASONING: Final = "reasoning"
-_REPLAYED: Final = frozenset({
-    _REASONING, "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call",
-    "mcp_list_tools", "tool_search_call", "tool_search_output", "program", "program_output",
-})  # fmt: skip
+_REPLAYED: Final = frozenset(
+    {
+        _REASONING,
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"),
+        *("mcp_list_tools", "tool_search_call", "tool_search_output", "program", "program_output"),
+    }
+)
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 """The valid statuses of a function call or its output; an item with another one is refused."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})

@@ -22,16 +22,14 @@ UNSENT_MEMBERS: Final[Mapping[Format, Mapping[Literal["message", "part"], frozen
     Format.ANTHROPIC: {
         "message": frozenset(
             {
-                *(
-                    "container",
-                    "context_management",
-                    "id",
-                    "model",
-                    "stop_details",
-                    "stop_reason",
-                    "stop_sequence",
-                    "type",
-                ),
+                "container",
+                "context_management",
+                "id",
+                "model",
+                "stop_details",
+                "stop_reason",
+                "stop_sequence",
+                "type",
                 "usage",
             }
         ),

@@ -160,24 +160,17 @@ def _candidate_of(body: JsonObject) -> _Candidate | None:
     return _Candidate(str(body[name_member]), name_member, member, body.get(member), bool(others))
 
 
-def _is_readable(candidate: _Candidate, names: Collection[str]) -> bool:
-    has_arguments = bool(candidate.member) or candidate.name_member != "name"
-    return candidate.name in names and has_arguments and not candidate.has_others
+def _is_readable(call: _Candidate, names: Collection[str]) -> bool:
+    has_arguments = bool(call.member) or call.name_member != "name"
+    return call.name in names and has_arguments and not call.has_others
 
 
-def _is_meant(candidate: _Candidate, names: Collection[str]) -> bool:
+def _is_meant(call: _Candidate, names: Collection[str]) -> bool:
     """Return whether an object that is no readable call is meant as one."""
-    if candidate.name in names:
-        return bool(candidate.member) or candidate.name_member != "name" or not candidate.has_others
-    is_function = _IDENTIFIER.fullmatch(candidate.name) is not None and (
-        candidate.member == "arguments" or "_" in candidate.name
-    )
-    return (
-        is_function
-        and not candidate.has_others
-        and bool(candidate.member)
-        and isinstance(candidate.arguments, dict | str)
-    )
+    if call.name in names:
+        return bool(call.member) or call.name_member != "name" or not call.has_others
+    is_function = _IDENTIFIER.fullmatch(call.name) is not None and (call.member == "arguments" or "_" in call.name)
+    return is_function and not call.has_others and bool(call.member) and isinstance(call.arguments, dict | str)
 
 
 def _is_meant_as_call(text: str, names: Collection[str]) -> bool:

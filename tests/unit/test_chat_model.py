@@ -477,7 +477,7 @@ async def test_a_caller_that_is_cancelled_twice_does_not_prevent_the_record_in_t
     model = chat(fake, book)
     book.delay_s = 0.1
     going = asyncio.create_task(say(model))
-    while not model._usage._running:  # noqa: ASYNC110, SLF001
+    while not model._recording:  # noqa: ASYNC110, SLF001
         await asyncio.sleep(0.01)
     going.cancel()
     with pytest.raises(asyncio.CancelledError):

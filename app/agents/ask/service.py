@@ -135,16 +135,17 @@ class AskService:
             if before is not None:
                 return before.with_value(await self._answer(caller, before.value.turns))
         chat = require_model(self._chat)
+        conversation_id, turns = ConversationId(body.conversation_id or new_id), list[CanonicalTurn]()
+        if body.conversation_id is not None:
+            turns = await self._services.conversations.recent(caller, conversation_id, limit=MAX_TURNS)
         run = _AskRun(
             caller=caller,
-            conversation_id=ConversationId(body.conversation_id or new_id),
+            conversation_id=conversation_id,
             exists=body.conversation_id is not None,
             query=body.query,
             granted=self._tool_runner.granted(caller),
+            earlier=[_line(turn) for turn in turns if turn.kind is not Kind.COMPACTION],
         )
-        if run.exists:
-            turns = await self._services.conversations.recent(caller, run.conversation_id, limit=MAX_TURNS)
-            run.earlier = [_line(turn) for turn in turns if turn.kind is not Kind.COMPACTION]
         try:
             if idempotency_key is not None:
                 stored = await self._answer_once(chat, run, idempotency_key)

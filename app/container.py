@@ -45,15 +45,14 @@ from app.index.spaces.administration import SpaceAdministration
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.operations.service import Operations
-from app.providers.chat import OpenAIChat
+from app.providers.chat import ChatModel
 from app.providers.embed_meter import EmbedMeter
 from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.receivers.webhook_sender import WebhookSender
-from app.providers.schemas import ChatModel, Embedder
+from app.providers.schemas import Embedder
 from app.providers.tokens import TiktokenCounter
 from app.providers.upstream import Upstream
 from app.providers.window import LearntWindows
-from app.recall.memory_gateway import MemoryGateway
 from app.recall.service import RecallService
 from app.settings import Settings
 from app.settings.database import JobSettings
@@ -64,7 +63,6 @@ from app.tenancy.first_key import install_first_key, read_bootstrap_key
 from app.tenancy.job_admin import JobAdministration
 from app.tenancy.limit_admin import LimitAdministration
 from app.tenancy.limits.rate_sharing import RATES, RateSharing
-from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 from app.tenancy.spending.service import Spending
 from app.webhooks.dispatch import Dispatcher
@@ -143,14 +141,10 @@ class Container:
         self.subscriptions.close()
         self.list_subscriptions.close()
 
-    def memory_of(self, caller: Caller) -> MemoryGateway:
-        """Return the long-term memory of the calling agent; raises Forbidden if its key has none."""
-        return self.tools.memory_of(caller)
-
     async def close_chat(self) -> None:
         """Close the chat model's connections, and write its usage."""
         await self.generation.close()
-        if isinstance(self.chat, OpenAIChat):
+        if self.chat is not None:
             await self.chat.close()
         await self.spending.flush()
 
@@ -261,7 +255,7 @@ def _queue(settings: JobSettings, ops: Database, bus: Bus) -> JobQueue:
     return JobQueue(ops, settings=settings, notify=notify)
 
 
-def _models(settings: ChatSettings, base: Foundation, spending: Spending) -> tuple[OpenAIChat | None, Upstream | None]:
+def _models(settings: ChatSettings, base: Foundation, spending: Spending) -> tuple[ChatModel | None, Upstream | None]:
     """Return the chat model for the service's own calls, and the same endpoint for generated answers."""
     endpoint = settings.endpoint
     if endpoint is None:
@@ -269,7 +263,7 @@ def _models(settings: ChatSettings, base: Foundation, spending: Spending) -> tup
     guard = partial(_refuse_in_transaction, base)
     calls, windows = EndpointCalls(settings), LearntWindows(settings.llm_context_tokens)
     return (
-        OpenAIChat(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls, windows=windows),
+        ChatModel(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls, windows=windows),
         Upstream(endpoint, settings=settings, ledger=spending, guard=guard, calls=calls, windows=windows),
     )
 

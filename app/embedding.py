@@ -79,12 +79,15 @@ async def open_ann_maintenance(
 
 
 def build_spaces(
-    settings: IndexSettings, ops: Database, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], jobs: JobQueue,
+    settings: IndexSettings,
+    ops: Database,
+    runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]],
+    jobs: JobQueue,
     tenancy: Tenancy,
-) -> EmbeddingSpaceRegistry:  # fmt: skip
+) -> EmbeddingSpaceRegistry:
     """Return the registry of the embedding spaces of a process, each with its embedder and its maintenance."""
     most = settings.max_vectors_per_entry
-    made = {
+    by_space = {
         # of two runtimes for the same space, keep the first
         ann.space.id: EmbeddingSpaceRuntime(
             embedder,
@@ -93,4 +96,4 @@ def build_spaces(
         )
         for embedder, ann in reversed(runtimes)
     }
-    return EmbeddingSpaceRegistry(ops, list(reversed(made.values())))
+    return EmbeddingSpaceRegistry(ops, list(reversed(by_space.values())))

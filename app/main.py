@@ -27,7 +27,6 @@ from app.mcp.endpoint import McpEndpoint
 from app.routers.documents import docs_pages
 from app.routers.documents.openapi import openapi_document
 from app.routers.http.bytes_in_flight import BytesInFlight
-from app.routers.http.metrics import lifecycle_metrics
 from app.routers.http.middleware import install_middleware
 from app.routers.http.problems import declared_members, install_problem_handlers
 from app.routers.http.routing.methods import refuse_missing_methods
@@ -154,7 +153,7 @@ def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Mon
     """Export the figures of the services."""
     add_live_metrics(registry, container)
     _add_bus_metrics(registry, container.bus)
-    export(registry, lambda: lifecycle_metrics(container.lifecycle.counters))
+    registry.register(container.lifecycle.counters)
     add_sweep_metrics(registry, container.governance.purger.counts)
     for metric in container.embed_meter.collectors:
         registry.register(metric)

@@ -62,7 +62,7 @@ class Embedder:
 
     def split(self, text: str) -> list[str]:
         """Return the pieces that the index embeds."""
-        return self._model.split(text, most=None)
+        return self._model.split(text, max_pieces=None)
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return one unit vector per text."""

@@ -90,9 +90,9 @@ class Precomputed:
         """Return whether there is a text: all are read."""
         return bool(text)
 
-    def split(self, text: str, *, most: int | None = None) -> list[str]:
+    def split(self, text: str, *, max_pieces: int | None = None) -> list[str]:
         """The text itself."""
-        del most
+        del max_pieces
         return [text]
 
     def ready(self) -> bool:

@@ -37,13 +37,12 @@ from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
-from app.formats.schemas import CanonicalTurn, Role
+from app.formats.schemas import CanonicalTurn, Role, TokenCounter
 from app.index.service import VectorAhead
 from app.memory.longterm.schemas import MemoryFilters
 from app.memory.longterm.service import require_reach
 from app.memory.schemas import Fact, fact_text
 from app.memory.service import FactService
-from app.providers.schemas import TokenCounter
 from app.recall.schemas import RecalledTurn
 from app.recall.service import Question, RecallService
 from app.settings.memory import ContextSettings

@@ -16,8 +16,9 @@ from app.conversations.service import TITLE_JOB, Conversations
 from app.core.errors import AppError
 from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import get_logger
-from app.formats.service import indent_continuation, transcript
-from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
+from app.formats.parts import indent_continuation, transcript
+from app.providers.schemas import ChatMessage, ModelPurpose
+from app.providers.service import ChatModel
 from app.tenancy.schemas import Caller
 
 __all__ = ["TITLE_JOB", "TitleWriter"]

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Final
 
 from app.core.ids import TenantId
-from app.formats.service import TextCounter
+from app.formats.schemas import TokenCounter
 
 _MAX_COUNTS: Final = 20_000
 """About 4 MB."""
@@ -29,11 +29,11 @@ class KnownCounts:
         self._max_counts = max_counts
         self._lock = threading.Lock()
 
-    def of(self, tenant_id: TenantId, counter: TextCounter) -> "TenantCounter":
+    def of(self, tenant_id: TenantId, counter: TokenCounter) -> "TenantCounter":
         """Return a counter that counts as the given one does, for the texts of one tenant."""
         return TenantCounter(self, tenant_id, counter)
 
-    def count(self, tenant_id: TenantId, text: str, counter: TextCounter) -> int:
+    def count(self, tenant_id: TenantId, text: str, counter: TokenCounter) -> int:
         """Return the count of a text: the one that is known, or a new one."""
         if len(text) < _SHORT_TEXT:
             return counter.count(text)
@@ -55,7 +55,7 @@ class KnownCounts:
 class TenantCounter:
     """A counter of the texts of one tenant."""
 
-    def __init__(self, known: KnownCounts, tenant_id: TenantId, counter: TextCounter) -> None:
+    def __init__(self, known: KnownCounts, tenant_id: TenantId, counter: TokenCounter) -> None:
         self.name = counter.name
         self.exact = counter.exact
         self._known = known

@@ -19,7 +19,7 @@ from app.core.errors import FieldError, Invalid, InvalidFields, TooLarge
 from app.core.ids import format_id
 from app.core.times import format_time, truncate_ms
 from app.formats.schemas import JsonObject, Kind, Role, kind_of
-from app.formats.service import call_key
+from app.formats.turns import call_key
 from app.settings.conversations import LimitSettings
 
 _MAX_NAME = 256

@@ -89,9 +89,8 @@ from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.jobs import JobQueue
 from app.core.outbox import EventOutbox, EventType
 from app.core.paging import Cursors, LimitedList, Order, Page, make_page, page_of_views
-from app.formats.schemas import CanonicalTurn, Role
+from app.formats.schemas import CanonicalTurn, Role, TokenCounter
 from app.index.service import SearchIndex
-from app.providers.schemas import TokenCounter
 from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, TokenEpochs
 from app.tenancy.service import Tenancy

@@ -28,7 +28,7 @@ from app.conversations.stores.summary_store import SummaryRow
 from app.core.ids import format_id
 from app.core.paging import SortKey
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
-from app.formats.service import parse_tool_call, parse_tool_result
+from app.formats.turns import parse_tool_call, parse_tool_result
 from app.tenancy.schemas import Caller, Scope
 
 Value = TypeVar("Value")

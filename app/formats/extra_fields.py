@@ -20,10 +20,12 @@ _NULL: Final = "null"
 GivenContent = str | list[JsonObject] | None
 
 
-def find_difference(given: JsonObject, plain: JsonObject) -> JsonObject:
-    """Return the changes that turn `plain` into `given`; empty if they are equal."""
-    members = {name: value for name, value in given.items() if name not in plain or not _json_equal(plain[name], value)}
-    absent: list[JsonValue] = [name for name in plain if name not in given]
+def find_difference(original: JsonObject, plain: JsonObject) -> JsonObject:
+    """Return the changes that turn `plain` into `original`; empty if they are equal."""
+    members = {
+        name: value for name, value in original.items() if name not in plain or not _json_equal(plain[name], value)
+    }
+    absent: list[JsonValue] = [name for name in plain if name not in original]
     return {**({"members": members} if members else {}), **({"absent": absent} if absent else {})}
 
 
@@ -35,6 +37,12 @@ def restore(plain: JsonObject, extra: JsonObject | None) -> JsonObject:
     changed = {**plain, **(members if isinstance(members, dict) else {})}
     removed = absent if isinstance(absent, list) else []
     return {name: value for name, value in changed.items() if name not in removed}
+
+
+def extra_of(owner: JsonObject) -> JsonObject | None:
+    """Return the extra fields that are stored in a call or a result."""
+    extra = owner.get(GIVEN)
+    return extra if isinstance(extra, dict) else None
 
 
 def pack(target: Format, content: GivenContent, extra: JsonObject) -> GivenContent:
@@ -51,7 +59,8 @@ def unpack(target: Format, content: Sequence[JsonObject] | str | None) -> tuple[
     """Split the result of `pack` into the content and the extra fields."""
     if content is None or isinstance(content, str):
         return content, None
-    extra = next((part for part in reversed(content) if _is_difference(part, target)), None)
+    own = (part for part in reversed(content) if part.get("type") == GIVEN and part.get("format") == target.value)
+    extra = next((part for part in own if "item" not in part), None)
     if extra is None:
         return list(content), None
     rest = [part for part in content if part is not extra]
@@ -85,10 +94,6 @@ def has_only_items(turn: CanonicalTurn) -> bool:
     if content is None or isinstance(content, str) or turn.tool_calls or turn.tool_results or turn.tool_call_id:
         return False
     return bool(content) and all(part.get("type") == GIVEN and "item" in part for part in content)
-
-
-def _is_difference(part: JsonObject, target: Format) -> bool:
-    return part.get("type") == GIVEN and part.get("format") == target.value and "item" not in part
 
 
 def _json_equal(first: JsonValue, second: JsonValue) -> bool:

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from pydantic import JsonValue
 
-from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, Role, ToolCall, ToolResult
+from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, ToolCall, ToolResult
 from app.formats.tags import break_tags
 
 Vendor: TypeAlias = Literal["openai", "anthropic"]
@@ -116,8 +116,8 @@ def render_parts(
     written: list[JsonObject | str] = []
     for part in parts:
         shown = part.text if isinstance(part, TextContent) else media(part) or placeholder(part)
-        if isinstance(shown, str) and written and isinstance(last := written[-1], str):
-            written[-1] = f"{last}\n{shown}"
+        if isinstance(shown, str) and written and isinstance(text_before := written[-1], str):
+            written[-1] = f"{text_before}\n{shown}"
         else:
             written.append(shown)
     if not written:
@@ -192,11 +192,6 @@ def indent_continuation(text: str) -> str:
     return _LINE_BREAK.sub(r"\g<0>  ", text)
 
 
-def speaker_name(turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
-    """Return the speaker's name on one line, if the role alone does not identify the speaker."""
-    return " ".join(turn.actor.split()) or "?" if turn.role in named else None
-
-
 def data_url(part_url: str) -> tuple[str, str] | None:
     """Return the media type and the data of a base64 data URL, else None."""
     head, comma, data = part_url.partition(",")
@@ -250,9 +245,7 @@ def _read_text(raw: JsonObject) -> ContentPiece | None:
 
 def _read_image(raw: JsonObject) -> ContentPiece | None:
     nested = _object(raw, "image_url")
-    url = _text(raw, "image_url", "url") or _text(nested, "url")
-    if url is None and (found := _inline(raw)) is not None:
-        url = found
+    url = _text(raw, "image_url", "url") or _text(nested, "url") or _inline(raw)
     if url is not None:
         return ImageContent(url=url, detail=_text(raw, "detail") or _text(nested, "detail"))
     if (file_id := _text(raw, "file_id")) is not None:
@@ -291,10 +284,10 @@ def _read_document(raw: JsonObject) -> ContentPiece | None:
         return TextContent(text)
     if (file_id := _text(source, "file_id")) is not None:
         return FileContent(name, file_id=file_id, vendor="anthropic")
-    found = _inline(raw)
-    if found is None:
+    url = _inline(raw)
+    if url is None:
         return None
-    return FileContent(name, data=found) if found.startswith("data:") else FileContent(name, url=found)
+    return FileContent(name, data=url) if url.startswith("data:") else FileContent(name, url=url)
 
 
 def _read_search_result(raw: JsonObject) -> ContentPiece | None:

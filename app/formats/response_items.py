@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from app.formats.extra_fields import restore
-from app.formats.schemas import GIVEN, JsonObject
+from app.formats.extra_fields import extra_of, restore
+from app.formats.schemas import JsonObject
 
 OUTPUT_OF: Final = {
     "function_call": "function_call_output",
@@ -45,13 +45,12 @@ def output_key(kind: str) -> str:
 
 def native_call(call: JsonObject) -> JsonObject:
     """Return the original item of a call."""
-    kept = call.get(GIVEN)
-    kept = kept if isinstance(kept, dict) else {}
-    kind = kept.get("as")
-    return restore(plain_call(kind if isinstance(kind, str) else "function_call", call), kept)
+    extra = extra_of(call) or {}
+    kind = extra.get("as")
+    return restore(plain_call(kind if isinstance(kind, str) else "function_call", call), extra)
 
 
-def native_output(call_id: str, content: str | Sequence[JsonObject] | None, kept: JsonObject | None) -> JsonObject:
+def native_output(call_id: str, content: str | Sequence[JsonObject] | None, extra: JsonObject | None) -> JsonObject:
     """Return the original item of a result, from its content without the extra fields."""
-    kind = None if kept is None else kept.get("as")
-    return restore(plain_output(kind if isinstance(kind, str) else "function_call_output", call_id, content), kept)
+    kind = None if extra is None else extra.get("as")
+    return restore(plain_output(kind if isinstance(kind, str) else "function_call_output", call_id, content), extra)

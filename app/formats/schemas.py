@@ -64,14 +64,14 @@ class Format(StrEnum):
 class ToolCall:
     """A tool call of a model. `arguments` is JSON text or an object, exactly as given.
 
-    `given` has the extra fields of the provider's call (see `extra_fields`), None if there are none. `stored` is the
+    `extra` has the extra fields of the provider's call (see `extra_fields`), None if there are none. `stored` is the
     call as it is stored, and `adapter` the format that its turn was read from.
     """
 
     id: str
     name: str
     arguments: "str | JsonObject"
-    given: "JsonObject | None" = None
+    extra: "JsonObject | None" = None
     stored: "JsonObject | None" = None
     adapter: str | None = None
 
@@ -86,7 +86,7 @@ class ToolResult:
     tool_call_id: str
     content: "str | Sequence[JsonObject]"
     is_error: bool = False
-    given: "JsonObject | None" = None
+    extra: "JsonObject | None" = None
     stored: "JsonObject | None" = None
     adapter: str | None = None
 
@@ -157,6 +157,20 @@ class RenderedMessages:
     system: str | None
 
 
+class TokenCounter(Protocol):
+    """Counts the tokens of a text, for one family of models.
+
+    `name` is the encoding, as stored with every count. `exact`: the count is that of the model's own tokenizer; if not,
+    it is never lower. Names of special tokens in the text count as plain text.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def exact(self) -> bool: ...  # noqa: D102
+    def count(self, text: str) -> int: ...  # noqa: D102
+
+
 class TurnLike(Protocol):
     """The fields of a parsed or stored turn that are written back."""
 
@@ -205,8 +219,8 @@ class ParsedTurn:
     def members(self) -> JsonObject:
         """Return the members of a turn to append, without empty ones."""
         members = {name: getattr(self, name) for name in self.__slots__}
-        kept = {"role", "kind", "content"}
-        return {name: value for name, value in members.items() if name in kept or value not in (None, [], {})}
+        always = {"role", "kind", "content"}
+        return {name: value for name, value in members.items() if name in always or value not in (None, [], {})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,16 @@ messages. Only this module knows which formats merge neighbours or add an openin
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
-from app.formats.extra_fields import has_only_items
 from app.formats.parse import anthropic as from_anthropic
 from app.formats.parse import canonical as from_canonical
 from app.formats.parse import openai as from_openai
 from app.formats.parse import openai_responses as from_responses
-from app.formats.parse.produced import admit_message, admit_messages, storable
-from app.formats.parse.text_calls import TextCall, TextCalls, read_text_calls
-from app.formats.parts import delimit, has_content, indent_continuation, parse_parts, result_text, to_text, transcript
+from app.formats.parse.produced import admit_messages
+from app.formats.parts import parse_parts, result_text, to_text
 from app.formats.render.anthropic import AnthropicRenderer
 from app.formats.render.base import Renderer
 from app.formats.render.canonical import CanonicalRenderer
-from app.formats.render.openai import OpenAiRenderer, distinct_texts
+from app.formats.render.openai import OpenAiRenderer
 from app.formats.render.openai_responses import ResponsesRenderer
 from app.formats.render.workers_ai import WorkersAiRenderer
 from app.formats.schemas import (
@@ -35,60 +33,7 @@ from app.formats.schemas import (
     TurnLike,
     WrittenMessages,
 )
-from app.formats.tags import break_tags
-from app.formats.tokens import (
-    STORED_TOKENIZER,
-    CachingCounter,
-    Margin,
-    TextCounter,
-    count_render,
-    format_margin,
-    has_media,
-    is_exact,
-    message_tokens,
-)
-from app.formats.turns import call_key, parse_tool_call, parse_tool_result, to_canonical
-from app.formats.viewpoint import apply_viewpoint
-
-__all__ = [
-    "STORED_TOKENIZER",
-    "CachingCounter",
-    "Margin",
-    "TextCall",
-    "TextCalls",
-    "TextCounter",
-    "admit_message",
-    "admit_messages",
-    "apply_viewpoint",
-    "arrange",
-    "break_tags",
-    "call_key",
-    "count_render",
-    "delimit",
-    "distinct_texts",
-    "finish",
-    "format_margin",
-    "has_content",
-    "has_media",
-    "has_only_items",
-    "indent_continuation",
-    "is_exact",
-    "items_of",
-    "message_tokens",
-    "messages_of",
-    "opening",
-    "parse",
-    "parse_tool_call",
-    "parse_tool_result",
-    "read_text_calls",
-    "render",
-    "roles_with_several_speakers",
-    "storable",
-    "text_of",
-    "to_canonical",
-    "transcript",
-    "write",
-]
+from app.formats.turns import to_canonical
 
 _RENDERERS: Final[Mapping[Format, Renderer]] = {
     Format.OPENAI: OpenAiRenderer(),
@@ -159,9 +104,9 @@ def parse(
     `invalid_request`, `json_too_deep`, `text_not_storable`, `number_not_interoperable`. The sequence of messages is not
     checked. What a model or a tool produced is not refused for its texts and numbers (`produced`).
     """
-    given, _ = admit_messages(messages, root)
+    admitted, _ = admit_messages(messages, root)
     turns = from_anthropic.parse_system(source, system, system_root)
-    for index, message in enumerate(given):
+    for index, message in enumerate(admitted):
         turns.extend(parse_single_message(source, message, f"{root}/{index}"))
     return turns
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from pydantic import JsonValue
 
 from app.formats.parts import compact_json, type_of
-from app.formats.schemas import GIVEN, Format, JsonObject, Kind, RenderedMessages
+from app.formats.schemas import GIVEN, Format, JsonObject, Kind, RenderedMessages, TokenCounter
 from app.formats.unsent import without_members
 
 STORED_TOKENIZER: Final = "o200k_base"
@@ -51,10 +51,12 @@ _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 _IMAGE_TYPES: Final = frozenset({"image_url", "image", "input_image", "computer_screenshot"})
 _AUDIO_TYPES: Final = frozenset({"input_audio", "audio", "audio_url"})
 _FILE_TYPES: Final = frozenset({"file", "input_file", "document", "video_url", "file_url"})
-_SOURCES: Final = frozenset({
-    "audio", "audio_url", "data", "file", "file_data", "file_id", "file_url", "image_url", "input_audio", "source",
-    "url", "video_url",
-})  # fmt: skip
+_SOURCES: Final = frozenset(
+    {
+        *("audio", "audio_url", "data", "file", "file_data", "file_id", "file_url", "image_url", "input_audio"),
+        *("source", "url", "video_url"),
+    }
+)
 """Members with the data or the address of media."""
 _SOURCE_FORMS: Final = frozenset({"detail", "format", "media_type", "mimeType", "mime_type", "type"})
 _MAX_FORM: Final = 128
@@ -62,32 +64,22 @@ _ADDRESS: Final = re.compile(r"(?:data:[^,\s]{0,128};base64,)?[A-Za-z0-9+/=_-]*|
 _DATA_URL: Final = re.compile(r"data:[^,\s]{0,128};base64,[A-Za-z0-9+/=_-]*")
 
 
-class TextCounter(Protocol):
-    """Counts the tokens of a text. `name` is the tokenizer's; `exact` is true if the provider counts the same."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def exact(self) -> bool: ...  # noqa: D102
-    def count(self, text: str) -> int: ...  # noqa: D102
-
-
 class CachingCounter:
     """A counter that counts each text once. Made for one assembly and discarded with it."""
 
-    def __init__(self, counter: TextCounter, known: Mapping[str, int] = MappingProxyType({})) -> None:
-        """`known`: counts that this counter would return for these texts."""
+    def __init__(self, counter: TokenCounter, counts: Mapping[str, int] = MappingProxyType({})) -> None:
+        """`counts`: what this counter would return for these texts."""
         self.name = counter.name
         self.exact = counter.exact
         self._counter = counter
-        self._known = dict(known)
+        self._counts = dict(counts)
 
     def count(self, text: str) -> int:
         """Return the count of the wrapped counter."""
-        known = self._known.get(text)
-        if known is None:
-            known = self._known[text] = self._counter.count(text)
-        return known
+        count = self._counts.get(text)
+        if count is None:
+            count = self._counts[text] = self._counter.count(text)
+        return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +103,23 @@ def format_margin(target: Format, margin: float) -> Margin:
     return Margin(_PER_MILLE if public else max(_PER_MILLE, round(margin * _PER_MILLE)))
 
 
-def is_exact(target: Format, counter: TextCounter) -> bool:
+def is_exact(target: Format, counter: TokenCounter) -> bool:
     """Return whether the count of such a render equals the provider's own, except for media."""
     return counter.exact and target not in {Format.ANTHROPIC, Format.WORKERS_AI}
 
 
 def count_render(
-    rendered: RenderedMessages, counter: TextCounter, *, tokens_of: Callable[[JsonObject], int] | None = None
+    rendered: RenderedMessages, counter: TokenCounter, *, tokens_of: Callable[[JsonObject], int] | None = None
 ) -> int:
     """Count the tokens of a whole render, without margin. `tokens_of` returns known counts of messages."""
     tokens_of = tokens_of or partial(message_tokens, counter=counter)
-    return PRIMING_TOKENS + system_tokens(rendered.system, counter) + sum(map(tokens_of, rendered.messages))
+    tokens = PRIMING_TOKENS + sum(map(tokens_of, rendered.messages))
+    if rendered.system is None:
+        return tokens
+    return tokens + MESSAGE_TOKENS + counter.count("system") + counter.count(rendered.system)
 
 
-def system_tokens(system: str | None, counter: TextCounter) -> int:
-    """Count the tokens of a system text that is separate from the messages."""
-    return 0 if system is None else MESSAGE_TOKENS + counter.count("system") + counter.count(system)
-
-
-def message_tokens(message: JsonObject, counter: TextCounter) -> int:
+def message_tokens(message: JsonObject, counter: TokenCounter) -> int:
     """Count the tokens of one message or item of any format, its framing included, without margin."""
     if _is_kept_item(message):
         return MESSAGE_TOKENS + _member_tokens(message, counter)
@@ -155,13 +145,13 @@ def message_tokens(message: JsonObject, counter: TextCounter) -> int:
     return total
 
 
-def _member_tokens(members: JsonObject, counter: TextCounter) -> int:
+def _member_tokens(members: JsonObject, counter: TokenCounter) -> int:
     """Count members that only their own provider knows: their JSON, with a constant for each of their media."""
     shown, media = _without_media(members)
     return media + counter.count(compact_json(shown))
 
 
-def _other_tokens(members: JsonObject, counter: TextCounter) -> int:
+def _other_tokens(members: JsonObject, counter: TokenCounter) -> int:
     """Count the other members of a part; empty ones count nothing."""
     members = {name: value for name, value in members.items() if value not in (None, "", [], {})}
     return _member_tokens(members, counter) if members else 0
@@ -205,7 +195,7 @@ def _is_address(value: JsonValue) -> bool:
     return isinstance(value, str) and _ADDRESS.fullmatch(value) is not None
 
 
-def _content_tokens(content: JsonValue, counter: TextCounter) -> int:
+def _content_tokens(content: JsonValue, counter: TokenCounter) -> int:
     match content:
         case str():
             return counter.count(content)
@@ -217,7 +207,7 @@ def _content_tokens(content: JsonValue, counter: TextCounter) -> int:
             return counter.count(compact_json(content))
 
 
-def _part_tokens(part: JsonValue, counter: TextCounter) -> int:
+def _part_tokens(part: JsonValue, counter: TokenCounter) -> int:
     if not isinstance(part, dict):
         return counter.count(compact_json(part))
     kind, text = type_of(part), part.get("text")
@@ -258,11 +248,8 @@ def _media_constant(part: JsonObject) -> int:
         return IMAGE_LOW_TOKENS if _detail(part) == "low" else IMAGE_TOKENS
     if kind in _AUDIO_TYPES:
         return AUDIO_TOKENS
-    return FILE_TOKENS if kind in _FILE_TYPES and not _has_text_source(part) else 0
-
-
-def _has_text_source(part: JsonObject) -> bool:
-    return type_of(part.get("source")) in {"text", "content"}
+    is_file = kind in _FILE_TYPES and type_of(part.get("source")) not in {"text", "content"}
+    return FILE_TOKENS if is_file else 0
 
 
 def _detail(part: JsonObject) -> JsonValue:

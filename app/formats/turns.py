@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import cast
 
-from app.formats.schemas import GIVEN, CanonicalTurn, JsonObject, ParsedTurn, ToolCall, ToolResult, TurnLike, kind_of
+from app.formats.extra_fields import extra_of
+from app.formats.schemas import CanonicalTurn, JsonObject, ParsedTurn, ToolCall, ToolResult, TurnLike, kind_of
 
 
 def parse_tool_call(call: JsonObject, adapter: str | None = None) -> ToolCall:
@@ -19,7 +20,7 @@ def parse_tool_call(call: JsonObject, adapter: str | None = None) -> ToolCall:
         id=str(call["id"]),
         name=str(body.get("name")),
         arguments=arguments if isinstance(arguments, dict) else str(arguments),
-        given=_given(call),
+        extra=extra_of(call),
         stored=call,
         adapter=adapter,
     )
@@ -36,7 +37,7 @@ def parse_tool_result(result: JsonObject, adapter: str | None = None) -> ToolRes
         tool_call_id=str(result["tool_call_id"]),
         content=cast("str | Sequence[JsonObject]", result.get("content") or ""),
         is_error=bool(result.get("is_error", False)),
-        given=_given(result),
+        extra=extra_of(result),
         stored=result,
         adapter=adapter,
     )
@@ -80,8 +81,3 @@ def tool_results_in(turn: CanonicalTurn) -> list[ToolResult]:
         return list(turn.tool_results)
     content = "" if turn.content is None else turn.content
     return [ToolResult(turn.tool_call_id, content, adapter=turn.adapter), *turn.tool_results]
-
-
-def _given(owner: JsonObject) -> JsonObject | None:
-    value = owner.get(GIVEN)
-    return value if isinstance(value, dict) else None

@@ -128,7 +128,7 @@ class _CallPairing:
         If there is none, put them into the unit of the turn directly before them.
         """
         item_turns: list[int] = []
-        last: int | None = None
+        answer: int | None = None
         for index in sorted(self._used):
             turn = self._turns[index]
             if has_only_items(turn):
@@ -141,18 +141,18 @@ class _CallPairing:
             if index in blocks and turn.role is Role.ASSISTANT:
                 if item_turns:
                     blocks[index] = replace(blocks[index], before=self._join(item_turns, index))
-                last = index
+                answer = index
             else:
-                self._end_item_turns(blocks, item_turns, last)
-                last = None
+                self._end_item_turns(blocks, item_turns, answer)
+                answer = None
             item_turns = []
-        self._end_item_turns(blocks, item_turns, last)
+        self._end_item_turns(blocks, item_turns, answer)
 
-    def _end_item_turns(self, blocks: dict[int, TurnBlock], item_turns: Sequence[int], last: int | None) -> None:
+    def _end_item_turns(self, blocks: dict[int, TurnBlock], item_turns: Sequence[int], answer: int | None) -> None:
         if not item_turns:
             return
-        if last is not None:
-            blocks[last] = replace(blocks[last], after=self._join(item_turns, last))
+        if answer is not None:
+            blocks[answer] = replace(blocks[answer], after=self._join(item_turns, answer))
             return
         for index in item_turns:
             self._omit(self._turns[index], "the turn that follows from it is not shown")

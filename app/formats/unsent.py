@@ -20,40 +20,37 @@ UNSENT_MEMBERS: Final[Mapping[Format, Mapping[Literal["message", "part"], frozen
     Format.WORKERS_AI: _CHAT,
     Format.OPENAI_RESPONSES: {"message": _CACHE | {"id"}, "part": _CACHE},
     Format.ANTHROPIC: {
-        "message": frozenset({
-            "container", "context_management", "id", "model", "stop_details", "stop_reason", "stop_sequence", "type",
-            "usage",
-        }),
+        "message": frozenset(
+            {
+                "container",
+                "context_management",
+                "id",
+                "model",
+                "stop_details",
+                "stop_reason",
+                "stop_sequence",
+                "type",
+                "usage",
+            }
+        ),
         "part": _CACHE,
     },
     Format.CANONICAL: {"message": frozenset({"metadata", "model"}), "part": frozenset()},
-}  # fmt: skip
+}
 """Members of messages, and of their parts, blocks and calls."""
 
-ASSISTANT_MEMBERS: Final = frozenset({
-    "function_call", "reasoning", "reasoning_content", "reasoning_details", "refusal", "thinking", "thinking_blocks",
-    "tool_calls",
-})  # fmt: skip
+ASSISTANT_MEMBERS: Final = frozenset(
+    {
+        *("function_call", "reasoning", "reasoning_content", "reasoning_details", "refusal", "thinking"),
+        *("thinking_blocks", "tool_calls"),
+    }
+)
 """Members of a chat message that only the assistant's have; those of other roles are left out."""
 
 UNSENT_BLOCKS: Final[Mapping[Format, frozenset[str]]] = {
     target: frozenset({"compaction"} if target is Format.ANTHROPIC else ()) for target in Format
 }
 """Types of blocks of the assistant."""
-
-UNSENT_ITEMS: Final = frozenset({
-    "additional_tools", "compaction", "compaction_trigger", "item_reference", "mcp_approval_request",
-    "mcp_approval_response",
-})  # fmt: skip
-"""Types of items of Responses. Items of types that no schema has are left out too."""
-
-
-ITEMS_WITH_ID: Final = frozenset({
-    "code_interpreter_call", "computer_call", "file_search_call", "image_generation_call", "local_shell_call",
-    "local_shell_call_output", "mcp_call", "mcp_list_tools", "program", "program_output", "reasoning",
-    "tool_search_call", "tool_search_output", "web_search_call",
-})  # fmt: skip
-"""Types of items of Responses that keep their id."""
 
 
 def without_members(value: JsonObject, names: frozenset[str]) -> JsonObject:

@@ -108,7 +108,7 @@ class ClientMessage:
 def _is_name(name: object) -> TypeGuard[str | int]:
     # a lone surrogate has no UTF-8 form: an answer with such an id could not be written
     if isinstance(name, str):
-        return not any("\ud800" <= one <= "\udfff" for one in name)
+        return not any("\ud800" <= letter <= "\udfff" for letter in name)
     return isinstance(name, int) and not isinstance(name, bool)
 
 
@@ -158,7 +158,7 @@ class Bridge:
                     f"Turnkeep does not answer at {self._target.url}."
                     " Start it there with `turnkeep serve`, or name another server with TURNKEEP_URL."
                 )
-                await self._write({**_named(line), **_error(INTERNAL_ERROR, sentence)})
+                await self._write(_error(line.name, sentence))
             return
         await self._write_answer(line, response)
 
@@ -182,16 +182,14 @@ class Bridge:
             return
         detail = answered.get("detail") if isinstance(answered, dict) else None
         sentence = detail if isinstance(detail, str) else f"The server answered with {response.status_code}."
-        await self._write({**_named(line), **_error(INTERNAL_ERROR, sentence, answered)})
+        await self._write(_error(line.name, sentence, answered))
 
     async def _write(self, message: dict[str, JsonValue]) -> None:
         try:
             parsed = jsonrpc_message_adapter.validate_python(message)
         except ValidationError:
-            named = {"jsonrpc": "2.0", "id": message.get("id")}
-            parsed = jsonrpc_message_adapter.validate_python(
-                {**named, **_error(INTERNAL_ERROR, "The server's answer is not one of the protocol.")}
-            )
+            error = _error(message.get("id"), "The server's answer is not one of the protocol.")
+            parsed = jsonrpc_message_adapter.validate_python(error)
         await self._writer.send(SessionMessage(parsed))
 
     def _headers(self, line: ClientMessage) -> dict[str, str]:
@@ -220,9 +218,6 @@ def _header(text: str) -> str:
     return encode_header_value(text.encode(errors="replace").decode())
 
 
-def _named(line: ClientMessage) -> dict[str, JsonValue]:
-    return {"jsonrpc": "2.0", "id": line.name}
-
-
-def _error(code: int, text: str, data: JsonValue = None) -> dict[str, JsonValue]:
-    return {"error": {"code": code, "message": text, **({} if data is None else {"data": data})}}
+def _error(name: JsonValue, text: str, data: JsonValue = None) -> dict[str, JsonValue]:
+    error: dict[str, JsonValue] = {"code": INTERNAL_ERROR, "message": text}
+    return {"jsonrpc": "2.0", "id": name, "error": error if data is None else {**error, "data": data}}

@@ -60,7 +60,7 @@ class McpEndpoint:
         self._settings = settings
         self._request_log = RequestLog(registry)
         self._offer = OfferedTools(settings)
-        self._known = self._offer.known | _ENVELOPE
+        self._member_names = self._offer.member_names | _ENVELOPE
         self._protocol: _Protocol | None = None
 
     @property
@@ -137,7 +137,7 @@ class McpEndpoint:
         return await asyncio.to_thread(_parse_message, body, most)
 
     def _refuse(self, code: int, error: AppError) -> Response:
-        fields = cut_fields(error.fields, self._known)
+        fields = cut_fields(error.fields, self._member_names)
         data = {
             "code": error.code,
             "detail": public_detail(error, fields),
@@ -177,9 +177,9 @@ class _Protocol:
     async def _run(self, server: "asyncio.Future[McpServer]") -> None:
         try:
             make = await asyncio.to_thread(_imported_server)
-            made = make(self._offer, self._request_log, self.services, max_request_bytes=self._max_request_bytes)
-            async with made.running():
-                server.set_result(made)
+            started = make(self._offer, self._request_log, self.services, max_request_bytes=self._max_request_bytes)
+            async with started.running():
+                server.set_result(started)
                 await self._stopping.wait()
         except Exception as error:
             if server.done():

@@ -12,7 +12,7 @@ from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, TextConten
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import JsonValue
 
-from app.agents.tools.tool import error_text
+from app.agents.tools.service import error_text
 from app.core.errors import AppError, FieldError
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, public_detail
 
@@ -24,9 +24,9 @@ _OURS: Final = frozenset({"internal", "unavailable", "rate_limited"})
 """Kinds of errors that the caller cannot fix by changing the request."""
 
 
-def error_members(error: AppError, *, request_id: str, known: frozenset[str]) -> dict[str, JsonValue]:
-    """Return the members of an error; `known` are the names that pointers may contain."""
-    fields: Sequence[FieldError] = cut_fields(error.fields[:MAX_FIELDS], known)
+def error_members(error: AppError, *, request_id: str, names: frozenset[str]) -> dict[str, JsonValue]:
+    """Return the members of an error; `names` are those that pointers may contain."""
+    fields: Sequence[FieldError] = cut_fields(error.fields[:MAX_FIELDS], names)
     return {
         **error.extra,
         "code": error.code,
@@ -38,11 +38,11 @@ def error_members(error: AppError, *, request_id: str, known: frozenset[str]) ->
     }
 
 
-def tool_error(error: AppError, *, request_id: str, known: frozenset[str]) -> CallToolResult:
+def tool_error(error: AppError, *, request_id: str, names: frozenset[str]) -> CallToolResult:
     """Return an error as a tool result: a sentence for the model, and the members for the program."""
-    members = error_members(error, request_id=request_id, known=known)
-    text = error_text(error, known)
-    return CallToolResult(content=[TextContent(text=text)], structured_content=members, is_error=True)
+    members = error_members(error, request_id=request_id, names=names)
+    text = TextContent(text=error_text(error, names))
+    return CallToolResult(content=[text], structured_content=members, is_error=True)
 
 
 def protocol_error(error: AppError, *, request_id: str, version: str, uri: str | None = None) -> MCPError:
@@ -51,7 +51,7 @@ def protocol_error(error: AppError, *, request_id: str, version: str, uri: str |
         code = RESOURCE_NOT_FOUND
     else:
         code = INTERNAL_ERROR if error.kind in _OURS else INVALID_PARAMS
-    members = error_members(error, request_id=request_id, known=frozenset())
+    members = error_members(error, request_id=request_id, names=frozenset())
     if error.kind == "not_found" and uri is not None and _URI.fullmatch(uri):
         members["uri"] = uri
     return MCPError(code, str(members["detail"]), members)

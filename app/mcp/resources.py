@@ -10,12 +10,11 @@ from mcp.types import ListResourcesResult, ReadResourceResult, Resource, Resourc
 from pydantic import BaseModel
 
 from app.container import Container
-from app.conversations.schemas.conversations import Conversation
+from app.conversations.schemas.conversations import Conversation, Turn
 from app.conversations.schemas.history import HistoryQuery
 from app.conversations.schemas.listing import ConversationFilter
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
-from app.mcp.schemas import ConversationContents
 from app.tenancy.schemas import Caller, Scope
 
 NEWEST_TURNS: Final = 50
@@ -43,6 +42,14 @@ class MemoryUri:
     project: str
     session_id: str
     path: str
+
+
+class ConversationContents(BaseModel):
+    """The resource of a conversation: the conversation, and its newest turns, the oldest of them first."""
+
+    conversation: Conversation
+    turns: list[Turn]
+    has_earlier: bool
 
 
 def templates(caller: Caller) -> list[ResourceTemplate]:
@@ -82,10 +89,10 @@ def templates(caller: Caller) -> list[ResourceTemplate]:
 def parse_uri(uri: str) -> ConversationUri | MemoryUri:
     """Parse a resource URI. Raises NotFound for an unknown form."""
     try:
-        if (found := _URI.fullmatch(uri)) is not None:
-            return ConversationUri(parse_id(found["id"]), None if found["turn"] is None else parse_id(found["turn"]))
-        if (found := _MEMORY.fullmatch(uri)) is not None:
-            names = [unquote(found[name] or "", errors="strict") for name in ("project", "session", "path")]
+        if (match := _URI.fullmatch(uri)) is not None:
+            return ConversationUri(parse_id(match["id"]), None if match["turn"] is None else parse_id(match["turn"]))
+        if (match := _MEMORY.fullmatch(uri)) is not None:
+            names = [unquote(match[name] or "", errors="strict") for name in ("project", "session", "path")]
             # no stored name has NUL, and the database does not accept one as a parameter
             if not any("\0" in name for name in names):
                 return MemoryUri(*names)

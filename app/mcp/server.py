@@ -4,10 +4,10 @@ It is bound to no tenant: every request brings its caller (`RequestContext`), an
 errors leave a handler, because the SDK sends the texts of other exceptions.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from importlib.metadata import version
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, cast
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -33,7 +33,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
-from app.agents.tools.tool import Tool
+from app.agents.tools.service import Tool
 from app.audit.schemas import Action, ObjectKind
 from app.container import Container
 from app.core.errors import AppError
@@ -45,7 +45,6 @@ from app.mcp.request_log import ASKING, UNKNOWN, McpRequest, RequestLog, Request
 from app.mcp.tool_list import OfferedTools, instructions
 
 Context: TypeAlias = ServerRequestContext[None, Request]
-ResultT = TypeVar("ResultT")
 
 
 class McpServer:
@@ -129,7 +128,7 @@ class McpServer:
                 return await self._run_tool(tool, params.arguments or {}, asking)
             except Exception as error:  # noqa: BLE001 - only tool errors may reach the SDK
                 refusal = _refusal(error, record)
-                return tool_error(refusal, request_id=asking.request_id, known=self._offer.known)
+                return tool_error(refusal, request_id=asking.request_id, names=self._offer.member_names)
 
     async def _run_tool(self, tool: Tool, arguments: dict[str, JsonValue], asking: McpRequest) -> CallToolResult:
         call = tool.prepare(arguments)
@@ -144,35 +143,30 @@ class McpServer:
         return CallToolResult(content=[text], structured_content=result.model_dump(mode="json"))
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
-        async def run(asking: McpRequest) -> ListResourcesResult:
+        with self._answering(context, "resources/list") as asking:
             cursor = None if params is None else params.cursor
             return await resources.list_page(self._services, asking.caller, cursor=cursor)
 
-        return await self._answer(context, "resources/list", run)
-
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        async def run(asking: McpRequest) -> ReadResourceResult:
+        with self._answering(context, "resources/read", uri=params.uri) as asking:
             named = resources.parse_uri(params.uri)
             if isinstance(named, resources.ConversationUri):
                 asking.record.conversation_id = named.conversation_id
             return await resources.read(self._services, asking.caller, uri=params.uri, named=named)
 
-        return await self._answer(context, "resources/read", run, uri=params.uri)
-
-    async def _answer(
-        self, context: Context, method: str, run: Callable[[McpRequest], Awaitable[ResultT]], *, uri: str | None = None
-    ) -> ResultT:
+    @contextmanager
+    def _answering(self, context: Context, method: str, *, uri: str | None = None) -> Generator[McpRequest]:
+        """Log a request for resources. Its errors become those of the protocol."""
         asking = _asking(context)
         with self._request_log.of_call(asking.record, method):
             try:
-                result = await run(asking)
+                yield asking
             except Exception as error:  # noqa: BLE001 - only protocol errors may reach the SDK
                 refusal = _refusal(error, asking.record)
                 raise protocol_error(
                     refusal, request_id=asking.request_id, version=context.protocol_version, uri=uri
                 ) from None
             asking.record.status = "ok"
-            return result
 
 
 @asynccontextmanager

@@ -8,9 +8,7 @@ from typing import Final, cast
 
 from pydantic import JsonValue
 
-from app.agents.tools.registry import all_tools
-from app.agents.tools.small_profile import small_tools
-from app.agents.tools.tool import Group, Tool
+from app.agents.tools.service import Group, Tool, all_tools, small_tools
 from app.core.errors import Unavailable
 from app.core.validation.invalid import property_names
 from app.formats.parse.validation import MEMBER_NAMES
@@ -47,10 +45,10 @@ RATE_CLASSES: Final[Mapping[str, RateClass]] = {
 CALL_TOOL: Final = "tools/call"
 _METHODS: Final = frozenset(
     {
-        "initialize", "ping", "server/discover", "notifications/initialized", "notifications/cancelled",
-        "tools/list", "resources/list", "resources/templates/list", "resources/read",
+        *("initialize", "ping", "server/discover", "notifications/initialized", "notifications/cancelled"),
+        *("tools/list", "resources/list", "resources/templates/list", "resources/read"),
     }
-)  # fmt: skip
+)
 """Methods that the log names; `tools/call` is logged by the name of the tool."""
 
 
@@ -63,10 +61,8 @@ class OfferedTools:
     def __init__(self, settings: Settings) -> None:
         self.tools: Final = offered_tools(settings)
         self.has_resources: Final = not agent_is_exclusive(settings)
-        schemas = [tool.input_schema for tool in self.tools.values()]
-        self.known: Final = MEMBER_NAMES.union(
-            name for one in schemas for name in property_names(cast("JsonValue", one))
-        )
+        schemas = [cast("JsonValue", tool.input_schema) for tool in self.tools.values()]
+        self.member_names: Final = MEMBER_NAMES.union(name for schema in schemas for name in property_names(schema))
         """All member names that arguments may have."""
 
     @property
@@ -101,14 +97,14 @@ def instructions(tools: Iterable[Tool], caller: Caller) -> str:
 
 def offered_tools(settings: Settings) -> Mapping[str, Tool]:
     """Return the offered tools by name. Raises Unavailable if a hidden tool does not exist."""
-    tools = {one.name: one for one in all_tools()}
+    tools = {tool.name: tool for tool in all_tools()}
     hidden = frozenset(settings.tools.mcp_hidden_tools or ())
     if hidden - tools.keys():
         names = ", ".join(tools)
         raise Unavailable("mcp_tool_unknown", f"TURNKEEP_MCP_HIDDEN_TOOLS names a tool that is none of: {names}.")
     if settings.tools.mcp_profile == "small" and not agent_is_exclusive(settings):
-        tools = {one.name: one for one in small_tools(tools)}
-    return {name: one for name, one in tools.items() if name not in hidden and _is_offered(one, settings)}
+        tools = {tool.name: tool for tool in small_tools(tools)}
+    return {name: tool for name, tool in tools.items() if name not in hidden and _is_offered(tool, settings)}
 
 
 def agent_is_exclusive(settings: Settings) -> bool:

@@ -43,7 +43,7 @@ from app.memory.schemas import (
     Where,
     fact_text,
 )
-from app.providers.schemas import ChatModel
+from app.providers.service import ChatModel
 from app.settings.memory import FactSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller, result_deleted
 from app.tenancy.service import Tenancy

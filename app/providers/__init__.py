@@ -1,4 +1,4 @@
-"""External services behind Protocols: embedders, chat models, token counters, receivers of events.
+"""External services: embedders, chat models, token counters, receivers of events. The only package with HTTP clients.
 
-Public API: `schemas` (the Protocols). `container` selects the implementations. The only package with HTTP clients.
+Public API: `service`, and `schemas` (the Protocols). `container` and `embedding` select the implementations.
 """

@@ -17,9 +17,9 @@ def tool_params(tools: Sequence[ToolOffer]) -> list[dict[str, object]]:
     return [
         {
             "type": "function",
-            "function": {"name": one.name, "description": one.description, "parameters": one.parameters},
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
         }
-        for one in tools
+        for tool in tools
     ]
 
 
@@ -41,7 +41,7 @@ def calls_of(answered: object) -> tuple[ModelCall, ...]:
     """Return the calls of an answer, with new ids: ids that a model invents are neither unique nor short."""
     if not isinstance(answered, list):
         return ()
-    found: list[ModelCall] = []
+    calls: list[ModelCall] = []
     for item in cast("list[object]", answered)[:MAX_CALLS]:
         function: object = getattr(item, "function", None)
         name: object = getattr(function, "name", None)
@@ -49,12 +49,12 @@ def calls_of(answered: object) -> tuple[ModelCall, ...]:
         if isinstance(arguments, dict):  # some endpoints return the object itself
             arguments = json.dumps(cast("JsonValue", arguments), ensure_ascii=False)
         if isinstance(name, str):  # an empty name too: the caller answers the model that there is no such tool
-            found.append(ModelCall(str(len(found)), name, arguments if isinstance(arguments, str) else ""))
-    return tuple(found)
+            calls.append(ModelCall(str(len(calls)), name, arguments if isinstance(arguments, str) else ""))
+    return tuple(calls)
 
 
 def words_of(messages: Sequence[ChatMessage], tools: Sequence[ToolOffer]) -> list[str]:
     """Return all texts of a request, for an estimate of its tokens."""
     texts = [message.content for message in messages]
     texts += [call.arguments for message in messages for call in message.calls]
-    return [*texts, *(f"{one.name} {one.description} {json.dumps(one.parameters)}" for one in tools)]
+    return [*texts, *(f"{tool.name} {tool.description} {json.dumps(tool.parameters)}" for tool in tools)]

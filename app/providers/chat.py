@@ -9,37 +9,35 @@ most by the calls that are running. Neither errors nor logs contain prompts or a
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, Unpack, cast
 
-from app.core.errors import AppError, RateLimited, Unavailable
+from app.core.errors import RateLimited, Unavailable
 from app.core.ids import TenantId, format_id
-from app.core.telemetry import get_logger
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.providers.calling import calls_of, message_param, tool_params, words_of
 from app.providers.endpoint import (
     CHAT_ERRORS,
-    InvalidAnswer,
-    Refused,
-    UsageRecorder,
+    ChatEndpoint,
     client_of,
     context_exceeded,
-    delay,
     reported_tokens,
     request_timeout,
     timed_out,
     too_long,
+    wait_to_retry,
 )
 from app.providers.pieces import estimated_tokens
-from app.providers.queues.endpoint_calls import EndpointCalls
 from app.providers.schemas import (
+    CallOptions,
     ChatMessage,
-    Ledger,
+    InvalidAnswer,
     ModelAnswer,
     ModelCall,
     ModelPurpose,
     ModelReply,
     ModelUsage,
+    Refused,
     Shape,
     ToolOffer,
 )
@@ -53,8 +51,8 @@ from app.providers.shapes import (
     other_variant,
     shape_request,
 )
-from app.providers.window import LearntWindows, output_tokens
-from app.settings.models import ChatSettings, Endpoint
+from app.providers.window import output_tokens
+from app.settings.models import Endpoint
 
 if TYPE_CHECKING:
     import openai
@@ -97,123 +95,65 @@ class _Call:
         return ModelUsage(self.prompt_tokens, self.completion_tokens)
 
 
-class OpenAIChat:
-    """An endpoint as a `ChatModel`.
+class ChatModel(ChatEndpoint):
+    """A chat model: answers messages with text, with a value of a given shape, or with calls of tools.
 
-    `guard` is called at the beginning of every call. It raises if model calls are not allowed there.
+    Never runs while a transaction is open. An answer is never longer than a quarter of the window. The ledger records
+    every call, also failed ones, with its tenant and purpose.
+
+    Raises RateLimited `model_rate_limited` or `model_budget_exhausted` (the tenant's budget, with the time of its
+    reset). Raises Unavailable `model_overloaded`, `model_unavailable`, `model_timeout` (the same request takes as long
+    again: ask for less), `model_context_exceeded` (longer than the window: not retryable, ask for less),
+    `model_invalid` (an answer that is cut off, empty, or still of the wrong shape after a repair), or `model_refused`
+    (the model or a content filter declines: not retryable). No error repeats prompts or answers.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        settings: ChatSettings,
-        ledger: Ledger,
-        guard: Callable[[], None],
-        calls: EndpointCalls | None = None,
-        windows: LearntWindows | None = None,
-    ) -> None:
-        self._endpoint = endpoint
-        self._settings = settings
-        self._timeout_s, self._job_timeout_s = settings.llm_timeout_s, settings.llm_job_timeout_s
-        self._ledger = ledger
-        self._guard = guard
-        self._calls = calls or EndpointCalls(settings)
-        self._variants: dict[tuple[str, str | None], RequestVariant] = {}
-        self._windows = windows or LearntWindows(settings.llm_context_tokens)
-        self._usage = UsageRecorder(ledger)
-        self._log = get_logger()
-        self._client = client_of(endpoint, timeout_s=self._timeout_s)
-
-    @property
-    def model(self) -> str:
-        """Return the name of the default model."""
-        return self._endpoint.model
-
-    def window(self, tenant_id: TenantId, model: str | None = None) -> int:
-        """Return the tokens that a model reads and writes in one call: the setting, or less as its endpoint said."""
-        return self._windows.of(tenant_id, model or self.model)
-
-    async def close(self) -> None:
-        """Wait until all usage is recorded, and close the connections."""
-        await self._usage.wait()
-        await self._client.close()
-
     async def answer(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        shape: type[Shape],
-        tenant_id: TenantId,
-        purpose: ModelPurpose,
-        model: str | None = None,
-        max_output_tokens: int | None = None,
-        timeout_s: float | None = None,
+        self, messages: Sequence[ChatMessage], *, shape: type[Shape], **options: Unpack[CallOptions]
     ) -> ModelAnswer[Shape]:
-        """Answer with a value of `shape`. An invalid answer is sent back once, with its errors."""
-        call = self._call(tenant_id, purpose, model, max_output_tokens, timeout_s)
-        asked = shape_request(shape)
+        """Answer with a validated value of `shape`, which the messages need not describe.
+
+        An invalid answer is sent back once, with its errors.
+        """
+        call, asked = self._call(options), shape_request(shape)
         return await self._accounted(call, lambda: self._shaped(call, messages, asked))
 
-    async def text(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        tenant_id: TenantId,
-        purpose: ModelPurpose,
-        model: str | None = None,
-        max_output_tokens: int | None = None,
-        timeout_s: float | None = None,
-    ) -> ModelAnswer[str]:
+    async def text(self, messages: Sequence[ChatMessage], **options: Unpack[CallOptions]) -> ModelAnswer[str]:
         """Answer with text that is complete and not empty."""
-        call = self._call(tenant_id, purpose, model, max_output_tokens, timeout_s)
+        call = self._call(options)
         return await self._accounted(call, lambda: self._complete(call, messages, None))
 
     async def converse(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        tools: Sequence[ToolOffer],
-        tenant_id: TenantId,
-        purpose: ModelPurpose,
-        model: str | None = None,
-        max_output_tokens: int | None = None,
-        timeout_s: float | None = None,
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[ToolOffer], **options: Unpack[CallOptions]
     ) -> ModelAnswer[ModelReply]:
-        """Answer with calls of tools, or with text. The caller refuses calls of tools that were not offered."""
-        call = self._call(tenant_id, purpose, model, max_output_tokens, timeout_s)
+        """Answer with calls of tools, or with text. Calls are not executed here, and may name any tool."""
+        call = self._call(options)
 
-        async def work() -> ModelReply:
+        async def reply() -> ModelReply:
             return (await self._chosen(call, messages, None, tools)).reply()
 
-        return await self._accounted(call, work)
+        return await self._accounted(call, reply)
 
-    def _call(
-        self,
-        tenant_id: TenantId,
-        purpose: ModelPurpose,
-        model: str | None,
-        max_output_tokens: int | None,
-        timeout_s: float | None,
-    ) -> _Call:
-        output = output_tokens(
-            self.window(tenant_id, model), most=max_output_tokens or self._settings.llm_max_output_tokens
-        )
+    def _call(self, options: CallOptions) -> _Call:
+        tenant_id, purpose, settings = options["tenant_id"], options["purpose"], self._settings
+        model, timeout_s = options.get("model") or self.model, options.get("timeout_s")
+        longest = options.get("max_output_tokens") or settings.llm_max_output_tokens
+        output = output_tokens(self.window(tenant_id, model), max_tokens=longest)
         if timeout_s is not None:
             limit = "the caller's own limit"
         elif purpose in _INTERACTIVE:
-            timeout_s, limit = self._timeout_s, "TURNKEEP_LLM_TIMEOUT_MS"
+            timeout_s, limit = settings.llm_timeout_s, "TURNKEEP_LLM_TIMEOUT_MS"
         else:
-            timeout_s, limit = self._job_timeout_s, "TURNKEEP_LLM_JOB_TIMEOUT_S"
-        return _Call(tenant_id, purpose, model or self._endpoint.model, output, timeout_s, limit)
+            timeout_s, limit = settings.llm_job_timeout_s, "TURNKEEP_LLM_JOB_TIMEOUT_S"
+        return _Call(tenant_id, purpose, model, output, timeout_s, limit)
 
     # limits and the ledger
 
     async def _accounted(self, call: _Call, work: Callable[[], Awaitable[Result]]) -> ModelAnswer[Result]:
         self._guard()
         # callers choose other models by any name
-        known = self.model if call.model == self.model else "other"
-        with MeasuredStage(Stage.MODEL, purpose=call.purpose.value, model=known):
+        label = self.model if call.model == self.model else "other"
+        with MeasuredStage(Stage.MODEL, purpose=call.purpose.value, model=label):
             # a job may wait longer in our own queue: that costs nothing, and a new attempt would wait as long
             wait_s = call.timeout_s * (_JOB_WAITS if call.is_job else 1)
             async with self._calls.slot(is_job=call.is_job, wait_s=wait_s) as call.is_trial:
@@ -233,7 +173,7 @@ class OpenAIChat:
             self._calls.back_off(is_job=call.is_job, sent_at=started_at)
             raise timed_out(call.timeout_s, call.limit) from error
         finally:
-            await self._usage.record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
+            await self._record(call.tenant_id, call.purpose, model=call.model, usage=call.usage, failed=failed)
         return value
 
     # one call: its shape, its tries
@@ -267,7 +207,7 @@ class OpenAIChat:
         Retry if that can help, and use another variant if the endpoint rejects this one.
         """
         key = (call.model, None if asked is None else asked.name)
-        known = variant = self._variants.get(key, self._first_variant())
+        accepted = variant = self._variants.get(key, self._first_variant())
         attempt = 0
         while True:
             try:
@@ -277,14 +217,10 @@ class OpenAIChat:
                 variant = refusal.other
             except (RateLimited, Unavailable) as error:
                 max_retries = self._settings.llm_max_retries
-                wait = delay(error, attempt, max_retries=max_retries, timeout_s=call.timeout_s)
-                if wait is None:
-                    raise
+                await wait_to_retry(error, attempt, max_retries=max_retries, timeout_s=call.timeout_s)
                 attempt += 1
-                self._log.info("model.retry", code=error.code, attempt=attempt)
-                await asyncio.sleep(wait)
             else:
-                if variant != known:
+                if variant != accepted:
                     self._keep_variant(key, variant)
                 return said
 
@@ -339,7 +275,7 @@ class OpenAIChat:
             other = other_variant(variant, _error_text(error)) if error.status_code in _COMPLAINTS else None
             if other is not None and (other.format == variant.format or asked is not None):
                 raise _VariantRefusedError(other) from None
-            raise _refusal(error) from None
+            raise (_declined() if error.code in _FILTERED else CHAT_ERRORS.refused(error)) from None
         except openai.APIConnectionError as error:
             raise CHAT_ERRORS.unanswered() from error
         except asyncio.CancelledError:
@@ -413,9 +349,7 @@ async def probe(endpoint: Endpoint, *, timeout_s: float) -> Probe:
     try:
         async with asyncio.timeout(min(timeout_s, _PROBE_TIMEOUT_S)):
             names = [model.id async for model in client.models.list()]
-    except openai.AuthenticationError:
-        return Probe("it refuses the key", refused=True)
-    except openai.PermissionDeniedError:
+    except (openai.AuthenticationError, openai.PermissionDeniedError):
         return Probe("it refuses the key", refused=True)
     except openai.APIStatusError as error:
         passing = error.status_code >= 500 or error.status_code == 429  # noqa: PLR2004 - as HTTP has them
@@ -453,7 +387,7 @@ def _choice(completion: "ChatCompletion") -> _FirstChoice:
 def _count(call: _Call, asked: Sequence[str], completion: "ChatCompletion", choice: _FirstChoice) -> None:
     """Add the tokens that the endpoint reports. Add an estimate for each count that it does not report."""
     content = choice.content if isinstance(choice.content, str) else ""
-    content += "".join(f" {one.name} {one.arguments}" for one in choice.calls)
+    content += "".join(f" {tool_call.name} {tool_call.arguments}" for tool_call in choice.calls)
     usage: object = completion.usage
     prompt, said = (cast("object", getattr(usage, name, None)) for name in ("prompt_tokens", "completion_tokens"))
     call.prompt_tokens += reported_tokens(prompt, otherwise=_estimated(asked))
@@ -467,10 +401,6 @@ def _estimated(texts: Sequence[str]) -> int:
 def _error_text(error: "openai.APIStatusError") -> str:
     """Return all texts of an error. They may quote the prompt, so they are only searched for parameter names."""
     return f"{error.param or ''} {error.code or ''} {error.message} {error.body}"
-
-
-def _refusal(error: "openai.APIStatusError") -> AppError:
-    return _declined() if error.code in _FILTERED else CHAT_ERRORS.refused(error)
 
 
 def _declined() -> Refused:

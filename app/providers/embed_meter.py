@@ -31,9 +31,11 @@ class EmbedMeter:
             registry=None,
         )
         self._texts = Counter(
-            "turnkeep_embed_texts", "Texts that embedders were given, by embedding space and purpose.",
-            _SPACE, registry=None,
-        )  # fmt: skip
+            "turnkeep_embed_texts",
+            "Texts that embedders were given, by embedding space and purpose.",
+            _SPACE,
+            registry=None,
+        )
         self._duration = Histogram(
             "turnkeep_embed_duration_seconds",
             "Time of calls of embedders, with the wait for a thread or a connection.",

@@ -1,26 +1,29 @@
-"""Shared parts of all endpoints with OpenAI's API: refusals as errors, delays of retries, slots and usage records.
+"""Shared parts of all endpoints with OpenAI's API: client, refusals as errors, retries, slots and usage records.
 
 No text of an endpoint is repeated: its messages may quote the prompt and its key.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId
 from app.core.telemetry import get_logger
 from app.core.tracing.export import trace_http_client
 from app.formats.schemas import JsonObject
-from app.providers.schemas import ChatModel, Ledger, ModelPurpose, ModelUsage
-from app.providers.window import is_too_long
-from app.settings.models import Endpoint
+from app.providers.queues.endpoint_calls import EndpointCalls
+from app.providers.schemas import InvalidAnswer, Ledger, ModelPurpose, ModelUsage, Refused
+from app.providers.shapes import RequestVariant
+from app.providers.window import LearntWindows, is_too_long
+from app.settings.models import ChatSettings, Endpoint
 
 if TYPE_CHECKING:
     import openai
+
+Model = TypeVar("Model")
 
 _FIRST_DELAY_S = 0.25
 _REQUEST_TIMEOUT, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 408, 409, 429, 500
@@ -35,16 +38,6 @@ class QuotaUsedUp(RateLimited):
     """The account has no credit left; repeating the request does not help."""
 
     retryable = False
-
-
-class Refused(Unavailable):
-    """A request that is refused permanently: a wrong key, model or URL."""
-
-    retryable = False
-
-
-class InvalidAnswer(Unavailable):
-    """An answer of the wrong form. The same request is not repeated at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +121,26 @@ def request_timeout(timeout_s: float) -> "openai.Timeout":
     return openai.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s))
 
 
-def delay(error: AppError, attempt: int, *, max_retries: int, timeout_s: float) -> float | None:
-    """Return the seconds until the next try; None: no more tries.
+async def wait_to_retry(
+    error: AppError, attempt: int, *, max_retries: int, timeout_s: float, event: str = "model.retry"
+) -> None:
+    """Log and sleep until the next try. Raises the error if there is none.
 
     The delay is `Retry-After`, or doubles with each try, with random jitter. A delay that is too long for the request's
-    time limit gives None: it would turn a clear error into a time-out. A request that timed out is not repeated: it
+    time limit ends the tries: it would turn a clear error into a time-out. A request that timed out is not repeated: it
     would take as long again.
     """
     is_final = isinstance(error, InvalidAnswer) or error.code == _TIMEOUT_CODE
     if not error.retryable or is_final or attempt >= max_retries:
-        return None
+        raise error
     if error.retry_after_s is not None:
-        wait = error.retry_after_s + random.uniform(0, _FIRST_DELAY_S)  # noqa: S311 - jitter, no cryptography
+        delay_s = error.retry_after_s + random.uniform(0, _FIRST_DELAY_S)  # noqa: S311 - jitter, no cryptography
     else:
-        wait = _FIRST_DELAY_S * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311
-    return wait if wait < timeout_s / 2 else None
+        delay_s = _FIRST_DELAY_S * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311
+    if delay_s >= timeout_s / 2:
+        raise error
+    get_logger().info(event, code=error.code, attempt=attempt + 1)
+    await asyncio.sleep(delay_s)
 
 
 def retry_after(error: "openai.APIStatusError") -> int | None:
@@ -152,52 +150,6 @@ def retry_after(error: "openai.APIStatusError") -> int | None:
     except ValueError:
         return None
     return min(int(-(-seconds // 1)), _LONGEST_RETRY_AFTER_S) if 0 <= seconds < float("inf") else None
-
-
-@asynccontextmanager
-async def chat_slot(slots: asyncio.Semaphore, *, wait: asyncio.Timeout) -> AsyncGenerator[None]:
-    """Hold one of the slots for calls of the chat model. Raises Unavailable `model_overloaded` if none is free in time.
-
-    `wait` limits the wait, not the block.
-    """
-    try:
-        async with wait:
-            await slots.acquire()
-    except TimeoutError as error:
-        detail = "Too many calls wait for the chat model; try again."
-        raise Unavailable("model_overloaded", detail, retry_after_s=1) from error
-    try:
-        yield
-    finally:
-        slots.release()
-
-
-class UsageRecorder:
-    """Records the usage of calls in the ledger, even if the caller of the model is cancelled meanwhile."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._running: set[asyncio.Task[None]] = set()
-
-    async def record(
-        self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
-    ) -> None:
-        """Record one call. A call that used no tokens is not recorded."""
-        if usage.prompt_tokens + usage.completion_tokens == 0:
-            return
-        task = asyncio.create_task(self._record(tenant_id, purpose, model=model, usage=usage, failed=failed))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        await asyncio.shield(task)
-
-    async def _record(
-        self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
-    ) -> None:
-        await self._ledger.record(tenant_id, purpose, model=model, usage=usage, failed=failed)
-
-    async def wait(self) -> None:
-        """Wait until all usage is recorded."""
-        await asyncio.gather(*self._running, return_exceptions=True)
 
 
 def usage_in(answer: JsonObject) -> JsonObject | None:
@@ -211,16 +163,11 @@ def reported_tokens(value: object, *, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value <= _MAX_TOKENS else otherwise
 
 
-def require_model(chat: ChatModel | None) -> ChatModel:
-    """Return the chat model. Raises Unavailable `model_not_configured` if there is none."""
-    if chat is None:
-        raise not_configured()
-    return chat
-
-
-def not_configured() -> Refused:
-    """Return the error for a call that needs a chat model, if none is configured."""
-    return Refused(
+def require_model(model: Model | None) -> Model:
+    """Return the chat model, or its endpoint. Raises Unavailable `model_not_configured` if there is none."""
+    if model is not None:
+        return model
+    raise Refused(
         "model_not_configured",
         "No chat model is configured. Set TURNKEEP_LLM_MODEL, and TURNKEEP_LLM_API_KEY or TURNKEEP_LLM_BASE_URL for its"
         " endpoint, and start the server again.",
@@ -241,3 +188,60 @@ def client_of(endpoint: Endpoint, *, timeout_s: float) -> "openai.AsyncOpenAI":
         timeout=request_timeout(timeout_s),
         max_retries=0,  # our retries respect the deadline and the error kinds
     )
+
+
+class ChatEndpoint:
+    """The endpoint of the chat model: the base of the chat model and of the unchanged API.
+
+    `guard` is called at the beginning of every call. It raises if model calls are not allowed there.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        settings: ChatSettings,
+        ledger: Ledger,
+        guard: Callable[[], None],
+        calls: EndpointCalls | None = None,
+        windows: LearntWindows | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self._ledger = ledger
+        self._guard = guard
+        self._calls = calls or EndpointCalls(settings)
+        self._windows = windows or LearntWindows(settings.llm_context_tokens)
+        self._variants: dict[tuple[str, str | None], RequestVariant] = {}
+        """The variants of requests that the endpoint accepts, by model and shape."""
+        self._recording: set[asyncio.Task[None]] = set()
+        self._log = get_logger()
+        self._client = client_of(endpoint, timeout_s=settings.generation_timeout_s)
+
+    @property
+    def model(self) -> str:
+        """Return the default model, for requests that name none."""
+        return self._endpoint.model
+
+    def window(self, tenant_id: TenantId, model: str | None = None) -> int:
+        """Return the tokens that a model reads and writes in one call.
+
+        This is the configured number, or less once the endpoint has refused a request of this tenant as too long.
+        """
+        return self._windows.of(tenant_id, model or self.model)
+
+    async def close(self) -> None:
+        """Wait until all usage is recorded, and close the connections."""
+        await asyncio.gather(*self._recording, return_exceptions=True)
+        await self._client.close()
+
+    async def _record(
+        self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
+    ) -> None:
+        """Record one call that used tokens, even if the caller of the model is cancelled meanwhile."""
+        if usage.prompt_tokens + usage.completion_tokens == 0:
+            return
+        task = asyncio.create_task(self._ledger.record(tenant_id, purpose, model=model, usage=usage, failed=failed))
+        self._recording.add(task)
+        task.add_done_callback(self._recording.discard)
+        await asyncio.shield(task)

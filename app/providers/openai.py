@@ -14,9 +14,8 @@ import numpy as np
 
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.telemetry import get_logger
-from app.core.tracing.export import trace_http_client
 from app.providers.embed_meter import EmbedMeter
-from app.providers.endpoint import EndpointErrors, delay
+from app.providers.endpoint import EndpointErrors, client_of, wait_to_retry
 from app.providers.pieces import split_by_estimate
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 from app.settings.models import EmbeddingSettings, Endpoint
@@ -65,8 +64,6 @@ class OpenAIEmbedder:
         guard: Callable[[], None] | None = None,
         meter: EmbedMeter | None = None,
     ) -> None:
-        import openai  # noqa: PLC0415 - the client takes 15 MB: imported where an endpoint is configured
-
         self._endpoint = endpoint
         self._settings = settings
         self._timeout_s = settings.embeddings_timeout_s
@@ -76,20 +73,11 @@ class OpenAIEmbedder:
         self._ask_for_dimensions = False
         purposes: Sequence[Purpose] = ("document", "query")
         self._slots: Mapping[Purpose, asyncio.Semaphore] = {
-            one: asyncio.Semaphore(settings.embeddings_concurrency) for one in purposes
+            purpose: asyncio.Semaphore(settings.embeddings_concurrency) for purpose in purposes
         }
         self._waiting: dict[Purpose, int] = dict.fromkeys(purposes, 0)
         self._log = get_logger()
-        http_client = openai.DefaultAsyncHttpxClient()
-        trace_http_client(http_client)
-        self._client = openai.AsyncOpenAI(
-            http_client=http_client,
-            # an endpoint without keys ignores it, and the client requires one
-            api_key=endpoint.api_key or "none",
-            base_url=endpoint.base_url,
-            timeout=self._timeout_s,
-            max_retries=0,  # our retries respect the deadline and the error kinds
-        )
+        self._client = client_of(endpoint, timeout_s=self._timeout_s)
 
     @property
     def space(self) -> EmbeddingSpaceName:
@@ -143,28 +131,25 @@ class OpenAIEmbedder:
             raise ValueError(f"embed takes at most {self.max_batch} texts, not {len(texts)}")
         if not texts:
             return np.empty((0, self.space.dimensions), dtype=np.float32)
+        kind: Purpose = "query" if purpose == "query" else "document"
         with self._meter.measured(self.space, purpose, len(texts)):
-            return await self._embed(texts, "query" if purpose == "query" else "document")
-
-    async def _embed(self, texts: Sequence[str], kind: Purpose) -> Vectors:
-        if self._waiting[kind] + len(texts) > _QUEUE_TEXTS:
-            raise Unavailable(
-                "embedder_overloaded", "Too much text is waiting to be embedded; try again.", retry_after_s=1
-            )
-        self._waiting[kind] += len(texts)
-        try:
-            return await self._embed_all(texts, kind)
-        finally:
-            self._waiting[kind] -= len(texts)
+            if self._waiting[kind] + len(texts) > _QUEUE_TEXTS:
+                detail = "Too much text is waiting to be embedded; try again."
+                raise Unavailable("embedder_overloaded", detail, retry_after_s=1)
+            self._waiting[kind] += len(texts)
+            try:
+                return await self._embed_all(texts, kind)
+            finally:
+                self._waiting[kind] -= len(texts)
 
     def reads(self, text: str) -> bool:
         """Return that the model reads the script of any text: nothing else is known of it."""
         del text
         return True
 
-    def split(self, text: str, *, most: int | None = None) -> list[str]:
+    def split(self, text: str, *, max_pieces: int | None = None) -> list[str]:
         """Return pieces of about `embeddings_piece_tokens` tokens, cut between words; see `split_by_estimate`."""
-        return split_by_estimate(text, max_tokens=self._settings.embeddings_piece_tokens, most=most)
+        return split_by_estimate(text, max_tokens=self._settings.embeddings_piece_tokens, max_pieces=max_pieces)
 
     async def _embed_all(self, texts: Sequence[str], purpose: Purpose) -> Vectors:
         size = self._settings.embeddings_batch
@@ -195,17 +180,13 @@ class OpenAIEmbedder:
                     raise _ERRORS.invalid_answer() from error
                 self._ask_for_dimensions = True  # the default width is wrong: request the configured one
             except (RateLimited, Unavailable) as error:
-                max_retries = self._settings.embeddings_max_retries
-                wait = delay(error, attempt, max_retries=max_retries, timeout_s=self._timeout_s)
-                if wait is None:
-                    raise
-                self._log.info("embedder.retry", code=error.code, attempt=attempt + 1)
+                retries, timeout_s = self._settings.embeddings_max_retries, self._timeout_s
+                await wait_to_retry(error, attempt, max_retries=retries, timeout_s=timeout_s, event="embedder.retry")
                 attempt += 1
-                await asyncio.sleep(wait)
 
     async def _request(self, texts: Sequence[str]) -> list[Vectors]:
         """Send one request, and return the vectors in the order of the texts. Their width is not checked yet."""
-        import openai  # noqa: PLC0415 - imported by `__init__` already
+        import openai  # noqa: PLC0415 - see `client_of`
 
         # most endpoints refuse an empty text
         inputs = [text if text.strip() else "." for text in texts]
@@ -237,7 +218,7 @@ class OpenAIEmbedder:
 
 def _in_order(answer: "CreateEmbeddingResponse", count: int) -> list[Vectors]:
     """Return the vectors by their `index`. Raises ValueError unless there is one for each text."""
-    found = {item.index: np.asarray(item.embedding, dtype=np.float32) for item in answer.data}
-    if len(answer.data) != count or found.keys() != set(range(count)):
+    vectors = {item.index: np.asarray(item.embedding, dtype=np.float32) for item in answer.data}
+    if len(answer.data) != count or vectors.keys() != set(range(count)):
         raise ValueError("not one vector for each text")
-    return [found[number] for number in range(count)]
+    return [vectors[number] for number in range(count)]

@@ -13,8 +13,8 @@ _ASCII_A_TOKEN = 3
 _WORD = re.compile(r"\S{1,32}\s?|\s{1,32}")
 
 
-def split_by_estimate(text: str, *, max_tokens: int, most: int | None = None) -> list[str]:
-    """Return pieces of `text` of about `max_tokens` tokens, in order, covering all of it (or the first `most`).
+def split_by_estimate(text: str, *, max_tokens: int, max_pieces: int | None = None) -> list[str]:
+    """Return pieces of `text` of about `max_tokens` tokens, in order, covering all of it (or the first `max_pieces`).
 
     Cuts fall between words, or inside words longer than 32 characters. Neighbouring pieces share an eighth.
     """
@@ -28,7 +28,7 @@ def split_by_estimate(text: str, *, max_tokens: int, most: int | None = None) ->
         cost = _estimate(word[0])
         if used and used + cost > room:
             pieces.append(text[start : word.start()])
-            if len(pieces) == most:
+            if len(pieces) == max_pieces:
                 return pieces
             start, shared = shared, word.start()
             used = _estimate(text[start:shared])
@@ -48,21 +48,21 @@ def _estimate(text: str) -> int:
     return len(text) + (_ASCII_A_TOKEN - 1) * sum(not character.isascii() for character in text)
 
 
-def split_text(tokenizer: Tokenizer, text: str, *, max_tokens: int, most: int | None = None) -> list[str]:
-    """Return pieces of `text` of at most `max_tokens` tokens, in order, covering all of it (or the first `most`).
+def split_text(tokenizer: Tokenizer, text: str, *, max_tokens: int, max_pieces: int | None = None) -> list[str]:
+    """Return pieces of `text` of at most `max_tokens` tokens, in order, covering all of it (or the first `max_pieces`).
 
     Cuts fall between words if there is a gap within reach. Never empty: a text without tokens is one piece.
     """
     pieces: list[str] = []
     start = 0
-    while start < len(text) and (most is None or len(pieces) < most):
+    while start < len(text) and (max_pieces is None or len(pieces) < max_pieces):
         window = text[start : start + _WINDOW_CHARACTERS]
         encoding = tokenizer.encode(window, add_special_tokens=False)
-        last = start + len(window) == len(text)
+        is_last = start + len(window) == len(text)
         if not encoding.ids:
             start += len(window)
             continue
-        if last and len(encoding.ids) <= max_tokens:
+        if is_last and len(encoding.ids) <= max_tokens:
             pieces.append(window)
             break
         end, following = _cut(encoding, max_tokens, len(window))

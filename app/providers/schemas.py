@@ -1,4 +1,4 @@
-"""Protocols of external models and receivers: embedder, chat model, ledger, token counter, event sender.
+"""Types of external models and receivers, and Protocols of the embedder, the ledger and the event sender.
 
 Nothing here depends on one model. The container creates the providers and passes them to the capabilities.
 """
@@ -6,12 +6,13 @@ Nothing here depends on one model. The container creates the providers and passe
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, Protocol, Required, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from app.core.errors import AppError, Unavailable
 from app.core.ids import TenantId
 from app.formats.schemas import JsonObject
 
@@ -21,7 +22,10 @@ Vectors: TypeAlias = NDArray[np.float32]
 Shape = TypeVar("Shape", bound=BaseModel)
 Value = TypeVar("Value")
 
-
+LimitName: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
+"""Names of the limit of an answer's tokens: endpoints know one or the other."""
+DONE: Final = "[DONE]"
+"""The data of the last event of a streamed answer."""
 IN_PROCESS: Final = "local"
 """The provider of embedding spaces whose model runs in this process: a call costs nothing but its CPU time."""
 
@@ -57,8 +61,8 @@ class Embedder(Protocol):
         """Embed texts. Queries go before documents, and documents before the backlog."""
         ...
 
-    def split(self, text: str, *, most: int | None = None) -> list[str]:
-        """Split text into pieces that the model reads completely, slightly overlapping: at most the first `most`.
+    def split(self, text: str, *, max_pieces: int | None = None) -> list[str]:
+        """Split text into pieces that the model reads completely, slightly overlapping: at most the first `max_pieces`.
 
         Never empty: a short text is one piece, unchanged.
         """
@@ -140,73 +144,37 @@ class ModelAnswer(Generic[Value]):
     usage: ModelUsage
 
 
-class ChatModel(Protocol):
-    """A chat model: answers messages with text or with a value of a given shape.
+class CallOptions(TypedDict, total=False):
+    """Options of a call of the chat model. Without `model` or `max_output_tokens`, the configured values are used.
 
-    Never runs while a transaction is open. Without `model` or `max_output_tokens`, the configured values are used. An
-    answer is never longer than a quarter of the window. `timeout_s` is the rest of the caller's own limit. Without it,
-    calls of jobs and interactive calls have a limit each, by their purpose. The ledger records every call, also failed
-    ones, with its tenant and purpose.
-
-    Raises RateLimited `model_rate_limited` or `model_budget_exhausted` (the tenant's budget, with the time of its
-    reset). Raises Unavailable `model_overloaded`, `model_unavailable`, `model_timeout` (the same request takes as long
-    again: ask for less), `model_context_exceeded` (longer than the window: not retryable, ask for less),
-    `model_invalid` (an answer that is cut off, empty, or still of the wrong shape after a repair), or `model_refused`
-    (the model or a content filter declines: not retryable). No error repeats prompts or answers.
+    `timeout_s` is the rest of the caller's own limit. Without it, calls of jobs and interactive calls have a limit
+    each, by their purpose.
     """
 
-    @property
-    def model(self) -> str:
-        """Return the name of the default model."""
-        ...
+    tenant_id: Required[TenantId]
+    purpose: Required[ModelPurpose]
+    model: str | None
+    max_output_tokens: int | None
+    timeout_s: float | None
 
-    def window(self, tenant_id: TenantId, model: str | None = None) -> int:
-        """Return the tokens that a model reads and writes in one call.
 
-        This is the configured number, or less once the endpoint has refused a request of this tenant as too long.
-        """
-        ...
+class Refused(Unavailable):
+    """A request that is refused permanently: a wrong key, model or URL."""
 
-    async def answer(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        shape: type[Shape],
-        tenant_id: TenantId,
-        purpose: ModelPurpose,
-        model: str | None = None,
-        max_output_tokens: int | None = None,
-        timeout_s: float | None = None,
-    ) -> ModelAnswer[Shape]:
-        """Answer with a validated value of `shape`. The messages need not describe the shape."""
-        ...
+    retryable = False
 
-    async def text(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        tenant_id: TenantId,
-        purpose: ModelPurpose,
-        model: str | None = None,
-        max_output_tokens: int | None = None,
-        timeout_s: float | None = None,
-    ) -> ModelAnswer[str]:
-        """Answer with text that is complete and not empty."""
-        ...
 
-    async def converse(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        tools: Sequence[ToolOffer],
-        tenant_id: TenantId,
-        purpose: ModelPurpose,
-        model: str | None = None,
-        max_output_tokens: int | None = None,
-        timeout_s: float | None = None,
-    ) -> ModelAnswer[ModelReply]:
-        """Answer with tool calls or with text. Calls are not executed here, and may name any tool."""
-        ...
+class InvalidAnswer(Unavailable):
+    """An answer of the wrong form. The same request is not repeated at once."""
+
+
+class UpstreamRefusal(Unavailable):
+    """A refusal by the endpoint: its status, and its `error` if that has OpenAI's shape."""
+
+    def __init__(self, refusal: AppError, *, status: int, error: JsonObject | None) -> None:
+        super().__init__(refusal.code, refusal.detail, retry_after_s=refusal.retry_after_s)
+        self.status = status
+        self.error = error
 
 
 class Ledger(Protocol):
@@ -220,24 +188,6 @@ class Ledger(Protocol):
         self, tenant_id: TenantId, purpose: ModelPurpose, *, model: str, usage: ModelUsage, failed: bool
     ) -> None:
         """Add one call. Never fails: usage that cannot be written now is written with a later call."""
-        ...
-
-
-class TokenCounter(Protocol):
-    """A counter of the tokens of a text, for one family of models."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the encoding, as stored with every count."""
-        ...
-
-    @property
-    def exact(self) -> bool:
-        """Return whether the count is that of the model's own tokenizer. If not, it is never lower."""
-        ...
-
-    def count(self, text: str) -> int:
-        """Count tokens. Names of special tokens in the text count as plain text."""
         ...
 
 

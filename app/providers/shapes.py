@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 
 from pydantic import JsonValue, ValidationError
 
-from app.providers.schemas import ChatMessage, Shape
+from app.providers.schemas import ChatMessage, LimitName, Shape
 
 Format: TypeAlias = Literal["schema", "object", "text"]
-LimitName: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
 
 _OPENAI_HOST = "api.openai.com"
 _MAX_PROBLEMS = 20
@@ -175,19 +174,19 @@ def _example(schema: JsonValue, definitions: Mapping[str, JsonValue], *, inside:
 
 
 def _candidates(answer: str) -> list[str]:
-    found = [answer]
+    candidates = [answer]
     code_block = _CODE_BLOCK.search(answer)
     if code_block is not None:
-        found.append(code_block[1])
+        candidates.append(code_block[1])
     start, end = answer.find("{"), answer.rfind("}")
     if 0 <= start < end:
-        found.append(answer[start : end + 1])
-    return found
+        candidates.append(answer[start : end + 1])
+    return candidates
 
 
 def _problems(error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
-    return "; ".join(f"at /{'/'.join(str(step) for step in one['loc'])}: {one['msg']}" for one in problems)
+    return "; ".join(f"at /{'/'.join(str(step) for step in problem['loc'])}: {problem['msg']}" for problem in problems)
 
 
 def _strict(schema: JsonValue) -> JsonValue:
@@ -196,20 +195,20 @@ def _strict(schema: JsonValue) -> JsonValue:
         return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    made: dict[str, JsonValue] = {}
+    strict: dict[str, JsonValue] = {}
     for keyword, value in schema.items():
         if "$ref" in schema and keyword not in {"$ref", "$defs"}:
             continue  # no other member is allowed with a reference
         if keyword in {"properties", "$defs"} and isinstance(value, dict):
-            made[keyword] = {name: _strict(member) for name, member in value.items()}
+            strict[keyword] = {name: _strict(member) for name, member in value.items()}
         elif keyword == "oneOf":
-            made["anyOf"] = _strict(value)
+            strict["anyOf"] = _strict(value)
         elif keyword in {"enum", "const", "required"}:
-            made[keyword] = value
+            strict[keyword] = value
         elif keyword not in _LEFT_OUT:
-            made[keyword] = _strict(value)
-    properties = made.get("properties")
+            strict[keyword] = _strict(value)
+    properties = strict.get("properties")
     if isinstance(properties, dict):
-        made["required"] = list(properties)
-        made["additionalProperties"] = False
-    return made
+        strict["required"] = list(properties)
+        strict["additionalProperties"] = False
+    return strict

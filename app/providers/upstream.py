@@ -8,8 +8,8 @@ never logged. Its message about our key is returned to no caller.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -17,37 +17,26 @@ from pydantic import JsonValue
 
 from app.core.errors import AppError, Unavailable
 from app.core.ids import TenantId
-from app.core.telemetry import get_logger
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import JsonObject
 from app.providers.endpoint import (
     CHAT_ERRORS,
-    InvalidAnswer,
-    UsageRecorder,
-    chat_slot,
-    client_of,
+    ChatEndpoint,
     context_exceeded,
-    delay,
-    not_configured,
     reported_tokens,
     retry_after,
     timed_out,
     too_long,
     usage_in,
+    wait_to_retry,
 )
 from app.providers.pieces import estimated_tokens
-from app.providers.queues.endpoint_calls import EndpointCalls
-from app.providers.schemas import Ledger, ModelPurpose, ModelUsage
-from app.providers.shapes import LimitName, first_limit_name
-from app.providers.window import LearntWindows
-from app.settings.models import ChatSettings, Endpoint
+from app.providers.schemas import InvalidAnswer, LimitName, ModelPurpose, ModelUsage, UpstreamRefusal
+from app.providers.shapes import first_limit_name
 
 if TYPE_CHECKING:
     import openai
-
-DONE: Final = "[DONE]"
-"""The data of the last event of a stream."""
 
 _RAW: Final = {"X-Stainless-Raw-Response": "stream"}
 _MAX_ANSWER_BYTES: Final = 64 * 2**20
@@ -57,15 +46,6 @@ _SERVER_ERROR: Final = 500
 _OURS: Final = frozenset({401, 403})
 """Statuses with which an endpoint refuses our key. The caller did not send it, and does not learn of it."""
 _PASSING: Final = frozenset({408, 409, 429})
-
-
-class UpstreamRefusal(Unavailable):
-    """A refusal by the endpoint: its status, and its `error` if that has OpenAI's shape."""
-
-    def __init__(self, known: AppError, *, status: int, error: JsonObject | None) -> None:
-        super().__init__(known.code, known.detail, retry_after_s=known.retry_after_s)
-        self.status = status
-        self.error = error
 
 
 class UpstreamRejection(UpstreamRefusal):
@@ -92,7 +72,6 @@ class _Spent:
     said: int = 0
     usage: JsonObject | None = None
     failed: bool = True
-    asked: bool = False
 
     def total(self) -> ModelUsage:
         if not self.usage:
@@ -118,48 +97,13 @@ class Streamed:
         self._spent.failed = False
 
 
-class Upstream:
+class Upstream(ChatEndpoint):
     """An endpoint with OpenAI's API."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        settings: ChatSettings,
-        ledger: Ledger,
-        guard: Callable[[], None],
-        calls: EndpointCalls | None = None,
-        windows: LearntWindows | None = None,
-    ) -> None:
-        self._endpoint = endpoint
-        self._settings = settings
-        self._ledger = ledger
-        self._guard = guard
-        self._calls = calls or EndpointCalls(settings)
-        self._windows = windows or LearntWindows(settings.llm_context_tokens)
-        self._slots = asyncio.Semaphore(settings.generation_concurrency)
-        self._usage = UsageRecorder(ledger)
-        self._log = get_logger()
-        self._client = client_of(endpoint, timeout_s=settings.generation_timeout_s)
-
-    @property
-    def model(self) -> str:
-        """Return the default model, for requests that name none."""
-        return self._endpoint.model
-
-    def window(self, tenant_id: TenantId, model: str | None = None) -> int:
-        """Return the tokens that a model reads and writes in one call: the setting, or less as its endpoint said."""
-        return self._windows.of(tenant_id, model or self.model)
 
     @property
     def limit_name(self) -> LimitName:
         """Return the name of the limit of an answer's tokens, for requests that are written here."""
         return first_limit_name(self._endpoint.base_url)
-
-    async def close(self) -> None:
-        """Wait until all usage is recorded, and close the connections."""
-        await self._usage.wait()
-        await self._client.close()
 
     async def post(self, tenant_id: TenantId, path: str, body: JsonObject) -> JsonObject:
         """Post a request and return its answer, a JSON object. Raises UpstreamRefusal, RateLimited, Unavailable."""
@@ -187,7 +131,7 @@ class Upstream:
                 raise CHAT_ERRORS.invalid_answer()
             yield Streamed(event_data(self._bytes(response, deadline)), spent)
 
-    # One request
+    # one request
 
     def _timed_out(self) -> Unavailable:
         return timed_out(self._settings.generation_timeout_s, "TURNKEEP_GENERATION_TIMEOUT_S")
@@ -198,19 +142,15 @@ class Upstream:
     @asynccontextmanager
     async def _accounted(self, tenant_id: TenantId, body: JsonObject, deadline: float) -> AsyncGenerator[_Spent]:
         self._guard()
-        with MeasuredStage(Stage.MODEL, is_parent=False, purpose=ModelPurpose.GENERATION.value):
-            async with self._in_slot(tenant_id, body, deadline) as spent:
-                yield spent
-
-    @asynccontextmanager
-    async def _in_slot(self, tenant_id: TenantId, body: JsonObject, deadline: float) -> AsyncGenerator[_Spent]:
-        async with chat_slot(self._slots, wait=asyncio.timeout_at(deadline)):
+        async with AsyncExitStack() as stack:
+            stack.enter_context(MeasuredStage(Stage.MODEL, is_parent=False, purpose=ModelPurpose.GENERATION.value))
+            await stack.enter_async_context(self._calls.passed_on(deadline=deadline))
             await self._ledger.check(tenant_id, ModelPurpose.GENERATION)
             model = body.get("model")
             asked = json.dumps([body.get(name) for name in ("messages", "tools", "input")], ensure_ascii=False)
             spent = _Spent(model if isinstance(model, str) else self.model, estimated_tokens(asked))
             try:
-                with self._calls.passed_on(), self._calls.request(is_job=False):
+                with self._calls.request(is_job=False):
                     yield spent
             except UpstreamRefusal as refusal:
                 if refusal.code == too_long().code:
@@ -220,7 +160,7 @@ class Upstream:
                 spent.prompt_estimate = 0  # refused before anything was read
                 raise
             finally:
-                await self._usage.record(
+                await self._record(
                     tenant_id, ModelPurpose.GENERATION, model=spent.model, usage=spent.total(), failed=spent.failed
                 )
 
@@ -250,12 +190,8 @@ class Upstream:
                 refusal = CHAT_ERRORS.unanswered()
             except (openai.OpenAIError, ValueError, TypeError):
                 raise CHAT_ERRORS.invalid_answer() from None
-            wait = delay(refusal, attempt, max_retries=self._settings.llm_max_retries, timeout_s=left)
-            if wait is None:
-                raise refusal from None
+            await wait_to_retry(refusal, attempt, max_retries=self._settings.llm_max_retries, timeout_s=left)
             attempt += 1
-            self._log.info("model.retry", code=refusal.code, attempt=attempt)
-            await asyncio.sleep(wait)
 
     async def _send(self, path: str, body: JsonObject | None) -> _Response:
         options: dict[str, object] = {"headers": _RAW}
@@ -312,8 +248,8 @@ async def event_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str]:
             raise CHAT_ERRORS.invalid_answer()
         if b"\n" not in piece:
             continue
-        *lines, last = b"".join(waiting).split(b"\n")
-        waiting, waiting_bytes = [last], len(last)
+        *lines, rest = b"".join(waiting).split(b"\n")
+        waiting, waiting_bytes = [rest], len(rest)
         for line in lines:
             content = line.removesuffix(b"\r")
             if content.startswith(b"data:"):
@@ -326,13 +262,6 @@ async def event_data(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str]:
         yield _text(b"\n".join(data))
 
 
-def configured(upstream: Upstream | None) -> Upstream:
-    """Return the endpoint. Raises Unavailable `model_not_configured` if there is none."""
-    if upstream is None:
-        raise not_configured()
-    return upstream
-
-
 def _text(data: bytes) -> str:
     try:
         return data.decode()
@@ -341,19 +270,19 @@ def _text(data: bytes) -> str:
 
 
 def _refusal(error: "openai.APIStatusError") -> AppError:
-    known = CHAT_ERRORS.refused(error)
+    refusal = CHAT_ERRORS.refused(error)
     status = error.status_code
     if status in _OURS:
-        return known
+        return refusal
     if status < _OK:
         return CHAT_ERRORS.invalid_answer()
     if status < _SERVER_ERROR and status not in _PASSING and status != 404:  # noqa: PLR2004 - no such model
         refused = AppError("model_refused", "The chat model's endpoint refuses this request as it is.")
-        known = too_long() if context_exceeded(error) else refused
+        refusal = too_long() if context_exceeded(error) else refused
     body = error.body
-    given = cast("JsonObject", body) if isinstance(body, dict) and "message" in body else None
-    wait = retry_after(error)
-    if status == _TOO_MANY and wait is not None:
-        known.retry_after_s = wait
+    details = cast("JsonObject", body) if isinstance(body, dict) and "message" in body else None
+    wait_s = retry_after(error)
+    if status == _TOO_MANY and wait_s is not None:
+        refusal.retry_after_s = wait_s
     passing = status in _PASSING or status >= _SERVER_ERROR
-    return (UpstreamRefusal if passing else UpstreamRejection)(known, status=status, error=given)
+    return (UpstreamRefusal if passing else UpstreamRejection)(refusal, status=status, error=details)

@@ -34,19 +34,19 @@ _PATTERNS: Final = (
 )
 
 
-def input_tokens(window: int, *, output: int, most: int) -> int:
-    """Return how many tokens of turns one request may show: at most `most`, and what the window leaves for them.
+def input_tokens(window: int, *, output: int, max_tokens: int) -> int:
+    """Return how many tokens of turns one request may show: at most `max_tokens`, and what the window leaves for them.
 
     `output` is the maximum of the answer. A margin remains for instructions and for errors of estimates. A window that
     leaves too little gives a least number: such a request may be refused.
     """
     left = window - output - _MARGIN_TOKENS - window // _MARGIN_SHARE
-    return min(most, max(_LEAST_INPUT, left))
+    return min(max_tokens, max(_LEAST_INPUT, left))
 
 
-def output_tokens(window: int, *, most: int) -> int:
-    """Return the maximum of an answer: `most`, and at most a quarter of the window."""
-    return max(1, min(most, window // 4))
+def output_tokens(window: int, *, max_tokens: int) -> int:
+    """Return the maximum of an answer: `max_tokens`, and at most a quarter of the window."""
+    return max(1, min(max_tokens, window // 4))
 
 
 def is_too_long(code: object, text: str) -> bool:

@@ -1,4 +1,4 @@
 """Ranked search over turns, summaries, facts and memories.
 
-Public API: `service` and `schemas`; `memory_gateway` for the tools of an agent.
+Public API: `service` and `schemas`.
 """

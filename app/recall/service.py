@@ -28,7 +28,7 @@ from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
 from app.index.schemas import EntryKind, Mode, SearchScope
 from app.index.service import EmbeddingSpaceRuntime, LoadedSearch, PreparedQuery, QueryText, SearchIndex, VectorAhead
-from app.memory.longterm.schemas import Memory, MemoryEntry, MemoryFilters
+from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryEntry, MemoryFilters, MemoryQuery
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
 from app.memory.service import FactService
@@ -193,6 +193,23 @@ class RecallService:
                 return found, ranked, contents
             for candidate in missing:
                 deleted_ids[candidate.kind].add(candidate.source_id)
+
+    async def recall_own_memories(self, caller: Caller, query: MemoryQuery) -> MemoryEntries:
+        """Return the memories of the calling agent nearest to a query, which cannot name another agent.
+
+        If the embedder fails, search by words alone and set `degraded`. Raises Forbidden without long-term memory.
+        """
+        caller.require_long_term()
+        caller.require(KeyScope.READ)
+        entries, degraded = await self.recall_memories(
+            caller,
+            agent_id=caller.agent,
+            query=query.query,
+            k=query.top_k,
+            filters=query.filters,
+            min_relevance=query.min_relevance,
+        )
+        return MemoryEntries(entries=entries, degraded=degraded)
 
     async def recall_memories(
         self,

@@ -99,18 +99,11 @@ class TailConnection:
                 reason = f"cannot be reached ({type(error).__name__})"
             wait_s = self._wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
             self._wait_s = min(_MAX_WAIT_S, self._wait_s * 2)
-            self._require_retryable(wait_s, reason)
+            if time.monotonic() + wait_s - self._reached_at > self._timeout_s:
+                remedy = "Start the server there with `turnkeep serve`, or name another with --url or TURNKEEP_URL."
+                raise Unavailable("not_ready", f"{self._target.url} {reason}. {remedy}")
             self._on_status(f"{self._target.url} {reason}; trying again in {wait_s:.1f} s")
             await asyncio.sleep(wait_s)
-
-    def _require_retryable(self, wait_s: float, reason: str) -> None:
-        """Raise Unavailable where the server was unreachable for longer than the timeout."""
-        if time.monotonic() + wait_s - self._reached_at > self._timeout_s:
-            raise Unavailable(
-                "not_ready",
-                f"{self._target.url} {reason}. Start the server there with `turnkeep serve`, or name another with"
-                " --url or TURNKEEP_URL.",
-            )
 
     async def subscribe(self, after_rev: int | None) -> None:
         """Subscribe to the changes after a rev, or from the newest turns on."""

@@ -1,4 +1,4 @@
-"""Screens of `turnkeep tail`: frames as lines of JSON, plain lines for a pipe, or a terminal with growing text."""
+"""Screens of `turnkeep tail`: plain lines for a pipe, or a terminal with growing text."""
 
 import sys
 from typing import Final
@@ -7,25 +7,21 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from app.core.times import format_time
-from app.tail.formatting import open_text, replace_control_characters, turn_text
-from app.tail.view import OpenText, TailEntry, View
+from app.tail.view import OpenText, TailEntry, View, without_controls
 
 _BY_ROLE: Final = {"user": "bold cyan", "assistant": "bold green", "tool": "bold yellow", "system": "bold magenta"}
 _MIN_LINES: Final = 3
 
 
-class Screen:
-    """An output of the conversation. This one shows nothing but the state of the connection, on standard error."""
-
-    def frame(self, text: str) -> None:
-        """Show a raw frame."""
+class LineScreen:
+    """Final turns as lines, for a pipe or a file. The state of the connection goes to standard error."""
 
     def entry(self, entry: TailEntry) -> None:
-        """Show a final entry."""
+        """Print a turn, or the change of one."""
+        print_line(f"{entry.heading}: {entry.text}")
 
     def refresh(self) -> None:
-        """Show the current text of the open turns."""
+        """Show the current text of the open turns; lines show only final turns."""
 
     def status(self, sentence: str | None) -> None:
         """Show the state of the connection; None: connected."""
@@ -36,25 +32,7 @@ class Screen:
         """Restore the terminal."""
 
 
-class JsonScreen(Screen):
-    """Every frame as a line of JSON."""
-
-    def frame(self, text: str) -> None:
-        """Print the frame."""
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-
-
-class LineScreen(Screen):
-    """Final turns as lines, for a pipe or a file."""
-
-    def entry(self, entry: TailEntry) -> None:
-        """Print a turn, or the change of one."""
-        sys.stdout.write(f"{_heading(entry)}: {_entry_text(entry)}\n")
-        sys.stdout.flush()
-
-
-class TerminalScreen(Screen):
+class TerminalScreen(LineScreen):
     """Final turns that scroll, above the open turns with the end of their text."""
 
     def __init__(self, view: View, console: Console) -> None:
@@ -66,14 +44,14 @@ class TerminalScreen(Screen):
 
     def entry(self, entry: TailEntry) -> None:
         """Print a turn, or the change of one, above the open turns."""
-        if entry.turn is None and entry.open_turn is None:
-            self._console.print(Text(f"{_heading(entry)} {_entry_text(entry)}", style="dim italic"))
+        if not entry.role:
+            self._console.print(Text(f"{entry.heading} {entry.text}", style="dim italic"))
             return
-        heading = Text(_heading(entry), style=_style(entry))
-        if entry.turn is not None:
-            heading.append(f"  {format_time(entry.turn.occurred_at)}  #{entry.turn.seq}", style="dim not bold")
+        heading = Text(entry.heading, style=_BY_ROLE.get(entry.role, "bold"))
+        if entry.details:
+            heading.append(f"  {entry.details}", style="dim not bold")
         self._console.print(heading)
-        self._console.print(Text(_entry_text(entry), style="" if entry.change == "said" else "dim"))
+        self._console.print(Text(entry.text, style="" if entry.change == "said" else "dim"))
         self._console.print()
 
     def refresh(self) -> None:
@@ -89,18 +67,13 @@ class TerminalScreen(Screen):
         """Restore the terminal, and print the text of the open turns."""
         self._live.stop()
         for turn in self._view.open.values():
-            self._console.print(
-                Text(f"{replace_control_characters(turn.actor)} …", style=_BY_ROLE.get(turn.role, "bold"))
-            )
-            self._console.print(Text(open_text(turn)))
+            self._console.print(_heading(turn))
+            self._console.print(Text(turn.text))
 
     def _render(self) -> Group:
         turns = list(self._view.open.values())
         lines = max(_MIN_LINES, (self._console.height - 2) // max(1, len(turns)) - 1)
-        parts: list[Text | _End] = []
-        for turn in turns:
-            parts.append(Text(f"{replace_control_characters(turn.actor)} …", style=_BY_ROLE.get(turn.role, "bold")))
-            parts.append(_End(turn, lines))
+        parts: list[Text | _End] = [part for turn in turns for part in (_heading(turn), _End(turn, lines))]
         if self._sentence is not None:
             parts.append(Text(self._sentence, style="dim italic"))
         return Group(*parts)
@@ -115,23 +88,15 @@ class _End:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # only the visible end is wrapped, since wrapping a long text is slow
-        end = open_text(self._turn)[-self._lines * options.max_width :]
+        end = self._turn.text[-self._lines * options.max_width :]
         yield from Text(end + "▌").wrap(console, options.max_width)[-self._lines :]
 
 
-def _heading(entry: TailEntry) -> str:
-    actor = entry.turn.actor if entry.turn is not None else entry.open_turn.actor if entry.open_turn is not None else ""
-    return replace_control_characters(actor) or entry.turn_id
+def print_line(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
-def _style(entry: TailEntry) -> str:
-    role = entry.turn.role if entry.turn is not None else entry.open_turn.role if entry.open_turn is not None else ""
-    return _BY_ROLE.get(role, "bold")
-
-
-def _entry_text(entry: TailEntry) -> str:
-    if entry.change == "said" and entry.turn is not None:
-        return turn_text(entry.turn)
-    if entry.change == "given up":
-        return f"{'' if entry.open_turn is None else open_text(entry.open_turn)} (given up)".lstrip()
-    return "(replaced by another turn)" if entry.change == "replaced" else "(erased)"
+def _heading(turn: OpenText) -> Text:
+    return Text(f"{without_controls(turn.actor)} …", style=_BY_ROLE.get(turn.role, "bold"))

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from app.conversations.schemas.frames import ErrorFrame, RereadFrame, SnapshotFrame
 from app.tail.connection import TailConnection, TailTarget
-from app.tail.screen import JsonScreen, LineScreen, Screen, TerminalScreen
+from app.tail.screen import LineScreen, TerminalScreen, print_line
 from app.tail.view import GapError, View, read
 
 _DRAW_S: Final = 0.05
@@ -27,10 +27,11 @@ async def tail(target: TailTarget, *, after_rev: int | None, raw: bool) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, task.cancel)
     view = View(after_rev)
-    screen = _screen(view, raw=raw)
+    console = Console(highlight=False, markup=False, emoji=False)
+    screen = TerminalScreen(view, console) if console.is_terminal and not raw else LineScreen()
     try:
         with suppress(asyncio.CancelledError):
-            await _Tail(target, view, screen).run()
+            await _Tail(target, view, screen, raw=raw).run()
     except BrokenPipeError:
         # the reader of the pipe has exited: the final flush of Python must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -39,15 +40,9 @@ async def tail(target: TailTarget, *, after_rev: int | None, raw: bool) -> None:
             screen.close()
 
 
-def _screen(view: View, *, raw: bool) -> Screen:
-    if raw:
-        return JsonScreen()
-    console = Console(highlight=False, markup=False, emoji=False)
-    return TerminalScreen(view, console) if console.is_terminal else LineScreen()
-
-
 class _Tail:
-    def __init__(self, target: TailTarget, view: View, screen: Screen) -> None:
+    def __init__(self, target: TailTarget, view: View, screen: LineScreen, *, raw: bool) -> None:
+        self._raw = raw
         self._view = view
         self._screen = screen
         self._connection = TailConnection(target, lambda: view.after_rev, screen.status)
@@ -59,8 +54,8 @@ class _Tail:
                 await self._take(text)
 
     async def _take(self, text: str) -> None:
-        if json.loads(text).get("type") not in _NOT_SHOWN:
-            self._screen.frame(text)
+        if self._raw and json.loads(text).get("type") not in _NOT_SHOWN:
+            print_line(text)
         frame = read(text)
         if frame is None:
             return
@@ -75,7 +70,8 @@ class _Tail:
             self._connection.reset_backoff()
         try:
             for entry in self._view.apply(frame):
-                self._screen.entry(entry)
+                if not self._raw:
+                    self._screen.entry(entry)
         except GapError:
             await self._connection.subscribe(self._view.after_rev)
         self._draw_soon()

@@ -21,7 +21,7 @@ from app.core.views import view_of
 from app.formats.schemas import JsonObject
 from app.operations.schemas import Operation
 from app.operations.service import OperationHandler, OperationRun, Operations
-from app.providers.receivers.destinations import is_address, is_public
+from app.providers.service import is_address, is_public
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy

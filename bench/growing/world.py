@@ -143,13 +143,13 @@ class SentenceEmbedder:
             made[row] = vector / np.linalg.norm(vector)
         return made
 
-    def split(self, text: str, *, most: int | None = None) -> list[str]:
-        """Return pieces of some sentences each, at most the first `most`."""
+    def split(self, text: str, *, max_pieces: int | None = None) -> list[str]:
+        """Return pieces of some sentences each, at most the first `max_pieces`."""
         sentences = sentences_of(text)
         pieces = [
             " ".join(sentences[at : at + _SENTENCES_PER_PIECE]) for at in range(0, len(sentences), _SENTENCES_PER_PIECE)
         ]
-        return pieces[:most]
+        return pieces[:max_pieces]
 
     def reads(self, text: str) -> bool:
         """Return whether there is a text: all are read."""

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.conversations.schemas.frames import ClientFrame
 from app.tenancy.schemas import Scope
 from tests.support.api import Client, Service, problem

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -579,7 +579,10 @@ async def test_an_operation_token_that_does_not_hold_is_refused(
         problem(await end(client, wrong), 422, "operation_token_invalid", "/operation_token")
     problem(await end(other, token), 422, "operation_token_invalid", "/operation_token")
     secret = service.container.tenancy.secret_for("operation-tokens")
-    over = PreparedOperation(client.tenant_id, "shop", "session-1", "t1", 1, datetime.now(UTC) - timedelta(seconds=1))
+    over = PreparedOperation(
+        tenant=format_id(client.tenant_id), project="shop", session="session-1", turn="t1", asked=1,
+        exp=int(datetime.now(UTC).timestamp()) - 1,
+    )  # fmt: skip
     problem(await end(client, sign_operation(secret, over)), 422, "operation_token_expired", "/operation_token")
     assert [turn["content"] for turn in await turns_of(client)] == ["hello"]
     assert (await end(client, token)).status_code == 200

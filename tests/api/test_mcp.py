@@ -15,7 +15,7 @@ import pytest
 from mcp.client.client import Client as McpClient
 from mcp.shared.exceptions import MCPError
 
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.agents.tools.tool import Group
 from app.core.errors import Unavailable
 from app.core.telemetry import configure_logging

@@ -10,7 +10,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from app.agents.tools.leniency import read_arguments
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.agents.tools.small_profile import small_tools
 from tests.support.api import Client, Service
 from tests.support.live import serving

@@ -9,7 +9,7 @@ import pytest
 from mcp.client.client import Client as McpClient
 from mcp.shared.exceptions import MCPError
 
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.tenancy.schemas import Restriction, Scope
 from tests.support.api import Client, Service, open_service
 from tests.support.live import serving

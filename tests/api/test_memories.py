@@ -327,19 +327,19 @@ async def test_scopes_are_needed_as_everywhere(agent: Agent, client: Client) -> 
     assert contents(await remember(reader, "kept")) == ["kept"]
 
 
-async def test_the_gateway_is_bound_when_it_is_made(service: Service, client: Client, agent: Agent) -> None:
-    planner = await service.container.tenancy.authenticate((await agent("planner")).key)
-    gateway = service.container.memory_of(planner)
-    assert gateway.agent_id == "planner"
-    result = await gateway.store_memory(MemoryStore(content="by the gateway"))
+async def test_an_agent_stores_and_recalls_its_own_memories_alone(
+    service: Service, client: Client, agent: Agent
+) -> None:
+    container = service.container
+    planner = await container.tenancy.authenticate((await agent("planner")).key)
+    result = await container.memories.store(planner, body=MemoryStore(content="by the planner"))
     assert (result.value.stored, result.is_replay) == (True, False)
-    assert [entry.content for entry in (await gateway.recall_memory(MemoryQuery(query="x"))).entries] == [
-        "by the gateway"
-    ]
-    forgetful = await service.container.tenancy.authenticate((await agent(long_term_enabled=False)).key)
+    recalled = await container.recall_service.recall_own_memories(planner, MemoryQuery(query="x"))
+    assert [entry.content for entry in recalled.entries] == ["by the planner"]
+    forgetful = await container.tenancy.authenticate((await agent(long_term_enabled=False)).key)
     with pytest.raises(Forbidden):
-        service.container.memory_of(forgetful)
-    assert contents(await listed(client, agent_id="planner")) == ["by the gateway"]
+        await container.recall_service.recall_own_memories(forgetful, MemoryQuery(query="x"))
+    assert contents(await listed(client, agent_id="planner")) == ["by the planner"]
 
 
 # recall and contexts

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from app.core.errors import RateLimited, Unavailable
 from app.core.ids import format_id
 from app.core.paging import Cursors
+from app.providers.chat import ChatModel
 from app.providers.endpoint import require_model
-from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose, ModelUsage
+from app.providers.schemas import ChatMessage, ModelPurpose, ModelUsage
 from app.settings.models import ChatSettings
 from app.tenancy.schemas import Scope
 from app.tenancy.spending.service import Spending

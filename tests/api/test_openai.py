@@ -12,7 +12,7 @@ import pytest
 
 from app.agents.generation import preparation
 from app.agents.generation.align import align
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.core.ids import parse_id
 from tests.support.api import Client, Service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, says

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.core import limits
 from app.core.ids import KeyId
 from app.mcp import tool_list

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import asyncpg
 import pytest
 
-from app.agents.lifecycle.turn_ids import TurnKey
+from app.agents.lifecycle.turn_ids import INPUT, OUTPUT, TurnKey
 from app.core.ids import format_id, parse_id
 from tests.support.api import open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
@@ -461,7 +461,7 @@ async def store_turn(tenant: Tenant, name: str, by: str) -> dict[str, Any]:
 def ids_of_lifecycle(tenant: Tenant, name: str) -> list[str]:
     """The ids under which the lifecycle stores the turn of this tenant's session."""
     key = TurnKey(tenant.client.tenant_id, "default", SESSION["session_id"], SESSION["turn_id"])
-    ids = [key.item_id(0), key.item_id(1)] if name == "after_turn" else [key.input_id(0), key.output_id(0)]
+    ids = key.ids(1) if name == "after_turn" else [*key.ids(0, INPUT), *key.ids(0, OUTPUT)]
     return [format_id(one) for one in ids]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import httpx
 import pytest
 
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.conversations.schemas.frames import ClientFrame
 from app.mcp import resources
 from app.tenancy.schemas import Scope

@@ -140,7 +140,7 @@ def test_every_route_that_answers_in_events_declares_them() -> None:
         str(context.name)
         for context in iter_route_contexts(create_app(Settings()).routes)
         if getattr(context, "include_in_schema", False)
-        and {"EventStream", "_stream"} & set(context.endpoint.__code__.co_names)  # type: ignore[union-attr]
+        and {"EventStream", "_stream", "open_stream"} & set(context.endpoint.__code__.co_names)  # type: ignore[union-attr]
     }
     assert declaring == answering
     assert {"follow_conversation", "generate", "create_chat_completion"} < answering

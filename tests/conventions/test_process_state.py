@@ -109,14 +109,14 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.providers.local.fair_queue.FairQueue._rows": (Why.NO_TENANT_DATA, "two counts"),
     "app.providers.openai.OpenAIEmbedder._waiting": (Why.NO_TENANT_DATA, "two counts"),
     # chat models
-    "app.providers.chat.OpenAIChat._variants": (
+    "app.providers.endpoint.ChatEndpoint._variants": (
         Why.NO_TENANT_DATA,
         "parameters that each model of the endpoint takes",
     ),
     "app.providers.window.LearntWindows._windows": (Why.TENANT, "windows by tenant and model"),
     "app.providers.queues.endpoint_calls._Calls.waiting": (Why.OWN, "calls that wait, each with its caller's future"),
     "app.providers.queues.endpoint_calls.EndpointCalls._requests": (Why.OWN, "times of the requests that run"),
-    "app.providers.endpoint.UsageRecorder._running": (Why.OWN, "tasks to wait for at the end"),
+    "app.providers.endpoint.ChatEndpoint._recording": (Why.OWN, "tasks to wait for at the end"),
     "app.agents.generation.service.Generation._pending": (Why.OWN, "tasks to wait for at the end"),
     "app.agents.generation.service.Generation._running": (Why.TENANT, "answers that are streamed, by tenant and turn"),
     "app.agents.ask.output_filter.OutputFilter._runs": (
@@ -223,9 +223,6 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.agents.generation.responses.events._OpenText": "one answer",
     "app.agents.generation.responses.following._GrowingAnswer": "one answer",
     "app.agents.generation.responses.view.ResponseState": "one answer",
-    "app.agents.lifecycle.turn_ids.OutputIds": "one call of the lifecycle",
-    "app.agents.lifecycle.turn_ids.InputIds": "one call of the lifecycle",
-    "app.agents.lifecycle.turn_ids.WholeTurnIds": "one call of the lifecycle",
     "app.context.assembly.assemble._Assembly": "one context",
     "app.context.compaction.attribution._Evidence": "one summary that is checked",
     "app.context.compaction.claim_numbers.Known": "one summary that is checked",

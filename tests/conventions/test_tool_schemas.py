@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.agents.tools.tool import Tool
 from app.core.validation.json_text import MAX_SAFE_INTEGER
 from tests.support.shared import api_document

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from pydantic import TypeAdapter
 
-from app.agents.tools.registry import all_tools
+from app.agents.tools.service import all_tools
 from app.agents.tools.tool import error_text
 from app.conversations.schemas.frames import ClientFrame
 from app.core.errors import Invalid

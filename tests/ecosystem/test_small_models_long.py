@@ -25,7 +25,7 @@ import httpx
 import pytest
 
 from app.context.compaction.claims import Shown, SummarySource
-from app.formats.service import read_text_calls
+from app.formats.parse.text_calls import read_text_calls
 from tests.ecosystem.local_model import Endpoint, EndpointCall
 from tests.properties.test_coverage_properties import check as check_coverage
 from tests.support.command import migrated_data

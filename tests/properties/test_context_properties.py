@@ -26,10 +26,10 @@ from app.context.assembly.parts import (
 )
 from app.context.schemas import ContextRequest
 from app.core.errors import Invalid
+from app.formats.extra_fields import has_only_items
 from app.formats.render.openai import system_text
 from app.formats.schemas import GIVEN, CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
-from app.formats.service import has_only_items
-from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TextCounter
+from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAGE_TOKENS, TokenCounter
 from app.formats.units import group_turns
 from app.providers.tokens import EncodingName, TiktokenCounter
 from app.recall.schemas import RecalledTurn
@@ -90,7 +90,7 @@ class Case:
 
 
 @cache
-def counter_of(name: EncodingName) -> TextCounter:
+def counter_of(name: EncodingName) -> TokenCounter:
     return TiktokenCounter(name)
 
 

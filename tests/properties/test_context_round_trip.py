@@ -15,11 +15,12 @@ import pytest
 from app.conversations.drafts import make_draft
 from app.conversations.schemas.conversations import TurnInput
 from app.formats.schemas import CanonicalTurn, Format
-from app.formats.service import parse_single_message, render, roles_with_several_speakers, to_canonical
+from app.formats.service import parse_single_message, render, roles_with_several_speakers
+from app.formats.turns import to_canonical
 from app.formats.units import group_turns
-from app.formats.unsent import ASSISTANT_MEMBERS, UNSENT_BLOCKS, UNSENT_ITEMS, UNSENT_MEMBERS
+from app.formats.unsent import ASSISTANT_MEMBERS, UNSENT_BLOCKS, UNSENT_MEMBERS
 from app.settings.conversations import LimitSettings
-from tests.support.histories import History, history
+from tests.support.histories import UNSENT_ITEMS, History, history
 
 FORMATS_PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "150"))

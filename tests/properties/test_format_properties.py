@@ -21,7 +21,8 @@ from app.conversations.drafts import make_draft, plain_text
 from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, ParsedTurn, Role
-from app.formats.service import items_of, parse, render, to_canonical, write
+from app.formats.service import items_of, parse, render, write
+from app.formats.turns import to_canonical
 from app.formats.units import group_turns
 from app.settings.conversations import LimitSettings
 from tests.support.message_rules import check, repair

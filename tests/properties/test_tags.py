@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.agents.ask.prompt_delimiters import delimited
-from app.formats.service import break_tags, delimit, transcript
+from app.formats.parts import delimit, transcript
+from app.formats.tags import break_tags
 
 HIDDEN = [
     "\u200b", "\u00ad", "\u200d", "\u2060", "\ufeff", "\ufe0f", "\U000e0101", "\u034f", "\u0338", "\u202e", "\u180e",

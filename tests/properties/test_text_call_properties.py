@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from app.formats.service import read_text_calls
+from app.formats.parse.text_calls import read_text_calls
 from tests.support.api import Client, Service, open_service
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says
 from tests.support.postgres import TestDatabase

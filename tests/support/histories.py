@@ -13,9 +13,21 @@ from random import Random
 from typing import Any, Final
 
 from app.formats.schemas import Format
-from app.formats.unsent import ITEMS_WITH_ID, UNSENT_BLOCKS, UNSENT_ITEMS, UNSENT_MEMBERS
+from app.formats.unsent import UNSENT_BLOCKS, UNSENT_MEMBERS
 
 Message = dict[str, Any]
+
+UNSENT_ITEMS = frozenset({
+    "additional_tools", "compaction", "compaction_trigger", "item_reference", "mcp_approval_request",
+    "mcp_approval_response",
+})  # fmt: skip
+"""Types of items of Responses that a context leaves out. Items of types that no schema has are left out too."""
+ITEMS_WITH_ID = frozenset({
+    "code_interpreter_call", "computer_call", "file_search_call", "image_generation_call", "local_shell_call",
+    "local_shell_call_output", "mcp_call", "mcp_list_tools", "program", "program_output", "reasoning",
+    "tool_search_call", "tool_search_output", "web_search_call",
+})  # fmt: skip
+"""Types of items of Responses that keep their id."""
 
 PNG: Final = "data:image/png;base64,iVBORw0KGgo="
 PDF: Final = "data:application/pdf;base64,JVBERi0="

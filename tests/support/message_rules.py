@@ -12,7 +12,8 @@ from app.formats.extra_fields import items_in
 from app.formats.parse.validation import field_error
 from app.formats.parts import parse_parts
 from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
-from app.formats.service import parse, parse_single_message, render, to_canonical
+from app.formats.service import parse, parse_single_message, render
+from app.formats.turns import to_canonical
 from app.formats.units import group_turns
 
 _RESULTS_FOLLOW_CALLS: Final = frozenset({Format.OPENAI, Format.WORKERS_AI, Format.ANTHROPIC})

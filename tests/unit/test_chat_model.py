@@ -17,9 +17,9 @@ from pydantic import BaseModel, ValidationError
 from app.core.errors import AppError, RateLimited, Unavailable
 from app.core.ids import TenantId, new_uuid
 from app.core.telemetry import configure_logging, error_stack
-from app.providers.chat import OpenAIChat, probe
+from app.providers.chat import ChatModel, probe
 from app.providers.endpoint import require_model
-from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose, ModelUsage
+from app.providers.schemas import ChatMessage, ModelPurpose, ModelUsage
 from app.settings import Settings, api_root
 from app.settings.models import ChatSettings, Endpoint
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, open_fake_chat, says
@@ -82,8 +82,8 @@ def settings(*, timeout_s: float = 5.0, max_retries: int = 2, concurrency: int =
     )
 
 
-def chat(fake: FakeChat, book: Book | None = None, **more: Any) -> OpenAIChat:
-    return OpenAIChat(endpoint(fake), settings=settings(**more), ledger=book or Book(), guard=allowed)
+def chat(fake: FakeChat, book: Book | None = None, **more: Any) -> ChatModel:
+    return ChatModel(endpoint(fake), settings=settings(**more), ledger=book or Book(), guard=allowed)
 
 
 async def add(model: ChatModel, **more: Any) -> Sum:
@@ -111,7 +111,7 @@ def book() -> Book:
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.skipif(REAL is None, reason=UNNAMED))])
-async def any_model(request: pytest.FixtureRequest, fake: FakeChat, book: Book) -> AsyncIterator[OpenAIChat]:
+async def any_model(request: pytest.FixtureRequest, fake: FakeChat, book: Book) -> AsyncIterator[ChatModel]:
     fake.reply = lambda asked: GOOD if "response_format" in asked else says("five")
     more: dict[str, Any] = {}
     if request.param == "real":
@@ -122,7 +122,7 @@ async def any_model(request: pytest.FixtureRequest, fake: FakeChat, book: Book) 
     await model.close()
 
 
-async def test_it_answers_with_a_value_of_the_shape_and_says_what_it_took(any_model: OpenAIChat, book: Book) -> None:
+async def test_it_answers_with_a_value_of_the_shape_and_says_what_it_took(any_model: ChatModel, book: Book) -> None:
     answer = await any_model.answer(ASKED, shape=Sum, tenant_id=TENANT, purpose=ModelPurpose.FACTS)
     assert answer.value.result == 5
     assert answer.model == any_model.model
@@ -131,13 +131,13 @@ async def test_it_answers_with_a_value_of_the_shape_and_says_what_it_took(any_mo
     assert book.rows == [(TENANT, ModelPurpose.FACTS, any_model.model, answer.usage, False)]
 
 
-async def test_it_answers_with_text(any_model: OpenAIChat, book: Book) -> None:
+async def test_it_answers_with_text(any_model: ChatModel, book: Book) -> None:
     answer = await any_model.text(ASKED, tenant_id=TENANT, purpose=ModelPurpose.SUMMARY)
     assert answer.value.strip() == answer.value != ""
     assert book.rows == [(TENANT, ModelPurpose.SUMMARY, any_model.model, answer.usage, False)]
 
 
-async def test_an_answer_that_is_cut_off_is_not_given(any_model: OpenAIChat, fake: FakeChat, book: Book) -> None:
+async def test_an_answer_that_is_cut_off_is_not_given(any_model: ChatModel, fake: FakeChat, book: Book) -> None:
     fake.reply = says("Once upon a", finish_reason="length")
     with pytest.raises(Unavailable) as refusal:
         await any_model.text(
@@ -423,7 +423,7 @@ async def test_it_refuses_before_anything_where_the_guard_forbids(fake: FakeChat
     def forbidden() -> None:
         raise RuntimeError("a transaction is open")
 
-    model = OpenAIChat(endpoint(fake), settings=settings(), ledger=book, guard=forbidden)
+    model = ChatModel(endpoint(fake), settings=settings(), ledger=book, guard=forbidden)
     for asking in (add, say):
         with pytest.raises(RuntimeError, match="transaction"):
             await asking(model)
@@ -477,7 +477,7 @@ async def test_a_caller_that_is_cancelled_twice_does_not_prevent_the_record_in_t
     model = chat(fake, book)
     book.delay_s = 0.1
     going = asyncio.create_task(say(model))
-    while not model._usage._running:  # noqa: ASYNC110, SLF001
+    while not model._recording:  # noqa: ASYNC110, SLF001
         await asyncio.sleep(0.01)
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -614,7 +614,7 @@ async def test_a_time_out_names_the_setting_that_limits_the_call(
 
 async def test_calls_of_jobs_have_a_longer_limit_than_interactive_ones(fake: FakeChat) -> None:
     limits = ChatSettings(llm_timeout_ms=200, llm_job_timeout_s=5.0)
-    model = OpenAIChat(endpoint(fake), settings=limits, ledger=Book(), guard=allowed)
+    model = ChatModel(endpoint(fake), settings=limits, ledger=Book(), guard=allowed)
     fake.reply = says("slowly", delay_s=0.4)
     assert await say(model, purpose=ModelPurpose.SUMMARY) == "slowly"
     assert await say(model, purpose=ModelPurpose.AGENT, timeout_s=2.0) == "slowly"

@@ -86,7 +86,7 @@ async def test_pieces_cover_a_text_overlap_and_stop_at_the_most(embedder: Embedd
         assert start <= end
         end = start + len(piece)
     assert end == len(text)
-    assert embedder.split(text, most=2) == pieces[:2]
+    assert embedder.split(text, max_pieces=2) == pieces[:2]
     assert embedder.split("short") == ["short"]
     assert embedder.split("") == [""]
 

@@ -8,10 +8,10 @@ import pytest
 
 from app.core.errors import Unavailable
 from app.core.ids import TenantId, new_uuid
-from app.providers.chat import OpenAIChat
+from app.providers.chat import ChatModel
 from app.providers.queues.endpoint_calls import EndpointCalls
-from app.providers.schemas import ModelPurpose
-from app.providers.upstream import Upstream, UpstreamRefusal
+from app.providers.schemas import ModelPurpose, UpstreamRefusal
+from app.providers.upstream import Upstream
 from app.settings.models import ChatSettings
 from tests.support.fake_chat import FakeChat, Reply, open_fake_chat, says
 from tests.unit.test_chat_model import TENANT, Book, allowed, endpoint, say
@@ -25,11 +25,11 @@ async def fake() -> AsyncIterator[FakeChat]:
         yield opened
 
 
-def opened(fake: FakeChat, book: Book | None = None, **more: Any) -> tuple[OpenAIChat, Upstream, EndpointCalls]:
+def opened(fake: FakeChat, book: Book | None = None, **more: Any) -> tuple[ChatModel, Upstream, EndpointCalls]:
     settings = ChatSettings.model_validate({"llm_max_retries": 0} | more)
     calls = EndpointCalls(settings, gap_s=GAP_S)
     shared: dict[str, Any] = {"settings": settings, "ledger": book or Book(), "guard": allowed, "calls": calls}
-    return OpenAIChat(endpoint(fake), **shared), Upstream(endpoint(fake), **shared), calls
+    return ChatModel(endpoint(fake), **shared), Upstream(endpoint(fake), **shared), calls
 
 
 async def until(condition: Any) -> None:

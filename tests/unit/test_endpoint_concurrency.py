@@ -34,7 +34,7 @@ def test_only_requests_sent_clearly_before_count_as_answered_at_once() -> None:
 def test_a_proof_adds_one_call_up_to_the_setting() -> None:
     state = Concurrency(1)
     for expected in (2, 3, 4, 4):
-        state = next_limit(state, answered(at_once=9), most=4)
+        state = next_limit(state, answered(at_once=9), max_calls=4)
         assert state.limit == expected
 
 
@@ -42,19 +42,19 @@ def test_one_more_call_is_tried_after_a_few_answers_and_not_again_soon_where_it_
     state = Concurrency(1)
     allowed: list[int] = []
     for _ in range(4):
-        allowed.append(allowed_calls(state, most=4, timeout_s=TIMEOUT_S))
-        state = next_limit(state, answered(), most=4)
+        allowed.append(allowed_calls(state, max_calls=4, timeout_s=TIMEOUT_S))
+        state = next_limit(state, answered(), max_calls=4)
     assert allowed == [1, 1, 1, 2]
-    state = next_limit(state, answered(is_trial=True), most=4)
-    assert allowed_calls(state, most=4, timeout_s=TIMEOUT_S) == 1
-    assert allowed_calls(Concurrency(1, answered=9), most=1, timeout_s=TIMEOUT_S) == 1
+    state = next_limit(state, answered(is_trial=True), max_calls=4)
+    assert allowed_calls(state, max_calls=4, timeout_s=TIMEOUT_S) == 1
+    assert allowed_calls(Concurrency(1, answered=9), max_calls=1, timeout_s=TIMEOUT_S) == 1
 
 
 def test_no_call_is_tried_where_requests_take_much_of_the_time_limit() -> None:
     state = Concurrency(1)
     for _ in range(5):
-        state = next_limit(state, answered(took_s=60.0), most=4)
-    assert allowed_calls(state, most=4, timeout_s=TIMEOUT_S) == 1
+        state = next_limit(state, answered(took_s=60.0), max_calls=4)
+    assert allowed_calls(state, max_calls=4, timeout_s=TIMEOUT_S) == 1
 
 
 def test_overload_halves_the_calls_once_for_all_requests_that_run() -> None:
@@ -62,7 +62,7 @@ def test_overload_halves_the_calls_once_for_all_requests_that_run() -> None:
     state = back_off(state, sent_at=100.0, at=110.0)
     assert (state.limit, state.answered) == (2, 0)
     assert back_off(state, sent_at=105.0, at=111.0) == state
-    assert next_limit(state, answered(at_once=4, sent_at=105.0), most=4).limit == 2
+    assert next_limit(state, answered(at_once=4, sent_at=105.0), max_calls=4).limit == 2
     assert back_off(state, sent_at=112.0, at=120.0).limit == 1
     assert back_off(Concurrency(1), sent_at=1.0, at=2.0).limit == 1
 
@@ -77,9 +77,10 @@ def test_the_calls_stay_between_one_and_the_setting(steps: list[tuple[int, float
         if fails:
             state = back_off(state, sent_at=number, at=number + took_s)
         else:
-            state = next_limit(state, answered(at_once, took_s=took_s, sent_at=number, is_trial=is_trial), most=most)
+            request = answered(at_once, took_s=took_s, sent_at=number, is_trial=is_trial)
+            state = next_limit(state, request, max_calls=most)
         assert 1 <= state.limit <= most
-        assert 1 <= allowed_calls(state, most=most, timeout_s=TIMEOUT_S) <= most
+        assert 1 <= allowed_calls(state, max_calls=most, timeout_s=TIMEOUT_S) <= most
 
 
 def simulated(slots: int, *, spread: float, seed: int, calls: int = 400, most: int = 4) -> tuple[Concurrency, float]:
@@ -90,7 +91,7 @@ def simulated(slots: int, *, spread: float, seed: int, calls: int = 400, most: i
     ends: list[tuple[float, int]] = []
     queue: list[int] = []
     for _ in range(calls):
-        while len(running) < allowed_calls(state, most=most, timeout_s=TIMEOUT_S):
+        while len(running) < allowed_calls(state, max_calls=most, timeout_s=TIMEOUT_S):
             number += 1
             running[number] = (at, len(running) >= state.limit)
             queue.append(number)
@@ -101,7 +102,7 @@ def simulated(slots: int, *, spread: float, seed: int, calls: int = 400, most: i
         at = max(at, ended_at)
         sent_at, is_trial = running.pop(done)
         at_once = requests_at_once(sent_at, [sent for sent, _ in running.values()])
-        state = next_limit(state, AnsweredRequest(sent_at, at, at_once, is_trial), most=most)
+        state = next_limit(state, AnsweredRequest(sent_at, at, at_once, is_trial), max_calls=most)
     return state, at
 
 

@@ -18,7 +18,8 @@ from app.formats.schemas import (
     ToolResult,
     TurnBlock,
 )
-from app.formats.service import count_render, format_margin, render, roles_with_several_speakers
+from app.formats.service import render, roles_with_several_speakers
+from app.formats.tokens import count_render, format_margin
 
 PNG = "data:image/png;base64,AAAA"
 

@@ -74,7 +74,7 @@ def test_long_texts_are_split_between_sentences() -> None:
     pieces = embedder.split(" ".join(["One."] * 30))
 
     assert [len(sentences_of(piece)) for piece in pieces] == [12, 12, 6]
-    assert len(embedder.split(" ".join(["One."] * 30), most=2)) == 2
+    assert len(embedder.split(" ".join(["One."] * 30), max_pieces=2)) == 2
 
 
 def test_tenants_are_measured_by_size_and_the_vector_index_apart() -> None:

@@ -158,7 +158,7 @@ def test_pieces_cover_the_text_and_are_read_whole(embedder: LocalEmbedder, text:
         assert 0 <= found <= position
         position = found + len(piece)
     assert position == len(text)
-    assert embedder.split(text, most=2) == pieces[:2]
+    assert embedder.split(text, max_pieces=2) == pieces[:2]
 
 
 def test_neighbouring_pieces_share_some_words(embedder: LocalEmbedder) -> None:

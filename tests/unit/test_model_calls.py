@@ -8,7 +8,7 @@ import pytest
 from app.core.errors import Unavailable
 from app.core.ids import TenantId, new_uuid
 from app.providers.calling import MAX_CALLS
-from app.providers.chat import OpenAIChat
+from app.providers.chat import ChatModel
 from app.providers.schemas import ChatMessage, ModelAnswer, ModelCall, ModelPurpose, ModelReply, ModelUsage, ToolOffer
 from app.settings.models import ChatSettings, Endpoint
 from tests.support.fake_chat import CHAT_MODEL, FILTERED, FakeChat, Reply, calls, open_fake_chat, says
@@ -44,21 +44,21 @@ def book() -> Book:
 
 
 @pytest.fixture
-async def model(fake: FakeChat, book: Book) -> AsyncIterator[OpenAIChat]:
+async def model(fake: FakeChat, book: Book) -> AsyncIterator[ChatModel]:
     settings = ChatSettings(llm_timeout_ms=2000, llm_max_retries=1, llm_concurrency=1, llm_max_output_tokens=100)
     endpoint = Endpoint(fake.url, "sk-test", CHAT_MODEL)
-    opened = OpenAIChat(endpoint, settings=settings, ledger=book, guard=lambda: None)
+    opened = ChatModel(endpoint, settings=settings, ledger=book, guard=lambda: None)
     yield opened
     await opened.close()
 
 
 async def converse(
-    model: OpenAIChat, messages: list[ChatMessage] | None = None, tools: tuple[ToolOffer, ...] = (LOOK,)
+    model: ChatModel, messages: list[ChatMessage] | None = None, tools: tuple[ToolOffer, ...] = (LOOK,)
 ) -> ModelAnswer[ModelReply]:
     return await model.converse(messages or ASKED, tools=tools, tenant_id=TENANT, purpose=ModelPurpose.AGENT)
 
 
-async def test_tools_are_offered_and_calls_are_read(model: OpenAIChat, fake: FakeChat, book: Book) -> None:
+async def test_tools_are_offered_and_calls_are_read(model: ChatModel, fake: FakeChat, book: Book) -> None:
     fake.reply = calls(("look", {"at": "é"}), ("other", "not json"))
     answer = await converse(model)
     assert answer.value == ModelReply(
@@ -69,7 +69,7 @@ async def test_tools_are_offered_and_calls_are_read(model: OpenAIChat, fake: Fak
     assert book.rows == [(ModelPurpose.AGENT, ModelUsage(20, 10), False)]
 
 
-async def test_calls_and_what_they_gave_are_sent_back(model: OpenAIChat, fake: FakeChat) -> None:
+async def test_calls_and_what_they_gave_are_sent_back(model: ChatModel, fake: FakeChat) -> None:
     fake.reply = says("A tree.")
     made = (ModelCall("7", "look", "{}"), ModelCall("8", "look", "{}"))
     given = [ChatMessage("tool", "a tree", call_id="7"), ChatMessage("tool", "no", call_id="8")]
@@ -85,14 +85,14 @@ async def test_calls_and_what_they_gave_are_sent_back(model: OpenAIChat, fake: F
     ]
 
 
-async def test_no_more_calls_are_read_than_a_few(model: OpenAIChat, fake: FakeChat) -> None:
+async def test_no_more_calls_are_read_than_a_few(model: ChatModel, fake: FakeChat) -> None:
     fake.reply = calls(*[("look", {})] * (MAX_CALLS + 5))
     assert len((await converse(model)).value.calls) == MAX_CALLS
 
 
 @pytest.mark.parametrize("wrong", [{"x": 1}, "text", [None], [{"function": None}], [{"function": {"name": 7}}], [[]]])
 async def test_calls_that_are_none_are_no_answer(
-    model: OpenAIChat, fake: FakeChat, wrong: Any, monkeypatch: pytest.MonkeyPatch
+    model: ChatModel, fake: FakeChat, wrong: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def send(writer: Any, status: int, body: Any, **more: Any) -> bool:
         if "choices" in body:
@@ -107,7 +107,7 @@ async def test_calls_that_are_none_are_no_answer(
 
 
 async def test_an_endpoint_that_gives_arguments_as_an_object_is_understood(
-    model: OpenAIChat, fake: FakeChat, monkeypatch: pytest.MonkeyPatch
+    model: ChatModel, fake: FakeChat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def send(writer: Any, status: int, body: Any, **more: Any) -> bool:
         function = {"name": "look", "arguments": {"at": "x"}}
@@ -127,14 +127,14 @@ async def test_an_endpoint_that_gives_arguments_as_an_object_is_understood(
         (FILTERED, "model_refused"),
     ],
 )
-async def test_failures_are_those_of_every_call(model: OpenAIChat, fake: FakeChat, reply: Reply, code: str) -> None:
+async def test_failures_are_those_of_every_call(model: ChatModel, fake: FakeChat, reply: Reply, code: str) -> None:
     fake.reply = reply
     with pytest.raises(Unavailable) as refusal:
         await converse(model)
     assert refusal.value.code == code
 
 
-async def test_a_failure_that_passes_is_tried_again(model: OpenAIChat, fake: FakeChat, book: Book) -> None:
+async def test_a_failure_that_passes_is_tried_again(model: ChatModel, fake: FakeChat, book: Book) -> None:
     fake.replies = [Reply(mode="overloaded"), calls(("look", {}))]
     assert len((await converse(model)).value.calls) == 1
     assert len(fake.chats) == 2
@@ -142,7 +142,7 @@ async def test_a_failure_that_passes_is_tried_again(model: OpenAIChat, fake: Fak
 
 
 async def test_where_the_endpoint_reports_no_usage_tools_and_calls_are_in_the_estimate(
-    model: OpenAIChat, fake: FakeChat, book: Book
+    model: ChatModel, fake: FakeChat, book: Book
 ) -> None:
     fake.reply = calls(("look", {"at": "the end of a long and winding road"}), usage=None)
     await converse(model)

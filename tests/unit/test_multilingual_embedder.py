@@ -78,7 +78,7 @@ def test_pieces_cover_the_text_and_share_some_of_it(embedder: LocalEmbedder, tex
     assert text.endswith(pieces[-1])
     assert sum(map(len, pieces)) >= len(text)
     assert all(after[:10] in before or before + after in text for before, after in pairwise(pieces))
-    assert embedder.split(text, most=2) == pieces[:2]
+    assert embedder.split(text, max_pieces=2) == pieces[:2]
 
 
 @needs_extra

@@ -6,7 +6,9 @@ from app.conversations.drafts import plain_text
 from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.formats.schemas import GIVEN, Format, Kind, Role
-from app.formats.service import items_of, message_tokens, parse, render, text_of, to_canonical, write
+from app.formats.service import items_of, parse, render, text_of, write
+from app.formats.tokens import message_tokens
+from app.formats.turns import to_canonical
 from app.formats.units import group_turns
 from tests.support.message_rules import check, repair
 

@@ -376,7 +376,7 @@ class Asker:
             for lexeme, weight in zip(lexemes, weights, strict=True):
                 bm25[index] += weight * 2.2 * count[lexeme] / (count[lexeme] + norm)
                 share[index] += weight * (lexeme in count) / sum(weights)
-        pieces = [self._model.split(text, most=None) for _, text in said]
+        pieces = [self._model.split(text, max_pieces=None) for _, text in said]
         vector = self._embed(question)
         cosine = [max(float(self._embed(piece) @ vector) for piece in some) for some in pieces]
         by_vector, is_turn = mode == "hybrid", kind == "turn"

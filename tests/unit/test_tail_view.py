@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from app.tail.connection import TailTarget
-from app.tail.formatting import open_text, turn_text
 from app.tail.view import GapError, TailEntry, View, read
 
 TIME = "2026-05-03T10:00:00.000Z"
@@ -40,9 +39,9 @@ def test_a_delta_at_a_lower_offset_cuts_what_a_crash_took_back() -> None:
     view = opened()
     take(view, "turn.delta", turn_id="t", part="content", offset=0, delta="héllo 🌊 wor")
     take(view, "turn.delta", turn_id="t", part="content", offset=7, delta="! and on")
-    assert open_text(view.open["t"]) == "héllo 🌊! and on"
+    assert view.open["t"].text == "héllo 🌊! and on"
     take(view, "turn.delta", turn_id="t", part="content", offset=3, delta="")
-    assert open_text(view.open["t"]) == "hél"
+    assert view.open["t"].text == "hél"
 
 
 @pytest.mark.parametrize("turn_id", ["t", "unknown"])
@@ -68,7 +67,7 @@ def test_a_snapshot_in_several_frames_is_done_with_its_last() -> None:
     pending = [{"turn": turn("p", status="pending"), "writer": "w", "parts": [{"part": "content", "text": "so far"}]}]
     take(view, "snapshot", seq=9, rev=9, turns=[], pending=pending, more=False)
     assert view.after_rev == 9
-    assert open_text(view.open["p"]) == "so far"
+    assert view.open["p"].text == "so far"
 
 
 def test_each_change_of_a_turn_is_shown_once() -> None:
@@ -91,8 +90,7 @@ def test_calls_results_and_parts_are_worded() -> None:
     parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]
     view = opened()
     entries = take(view, "turn.committed", rev=1, turn=turn("a", tool_calls=calls) | {"content": parts})
-    assert entries[0].turn is not None
-    assert turn_text(entries[0].turn) == "see\n[image_url]\n→ look {}"
+    assert entries[0].text == "see\n[image_url]\n→ look {}"
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def test_a_learnt_window_only_shrinks_and_has_a_least_size(window: int, request_
 
 @given(st.integers(256, 10**7), st.integers(16, 10**6), st.integers(128, 10**6))
 def test_a_request_and_its_answer_fit_into_the_window(window: int, most_output: int, most: int) -> None:
-    output = output_tokens(window, most=most_output)
-    shown = input_tokens(window, output=output, most=most)
+    output = output_tokens(window, max_tokens=most_output)
+    shown = input_tokens(window, output=output, max_tokens=most)
     assert 1 <= output <= most_output
     assert 128 <= shown <= most
     assert shown == 128 or shown + output + window // 10 + 400 <= window

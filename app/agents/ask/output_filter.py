@@ -23,7 +23,7 @@ _BASE32 = re.compile(r"[A-Z2-7=\s]{32,}")
 _HEX = re.compile(r"(?:[0-9A-Fa-f]{2}[\s,:;]*){24,}")
 _NUMBERS = re.compile(r"(?:\d{2,7}[\s,;.:-]+){24,}\d{2,7}")
 _ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})")
-_LEET: Final = {ord(one): other for one, other in zip("431057", "aeiost", strict=True)}
+_LEET: Final = str.maketrans("431057", "aeiost")
 
 
 class OutputFilter:
@@ -52,7 +52,7 @@ def _runs(letters: str) -> Iterator[str]:
 
 def _letters(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text).casefold()
-    return "".join(one for one in plain if one.isalnum())
+    return "".join(filter(str.isalnum, plain))
 
 
 def _decodings(text: str) -> Iterator[str]:
@@ -60,22 +60,18 @@ def _decodings(text: str) -> Iterator[str]:
     yield text[::-1]
     yield codecs.encode(text, "rot13")
     yield unquote(html.unescape(text))
-    yield _ESCAPED.sub(_unescaped, text)
+    yield _ESCAPED.sub(lambda match: _character(match[1], 16), text)
     yield text.translate(_LEET)
-    for found in _NUMBERS.findall(text):
-        yield "".join(_character(number, 10) for number in re.findall(r"\d+", found))
-    for found in _HEX.findall(text):
-        yield _decoded(re.sub(r"[\s,:;]", "", found), bytes.fromhex)
-    for found in _BASE32.findall(text):
-        yield _decoded(re.sub(r"[\s=]", "", found), lambda piece: base64.b32decode(piece + "=" * (-len(piece) % 8)))
-    for found in _BASE64.findall(text):
-        piece = re.sub(r"[\s=]", "", found)
+    for match in _NUMBERS.findall(text):
+        yield "".join(_character(number, 10) for number in re.findall(r"\d+", match))
+    for match in _HEX.findall(text):
+        yield _decoded(re.sub(r"[\s,:;]", "", match), bytes.fromhex)
+    for match in _BASE32.findall(text):
+        yield _decoded(re.sub(r"[\s=]", "", match), lambda piece: base64.b32decode(piece + "=" * (-len(piece) % 8)))
+    for match in _BASE64.findall(text):
+        piece = re.sub(r"[\s=]", "", match)
         for offset in range(4):  # the encoded text can start within the match
-            yield _decoded(piece[offset:], _from_base64)
-
-
-def _from_base64(piece: str) -> bytes:
-    return base64.b64decode(piece[: len(piece) // 4 * 4])
+            yield _decoded(piece[offset:], lambda part: base64.b64decode(part[: len(part) // 4 * 4]))
 
 
 def _decoded(piece: str, decode: Callable[[str], bytes]) -> str:
@@ -83,10 +79,6 @@ def _decoded(piece: str, decode: Callable[[str], bytes]) -> str:
         return decode(piece).decode("utf-8", "ignore")
     except (ValueError, binascii.Error):
         return ""
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return _character(found[1], 16)
 
 
 def _character(digits: str, base: int) -> str:

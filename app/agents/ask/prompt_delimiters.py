@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from app.formats.service import break_tags
+from app.formats.tags import break_tags
 from app.providers.schemas import ChatMessage, ModelCall
 
 INSTRUCTIONS: Final = """\

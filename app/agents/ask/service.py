@@ -30,8 +30,8 @@ from app.core.ids import ConversationId, new_uuid, parse_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.governance.service import Governance
-from app.providers.endpoint import Refused, require_model
-from app.providers.schemas import ChatModel, ModelAnswer, ModelCall, ModelPurpose, ModelReply
+from app.providers.schemas import ModelAnswer, ModelCall, ModelPurpose, ModelReply, Refused
+from app.providers.service import ChatModel, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 
@@ -135,15 +135,17 @@ class AskService:
             if before is not None:
                 return before.with_value(await self._answer(caller, before.value.turns))
         chat = require_model(self._chat)
+        conversation_id, turns = ConversationId(body.conversation_id or new_id), list[CanonicalTurn]()
+        if body.conversation_id is not None:
+            turns = await self._services.conversations.recent(caller, conversation_id, limit=MAX_TURNS)
         run = _AskRun(
             caller=caller,
-            conversation_id=ConversationId(body.conversation_id or new_id),
+            conversation_id=conversation_id,
             exists=body.conversation_id is not None,
             query=body.query,
             granted=self._tool_runner.granted(caller),
+            earlier=[_line(turn) for turn in turns if turn.kind is not Kind.COMPACTION],
         )
-        if run.exists:
-            run.earlier = await self._earlier(run)
         try:
             if idempotency_key is not None:
                 stored = await self._answer_once(chat, run, idempotency_key)
@@ -152,7 +154,8 @@ class AskService:
         except BaseException:
             # with an idempotency key, another request may be using the conversation
             if run.created and idempotency_key is None:
-                await self._delete_created_conversation(run)
+                with suppress(AppError):
+                    await self._governance.delete_unused(run.caller, run.conversation_id)
             raise
         return RequestResult(await self._answer(caller, stored), is_new=True)
 
@@ -179,24 +182,24 @@ class AskService:
         for number in range(self._settings.max_tool_calls if run.granted.offers else 0):
             if not run.has_time_for(2):
                 break
-            said = await self._reply(chat, run, last=False)
+            said = await self._reply(chat, run, is_last=False)
             if not said.calls:
                 return said.text
             calls, results = await self._run(run, said.calls, prefix=str(number))
             run.rounds.append(ToolRound(calls, results))
-        said = await self._reply(chat, run, last=True)
+        said = await self._reply(chat, run, is_last=True)
         return said.text or UNFINISHED
 
-    async def _reply(self, chat: ChatModel, run: _AskRun, *, last: bool) -> ModelReply:
+    async def _reply(self, chat: ChatModel, run: _AskRun, *, is_last: bool) -> ModelReply:
         """Return the model's reply. A call that was written as text is one of its calls.
 
         The model is asked once more, if it has written a call that cannot be read. Raises Refused `agent_call_invalid`
         if it does so again.
         """
-        reply = with_text_calls(await self._call_model(chat, run, last=last), run.granted, shown=run.shown)
+        reply = with_text_calls(await self._call_model(chat, run, is_last=is_last), run.granted, shown=run.shown)
         if reply is None and not run.is_corrected:
             run.is_corrected = True
-            again = await self._call_model(chat, run, last=last, is_correction=True)
+            again = await self._call_model(chat, run, is_last=is_last, is_correction=True)
             reply = with_text_calls(again, run.granted, shown=run.shown)
         if reply is None:
             self._log.warning("agent.failed", code="agent_call_invalid", conversation_id=run.conversation_id)
@@ -204,7 +207,7 @@ class AskService:
         return reply
 
     async def _call_model(
-        self, chat: ChatModel, run: _AskRun, *, last: bool, is_correction: bool = False
+        self, chat: ChatModel, run: _AskRun, *, is_last: bool, is_correction: bool = False
     ) -> ModelReply:
         if not run.has_time_for(1):
             raise TimeoutError  # what the endpoint reads now would be paid for and given up
@@ -213,13 +216,13 @@ class AskService:
             earlier=run.earlier,
             query=run.query,
             rounds=run.rounds,
-            is_last_round=last,
+            is_last_round=is_last,
             named_after_failure=tuple(run.granted.tools) if is_correction else (),
         )
         began = time.monotonic()
         answer: ModelAnswer[ModelReply] = await chat.converse(
             messages,
-            tools=() if last else run.granted.offers,
+            tools=() if is_last else run.granted.offers,
             tenant_id=run.caller.tenant_id,
             purpose=ModelPurpose.AGENT,
             model=self._settings.internal_agent_model,
@@ -239,9 +242,12 @@ class AskService:
         results: list[str] = []
         for number, call in enumerate(calls):
             prepared = self._tool_runner.prepare(
-                run.granted, call, conversation_id=run.conversation_id, reveals_prompt=self._output_filter.reveals,
+                run.granted,
+                call,
+                conversation_id=run.conversation_id,
+                reveals_prompt=self._output_filter.reveals,
                 is_over_limit=number >= MAX_CALLS,
-            )  # fmt: skip
+            )
             if prepared.needs_conversation:
                 await self._ensure(run)
             if prepared.call is not None and prepared.tool is not None:
@@ -266,21 +272,12 @@ class AskService:
 
     # the conversation
 
-    async def _earlier(self, run: _AskRun) -> list[str]:
-        turns = await self._services.conversations.recent(run.caller, run.conversation_id, limit=MAX_TURNS)
-        return [_line(turn) for turn in turns if turn.kind is not Kind.COMPACTION]
-
     async def _ensure(self, run: _AskRun) -> None:
         """Create the conversation, if the query named none and it does not exist yet."""
         if not run.exists:
             body = ConversationCreate(id=run.conversation_id)
             await self._services.conversations.create(run.caller, body=body)
             run.exists = run.created = True
-
-    async def _delete_created_conversation(self, run: _AskRun) -> None:
-        """Delete the conversation that was created for this query, unless it has turns."""
-        with suppress(AppError):
-            await self._governance.delete_unused(run.caller, run.conversation_id)
 
     async def _answer_once(self, chat: ChatModel, run: _AskRun, idempotency_key: IdempotencyKey) -> Sequence[Turn]:
         """Answer and store, with a lock by the idempotency key: the tools run once.

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, cast
 
 from pydantic import BaseModel, JsonValue
 
-from app.agents.tools.registry import raw_tools
+from app.agents.tools.service import raw_tools
 from app.agents.tools.tool import Call, Group, Tool, ToolServices, error_text
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import AuditTrail
@@ -20,7 +20,7 @@ from app.core.ids import ConversationId, format_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.validation.invalid import property_names
 from app.core.validation.json_text import parse_json
-from app.formats import service as formats
+from app.formats.parse.text_calls import TextCall, read_text_calls
 from app.formats.schemas import JsonObject
 from app.providers.schemas import ModelCall, ModelReply, ToolOffer
 from app.settings.models import ToolSettings
@@ -72,17 +72,17 @@ class ToolRunner:
     def __init__(self, services: ToolServices, *, audit: AuditTrail, settings: ToolSettings) -> None:
         self._services = services
         self._audit = audit
-        known = {tool.name: tool for tool in raw_tools()}
+        tools = {tool.name: tool for tool in raw_tools()}
         wanted = DEFAULT_TOOLS if settings.internal_agent_tools is None else settings.internal_agent_tools
-        if unknown := [name for name in wanted if name not in known]:
+        if unknown := [name for name in wanted if name not in tools]:
             raise Unavailable(
                 "agent_tool_unknown",
-                f"TURNKEEP_INTERNAL_AGENT_TOOLS has {len(unknown)} unknown names. Known tools: {', '.join(known)}.",
+                f"TURNKEEP_INTERNAL_AGENT_TOOLS has {len(unknown)} unknown names. Known tools: {', '.join(tools)}.",
             )
         self._tools: Mapping[str, Tool] = {
-            name: known[name]
+            name: tools[name]
             for name in wanted
-            if settings.enable_memory_tools or known[name].group is not Group.MEMORY
+            if settings.enable_memory_tools or tools[name].group is not Group.MEMORY
         }
         self._offers: Mapping[str, ToolOffer] = {name: _offer(tool) for name, tool in self._tools.items()}
         schemas = [cast("JsonValue", tool.input_schema) for tool in self._tools.values()]
@@ -161,14 +161,14 @@ def with_text_calls(reply: ModelReply, granted: GrantedTools, *, shown: Sequence
     """
     if reply.calls or not granted.tools:
         return reply
-    read = formats.read_text_calls(reply.text, granted.tools.keys())
+    read = read_text_calls(reply.text, granted.tools.keys())
     if read.is_unreadable or any(_is_quoted(call, shown) for call in read.calls):
         return None
     calls = [ModelCall(str(number), call.name, call.arguments) for number, call in enumerate(read.calls)]
     return ModelReply("", tuple(calls)) if calls else reply
 
 
-def _is_quoted(call: formats.TextCall, shown: Sequence[str]) -> bool:
+def _is_quoted(call: TextCall, shown: Sequence[str]) -> bool:
     """Return whether a text has this call: the tool's name as a JSON string, and the same arguments."""
     name, arguments = f'"{call.name}"', _letters(call.arguments)
     return bool(arguments) and any(name in text.replace("\\", "") and arguments in _letters(text) for text in shown)
@@ -206,8 +206,8 @@ def _without_empty_fields(value: JsonValue) -> JsonValue:
         return [_without_empty_fields(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {name: _without_empty_fields(item) for name, item in value.items() if name not in _OMITTED_FIELDS}
-    return {name: item for name, item in kept.items() if item not in (None, [], {})}
+    members = {name: _without_empty_fields(item) for name, item in value.items() if name not in _OMITTED_FIELDS}
+    return {name: item for name, item in members.items() if item not in (None, [], {})}
 
 
 def _offer(tool: Tool) -> ToolOffer:

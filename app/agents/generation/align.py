@@ -24,7 +24,8 @@ from pydantic import JsonValue
 
 from app.formats.parts import compact_json
 from app.formats.schemas import Format, JsonObject, Role, TurnLike
-from app.formats.service import call_key, write
+from app.formats.service import write
+from app.formats.turns import call_key
 
 _EQUAL, _COMPATIBLE, _DIFFERENT = 2, 1, 0
 _ASSISTANT = "assistant"
@@ -55,17 +56,17 @@ def stored_messages(turns: Sequence[TurnLike], erased: Sequence[bool], *, by_ite
 
     `by_item`: as a client of Responses would have seen them, each call of a message as an item.
     """
-    found: list[StoredMessage] = []
+    seen: list[StoredMessage] = []
     for at, (turn, is_erased) in enumerate(zip(turns, erased, strict=True)):
         if is_erased:
-            found.append(StoredMessage(at, turn.role.value, None))
+            seen.append(StoredMessage(at, turn.role.value, None))
         elif turn.role is not Role.SYSTEM:
             messages = write(Format.OPENAI, [turn]).messages
             if turn.tool_call_id is not None:  # clients have it as it is stored, not as a model is sent it
                 messages = [message | {"tool_call_id": turn.tool_call_id} for message in messages]
-            shown = [item for one in messages for item in _items(one)] if by_item else messages
-            found += [StoredMessage(at, str(one.get("role")), says(one)) for one in shown]
-    return found
+            shown = [item for message in messages for item in _items(message)] if by_item else messages
+            seen += [StoredMessage(at, str(message.get("role")), says(message)) for message in shown]
+    return seen
 
 
 def _items(message: JsonObject) -> list[JsonObject]:
@@ -82,21 +83,20 @@ def _items(message: JsonObject) -> list[JsonObject]:
 def says(message: JsonObject) -> str:
     """Return the comparable content of a message. Names, ids of the message and empty fields are ignored."""
     calls = message.get("tool_calls")
-    return compact_json([
-        _content(message.get("content")) or _content(message.get("refusal")),
-        [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
-        call_key(answered) if isinstance(answered := message.get("tool_call_id"), str) else None,
-    ])  # fmt: skip
+    content = _content(message.get("content")) or _content(message.get("refusal"))
+    shown_calls = [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    answered = message.get("tool_call_id")
+    return compact_json([content, shown_calls, call_key(answered) if isinstance(answered, str) else None])
 
 
 def align(
-    given: Sequence[JsonObject], stored: Sequence[StoredMessage], *, is_retry: bool, has_earlier: bool
+    messages: Sequence[JsonObject], stored: Sequence[StoredMessage], *, is_retry: bool, has_earlier: bool
 ) -> Alignment:
     """Find the new messages.
 
     `is_retry`: the client repeats a request; `has_earlier`: more turns are stored before these.
     """
-    sent = [(str(message.get("role")), says(message)) for message in given]
+    sent = [(str(message.get("role")), says(message)) for message in messages]
     end, length, weight = _tail(sent, stored)
     run, first, same = _head(sent, stored, has_earlier=has_earlier)
     by_chance = length < end < first[0] + run and _are_equal(sent[first[0] : end], stored[first[1] :])
@@ -114,11 +114,11 @@ def align(
 
 def _are_equal(sent: Sequence[tuple[str, str]], stored: Sequence[StoredMessage]) -> bool:
     """Return whether each message equals the stored one in its place."""
-    return all(_likeness(one, other) == _EQUAL for one, other in zip(sent, stored, strict=False))
+    return all(_likeness(message, other) == _EQUAL for message, other in zip(sent, stored, strict=False))
 
 
 def _only_answers(rest: Sequence[StoredMessage]) -> bool:
-    return bool(rest) and rest[0].role == _ASSISTANT and all(one.role in {_ASSISTANT, "tool"} for one in rest)
+    return bool(rest) and rest[0].role == _ASSISTANT and all(message.role in {_ASSISTANT, "tool"} for message in rest)
 
 
 def _tail(sent: Sequence[tuple[str, str]], stored: Sequence[StoredMessage]) -> tuple[int, int, int]:
@@ -157,8 +157,8 @@ def _head(
     best, where, weight = 0, (0, 0), 0
     for start in starts:
         run = same = 0
-        for one, other in zip(sent[start[0] :], stored[start[1] :], strict=False):
-            likeness = _likeness(one, other)
+        for message, other in zip(sent[start[0] :], stored[start[1] :], strict=False):
+            likeness = _likeness(message, other)
             if likeness == _DIFFERENT:
                 break
             run += 1

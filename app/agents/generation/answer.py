@@ -8,22 +8,23 @@ JSON, or for no calls. In a stream the text is already sent, so the calls follow
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Final, Literal, cast
 
 from pydantic import JsonValue
 
 from app.agents.generation.call_deltas import Delta, StreamedCalls, extended, with_calls
-from app.conversations.schemas.conversations import Turn, TurnInput, content_text
+from app.conversations.schemas.conversations import TurnInput
 from app.core.errors import Invalid
 from app.core.ids import format_id, new_uuid
 from app.formats import service as formats
-from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
-from app.formats.service import storable
-from app.providers.endpoint import InvalidAnswer, usage_in
-from app.providers.upstream import UpstreamRefusal
+from app.formats.parse.produced import storable
+from app.formats.parse.text_calls import read_text_calls
+from app.formats.schemas import Format, JsonObject
+from app.formats.turns import parse_tool_call
+from app.providers.schemas import InvalidAnswer, UpstreamRefusal
+from app.providers.service import usage_in
 
 _CONCATENATED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
 _EMPTY_VALUES: Final[tuple[JsonValue, ...]] = (None, [], {})
@@ -97,7 +98,7 @@ class PartialAnswer:
                 deltas += self._take(delta)
         if self.allowed_tools is not None and not self.calls.are_allowed(self.allowed_tools):
             raise _forbidden_call()
-        return [Delta(one.part, text) for one in deltas if (text := self._storable(one))]
+        return [Delta(delta.part, text) for delta in deltas if (text := self._storable(delta))]
 
     def whole(self) -> JsonObject:
         """Return the message as in a completion that was not streamed."""
@@ -108,7 +109,7 @@ class PartialAnswer:
         """Add the calls of which the text of the complete answer consists, and return them."""
         if not self.offered_tools or self.finish_reason != "stop" or self.whole().get("tool_calls"):
             return []
-        read = formats.read_text_calls(self.text, self.offered_tools)
+        read = read_text_calls(self.text, self.offered_tools)
         self.text_call = "unreadable" if read.is_unreadable else "read" if read.calls else None
         return [
             {
@@ -118,6 +119,12 @@ class PartialAnswer:
             }
             for call in read.calls
         ]
+
+    def with_message(self, message: JsonObject) -> "PartialAnswer":
+        """Return the answer with this message in place of what was added, and no calls read from its text."""
+        return replace(
+            self, message=message, calls=StreamedCalls(), offered_tools=frozenset(), _texts={}, _high_surrogates={}
+        )
 
     def drop_texts(self) -> None:
         """Remove what was added, except the id, the usage and the reason of the end."""
@@ -154,8 +161,8 @@ class PartialAnswer:
 def _first_choices(piece: JsonObject) -> list[JsonObject]:
     """Return the first choice of a completion or a chunk, in a list."""
     choices = piece.get("choices")
-    found = choices if isinstance(choices, list) else []
-    return [choice for choice in found if isinstance(choice, dict) and choice.get("index", 0) == 0]
+    listed = choices if isinstance(choices, list) else []
+    return [choice for choice in listed if isinstance(choice, dict) and choice.get("index", 0) == 0]
 
 
 def offered_tools(body: JsonObject, *, allowed: frozenset[str] | None) -> frozenset[str]:
@@ -166,7 +173,7 @@ def offered_tools(body: JsonObject, *, allowed: frozenset[str] | None) -> frozen
     if choice == "none" or wants_json or not isinstance(tools, list):
         return frozenset()
     functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
-    names = {name for one in functions if isinstance(one, dict) and isinstance(name := one.get("name"), str)}
+    names = {name for tool in functions if isinstance(tool, dict) and isinstance(name := tool.get("name"), str)}
     wanted = choice.get("function") if isinstance(choice, dict) else None
     if isinstance(wanted, dict):
         names &= {str(wanted.get("name"))}
@@ -191,9 +198,9 @@ def read_completion(
 def with_streamed_calls(piece: JsonObject, calls: list[JsonObject]) -> tuple[JsonObject, JsonObject]:
     """Return the last chunk of a streamed answer with calls, and the part of it that is new to the answer."""
     numbered: list[JsonObject] = [{"index": number, **call} for number, call in enumerate(calls)]
-    given = next((choice.get("delta") for choice in _first_choices(piece)), None)
+    delta = next((choice.get("delta") for choice in _first_choices(piece)), None)
     new: JsonObject = {"tool_calls": [*numbered]}
-    whole = _with_first_choice(piece, {"delta": {**given, **new} if isinstance(given, dict) else new})
+    whole = _with_first_choice(piece, {"delta": {**delta, **new} if isinstance(delta, dict) else new})
     added: JsonObject = {"index": 0, "delta": new, "finish_reason": "tool_calls"}
     return whole, {"choices": [added]}
 
@@ -207,16 +214,6 @@ def _with_first_choice(completion: JsonObject, members: JsonObject) -> JsonObjec
         for choice in (choices if isinstance(choices, list) else [])
     ]
     return {**completion, "choices": [*changed]}
-
-
-def without_empty_members(message: JsonObject) -> JsonObject:
-    """Return a message without null and empty fields."""
-    return {name: value for name, value in message.items() if value not in _EMPTY_VALUES or name == "content"}
-
-
-def pieces_of(text: str, length: int) -> list[str]:
-    """Split a text into pieces of `length` characters: endpoints may send all of an answer at once."""
-    return [text[at : at + length] for at in range(0, len(text), length)]
 
 
 def _usage_of(answer: PartialAnswer) -> JsonObject | None:
@@ -237,42 +234,24 @@ def _interoperable(value: JsonValue) -> JsonValue:
     return None if isinstance(value, int) and abs(value) > _MAX_INTEGER else value
 
 
-def turn_of(parsed: ParsedTurn) -> TurnInput:
-    """Return the turn to append for a parsed message."""
-    return TurnInput.model_construct(
-        None,
-        id=None,
-        role=parsed.role,
-        kind=None,
-        actor=parsed.actor,
-        content=parsed.content,
-        tool_calls=parsed.tool_calls,
-        tool_call_id=parsed.tool_call_id,
-        tool_results=parsed.tool_results,
-        usage=None,
-        model=None,
-        adapter=parsed.adapter,
-        metadata={},
-        occurred_at=None,
-    )
-
-
 def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
     """Return the turn to store for a complete answer to the request `body`. Raises InvalidAnswer."""
-    said = {**without_empty_members(answer.whole()), "role": "assistant"}
+    whole = answer.whole()
+    said = {name: value for name, value in whole.items() if value not in _EMPTY_VALUES or name == "content"}
+    said["role"] = "assistant"
     message = cast("JsonObject", storable(with_calls(said)))
     if message.get("refusal") and not message.get("content"):
         message["content"] = None  # endpoints begin a stream with an empty text
     try:
         [parsed] = formats.parse(Format.OPENAI, [message])
     except Invalid:
-        known = {name: message[name] for name in ("role", "content", "tool_calls", "refusal") if name in message}
+        standard = {name: message[name] for name in ("role", "content", "tool_calls", "refusal") if name in message}
         try:
-            [parsed] = formats.parse(Format.OPENAI, [known])
+            [parsed] = formats.parse(Format.OPENAI, [standard])
         except Invalid:
             raise no_answer() from None
     allowed = answer.allowed_tools
-    if allowed is not None and not all(formats.parse_tool_call(call).name in allowed for call in parsed.tool_calls):
+    if allowed is not None and not all(parse_tool_call(call).name in allowed for call in parsed.tool_calls):
         raise _forbidden_call()
     asked = body.get("model")
     model = answer.model or (asked if isinstance(asked, str) else None)
@@ -284,12 +263,7 @@ def answer_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput:
             name: str(storable(value))[:_MAX_ORIGIN_CHARACTERS] for name, value in origin.items() if value is not None
         },
     }
-    return turn_of(parsed).model_copy(update=fields)
-
-
-def answer_text(turns: Sequence[Turn]) -> str:
-    """Return the text of the answer, the last of the stored turns of an exchange."""
-    return content_text(turns[-1].content) if turns and turns[-1].role is Role.ASSISTANT else ""
+    return TurnInput.of(parsed).model_copy(update=fields)
 
 
 def read_piece(data: str) -> JsonObject:
@@ -302,8 +276,8 @@ def read_piece(data: str) -> JsonObject:
         raise no_answer()
     error = piece.get("error")
     if error:
-        known = InvalidAnswer("model_unavailable", "The chat model's endpoint ended its answer with an error.")
-        raise UpstreamRefusal(known, status=502, error=error if isinstance(error, dict) else None)
+        refusal = InvalidAnswer("model_unavailable", "The chat model's endpoint ended its answer with an error.")
+        raise UpstreamRefusal(refusal, status=502, error=error if isinstance(error, dict) else None)
     return piece
 
 

@@ -79,7 +79,7 @@ class StreamedCalls:
     def are_allowed(self, names: Collection[str]) -> bool:
         """Return whether all calls so far are of these tools. A name without arguments may be the start of one."""
         return all(
-            name in names or (not call.has_arguments(kind) and any(one.startswith(name) for one in names))
+            name in names or (not call.has_arguments(kind) and any(allowed.startswith(name) for allowed in names))
             for call in self._calls.values()
             for kind, name in call.names.items()
         )
@@ -97,8 +97,8 @@ class StreamedCalls:
     def _call_of(self, piece: JsonObject, at: int | None) -> _StreamedCall:
         """Return the call to which a piece belongs, a new one if it begins one; `at`: its place among several."""
         call_id = _text(piece, "id")
-        given = piece.get("index")
-        index = given if isinstance(given, int) and not isinstance(given, bool) and given >= 0 else None
+        index = piece.get("index")
+        index = index if isinstance(index, int) and not isinstance(index, bool) and index >= 0 else None
         calls = [call for call in self._calls.values() if index is None or call.index in {None, index}]
         if call_id is not None:
             same = [call for call in calls if call.id == call_id]

@@ -18,6 +18,7 @@ from app.conversations.service import Conversations
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats import service as formats
+from app.formats.parse.produced import admit_message
 from app.formats.schemas import Format, JsonObject
 from app.tenancy.schemas import Caller
 
@@ -29,33 +30,30 @@ PlacedItem: TypeAlias = tuple[str, JsonObject]
 
 
 async def unstored_items(
-    conversations: Conversations, caller: Caller, given: Sequence[PlacedItem], within: ConversationId, *,
+    conversations: Conversations,
+    caller: Caller,
+    sent: Sequence[PlacedItem],
+    within: ConversationId,
+    *,
     through: int | None = None,
-) -> list[PlacedItem]:  # fmt: skip
+) -> list[PlacedItem]:
     """Return the items that a conversation does not have, those after the position `through` included.
 
     Raises NotFound, and Conflict `turn_id_conflict` for an item with the id of a stored one and other content.
     """
-    named = named_turns(given)
+    named = list(dict.fromkeys(turn_id for _, item in sent if (turn_id := _turn_id(item)) is not None))
     if not named:
-        return list(given)
-    newest = await conversations.history(
-        caller, within, query=HistoryQuery(limit=min(len(given) + _EXTRA_TURNS, _MAX_TURNS))
-    )
+        return list(sent)
+    query = HistoryQuery(limit=min(len(sent) + _EXTRA_TURNS, _MAX_TURNS))
+    newest = await conversations.history(caller, within, query=query)
     read = {TurnId(parse_id(turn.id)): turn for turn in newest.data}
     missing = [turn_id for turn_id in named if turn_id not in read]
     older = await conversations.responses.referenced(caller, missing) if missing else {}
-    known = known_turns(read | older, newest.data, within, through=through)
-    return new_items(given, known, newest.data)
+    turns = turns_by_id(read | older, newest.data, within, through=through)
+    return new_items(sent, turns, newest.data)
 
 
-def named_turns(given: Sequence[PlacedItem]) -> list[TurnId]:
-    """Return the turns that ids of items name, in any conversation, if they are of this service's form."""
-    found = (_turn_id(item) for _, item in given)
-    return list(dict.fromkeys(turn_id for turn_id in found if turn_id is not None))
-
-
-def known_turns(
+def turns_by_id(
     named: Mapping[TurnId, Turn], newest: Sequence[Turn], within: ConversationId, *, through: int | None
 ) -> dict[TurnId, Turn]:
     """Return the turns of a conversation by the ids that items may have.
@@ -72,24 +70,24 @@ def known_turns(
     }
 
 
-def new_items(given: Sequence[PlacedItem], known: Mapping[TurnId, Turn], newest: Sequence[Turn]) -> list[PlacedItem]:
+def new_items(sent: Sequence[PlacedItem], stored: Mapping[TurnId, Turn], newest: Sequence[Turn]) -> list[PlacedItem]:
     """Return the items that are not stored. `newest`: the last turns of the conversation.
 
     Raises Conflict `turn_id_conflict` for an item with a known id and other content.
     """
-    turns = [known.get(turn_id) if (turn_id := _turn_id(item)) is not None else None for _, item in given]
-    last = max((at for at, turn in enumerate(turns) if turn is not None), default=-1)
-    if last < 0:
-        return list(given)
+    turns = [stored.get(turn_id) if (turn_id := _turn_id(item)) is not None else None for _, item in sent]
+    last_stored = max((at for at, turn in enumerate(turns) if turn is not None), default=-1)
+    if last_stored < 0:
+        return list(sent)
     unnamed = Counter(_content(item) for turn in newest for item in items(turn))
-    for (at, item), turn in zip(given, turns, strict=True):
+    for (at, item), turn in zip(sent, turns, strict=True):
         if turn is not None:
             unnamed[_checked_content(item, turn, at)] -= 1
     new: list[PlacedItem] = []
-    for number, ((at, item), turn) in enumerate(zip(given, turns, strict=True)):
+    for number, ((at, item), turn) in enumerate(zip(sent, turns, strict=True)):
         if turn is not None:
             continue
-        content = _content(item, at) if number < last else ""
+        content = _content(item, at) if number < last_stored else ""
         if unnamed[content] > 0 and content:
             unnamed[content] -= 1
         else:
@@ -108,7 +106,7 @@ def _turn_id(item: JsonObject) -> TurnId | None:
 
 
 def _checked_content(item: JsonObject, turn: Turn, at: str) -> str:
-    stored = [_content(one) for one in items(turn)]
+    stored = [_content(stored_item) for stored_item in items(turn)]
     if item.get("type", "item_reference" if "role" not in item else "message") == "item_reference":
         return stored[0] if stored else ""
     content = _content(item, at)
@@ -124,6 +122,8 @@ def _checked_content(item: JsonObject, turn: Turn, at: str) -> str:
 
 def _content(item: JsonObject, at: str = "") -> str:
     """Return what an item says, without what clients leave out or change: status, annotations, the form of a text."""
-    parsed = formats.parse_single_message(Format.OPENAI_RESPONSES, formats.admit_message(item, at)[0], at)
+    parsed = formats.parse_single_message(Format.OPENAI_RESPONSES, admit_message(item, at)[0], at)
     messages = formats.write(Format.OPENAI, parsed).messages
-    return "\n".join([str(item.get("type", "message")), *(f"{one.get('role')} {says(one)}" for one in messages)])
+    return "\n".join(
+        [str(item.get("type", "message")), *(f"{message.get('role')} {says(message)}" for message in messages)]
+    )

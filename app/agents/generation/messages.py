@@ -6,13 +6,15 @@ from typing import Final, cast
 
 from pydantic import JsonValue
 
-from app.agents.generation.answer import turn_of
 from app.agents.generation.call_deltas import with_calls
 from app.context.schemas import MAX_SYSTEM_CHARACTERS
 from app.conversations.schemas.conversations import Turn, TurnInput, content_text
 from app.core.errors import FieldError, Invalid, TooLarge
 from app.formats import service as formats
+from app.formats.parse.produced import admit_message
+from app.formats.render.openai import distinct_texts
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role, TurnLike
+from app.formats.turns import call_key, to_canonical
 
 MAX_MESSAGES: Final = 10_000
 """The most messages or items of a request."""
@@ -52,58 +54,61 @@ class RequestMessages:
 
     def canonical(self, start: int) -> list[CanonicalTurn]:
         """Return the turns from an index on, for a context."""
-        return [formats.to_canonical(turn, turn_id=f"new-{at}") for at, turn in enumerate(self.turns)][start:]
+        return [to_canonical(turn, turn_id=f"new-{at}") for at, turn in enumerate(self.turns)][start:]
 
     def to_store(self, start: int) -> list[tuple[str, TurnInput]]:
         """Return the turns from an index on to append, each with its pointer."""
-        return [(pointer, turn_of(turn)) for pointer, turn in zip(self.pointers, self.turns, strict=True)][start:]
+        return [(pointer, TurnInput.of(turn)) for pointer, turn in zip(self.pointers, self.turns, strict=True)][start:]
 
     def with_system(self, text: str | None) -> "RequestMessages":
         """Return the messages with more instructions before them."""
-        own = formats.distinct_texts(text, [self.system]) if self.system else []
+        own = distinct_texts(text, [self.system]) if self.system else []
         return replace(self, system="\n\n".join([text, *own] if text else own) or None)
 
 
 def _call_keys(turn: TurnLike) -> set[str]:
-    return {formats.call_key(str(call.get("id"))) for call in turn.tool_calls}
+    return {call_key(str(call.get("id"))) for call in turn.tool_calls}
 
 
 def _answered_keys(turn: TurnLike) -> set[str]:
     ids = [str(result.get("tool_call_id")) for result in turn.tool_results]
-    return {formats.call_key(call_id) for call_id in (ids if turn.tool_call_id is None else [turn.tool_call_id])}
+    return {call_key(call_id) for call_id in (ids if turn.tool_call_id is None else [turn.tool_call_id])}
 
 
-def read_chat(given: JsonValue) -> RequestMessages:
+def read_chat(messages: JsonValue) -> RequestMessages:
     """Return the messages of a chat completion. System messages are instructions. Raises Invalid."""
-    cleaned = [with_calls(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
-    if isinstance(cleaned, list):
-        require_number(len(cleaned), "/messages")
+    cleaned: JsonValue = messages
+    if isinstance(messages, list):
+        require_number(len(messages), "/messages")
+        cleaned = [with_calls(message) if isinstance(message, dict) else message for message in messages]
     parsed = formats.parse(Format.OPENAI, cleaned)
-    messages = cast("list[JsonObject]", cleaned)
+    sent = cast("list[JsonObject]", cleaned)
     spoken = [at for at, turn in enumerate(parsed) if turn.role is not Role.SYSTEM]
     return RequestMessages(
         turns=[parsed[at] for at in spoken],
         pointers=[f"/messages/{at}" for at in spoken],
-        compared=[(number, messages[at]) for number, at in enumerate(spoken)],
+        compared=[(number, sent[at]) for number, at in enumerate(spoken)],
         system=_system_text(parsed),
     )
 
 
-def read_items(given: Sequence[tuple[str, JsonObject]], *, keeps_system: bool) -> RequestMessages:
+def read_items(items: Sequence[tuple[str, JsonObject]], *, keeps_system: bool) -> RequestMessages:
     """Return the messages of items of Responses, each with its pointer. Raises Invalid.
 
     With `keeps_system` system messages are stored as turns; otherwise they are instructions.
     """
     parsed: list[ParsedTurn] = []
-    for at, item in given:
-        admitted, _ = formats.admit_message(item, at)
+    for at, item in items:
+        admitted, _ = admit_message(item, at)
         parsed += formats.parse_single_message(Format.OPENAI_RESPONSES, admitted, at)
     spoken = [at for at, turn in enumerate(parsed) if keeps_system or turn.role is not Role.SYSTEM]
     turns = [parsed[at] for at in spoken]
     return RequestMessages(
         turns=turns,
-        pointers=[given[at][0] for at in spoken],
-        compared=[(at, one) for at, turn in enumerate(turns) for one in formats.write(Format.OPENAI, [turn]).messages],
+        pointers=[items[at][0] for at in spoken],
+        compared=[
+            (at, message) for at, turn in enumerate(turns) for message in formats.write(Format.OPENAI, [turn]).messages
+        ],
         system=None if keeps_system else _system_text(parsed),
         by_item=True,
     )

@@ -3,79 +3,29 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pydantic import BaseModel, Field, JsonValue
-
-from app.agents.generation.answer import turn_of
-from app.agents.generation.known_items import unstored_items
+from app.agents.generation.known_items import PlacedItem, unstored_items
 from app.agents.generation.messages import read_items
-from app.agents.generation.openai_items import CONVERSATION_PREFIX, item_place, items
-from app.conversations.schemas.conversations import (
-    Conversation,
-    ConversationCreate,
-    ConversationUpdate,
-    MetadataIn,
-    ParsedObject,
-    Turn,
-    TurnInput,
+from app.agents.generation.openai_items import item_place, items
+from app.agents.generation.schemas import (
+    CONVERSATION_PREFIX,
+    ChangedConversation,
+    DeletedConversation,
+    Items,
+    NewConversation,
+    NewItems,
+    OpenAIConversation,
 )
+from app.conversations.schemas.conversations import Conversation, ConversationCreate, ConversationUpdate, Turn
 from app.conversations.schemas.history import HistoryQuery
 from app.conversations.service import Conversations
 from app.core.errors import AppError, Invalid, NotFound, TooLarge
 from app.core.ids import ConversationId, format_id, parse_id
 from app.core.paging import Order
-from app.formats import service as formats
-from app.formats.schemas import Format, JsonObject
+from app.formats.schemas import JsonObject
 from app.governance.service import Governance
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 
-MAX_ITEMS = 500
 _PAGE = 100
-
-
-class NewConversation(BaseModel):
-    """A conversation to create, with its first items."""
-
-    items: list[ParsedObject] | None = Field(default=None, max_length=MAX_ITEMS)
-    metadata: MetadataIn | None = None
-
-
-class ChangedConversation(BaseModel):
-    """The new metadata of a conversation; it replaces the old."""
-
-    metadata: MetadataIn | None
-
-
-class NewItems(BaseModel):
-    """Items to append, all or none."""
-
-    items: list[ParsedObject] = Field(min_length=1, max_length=MAX_ITEMS)
-
-
-class OpenAIConversation(BaseModel):
-    """A conversation in OpenAI's format; `created_at` in seconds since 1970."""
-
-    id: str
-    object: str
-    created_at: int
-    metadata: dict[str, JsonValue]
-
-
-class DeletedConversation(BaseModel):
-    """A deleted conversation."""
-
-    id: str
-    object: str
-    deleted: bool
-
-
-class Items(BaseModel):
-    """A page of items in order; `last_id` is the `after` of the next page."""
-
-    object: str
-    data: list[dict[str, JsonValue]]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class OpenAIConversations:
@@ -89,29 +39,29 @@ class OpenAIConversations:
         self, caller: Caller, *, body: NewConversation, idempotency_key: IdempotencyKey | None
     ) -> RequestResult[OpenAIConversation]:
         """Create a conversation. If its items cannot be stored, it is not created."""
-        turns = _turns(body.items or [])
+        turns = [turn for _, turn in read_items(_placed(body.items or ()), keeps_system=True).to_store(0)]
         create = ConversationCreate(metadata=body.metadata or {})
         if not turns:
-            made = await self._conversations.create(caller, body=create, idempotency_key=idempotency_key)
-            return made.with_value(_view(made.value))
+            created = await self._conversations.create(caller, body=create, idempotency_key=idempotency_key)
+            return created.with_value(_view(created.value))
         if idempotency_key is not None:
             before = await self._conversations.find_result(caller, idempotency_key=idempotency_key)
             if before is not None:
                 conversation_id = ConversationId(parse_id(before.value.conversation_id))
                 return before.with_value(_view(await self._conversations.outline(caller, conversation_id)))
             create = create.model_copy(update={"id": idempotency_key.derive_id(caller)})
-        made = await self._conversations.create(caller, body=create)
-        conversation_id = ConversationId(parse_id(made.value.id))
+        created = await self._conversations.create(caller, body=create)
+        conversation_id = ConversationId(parse_id(created.value.id))
         try:
             appended = await self._conversations.append(
                 caller, conversation_id, turns=turns, idempotency_key=idempotency_key
             )
         except AppError as error:
             # with an idempotency key, another request may have stored the items meanwhile, unless they are invalid
-            if made.is_new and (idempotency_key is None or isinstance(error, Invalid | TooLarge)):
+            if created.is_new and (idempotency_key is None or isinstance(error, Invalid | TooLarge)):
                 await self._governance.delete_conversation(caller, conversation_id)
             raise
-        return appended.with_value(_view(made.value))
+        return appended.with_value(_view(created.value))
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> OpenAIConversation:
         """Return one conversation."""
@@ -137,8 +87,7 @@ class OpenAIConversations:
 
         Items with the ids of stored ones are left out (`known_items`).
         """
-        given = [(f"/items/{at}", item) for at, item in enumerate(body.items)]
-        new = await unstored_items(self._conversations, caller, given, conversation_id)
+        new = await unstored_items(self._conversations, caller, _placed(body.items), conversation_id)
         if not new:
             return item_page([], has_more=False)
         turns = [turn for _, turn in read_items(new, keeps_system=True).to_store(0)]
@@ -149,7 +98,7 @@ class OpenAIConversations:
         self, caller: Caller, conversation_id: ConversationId, *, after: str | None, order: Order, limit: int
     ) -> Items:
         """Return a page of items of live turns, after the item `after`."""
-        found: list[JsonObject] = []
+        page: list[JsonObject] = []
         position: int | None = None
         if after is not None:
             turn_id, number = item_place(after)
@@ -157,16 +106,16 @@ class OpenAIConversations:
             if turn.position is None:
                 raise _no_item()
             position = turn.position
-            found = items(turn)[number + 1 :] if order == "asc" else items(turn)[:number][::-1]
+            page = items(turn)[number + 1 :] if order == "asc" else items(turn)[:number][::-1]
         more = True
-        while more and len(found) <= limit:
+        while more and len(page) <= limit:
             start = HistoryQuery("asc", after=position) if order == "asc" else HistoryQuery("desc", before=position)
-            page = await self._conversations.history(caller, conversation_id, query=replace(start, limit=_PAGE))
-            for turn in page.data:
-                found += items(turn) if order == "asc" else items(turn)[::-1]
+            history = await self._conversations.history(caller, conversation_id, query=replace(start, limit=_PAGE))
+            for turn in history.data:
+                page += items(turn) if order == "asc" else items(turn)[::-1]
                 position = turn.position
-            more = page.has_more
-        return item_page(found[:limit], has_more=len(found) > limit)
+            more = history.has_more
+        return item_page(page[:limit], has_more=len(page) > limit)
 
     async def item(self, caller: Caller, conversation_id: ConversationId, *, item_id: str) -> JsonObject:
         """Return one item of a live turn."""
@@ -193,23 +142,22 @@ def _no_item() -> NotFound:
 
 
 def _item(turn: Turn, item_id: str) -> JsonObject:
-    number, found = item_place(item_id).number, items(turn)
-    if number >= len(found):
+    number, turn_items = item_place(item_id).number, items(turn)
+    if number >= len(turn_items):
         raise _no_item()
-    return found[number]
+    return turn_items[number]
 
 
-def _turns(given: Sequence[JsonObject]) -> list[TurnInput]:
-    parsed = formats.parse(Format.OPENAI_RESPONSES, list(given), root="/items")
-    return [turn_of(one) for one in parsed]
+def _placed(sent: Sequence[JsonObject]) -> list[PlacedItem]:
+    return [(f"/items/{at}", item) for at, item in enumerate(sent)]
 
 
-def item_page(found: Sequence[JsonObject], *, has_more: bool) -> Items:
+def item_page(page: Sequence[JsonObject], *, has_more: bool) -> Items:
     """Return a page of items."""
-    ids = [str(item["id"]) for item in found]
+    ids = [str(item["id"]) for item in page]
     return Items(
         object="list",
-        data=list(found),
+        data=list(page),
         first_id=ids[0] if ids else None,
         last_id=ids[-1] if ids else None,
         has_more=has_more,
@@ -220,10 +168,10 @@ def _openai_id(conversation_id: ConversationId) -> str:
     return f"{CONVERSATION_PREFIX}{format_id(conversation_id)}"
 
 
-def _view(found: Conversation) -> OpenAIConversation:
+def _view(conversation: Conversation) -> OpenAIConversation:
     return OpenAIConversation(
-        id=_openai_id(ConversationId(parse_id(found.id))),
+        id=_openai_id(ConversationId(parse_id(conversation.id))),
         object="conversation",
-        created_at=int(found.created_at.timestamp()),
-        metadata=found.metadata,
+        created_at=int(conversation.created_at.timestamp()),
+        metadata=conversation.metadata,
     )

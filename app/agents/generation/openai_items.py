@@ -11,10 +11,10 @@ from app.conversations.schemas.conversations import Turn
 from app.core.errors import NotFound
 from app.core.ids import TurnId, parse_id
 from app.formats.parts import compact_json
-from app.formats.schemas import GIVEN, Format, JsonObject, Role, TurnLike
-from app.formats.service import items_of, parse_tool_call
+from app.formats.schemas import Format, JsonObject, Role, TurnLike
+from app.formats.service import items_of
+from app.formats.turns import parse_tool_call
 
-CONVERSATION_PREFIX: Final = "conv_"
 _PREFIXES: Final = {
     "message": "msg",
     "function_call": "fc",
@@ -36,10 +36,10 @@ class ItemPlace(NamedTuple):
 
 def item_place(item_id: str) -> ItemPlace:
     """Return the place of an item. Raises NotFound for an id of any other form."""
-    found = _ITEM_ID.fullmatch(item_id)
+    match = _ITEM_ID.fullmatch(item_id)
     try:
-        if found is not None:
-            return ItemPlace(TurnId(parse_id(found[1])), int(found[2] or 0))
+        if match is not None:
+            return ItemPlace(TurnId(parse_id(match[1])), int(match[2] or 0))
     except ValueError:
         pass
     raise NotFound("not_found", "There is no such item in this conversation.")
@@ -62,25 +62,22 @@ def id_of_item(kind: str, turn_id: str, number: int) -> str:
 
 def _as_said(turn: TurnLike) -> list[JsonObject]:
     """Return the items of a turn. Those of a chat model's message keep its refusal, its call ids and custom calls."""
-    found = items_of(turn)
+    written = items_of(turn)
     if turn.adapter != Format.OPENAI or turn.role is not Role.ASSISTANT:
-        return found
-    refusal = next((part for part in _parts(turn.content) if part.get("type") == "refusal"), None)
-    messages = [one for one in found if one.get("type") == "message"]
+        return written
+    parts = turn.content if isinstance(turn.content, list) else []
+    refusal = next((part for part in parts if part.get("type") == "refusal"), None)
+    messages = [item for item in written if item.get("type") == "message"]
     if refusal is not None and messages:
         messages[0] = dict(messages[0])
         messages[0]["content"] = [{"type": "refusal", "refusal": refusal.get("refusal")}]
-    return [*messages, *(_call(one) for one in turn.tool_calls)]
-
-
-def _parts(content: str | list[JsonObject] | None) -> list[JsonObject]:
-    return content if isinstance(content, list) else []
+    return [*messages, *map(_call, turn.tool_calls)]
 
 
 def _call(call: JsonObject) -> JsonObject:
-    given, parsed = call.get(GIVEN), parse_tool_call(call)
+    parsed = parse_tool_call(call)
     text = parsed.arguments if isinstance(parsed.arguments, str) else compact_json(parsed.arguments)
-    if isinstance(given, dict) and given.get("as") == "custom":
+    if (parsed.extra or {}).get("as") == "custom":
         return {"type": "custom_tool_call", "call_id": parsed.id, "name": parsed.name, "input": text}
     return {"type": "function_call", "call_id": parsed.id, "name": parsed.name, "arguments": text}
 

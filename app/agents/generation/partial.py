@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from app.agents.generation.answer import PartialAnswer, answer_turn
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.formats.schemas import JsonObject, Role
-from app.providers.endpoint import InvalidAnswer
+from app.providers.schemas import InvalidAnswer
 
 INCOMPLETE: Final = "incomplete"
 """The member of a turn's metadata that marks an answer of which only the beginning is stored."""
@@ -27,17 +27,8 @@ def partial_turn(answer: PartialAnswer, body: JsonObject) -> TurnInput | None:
         message["tool_calls"] = complete_calls
     elif not message.get("content") and not message.get("refusal"):
         return None
-    whole = PartialAnswer(
-        message=message,
-        id=answer.id,
-        model=answer.model,
-        usage=answer.usage,
-        finish_reason=answer.finish_reason,
-        allowed_tools=answer.allowed_tools,
-        text_call=answer.text_call,
-    )
     try:
-        turn = answer_turn(whole, body)
+        turn = answer_turn(answer.with_message(message), body)
     except InvalidAnswer:
         return None
     return turn.model_copy(update={"metadata": {**turn.metadata, INCOMPLETE: True}}) if is_cut else turn

@@ -11,16 +11,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias, cast
+from typing import Final, cast
 from uuid import UUID
 
 from pydantic import JsonValue
 
 from app.agents.generation.align import Alignment, StoredMessage, align, stored_messages
-from app.agents.generation.messages import RequestMessages, read_chat
+from app.agents.generation.messages import read_chat
 from app.agents.generation.partial import is_incomplete
 from app.agents.generation.schemas import ConversationName, GenerationRequest, OnDisconnect
-from app.context.schemas import Context, Gap
+from app.context.schemas import Context, ContextRequest, Gap
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import ConversationCreate, ForkRequest, Turn, TurnInput
 from app.conversations.schemas.history import HistoryQuery
@@ -29,20 +29,16 @@ from app.conversations.service import Conversations
 from app.conversations.streams.commit import TurnReplacement
 from app.conversations.streams.exchanges import Exchange, open_answer_turn
 from app.core.errors import AppError, Conflict, FieldError, Invalid, NotFound
-from app.core.ids import ConversationId, TenantId, TurnId, parse_id
+from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats.schemas import JsonObject, Kind, Role
 from app.governance.service import Governance
-from app.providers.pieces import estimated_tokens
-from app.providers.window import output_tokens
+from app.providers.service import Upstream, estimated_tokens, output_tokens, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 
 _EXTRA_TURNS: Final = 50
 _MAX_ALIGNED_TURNS: Final = 2000
 _THREAD_MESSAGES: Final = 500
-
-RunShielded: TypeAlias = Callable[[Coroutine[object, object, None]], Awaitable[object]]
-"""Runs work to its end, also if the caller is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,195 +71,177 @@ class _Target:
     last_seq: int = 0
 
 
-class Preparer:
-    """Prepares requests for the chat model."""
+@dataclass(frozen=True, slots=True)
+class PreparationServices:
+    """What the preparation of requests needs. `run_shielded` runs work to its end, also if the caller is cancelled."""
+
+    conversations: Conversations
+    contexts: ContextBuilder
+    governance: Governance
+    settings: Settings
+    run_shielded: Callable[[Coroutine[object, object, None]], Awaitable[object]]
+    upstream: Upstream | None
+
+
+class Preparation:
+    """The preparation of one request."""
 
     def __init__(
-        self, *, conversations: Conversations, contexts: ContextBuilder, governance: Governance, settings: Settings,
-        run_shielded: RunShielded, window: Callable[[TenantId, str | None], int],
-    ) -> None:  # fmt: skip
-        """`window` returns the tokens that a model reads and writes for a tenant in one call; None: the default."""
-        self._conversations = conversations
-        self._contexts = contexts
-        self._governance = governance
-        self._settings = settings
-        self._run_shielded = run_shielded
-        self._window = window
+        self, services: PreparationServices, caller: Caller, request: GenerationRequest, body: JsonObject
+    ) -> None:
+        self._services = services
+        self._conversations = services.conversations
+        self._caller = caller
+        self._request = request
+        self._body = body
+        self._key = request.idempotency_key
+        self._messages = (
+            read_chat(body.get("messages")) if request.response_input is None else request.response_input.messages
+        )
 
-    async def prepare(
-        self, caller: Caller, request: GenerationRequest, body: JsonObject, cleanup: AsyncExitStack
-    ) -> PreparedRequest:
+    async def prepare(self, cleanup: AsyncExitStack) -> PreparedRequest:
         """Return the prepared request. `cleanup`: on an error, undoes what was created for this request alone."""
-        given = request.given
-        if given is None:
-            target = await self._named(caller, request, cleanup)
-            return await self._opened(caller, request, body, read_chat(body.get("messages")), target)
-        if given.response is None:
-            return await self._unstored(caller, request, body, given.messages)
-        if given.previous is None:
-            target = await self._named(caller, request, cleanup)
-            return await self._opened(caller, request, body, given.messages, target)
-        return await self._continued(caller, request, body, given.previous, cleanup)
+        sent = self._request.response_input
+        if sent is not None and sent.response is None:
+            return await self._unstored(sent.previous)
+        if sent is not None and sent.previous is not None:
+            return await self._continued(sent.previous, cleanup)
+        return await self._opened(await self._named(cleanup))
 
     # the conversation
 
-    async def _named(self, caller: Caller, request: GenerationRequest, cleanup: AsyncExitStack) -> _Target:
-        """Return the conversation that a request names, or a new one.
+    async def _named(self, cleanup: AsyncExitStack) -> _Target:
+        """Return the conversation that the request names, or a new one.
 
         A conversation that was created for this request alone is deleted if `cleanup` fails.
         """
-        name, key = cast("ConversationName", request.conversation), request.idempotency_key
+        name = cast("ConversationName", self._request.conversation)
         if name.conversation_id is not None:
-            await self._require_owner(caller, request, name.conversation_id)
+            await self._require_owner(name.conversation_id)
             return _Target(name.conversation_id)
         create = ConversationCreate(external_id=name.external_id, project=name.project or "default", owner=name.owner)
         is_private = name.external_id is None
-        if key is not None and is_private:
-            create = create.model_copy(update={"id": key.derive_id(caller)})
-        created = await self._conversations.create(caller, body=create, owner_pointer=name.owner_pointer)
+        if self._key is not None and is_private:
+            create = create.model_copy(update={"id": self._key.derive_id(self._caller)})
+        created = await self._conversations.create(self._caller, body=create, owner_pointer=name.owner_pointer)
         conversation_id = ConversationId(parse_id(created.value.id))
-        is_repeated = is_private and not created.is_new and request.on_disconnect == "keep"
+        is_repeated = is_private and not created.is_new and self._request.on_disconnect == "keep"
         target = _Target(conversation_id, is_private=is_private, is_repeated=is_repeated, owns_conversation=is_private)
-        if key is None and is_private:
-            cleanup.push_async_exit(partial(self._delete_private, caller, target))
+        if is_private:
+            self._delete_on_error(target, cleanup)
         return target
 
-    async def _continued(
-        self, caller: Caller, request: GenerationRequest, body: JsonObject, previous: ContinuedResponse,
-        cleanup: AsyncExitStack,
-    ) -> PreparedRequest:  # fmt: skip
+    async def _continued(self, previous: ContinuedResponse, cleanup: AsyncExitStack) -> PreparedRequest:
         """Continue from a response: in its conversation if it is the last one there, else in a fork.
 
         A conversation that a caller has named is always forked: only requests that name it write into it.
         """
-        messages = _given_messages(request)
-        await self._require_owner(caller, request, previous.conversation_id)
+        await self._require_owner(previous.conversation_id)
         if previous.owns_conversation:
             same = _Target(previous.conversation_id, owns_conversation=True, follows=previous.position)
             try:
-                return await self._opened(caller, request, body, messages, same)
+                return await self._opened(same)
             except Conflict as error:
                 if error.code != "conversation_advanced":
                     raise
-        fork = await self._fork(caller, request, previous, cleanup)
-        return await self._opened(caller, request, body, messages, fork)
+        return await self._opened(await self._fork(previous, cleanup))
 
-    async def _fork(
-        self, caller: Caller, request: GenerationRequest, previous: ContinuedResponse, cleanup: AsyncExitStack
-    ) -> _Target:
-        key = request.idempotency_key
-        live = await self._conversations.history(
-            caller, previous.conversation_id, query=HistoryQuery("asc", after=previous.position - 1, limit=1)
-        )
+    async def _fork(self, previous: ContinuedResponse, cleanup: AsyncExitStack) -> _Target:
+        query = HistoryQuery("asc", after=previous.position - 1, limit=1)
+        live = await self._conversations.history(self._caller, previous.conversation_id, query=query)
         if not live.data or live.data[0].position != previous.position:
             raise Conflict("already_superseded", "The answer of the previous response has been superseded.")
         fork = ForkRequest(through=parse_id(live.data[0].id))
-        if key is not None:
-            fork = fork.model_copy(update={"id": key.derive_id(caller)})
-        made = await self._conversations.fork(caller, previous.conversation_id, body=fork, idempotency_key=None)
-        conversation_id = ConversationId(parse_id(made.value.id))
-        target = _Target(conversation_id, is_private=True, owns_conversation=True, last_seq=made.value.last_seq)
-        if key is None:
-            cleanup.push_async_exit(partial(self._delete_private, caller, target))
+        if self._key is not None:
+            fork = fork.model_copy(update={"id": self._key.derive_id(self._caller)})
+        forked = await self._conversations.fork(self._caller, previous.conversation_id, body=fork, idempotency_key=None)
+        conversation_id = ConversationId(parse_id(forked.value.id))
+        target = _Target(conversation_id, is_private=True, owns_conversation=True, last_seq=forked.value.last_seq)
+        self._delete_on_error(target, cleanup)
         return target
 
-    async def _delete_private(
-        self, caller: Caller, target: _Target, _kind: object, error: BaseException | None, _at: object
-    ) -> None:
-        # the aborted turn of a too large answer has readable text
-        if error is not None and not (isinstance(error, AppError) and error.code == "answer_too_large"):
-            with suppress(AppError, asyncio.CancelledError):
-                work = self._governance.delete_unused(caller, target.conversation_id, through=target.last_seq)
-                await self._run_shielded(work)
+    def _delete_on_error(self, target: _Target, cleanup: AsyncExitStack) -> None:
+        """Delete a private conversation if `cleanup` fails; with an idempotency key, a repeated request uses it."""
+
+        async def delete(_kind: object, error: BaseException | None, _at: object) -> None:
+            # the aborted turn of a too large answer has readable text
+            if error is not None and not (isinstance(error, AppError) and error.code == "answer_too_large"):
+                with suppress(AppError, asyncio.CancelledError):
+                    work = self._services.governance.delete_unused(
+                        self._caller, target.conversation_id, through=target.last_seq
+                    )
+                    await self._services.run_shielded(work)
+
+        if self._key is None:
+            cleanup.push_async_exit(delete)
 
     # its turns
 
-    async def _opened(
-        self, caller: Caller, request: GenerationRequest, body: JsonObject, messages: RequestMessages, target: _Target
-    ) -> PreparedRequest:
+    async def _opened(self, target: _Target) -> PreparedRequest:
         """Build the context and open the exchange of the new messages and the answer."""
-        found, stored = await self._align(caller, target, messages, request)
-        start = messages.with_their_calls(messages.new_from(found.new_from), stored)
-        regenerated = None if found.regenerate_from is None else stored[found.regenerate_from]
+        messages = self._messages
+        aligned, stored = await self._align(target)
+        start = messages.with_their_calls(messages.new_from(aligned.new_from), stored)
+        regenerated = None if aligned.regenerate_from is None else stored[aligned.regenerate_from]
         new, earlier = messages.to_store(start), list[TurnId]()
         if target.is_private:
-            new, earlier = await self._store_first(caller, target, new)
-        context = await self._contexts.build(
-            caller,
+            new, earlier = await self._store_first(target, new)
+        context = await self._services.contexts.build(
+            self._caller,
             target.conversation_id,
-            request=request.context.request(token_budget=self._budget(caller, request, body), system=messages.system),
+            request=self._wanted(),
             upcoming=messages.canonical(start + len(earlier)),
             before=None if regenerated is None else regenerated.position,
         )
-        _require_shown(request, context)
-        model = body.get("model")
+        self._require_shown(context)
         exchange = await self._conversations.streams.exchanges.open(
-            caller,
+            self._caller,
             target.conversation_id,
             messages=new,
-            answer=open_answer_turn(model if isinstance(model, str) else None),
+            answer=open_answer_turn(_model_of(self._body)),
             replaced=None if regenerated is None else _replaced(regenerated, stored),
-            idempotency_key=request.idempotency_key,
-            response=_response(request, target, earlier),
+            idempotency_key=self._key,
+            response=self._response(target, earlier),
         )
-        return PreparedRequest(
-            target.conversation_id, _with_messages(body, context), context.gap, exchange, request.on_disconnect
-        )
+        body = _with_messages(self._body, context)
+        return PreparedRequest(target.conversation_id, body, context.gap, exchange, self._request.on_disconnect)
 
-    async def _unstored(
-        self, caller: Caller, request: GenerationRequest, body: JsonObject, messages: RequestMessages
-    ) -> PreparedRequest:
+    async def _unstored(self, previous: ContinuedResponse | None) -> PreparedRequest:
         """Build the context of a request of which nothing is stored, after the turns of its conversation, if any."""
-        given, name = request.given, request.conversation
-        previous = None if given is None else given.previous
-        wanted = request.context.request(token_budget=self._budget(caller, request, body), system=messages.system)
+        name, wanted, upcoming = self._request.conversation, self._wanted(), self._messages.canonical(0)
         if previous is not None:
             conversation_id = previous.conversation_id
         else:
-            conversation_id = None if name is None else name.conversation_id or await self._find(caller, name)
+            conversation_id = None if name is None else await find_conversation(self._conversations, self._caller, name)
         if conversation_id is None:
             owner, project = (None, None) if name is None else (name.owner, name.project)
-            context = await self._contexts.first(
-                caller, request=wanted, upcoming=messages.canonical(0), project=project or "default", owner=owner
+            context = await self._services.contexts.first(
+                self._caller, request=wanted, upcoming=upcoming, project=project or "default", owner=owner
             )
         else:
-            await self._require_owner(caller, request, conversation_id)
-            context = await self._contexts.build(
-                caller,
-                conversation_id,
-                request=wanted,
-                upcoming=messages.canonical(0),
-                before=None if previous is None else previous.position + 1,
+            await self._require_owner(conversation_id)
+            before = None if previous is None else previous.position + 1
+            context = await self._services.contexts.build(
+                self._caller, conversation_id, request=wanted, upcoming=upcoming, before=before
             )
-        _require_shown(request, context)
-        return PreparedRequest(None, _with_messages(body, context), context.gap, None)
+        self._require_shown(context)
+        return PreparedRequest(None, _with_messages(self._body, context), context.gap, None)
 
-    async def _require_owner(self, caller: Caller, request: GenerationRequest, conversation_id: ConversationId) -> None:
+    async def _require_owner(self, conversation_id: ConversationId) -> None:
         """Raise Conflict `conversation_owned` if the request names another owner than that of the conversation."""
-        if (name := request.conversation) is not None:
+        if (name := self._request.conversation) is not None:
             await self._conversations.sessions.require_owner(
-                caller, conversation_id, owner=name.owner, pointer=name.owner_pointer
+                self._caller, conversation_id, owner=name.owner, pointer=name.owner_pointer
             )
-
-    async def _find(self, caller: Caller, name: ConversationName) -> ConversationId | None:
-        """Return the conversation with an external id, if there is one."""
-        if name.external_id is None:
-            return None
-        try:
-            return await self._conversations.id_of(
-                caller, project=name.project or "default", external_id=name.external_id
-            )
-        except NotFound:
-            return None
 
     async def _store_first(
-        self, caller: Caller, target: _Target, new: Sequence[tuple[str, TurnInput]]
+        self, target: _Target, new: Sequence[tuple[str, TurnInput]]
     ) -> tuple[Sequence[tuple[str, TurnInput]], list[TurnId]]:
         """Store those messages of a private conversation that do not fit into one exchange. Return the rest.
 
         Their ids follow from their places, so that a repeated request stores them once.
         """
-        at_once = self._settings.limits.max_turns_per_append
+        at_once = self._services.settings.limits.max_turns_per_append
         newest = max((at for at, (_, turn) in enumerate(new) if turn.role is not Role.TOOL), default=-1)
         ids: list[TurnId] = []
         while len(new) >= at_once:
@@ -275,45 +253,83 @@ class Preparer:
             # as in an exchange, only the results at the end of a request need their calls
             of_history = batch_ids[: max(0, newest + 1 - len(ids))]
             stored = await self._conversations.append(
-                caller, target.conversation_id, turns=batch, of_history=of_history
+                self._caller, target.conversation_id, turns=batch, of_history=of_history
             )
             target.last_seq = stored.value.seq
             ids += batch_ids
             new = new[len(batch) :]
         return new, ids
 
-    async def _align(
-        self, caller: Caller, target: _Target, messages: RequestMessages, request: GenerationRequest
-    ) -> tuple[Alignment, list[Turn]]:
-        if (target.is_private and not target.is_repeated) or (request.given is not None and request.given.is_all_new):
+    async def _align(self, target: _Target) -> tuple[Alignment, list[Turn]]:
+        is_all_new = self._request.response_input is not None and self._request.response_input.is_all_new
+        if is_all_new or (target.is_private and not target.is_repeated):
             return Alignment(0), []
-        sent = [message for _, message in messages.compared]
+        sent = [message for _, message in self._messages.compared]
         query = HistoryQuery(limit=min(len(sent) + _EXTRA_TURNS, _MAX_ALIGNED_TURNS))
-        page = await self._conversations.history(caller, target.conversation_id, query=query)
+        page = await self._conversations.history(self._caller, target.conversation_id, query=query)
         turns = [turn for turn in page.data if turn.kind is not Kind.COMPACTION]
-        stored = stored_messages(turns, [turn.erased_at is not None for turn in turns], by_item=messages.by_item)
-        is_retry = request.is_retry or target.is_repeated
+        erased = [turn.erased_at is not None for turn in turns]
+        stored = stored_messages(turns, erased, by_item=self._messages.by_item)
+        is_retry = self._request.is_retry or target.is_repeated
         work = partial(_aligned, sent, stored, turns, is_retry=is_retry, has_earlier=page.has_more)
         return (await asyncio.to_thread(work) if len(sent) > _THREAD_MESSAGES else work()), turns
 
-    def _budget(self, caller: Caller, request: GenerationRequest, body: JsonObject) -> int:
+    def _wanted(self) -> ContextRequest:
+        return self._request.context.request(token_budget=self._budget(), system=self._messages.system)
+
+    def _budget(self) -> int:
         """Return the requested budget, else the model's context window minus the longest answer and the tools."""
-        if request.token_budget is not None:
-            return request.token_budget
-        model = body.get("model")
-        window = self._window(caller.tenant_id, model if isinstance(model, str) else None)
-        default = output_tokens(window, most=self._settings.chat.llm_max_output_tokens)
+        if self._request.token_budget is not None:
+            return self._request.token_budget
+        body = self._body
+        window = require_model(self._services.upstream).window(self._caller.tenant_id, _model_of(body))
+        default = output_tokens(window, max_tokens=self._services.settings.chat.llm_max_output_tokens)
         limits = (body.get("max_completion_tokens"), body.get("max_tokens"), default)
         answer = next(limit for limit in limits if isinstance(limit, int) and limit > 0)
         shown = [body[name] for name in ("tools", "functions", "response_format") if body.get(name)]
         described = estimated_tokens(json.dumps(shown, ensure_ascii=False)) if shown else 0
         return max(1, window - answer - described)
 
+    def _require_shown(self, context: Context) -> None:
+        """Raise Invalid if turns are left out, and the request does not allow it."""
+        sent = self._request.response_input
+        if sent is not None and not sent.truncates and context.gap is not None:
+            fields = [FieldError("/truncation", "with `auto` older turns are left out")]
+            detail = f"The conversation does not fit into the token budget: {context.gap.turns} turns are left out."
+            raise Invalid("budget_too_small", detail, fields=fields)
+
+    def _response(self, target: _Target, earlier: Sequence[TurnId]) -> ResponseRequest | None:
+        sent = self._request.response_input
+        if sent is None or sent.response is None:
+            return None
+        return ResponseRequest(
+            members=sent.response,
+            previous_turn_id=None if sent.previous is None else sent.previous.turn_id,
+            owns_conversation=target.owns_conversation,
+            follows=target.follows,
+            stored_input_ids=earlier,
+        )
+
+
+async def find_conversation(
+    conversations: Conversations, caller: Caller, name: ConversationName
+) -> ConversationId | None:
+    """Return the conversation that a request names; None if it does not exist yet."""
+    if name.conversation_id is not None or name.external_id is None:
+        return name.conversation_id
+    with suppress(NotFound):
+        return await conversations.id_of(caller, project=name.project or "default", external_id=name.external_id)
+    return None
+
 
 def _aligned(
-    sent: Sequence[JsonObject], stored: Sequence[StoredMessage], turns: Sequence[Turn], *, is_retry: bool,
+    sent: Sequence[JsonObject],
+    stored: Sequence[StoredMessage],
+    turns: Sequence[Turn],
+    *,
+    is_retry: bool,
     has_earlier: bool,
-) -> Alignment:  # fmt: skip
+) -> Alignment:
     """Find the new messages. The client may have dropped an incomplete last answer, and send its history without it.
 
     If the question of that answer is the last message, it is answered again. If others follow it, these are new.
@@ -331,35 +347,13 @@ def _aligned(
     return alignment if alignment.regenerate_from is None else Alignment(0)
 
 
-def _given_messages(request: GenerationRequest) -> RequestMessages:
-    if request.given is None:
-        raise TypeError("the messages of a continued response are given")
-    return request.given.messages
+def _model_of(body: JsonObject) -> str | None:
+    model = body.get("model")
+    return model if isinstance(model, str) else None
 
 
 def _with_messages(body: JsonObject, context: Context) -> JsonObject:
     return {**body, "messages": cast("JsonValue", context.messages)}
-
-
-def _require_shown(request: GenerationRequest, context: Context) -> None:
-    """Raise Invalid if turns are left out, and the request does not allow it."""
-    if request.given is not None and not request.given.truncates and context.gap is not None:
-        fields = [FieldError("/truncation", "with `auto` older turns are left out")]
-        detail = f"The conversation does not fit into the token budget: {context.gap.turns} turns are left out."
-        raise Invalid("budget_too_small", detail, fields=fields)
-
-
-def _response(request: GenerationRequest, target: _Target, earlier: Sequence[TurnId]) -> ResponseRequest | None:
-    if request.given is None or request.given.response is None:
-        return None
-    previous = request.given.previous
-    return ResponseRequest(
-        members=request.given.response,
-        previous_turn_id=None if previous is None else previous.turn_id,
-        owns_conversation=target.owns_conversation,
-        follows=target.follows,
-        stored_input_ids=earlier,
-    )
 
 
 def _id_at(conversation_id: ConversationId, number: int) -> UUID:

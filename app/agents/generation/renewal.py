@@ -12,11 +12,11 @@ _RENEWALS_PER_LEASE: Final = 6
 
 
 @asynccontextmanager
-async def renewed(exchanges: Exchanges, exchange: Exchange, *, lease_s: float) -> AsyncGenerator[None]:
-    """Renew the leases of an exchange until the block ends."""
+async def renewed(exchanges: Exchanges, exchange: Exchange | None, *, lease_s: float) -> AsyncGenerator[None]:
+    """Renew the leases of an exchange until the block ends; None: there are none."""
 
     async def renew() -> None:
-        while True:
+        while exchange is not None:
             exchanges.renew(exchange, now=monotonic())
             await asyncio.sleep(lease_s / _RENEWALS_PER_LEASE)
 

@@ -18,12 +18,12 @@ from app.context.schemas import (
     SystemText,
     Tokenizer,
 )
-from app.conversations.schemas.conversations import MessageObject, ParsedObject, Turn
+from app.conversations.schemas.conversations import MessageObject, MetadataIn, ParsedObject, Turn, content_text
 from app.conversations.schemas.responses import ContinuedResponse
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, format_id
 from app.core.validation.ids import ConversationNameIn
 from app.core.validation.strict import Strict
-from app.formats.schemas import JsonObject
+from app.formats.schemas import JsonObject, Role
 from app.tenancy.schemas import IdempotencyKey
 
 OnDisconnect: TypeAlias = Literal["abort", "keep"]
@@ -32,6 +32,10 @@ ON_DISCONNECT: Final = (
     "If the client disconnects before the end of the answer: `abort` stores nothing; `keep` stores the new messages and"
     " the answer so far, with `incomplete: true` in its metadata. Default: `abort`."
 )
+
+CONVERSATION_PREFIX: Final = "conv_"
+"""What the id of a conversation begins with in OpenAI's format."""
+MAX_ITEMS: Final = 500
 
 TokenBudget = Annotated[StrictInt, Field(ge=1, le=MAX_TOKEN_BUDGET)]
 
@@ -128,7 +132,7 @@ class ConversationName:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenMessages:
+class ResponseInput:
     """The messages of a request of Responses, and how they are stored.
 
     `is_all_new`: no message is looked for among the stored ones. `previous`: the response to continue from, in place of
@@ -153,7 +157,7 @@ class GenerationRequest:
     token_budget: int | None = None
     is_retry: bool = False
     idempotency_key: IdempotencyKey | None = None
-    given: GivenMessages | None = None
+    response_input: ResponseInput | None = None
     """The messages, if they are not those of `body`."""
     on_disconnect: OnDisconnect = "abort"
     allowed_tools: frozenset[str] | None = None
@@ -162,7 +166,7 @@ class GenerationRequest:
     @property
     def is_passed_on(self) -> bool:
         """Whether request and answer pass unchanged, and nothing is stored."""
-        return self.conversation is None and self.given is None
+        return self.conversation is None and self.response_input is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +181,68 @@ class GenerationResult:
     turns: list[Turn]
     gap: Gap | None = None
     is_replay: bool = False
+
+    @property
+    def text(self) -> str:
+        """Return the text of the answer, the last of the stored turns."""
+        is_answered = bool(self.turns) and self.turns[-1].role is Role.ASSISTANT
+        return content_text(self.turns[-1].content) if is_answered else ""
+
+    def generated(self) -> Generated:
+        """Return the answer as the API shows it."""
+        usage = (self.turns[-1].usage if self.turns else None) or {}
+        counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+        prompt, completion = (count if isinstance(count, int) else None for count in counts)
+        return Generated(
+            conversation_id="" if self.conversation_id is None else format_id(self.conversation_id),
+            turns=self.turns,
+            response=self.text,
+            usage=GeneratedUsage(prompt_tokens=prompt, completion_tokens=completion),
+            gap=self.gap,
+        )
+
+
+class NewConversation(BaseModel):
+    """A conversation to create, with its first items."""
+
+    items: list[ParsedObject] | None = Field(default=None, max_length=MAX_ITEMS)
+    metadata: MetadataIn | None = None
+
+
+class ChangedConversation(BaseModel):
+    """The new metadata of a conversation; it replaces the old."""
+
+    metadata: MetadataIn | None
+
+
+class NewItems(BaseModel):
+    """Items to append, all or none."""
+
+    items: list[ParsedObject] = Field(min_length=1, max_length=MAX_ITEMS)
+
+
+class OpenAIConversation(BaseModel):
+    """A conversation in OpenAI's format; `created_at` in seconds since 1970."""
+
+    id: str
+    object: str
+    created_at: int
+    metadata: dict[str, JsonValue]
+
+
+class DeletedConversation(BaseModel):
+    """A deleted conversation."""
+
+    id: str
+    object: str
+    deleted: bool
+
+
+class Items(BaseModel):
+    """A page of items in order; `last_id` is the `after` of the next page."""
+
+    object: str
+    data: list[dict[str, JsonValue]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

@@ -10,31 +10,22 @@ conversation nothing is stored, and request and answer pass unchanged.
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, cast
+from typing import Final, TypeVar
 
 from app.agents.generation.answer import (
     PartialAnswer,
-    answer_text,
     answer_turn,
     offered_tools,
-    pieces_of,
     read_completion,
     read_piece,
     with_streamed_calls,
 )
 from app.agents.generation.call_deltas import Delta
 from app.agents.generation.partial import partial_turn
-from app.agents.generation.preparation import PreparedRequest, Preparer
+from app.agents.generation.preparation import Preparation, PreparationServices, PreparedRequest
 from app.agents.generation.renewal import renewed
 from app.agents.generation.schemas import GenerationRequest, GenerationResult
 from app.context.service import ContextBuilder
@@ -46,11 +37,12 @@ from app.core.errors import AppError, Conflict, TooLarge
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, parse_id
 from app.formats.schemas import JsonObject
 from app.governance.service import Governance
-from app.providers.endpoint import InvalidAnswer, Refused
-from app.providers.shapes import LimitName
-from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
+from app.providers.schemas import DONE, InvalidAnswer, LimitName, Refused, UpstreamRefusal
+from app.providers.service import Streamed, Upstream, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
+
+Result = TypeVar("Result")
 
 _COMPLETIONS: Final = "/chat/completions"
 _MAX_BYTES_PER_CHARACTER: Final = 4
@@ -82,13 +74,9 @@ class Generation:
         self._settings = settings
         self._pending: set[asyncio.Task[object]] = set()
         self._running: dict[tuple[TenantId, TurnId], AnswerStream] = {}
-        self._preparer = Preparer(
-            conversations=conversations, contexts=contexts, governance=governance, settings=settings,
-            run_shielded=self._run_shielded, window=self._window,
-        )  # fmt: skip
-
-    def _window(self, tenant_id: TenantId, model: str | None) -> int:
-        return configured(self._upstream).window(tenant_id, model)
+        self._preparation = PreparationServices(
+            conversations, contexts, governance, settings, self._run_shielded, upstream
+        )
 
     @property
     def _exchanges(self) -> Exchanges:
@@ -103,18 +91,18 @@ class Generation:
     async def get(self, caller: Caller, path: str) -> JsonObject:
         """Return the endpoint's response to a GET, such as its list of models."""
         caller.require(Scope.READ)
-        return await configured(self._upstream).get(path)
+        return await require_model(self._upstream).get(path)
 
     async def post(self, caller: Caller, path: str, body: JsonObject) -> JsonObject:
         """Forward a request to the endpoint and return its answer, without a conversation."""
         caller.require(Scope.WRITE)
-        upstream = configured(self._upstream)
+        upstream = require_model(self._upstream)
         return await upstream.post(caller.tenant_id, path, {"model": upstream.model, **body})
 
     @property
     def limit_name(self) -> LimitName:
         """Return the name under which the endpoint knows the limit of an answer's tokens."""
-        return configured(self._upstream).limit_name
+        return require_model(self._upstream).limit_name
 
     async def cancel(self, caller: Caller, conversation_id: ConversationId, turn_ids: Sequence[TurnId]) -> None:
         """Abort the open turns of an exchange, the answer last, with the text so far.
@@ -133,12 +121,12 @@ class Generation:
         before = await self._find_replay(caller, request)
         if before is not None:
             return before
-        upstream = configured(self._upstream)
+        upstream = require_model(self._upstream)
         body_with_model = {"model": upstream.model, **request.body}
         if request.is_passed_on:
             return GenerationResult(await self.post(caller, _COMPLETIONS, body_with_model), None, [])
         async with AsyncExitStack() as cleanup:
-            prepared = await self._preparer.prepare(caller, request, body_with_model, cleanup)
+            prepared = await Preparation(self._preparation, caller, request, body_with_model).prepare(cleanup)
             try:
                 async with self._renewed(prepared.exchange):
                     completion = await upstream.post(caller.tenant_id, _COMPLETIONS, prepared.body)
@@ -163,12 +151,12 @@ class Generation:
         if before is not None:
             yield StoredAnswer(before)
             return
-        upstream = configured(self._upstream)
+        upstream = require_model(self._upstream)
         body = {"model": upstream.model, **request.body}
         prepared, stream = None, None
         async with AsyncExitStack() as cleanup:
             if not request.is_passed_on:
-                prepared = await self._preparer.prepare(caller, request, body, cleanup)
+                prepared = await Preparation(self._preparation, caller, request, body).prepare(cleanup)
                 body = prepared.body
             try:
                 async with AsyncExitStack() as stack:
@@ -189,22 +177,22 @@ class Generation:
 
     async def _find_replay(self, caller: Caller, request: GenerationRequest) -> GenerationResult | None:
         """Return the stored answer of the same request, by its idempotency key."""
-        found = await self._conversations.find_result(caller, idempotency_key=request.idempotency_key)
-        if found is None:
+        result = await self._conversations.find_result(caller, idempotency_key=request.idempotency_key)
+        if result is None:
             return None
-        stored = found.value
+        stored = result.value
         return GenerationResult({}, ConversationId(parse_id(stored.conversation_id)), stored.turns, is_replay=True)
 
     # around the answer
 
     def _renewed(self, exchange: Exchange | None) -> AbstractAsyncContextManager[None]:
-        if exchange is None:
-            return nullcontext()
         return renewed(self._exchanges, exchange, lease_s=self._settings.streams.stream_lease_s)
 
     async def publish(self, caller: Caller, exchange: Exchange, delta: Delta, offset: int) -> int:
         """Publish text of the answer to subscribers of the conversation; return the offset after it."""
-        for piece in pieces_of(delta.text, max(1, self._settings.streams.max_chunk_bytes // _MAX_BYTES_PER_CHARACTER)):
+        # endpoints may send all of an answer at once
+        length = max(1, self._settings.streams.max_chunk_bytes // _MAX_BYTES_PER_CHARACTER)
+        for piece in (delta.text[at : at + length] for at in range(0, len(delta.text), length)):
             try:
                 await self._conversations.streams.chunk(
                     caller,
@@ -252,11 +240,15 @@ class Generation:
         )
 
     async def _end_early(
-        self, caller: Caller, prepared: PreparedRequest, error: BaseException | None,
+        self,
+        caller: Caller,
+        prepared: PreparedRequest,
+        error: BaseException | None,
         stream: "AnswerStream | None" = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Abort the exchange of an answer that is not complete; or keep it, if its client disconnected and wants so."""
-        is_disconnect = _is_disconnect(error) and (stream is None or not stream.has_failed)
+        is_cancelled = error is None or isinstance(error, asyncio.CancelledError | GeneratorExit)
+        is_disconnect = is_cancelled and (stream is None or not stream.has_failed)
         if is_disconnect and prepared.exchange is not None and prepared.on_disconnect == "keep":
             answer = None if stream is None else partial_turn(stream.answer, prepared.body)
             with suppress(asyncio.CancelledError, AppError):
@@ -283,13 +275,12 @@ class Generation:
         finally:
             del self._running[key]
 
-    async def _run_shielded(
-        self, work: "Coroutine[object, object, list[Turn]] | Coroutine[object, object, None]"
-    ) -> list[Turn]:
-        task: asyncio.Task[object] = asyncio.create_task(cast("Coroutine[object, object, object]", work))
+    async def _run_shielded(self, work: Coroutine[object, object, Result]) -> Result:
+        """Run work to its end, also if the caller is cancelled."""
+        task = asyncio.create_task(work)
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
-        return cast("list[Turn]", await asyncio.shield(task))
+        return await asyncio.shield(task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,28 +292,21 @@ class AnswerEvent:
     deltas: Sequence[Delta] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class StoredAnswer:
     """A replayed answer, with the interface of `AnswerStream`."""
 
-    is_replay: Final = True
-
-    def __init__(self, answered: GenerationResult) -> None:
-        self.conversation_id = answered.conversation_id
-        self.turns = answered.turns
-        self.gap = answered.gap
+    result: GenerationResult
 
     async def events(self) -> AsyncGenerator[AnswerEvent]:
         """Yield one event with the text, if there is one, and the last event."""
-        text = answer_text(self.turns)
-        if text:
-            yield AnswerEvent("", text)
+        if self.result.text:
+            yield AnswerEvent("", self.result.text)
         yield AnswerEvent(DONE)
 
 
 class AnswerStream:
-    """A streamed answer."""
-
-    is_replay: Final = False
+    """A streamed answer. `result` has the stored turns when it is complete."""
 
     def __init__(
         self,
@@ -335,17 +319,18 @@ class AnswerStream:
         allowed = request.allowed_tools
         offered = frozenset[str]() if prepared is None else offered_tools(prepared.body, allowed=allowed)
         self.answer = PartialAnswer(allowed_tools=allowed, offered_tools=offered)
-        self.turns: list[Turn] = []
+        self.result = GenerationResult({}, None, [])
+        if prepared is not None:
+            self.result = GenerationResult({}, prepared.conversation_id, [], prepared.gap)
         self.is_committed = False
         self.has_failed = False
-        self.conversation_id = None if prepared is None else prepared.conversation_id
-        self.gap = None if prepared is None else prepared.gap
         self._exchange = None if prepared is None else prepared.exchange
         self._generation = generation
         self._caller = caller
         self._prepared = prepared
         self._streamed = streamed
-        self._shows_usage = _wants_usage(request.body)
+        options = request.body.get("stream_options")
+        self._shows_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         self._lengths: dict[str, int] = {}
         self._is_cancelled = False
         self._reading: asyncio.Timeout | None = None
@@ -424,7 +409,8 @@ class AnswerStream:
             raise InvalidAnswer("model_unavailable", "The chat model's answer was cut off.")
         self._streamed.is_whole()
         if self._prepared is not None:
-            self.turns = await self._generation.commit(self._caller, self._prepared, self.answer)
+            turns = await self._generation.commit(self._caller, self._prepared, self.answer)
+            self.result = replace(self.result, turns=turns)
             self.is_committed = True
         yield AnswerEvent(DONE)
 
@@ -472,12 +458,3 @@ async def _open_stream(upstream: Upstream, stack: AsyncExitStack, caller: Caller
         if "stream_options" in body or "stream_options" not in json.dumps(refusal.error):
             raise
     return await stack.enter_async_context(upstream.streaming(caller.tenant_id, _COMPLETIONS, {**body, "stream": True}))
-
-
-def _wants_usage(body: JsonObject) -> bool:
-    options = body.get("stream_options")
-    return isinstance(options, dict) and bool(options.get("include_usage"))
-
-
-def _is_disconnect(error: BaseException | None) -> bool:
-    return error is None or isinstance(error, asyncio.CancelledError | GeneratorExit)

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 
 from app.conversations.schemas.conversations import MAX_PARTS, TurnInput, content_text
 from app.core.errors import AppError, FieldError, Invalid, InvalidFields
+from app.formats.parse.produced import admit_message
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, Role
-from app.formats.service import admit_message, parse_single_message, text_of, to_canonical
+from app.formats.service import parse_single_message, text_of
+from app.formats.turns import to_canonical
 
 _CHARACTERS_PER_TOKEN = 4
 _MEMBER_OF = {"tool_calls": "", "tool_call_id": "/call_id", "actor": ""}
@@ -24,12 +26,12 @@ class Item:
     sanitised: Sequence[str]
 
 
-def read_items(given: Sequence[JsonObject], *, root: str, user_id: str | None, maximum: int) -> list[Item]:
+def read_items(sent: Sequence[JsonObject], *, root: str, user_id: str | None, maximum: int) -> list[Item]:
     """Parse items. `user_id` becomes the actor of user messages. Raises Invalid with a pointer to the wrong field."""
-    if len(given) > maximum:
+    if len(sent) > maximum:
         raise refusal(root, f"at most {maximum} items in one turn")
     items: list[Item] = []
-    for index, item in enumerate(given):
+    for index, item in enumerate(sent):
         at = f"{root}/{index}"
         admitted, sanitised = admit_message(item, at)
         [turn] = parse_single_message(Format.OPENAI_RESPONSES, admitted, at)
@@ -42,23 +44,7 @@ def read_items(given: Sequence[JsonObject], *, root: str, user_id: str | None, m
 
 def turn_inputs(items: Sequence[Item]) -> list[tuple[str, TurnInput]]:
     """Return the items as turns to append, each with its JSON pointer."""
-    return [
-        (
-            item.at,
-            TurnInput.model_construct(
-                None,
-                role=item.turn.role,
-                kind=item.turn.kind,
-                actor=item.turn.actor,
-                content=item.turn.content,
-                tool_calls=item.turn.tool_calls,
-                tool_call_id=item.turn.tool_call_id,
-                tool_results=item.turn.tool_results,
-                adapter=item.turn.adapter,
-            ),
-        )
-        for item in items
-    ]
+    return [(item.at, TurnInput.of(item.turn)) for item in items]
 
 
 def sanitised_in(items: Sequence[Item]) -> list[str]:
@@ -78,7 +64,7 @@ def upcoming_turns(items: Sequence[Item]) -> list[CanonicalTurn]:
 def query_of(items: Sequence[Item], *, maximum: int) -> str | None:
     """Return the text of the user's items, as the query of a recall; None if there is none."""
     said = [content_text(item.turn.content) for item in items if item.turn.role is Role.USER]
-    text = "\n".join(one for one in said if one.strip())[:maximum]
+    text = "\n".join(text for text in said if text.strip())[:maximum]
     return text if text.strip() else None
 
 
@@ -89,7 +75,7 @@ def refusal(at: str, detail: str) -> Invalid:
 
 def point_to_items(error: AppError) -> AppError:
     """Change pointers to turns into pointers to the items that the turns were parsed from."""
-    error.fields = tuple(replace(one, pointer=_item_pointer(one.pointer)) for one in error.fields)
+    error.fields = tuple(replace(field, pointer=_item_pointer(field.pointer)) for field in error.fields)
     return error
 
 

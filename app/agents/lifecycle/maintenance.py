@@ -46,9 +46,9 @@ class Maintenance:
             caller, name=SessionName(request.project, request.session_id)
         )
         expired = await self._facts.expire(caller, owner=session.owner, conversation_id=session.conversation_id)
-        made, refreshed = await self._compact(caller, session.conversation_id)
+        created, refreshed = await self._compact(caller, session.conversation_id)
         erased = await self._governance.retain(caller, session.conversation_id)
-        return MaintenanceCounts(summaries=made, refreshed=refreshed, turns_erased=erased, facts_expired=expired)
+        return MaintenanceCounts(summaries=created, refreshed=refreshed, turns_erased=erased, facts_expired=expired)
 
     async def compact_early(self, caller: Caller, conversation_id: ConversationId) -> int:
         """Summarise a session with too large contexts; half of the turns that a context reads stay."""
@@ -63,15 +63,17 @@ class Maintenance:
     async def _compact(self, caller: Caller, conversation_id: ConversationId) -> tuple[int, int]:
         """Summarise due and old turns; return the numbers of summaries and of replaced highlights."""
         before = await self._conversations.summaries.list_valid(caller, conversation_id)
-        highlighted = {one.to_position for one in before.summaries if one.kind is SummaryKind.HIGHLIGHTS}
+        highlighted = {summary.to_position for summary in before.summaries if summary.kind is SummaryKind.HIGHLIGHTS}
         done = await self._compactor.compact(caller, conversation_id, request=CompactionRequest())
-        made: list[Summary] = [*done.summaries]
+        created: list[Summary] = [*done.summaries]
         old = await self._conversations.sessions.newest_before(
             caller, conversation_id, moment=datetime.now(UTC) - self._min_age, but_newest=self._recent_items
         )
         # the strategy "never" also excludes old conversations
         if old is not None and before.policy.strategy != "never":
             request = CompactionRequest(through=old)
-            made += (await self._compactor.compact(caller, conversation_id, request=request)).summaries
-        refreshed = sum(one.kind is SummaryKind.SUMMARY and one.to_position in highlighted for one in made)
-        return len(made), refreshed
+            created += (await self._compactor.compact(caller, conversation_id, request=request)).summaries
+        refreshed = sum(
+            summary.kind is SummaryKind.SUMMARY and summary.to_position in highlighted for summary in created
+        )
+        return len(created), refreshed

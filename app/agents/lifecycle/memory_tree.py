@@ -92,24 +92,25 @@ class MemoryTreeReader:
         if steps[0] not in ROOTS:
             raise path_not_found()
         nodes = await self._nodes(caller, conversation, session_id, steps[0])
-        found = next((node for node in nodes if node.steps == steps), None)
-        if found is None:
+        node = next((node for node in nodes if node.steps == steps), None)
+        if node is None:
             raise path_not_found()
-        text = found.text
+        text = node.text
         if steps[0] == "events" and len(steps) > 1:
             text = await self._day(caller, conversation, steps[1])
         elif steps == ("context", RECENT):
-            text = await self._recent(caller, conversation)
+            turns = await self._conversations.recent(caller, _id(conversation), limit=self._recent_items)
+            text = "\n".join(map(_turn_line, turns))
         elif text is None:
-            below = [node for node in nodes if len(node.steps) > 1]
-            text = "\n".join([found.abstract, *(f"- {'/'.join(node.steps)}: {_line(node.abstract)}" for node in below)])
-        return NodeText(path=format_path(session_id, *steps), text=text[:_MAX_CHARACTERS], updated_at=found.updated_at)
+            below = [f"- {'/'.join(child.steps)}: {_line(child.abstract)}" for child in nodes if len(child.steps) > 1]
+            text = "\n".join([node.abstract, *below])
+        return NodeText(path=format_path(session_id, *steps), text=text[:_MAX_CHARACTERS], updated_at=node.updated_at)
 
     async def _session(self, caller: Caller, project: str, session_id: str) -> Conversation:
-        found = await self._conversations.sessions.find(caller, name=SessionName(project, session_id))
-        if found is None:
+        session = await self._conversations.sessions.find(caller, name=SessionName(project, session_id))
+        if session is None:
             raise NotFound("not_found", "There is no such session.")
-        return await self._conversations.get(caller, found.conversation_id)
+        return await self._conversations.get(caller, session.conversation_id)
 
     async def _nodes(self, caller: Caller, conversation: Conversation, session_id: str, root: str) -> list[_Node]:
         """Return a node directly below the session, and the nodes below it."""
@@ -139,8 +140,9 @@ class MemoryTreeReader:
         recent = min(self._recent_items, conversation.turn_count)
         nodes = [_Node(("context",), "what a model is shown of the session", at)]
         if summaries:
-            newest = max(one.created_at for one in summaries)
-            nodes.append(_Node(("context", SUMMARY), _abstract_of(summaries), newest, _text_of(summaries)))
+            newest = max(summary.created_at for summary in summaries)
+            abstract = summaries[-1].abstract or summaries[-1].text
+            nodes.append(_Node(("context", SUMMARY), abstract, newest, _text_of(summaries)))
         return [*nodes, _Node(("context", RECENT), f"the newest {recent} turns, verbatim", at, text="")]
 
     async def _memory_tiers(self, caller: Caller, conversation: Conversation) -> list[_Node]:
@@ -168,10 +170,6 @@ class MemoryTreeReader:
         )
         return "\n".join([*map(_turn_line, turns), *(["(and more)"] if more else [])])
 
-    async def _recent(self, caller: Caller, conversation: Conversation) -> str:
-        turns = await self._conversations.recent(caller, _id(conversation), limit=self._recent_items)
-        return "\n".join(map(_turn_line, turns))
-
 
 def _id(conversation: Conversation) -> ConversationId:
     return ConversationId(parse_id(conversation.id))
@@ -188,13 +186,10 @@ def _day_abstract(day: SessionDay) -> str:
     return f"{day.turns} turns of {', '.join(sorted(day.actors))}{opening}"
 
 
-def _abstract_of(summaries: Sequence[Summary]) -> str:
-    return summaries[-1].abstract or summaries[-1].text
-
-
 def _text_of(summaries: Sequence[Summary]) -> str:
     return "\n\n".join(
-        f"Turns {one.from_position} to {one.to_position} ({one.kind.value}):\n{one.text}" for one in summaries
+        f"Turns {summary.from_position} to {summary.to_position} ({summary.kind.value}):\n{summary.text}"
+        for summary in summaries
     )
 
 
@@ -208,7 +203,7 @@ def _meta(conversation: Conversation, session_id: str) -> _Node:
         "updated": format_time(conversation.updated_at),
         "turns": conversation.turn_count,
         "tokens": conversation.token_count,
-        "participants": ", ".join(one.actor for one in conversation.participants),
+        "participants": ", ".join(participant.actor for participant in conversation.participants),
         "retention": conversation.retention.value,
         "summarized_through": conversation.summarized_through or "",
         "head_hash": conversation.head_hash,

@@ -3,17 +3,15 @@
 Tokens are not stored. A token is valid for its tenant only, and gives no rights beyond those of the caller's key.
 """
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
-from uuid import UUID
 
 import jwt
 from jwt.types import Options
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationError
 
 from app.core.errors import FieldError, Invalid
-from app.core.ids import TenantId, format_id, parse_id
+from app.core.ids import TenantId, format_id
 
 PREFIX: Final = "tko_"
 _ALGORITHM: Final = "HS256"
@@ -21,20 +19,8 @@ _OPTIONS: Final[Options] = {"verify_signature": True, "verify_exp": False, "veri
 _FIELD: Final = "/operation_token"
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedOperation:
-    """A prepared turn: `asked` input items are stored."""
-
-    tenant_id: TenantId
-    project: str
-    session_id: str
-    turn_id: str
-    asked: int
-    expires_at: datetime
-
-
-class _OperationPayload(BaseModel):
-    """The claims of the JWT."""
+class PreparedOperation(BaseModel):
+    """A prepared turn, as the claims of the JWT: `asked` input items are stored. `exp`: seconds since 1970."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,50 +34,34 @@ class _OperationPayload(BaseModel):
 
 def sign_operation(secret: bytes, operation: PreparedOperation) -> str:
     """Return the text of a token."""
-    payload = {
-        "tenant": format_id(operation.tenant_id),
-        "project": operation.project,
-        "session": operation.session_id,
-        "turn": operation.turn_id,
-        "asked": operation.asked,
-        "exp": int(operation.expires_at.timestamp()),
-    }
-    return PREFIX + jwt.encode(payload, secret, algorithm=_ALGORITHM)  # pyright: ignore[reportUnknownMemberType]
+    return PREFIX + jwt.encode(operation.model_dump(), secret, algorithm=_ALGORITHM)  # pyright: ignore[reportUnknownMemberType]
 
 
 def read_operation(secret: bytes, text: str, *, tenant_id: TenantId, now: datetime) -> PreparedOperation:
     """Verify a token. Raises Invalid `operation_token_invalid`, also for another tenant's token, or `…_expired`."""
-    payload = _payload(secret, text)
-    if payload is None or _uuid(payload.tenant) != tenant_id:
+    operation = _verified(secret, text)
+    if operation is None or operation.tenant != format_id(tenant_id):
         raise Invalid(
             "operation_token_invalid",
             "Invalid operation token; prepare the turn again.",
             fields=[FieldError(_FIELD, "not a token of this tenant")],
         )
-    expires_at = datetime.fromtimestamp(payload.exp, UTC)
-    if expires_at <= now:
+    if operation.exp <= now.timestamp():
         raise Invalid(
             "operation_token_expired",
             "This operation token has expired; prepare the turn again, or store its answer with after-turn.",
             fields=[FieldError(_FIELD, "expired")],
         )
-    return PreparedOperation(tenant_id, payload.project, payload.session, payload.turn, payload.asked, expires_at)
+    return operation
 
 
-def _payload(secret: bytes, text: str) -> _OperationPayload | None:
+def _verified(secret: bytes, text: str) -> PreparedOperation | None:
     if not text.startswith(PREFIX):
         return None
     try:
-        decoded = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
+        claims = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
             text.removeprefix(PREFIX), secret, algorithms=[_ALGORITHM], options=_OPTIONS
         )
-        return _OperationPayload.model_validate(decoded)
+        return PreparedOperation.model_validate(claims)
     except (jwt.InvalidTokenError, ValidationError, ValueError):
-        return None
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return parse_id(text)
-    except ValueError:
         return None

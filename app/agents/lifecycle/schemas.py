@@ -1,5 +1,6 @@
 """Requests and responses of the turn lifecycle."""
 
+from operator import not_
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints
@@ -106,15 +107,11 @@ class TurnContext(BaseModel):
     gap: Gap | None
 
 
-def _is_empty(pointers: list[str]) -> bool:
-    return not pointers
-
-
 Sanitised: TypeAlias = Annotated[
     list[str],
     Field(
         default_factory=list,
-        exclude_if=_is_empty,
+        exclude_if=not_,
         description="JSON pointers of the request, to members that a model or a tool produced and from which characters"
         " were left out: NUL and halves of surrogate pairs. Absent if there are none.",
     ),

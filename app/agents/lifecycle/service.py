@@ -36,14 +36,14 @@ from app.agents.lifecycle.schemas import (
     TurnDone,
     TurnPrepared,
 )
-from app.agents.lifecycle.turn_ids import InputIds, OutputIds, TurnKey, WholeTurnIds
+from app.agents.lifecycle.turn_ids import TurnKey, append_input, append_output, append_whole
 from app.context.schemas import Context, ContextRequest, SemanticRecall
 from app.context.service import Compactor, ContextBuilder
-from app.conversations.schemas.sessions import IdempotentAppend, Session, SessionName, Stored
+from app.conversations.schemas.sessions import IdempotentAppend, Session
 from app.conversations.service import Conversations
 from app.core.database.transactions import Database
 from app.core.errors import FieldError, Invalid, InvalidFields, TooLarge
-from app.core.ids import ConversationId
+from app.core.ids import ConversationId, format_id
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger, plain_name
 from app.formats.schemas import Format, JsonObject
@@ -52,17 +52,13 @@ from app.memory.service import FactService
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
-__all__ = ["COMPACT_EARLY_JOB", "Lifecycle"]
-
 COMPACT_EARLY_JOB: Final = "session.compact"
 """Job that summarises a session with contexts near their limit; the subject is its conversation."""
 
 _MAX_QUERY: Final = 10_000
 _BUDGET: Final = "budget_too_small"
 _TO_PREPARE: Final = ("session_id", "user_id", "turn_id", "current_input")
-_ONLY_TO_PREPARE: Final = (
-    "project", *_TO_PREPARE, "base_instructions", "max_input_tok", "include_memories", "agent_id",
-)  # fmt: skip
+_ONLY_TO_PREPARE: Final = tuple(BeforeTurn.model_fields)
 
 
 class Lifecycle:
@@ -110,8 +106,7 @@ class Lifecycle:
         """
         with self.counters.counted("before_turn"):
             caller.require(Scope.READ)
-            context, _ = await self._context(caller, request, self._read(request))
-            return context
+            return await self._context(caller, request, self._read(request))
 
     async def after_turn(self, caller: Caller, *, request: AfterTurn) -> TurnDone:
         """Store a turn exactly once: a repeat finds the stored turn, and the first body is kept.
@@ -123,17 +118,14 @@ class Lifecycle:
             caller.require(Scope.WRITE)
             max_items, user = self._max_items, request.user_id
             inputs = read_items(request.input_items, root="/input_items", user_id=user, maximum=max_items)
-            outputs = read_items(
-                request.output_items, root="/output_items", user_id=user, maximum=max_items - len(inputs)
-            )
-            if not inputs and not outputs:
+            left = max_items - len(inputs)
+            outputs = read_items(request.output_items, root="/output_items", user_id=user, maximum=left)
+            items = [*inputs, *outputs]
+            if not items:
                 raise refusal("/output_items", "a turn needs items, in input_items or output_items")
-            key = TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
-            ids = WholeTurnIds(key, inputs=len(inputs), outputs=len(outputs))
-            name = SessionName(request.project, request.session_id, request.user_id)
-            append_request = IdempotentAppend(turn_inputs([*inputs, *outputs]), ids.candidates(), ids.plan)
-            await self._store(caller, name, request.turn_id, append_request)
-            return TurnDone(ok=True, sanitised=sanitised_in([*inputs, *outputs]))
+            key = _key(caller, request)
+            await self._store(caller, key, append_whole(key, turn_inputs(items), inputs=len(inputs)), owner=user)
+            return TurnDone(ok=True, sanitised=sanitised_in(items))
 
     async def run_turn(self, caller: Caller, *, request: RunTurn) -> TurnPrepared | TurnDone:
         """Store a turn's input and return its context with a token; with the token, store the output.
@@ -178,28 +170,21 @@ class Lifecycle:
             request.current_input, root="/current_input", user_id=request.user_id, maximum=self._max_items
         )
 
-    async def _context(
-        self, caller: Caller, request: BeforeTurn, items: Sequence[Item]
-    ) -> tuple[TurnContext, Session | None]:
+    async def _context(self, caller: Caller, request: BeforeTurn, items: Sequence[Item]) -> TurnContext:
         """Return the context before a turn, whether its input is already stored or not."""
-        key = TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
-        name = SessionName(request.project, request.session_id, request.user_id)
-        session = await self._sessions.find(caller, name=name, turn_ids=key.first_item_ids())
-        request_of_context, upcoming = self._wanted(request, items), upcoming_turns(items)
+        key, owner = _key(caller, request), request.user_id
+        session = await self._sessions.find(caller, name=key.session_name(owner), turn_ids=key.first_item_ids())
+        wanted, upcoming = self._wanted(request, items), upcoming_turns(items)
         try:
             if session is None:
                 context = await self._contexts.first(
-                    caller,
-                    request=request_of_context,
-                    upcoming=upcoming,
-                    project=request.project,
-                    owner=request.user_id,
+                    caller, request=wanted, upcoming=upcoming, project=request.project, owner=owner
                 )
             else:
                 context = await self._contexts.build(
                     caller,
                     session.conversation_id,
-                    request=request_of_context,
+                    request=wanted,
                     upcoming=upcoming,
                     before=session.position,
                     newest=self._settings.recent_context_items,
@@ -209,15 +194,14 @@ class Lifecycle:
         if session is not None:
             await self._compact_if_large(caller, session, context)
         system: list[JsonObject] = []
-        if request_of_context.system is not None:
-            system = [{"type": "message", "role": "system", "content": request_of_context.system}]
-        found = TurnContext(
+        if wanted.system is not None:
+            system = [{"type": "message", "role": "system", "content": wanted.system}]
+        return TurnContext(
             input_items=[*system, *context.messages],
             recall_fact_ids=context.included.fact_ids,
             context_token_count=context.usage.used,
             gap=context.gap,
         )
-        return found, session
 
     def _wanted(self, request: BeforeTurn, items: Sequence[Item]) -> ContextRequest:
         instructions = request.base_instructions
@@ -246,7 +230,10 @@ class Lifecycle:
 
     # after
 
-    async def _store(self, caller: Caller, name: SessionName, turn_id: str, append_request: IdempotentAppend) -> Stored:
+    async def _store(
+        self, caller: Caller, key: TurnKey, append_request: IdempotentAppend, *, owner: str | None = None
+    ) -> None:
+        name = key.session_name(owner)
         try:
             stored = await self._sessions.append_to_session(caller, name=name, append_request=append_request)
         except (Invalid, TooLarge) as error:
@@ -256,27 +243,26 @@ class Lifecycle:
         self._log.info(
             "lifecycle.stored",
             conversation_id=stored.conversation_id,
-            project=plain_name(name.project),
-            session_id=plain_name(name.external_id),
-            turn_id=plain_name(turn_id),
+            project=plain_name(key.project),
+            session_id=plain_name(key.session_id),
+            turn_id=plain_name(key.turn_id),
             count=stored.count,
             status="conflict" if stored.differs else "ok",
         )
-        return stored
 
     async def _prepare(self, caller: Caller, request: BeforeTurn) -> TurnPrepared:
         """Build the context before storing, so that a refused request stores nothing."""
-        items = self._read(request)
-        context, _ = await self._context(caller, request, items)
-        key = TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
-        ids = InputIds(key, inputs=len(items))
-        name = SessionName(request.project, request.session_id, request.user_id)
-        await self._store(
-            caller, name, request.turn_id, IdempotentAppend(turn_inputs(items), ids.candidates(), ids.plan)
-        )
+        items, key = self._read(request), _key(caller, request)
+        context = await self._context(caller, request, items)
+        await self._store(caller, key, append_input(key, turn_inputs(items)), owner=request.user_id)
         expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self._settings.operation_ttl_s)
         operation = PreparedOperation(
-            caller.tenant_id, request.project, request.session_id, request.turn_id, len(items), expires_at
+            tenant=format_id(caller.tenant_id),
+            project=key.project,
+            session=key.session_id,
+            turn=key.turn_id,
+            asked=len(items),
+            exp=int(expires_at.timestamp()),
         )
         return TurnPrepared(
             **context.model_dump(),
@@ -287,26 +273,26 @@ class Lifecycle:
 
     async def _end(self, caller: Caller, request: RunTurn, token: str) -> TurnDone:
         # clients that send all fields of a schema send null for unused ones
-        given = [one for one in _ONLY_TO_PREPARE if getattr(request, one) is not None]
-        if given:
-            raise refusal(f"/{given[0]}", "is given by operation_token; leave it out")
+        unexpected = [name for name in _ONLY_TO_PREPARE if getattr(request, name) is not None]
+        if unexpected:
+            raise refusal(f"/{unexpected[0]}", "is given by operation_token; leave it out")
         operation = read_operation(self._secret, token, tenant_id=caller.tenant_id, now=datetime.now(UTC))
         if not request.output_items:
             raise refusal("/output_items", "at least one item")
-        max_items = self._max_items
-        items = read_items(request.output_items, root="/output_items", user_id=None, maximum=max_items)
-        key = TurnKey(caller.tenant_id, operation.project, operation.session_id, operation.turn_id)
-        ids = OutputIds(key, inputs=operation.asked, outputs=len(items))
-        name = SessionName(operation.project, operation.session_id)
-        append_request = IdempotentAppend(turn_inputs(items), ids.candidates(), ids.plan, create=False)
-        await self._store(caller, name, operation.turn_id, append_request)
+        items = read_items(request.output_items, root="/output_items", user_id=None, maximum=self._max_items)
+        key = TurnKey(caller.tenant_id, operation.project, operation.session, operation.turn)
+        await self._store(caller, key, append_output(key, turn_inputs(items), inputs=operation.asked))
         return TurnDone(ok=True, sanitised=sanitised_in(items))
+
+
+def _key(caller: Caller, request: BeforeTurn | AfterTurn) -> TurnKey:
+    return TurnKey(caller.tenant_id, request.project, request.session_id, request.turn_id)
 
 
 def _preparing(request: RunTurn) -> BeforeTurn:
     """Return a request to prepare a turn. Raises Invalid with the missing fields."""
-    missing = [FieldError(f"/{name}", "is required to prepare a turn") for name in _TO_PREPARE
-               if getattr(request, name) is None]  # fmt: skip
+    names = [name for name in _TO_PREPARE if getattr(request, name) is None]
+    missing = [FieldError(f"/{name}", "is required to prepare a turn") for name in names]
     if request.output_items is not None:
         missing.append(FieldError("/operation_token", "is required with output_items"))
     if missing:
@@ -321,6 +307,6 @@ def _about_input(error: Invalid) -> Invalid:
     """Return a context's error with the field names of a turn."""
     if error.code != _BUDGET:
         return error
-    fields = [FieldError("/max_input_tok", one.detail) for one in error.fields]
-    return Invalid(_BUDGET, "max_input_tok is too small for the instructions and the current input.", fields=fields,
-                   extra=error.extra)  # fmt: skip
+    fields = [FieldError("/max_input_tok", field.detail) for field in error.fields]
+    detail = "max_input_tok is too small for the instructions and the current input."
+    return Invalid(_BUDGET, detail, fields=fields, extra=error.extra)

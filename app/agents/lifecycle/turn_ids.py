@@ -8,16 +8,21 @@ that its progress can be read from the stored ids. The series of the first store
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID, uuid5
 
-from app.conversations.schemas.sessions import AppendPlan
+from app.conversations.schemas.conversations import TurnInput
+from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, SessionName
 from app.core.errors import NotFound
 from app.core.ids import TenantId
 
 _NAMESPACE: Final = UUID("6f1f2d2c-6a0e-5f0b-9a3c-3f6b8a0d7e55")
-_INPUT: Final = "asked"
-_OUTPUT: Final = "answered"
+INPUT: Final = "asked"
+OUTPUT: Final = "answered"
+"""The two series of a prepared turn."""
+
+PlacedTurns: TypeAlias = Sequence[tuple[str, TurnInput]]
+"""Turns to append, each with its JSON pointer in the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,97 +34,77 @@ class TurnKey:
     session_id: str
     turn_id: str
 
-    def item_id(self, number: int) -> UUID:
-        """Return the id of an item of a turn that arrives in one call."""
-        return self._id(number)
+    def ids(self, count: int, *series: str, first: int = 0) -> list[UUID]:
+        """Return the ids of `count` items, and one more id, which shows that more items are stored.
 
-    def input_id(self, number: int) -> UUID:
-        """Return the id of an input item of a prepared turn."""
-        return self._id(_INPUT, number)
-
-    def output_id(self, number: int) -> UUID:
-        """Return the id of an output item of a prepared turn."""
-        return self._id(_OUTPUT, number)
+        Without a `series`, the ids are those of a turn that arrives in one call.
+        """
+        names = [str(self.tenant_id), self.project, self.session_id, self.turn_id, *series]
+        return [
+            uuid5(_NAMESPACE, json.dumps([*names, number], ensure_ascii=True, separators=(",", ":")))
+            for number in range(first, first + count + 1)
+        ]
 
     def first_item_ids(self) -> list[UUID]:
         """Return the ids that the first item of the turn may have."""
-        return [self.item_id(0), self.input_id(0)]
+        return [*self.ids(0), *self.ids(0, INPUT)]
 
-    def _id(self, *series: str | int) -> UUID:
-        names = [str(self.tenant_id), self.project, self.session_id, self.turn_id, *series]
-        return uuid5(_NAMESPACE, json.dumps(names, ensure_ascii=True, separators=(",", ":")))
+    def session_name(self, owner: str | None = None) -> SessionName:
+        """Return the name of the turn's session."""
+        return SessionName(self.project, self.session_id, owner)
 
 
-class WholeTurnIds:
-    """Ids of a turn that arrives in one call. Each series has one more id, which shows that more items are stored."""
+def append_whole(key: TurnKey, turns: PlacedTurns, *, inputs: int) -> IdempotentAppend:
+    """Return the append of a turn that arrives in one call: first its `inputs` input items, then its output."""
+    outputs = len(turns) - inputs
+    items, asked, answered = key.ids(len(turns)), key.ids(inputs, INPUT), key.ids(outputs, OUTPUT)
 
-    def __init__(self, key: TurnKey, *, inputs: int, outputs: int) -> None:
-        self._items = [key.item_id(number) for number in range(inputs + outputs + 1)]
-        self._inputs = [key.input_id(number) for number in range(inputs + 1)]
-        self._outputs = [key.output_id(number) for number in range(outputs + 1)]
-
-    def candidates(self) -> list[UUID]:
-        """Return all ids that decide what is stored."""
-        return [*self._items, *self._inputs, *self._outputs]
-
-    def plan(self, stored: Collection[UUID]) -> AppendPlan:
-        """Return what to store, given the ids that are stored."""
-        inputs, outputs = self._inputs[:-1], self._outputs[:-1]
-        if self._items[0] in stored:
-            return _nothing_new(self._items[:-1], self._items[-1] in stored)
-        if self._inputs[0] not in stored:
-            return AppendPlan(self._items[:-1], [None] * len(self._items[:-1]))
-        if self._outputs[0] in stored:
-            has_more = self._inputs[-1] in stored or self._outputs[-1] in stored
-            return _nothing_new([*inputs, *outputs], has_more)
+    def choose(stored: Collection[UUID]) -> AppendPlan:
+        if items[0] in stored or asked[0] not in stored:
+            return _plan(items, stored)
+        if answered[0] in stored:
+            has_more = asked[-1] in stored or answered[-1] in stored
+            return AppendPlan([None] * len(turns), [*asked[:-1], *answered[:-1]], has_more)
         # the turn was prepared, and its output arrives in this call
-        unused: list[UUID | None] = [None] * len(inputs)
-        return AppendPlan([*unused, *outputs], [*inputs, *([None] * len(outputs))], self._inputs[-1] in stored)
+        stored_input: list[UUID | None] = [None] * inputs
+        return AppendPlan([*stored_input, *answered[:-1]], [*asked[:-1], *([None] * outputs)], asked[-1] in stored)
+
+    return IdempotentAppend(turns, [*items, *asked, *answered], choose)
 
 
-class InputIds:
-    """Ids of the input of a prepared turn."""
+def append_input(key: TurnKey, turns: PlacedTurns) -> IdempotentAppend:
+    """Return the append of the input of a prepared turn."""
+    items, asked = key.ids(len(turns))[:-1], key.ids(len(turns), INPUT)
 
-    def __init__(self, key: TurnKey, *, inputs: int) -> None:
-        self._items = [key.item_id(number) for number in range(inputs)]
-        self._inputs = [key.input_id(number) for number in range(inputs + 1)]
+    def choose(stored: Collection[UUID]) -> AppendPlan:
+        if items[0] in stored:  # the output follows the input in the same series
+            return AppendPlan([None] * len(turns), items)
+        return _plan(asked, stored)
 
-    def candidates(self) -> list[UUID]:
-        """Return all ids that decide what is stored."""
-        return [*self._items, *self._inputs]
-
-    def plan(self, stored: Collection[UUID]) -> AppendPlan:
-        """Return what to store, given the ids that are stored."""
-        if self._items[0] in stored:  # the output follows the input in the same series
-            return _nothing_new(self._items, has_more=False)
-        if self._inputs[0] in stored:
-            return _nothing_new(self._inputs[:-1], self._inputs[-1] in stored)
-        return AppendPlan(self._inputs[:-1], [None] * (len(self._inputs) - 1))
+    return IdempotentAppend(turns, [*items, *asked], choose)
 
 
-class OutputIds:
-    """Ids of the output of a prepared turn with `inputs` input items."""
+def append_output(key: TurnKey, turns: PlacedTurns, *, inputs: int) -> IdempotentAppend:
+    """Return the append of the output of a prepared turn with `inputs` input items.
 
-    def __init__(self, key: TurnKey, *, inputs: int, outputs: int) -> None:
-        self._first_items = key.first_item_ids()
-        self._items = [key.item_id(inputs + number) for number in range(outputs + 1)]
-        self._outputs = [key.output_id(number) for number in range(outputs + 1)]
+    Raises NotFound, when it is planned, if the turn's input is not stored.
+    """
+    first_item, first_input = key.first_item_ids()
+    items, answered = key.ids(len(turns), first=inputs), key.ids(len(turns), OUTPUT)
 
-    def candidates(self) -> list[UUID]:
-        """Return all ids that decide what is stored."""
-        return [*self._first_items, *self._items, *self._outputs]
-
-    def plan(self, stored: Collection[UUID]) -> AppendPlan:
-        """Return what to store, given the ids that are stored. Raises NotFound if the turn's input is not stored."""
-        first_item, first_input = self._first_items
+    def choose(stored: Collection[UUID]) -> AppendPlan:
         if first_item in stored:
-            return _nothing_new(self._items[:-1], self._items[-1] in stored)
+            return AppendPlan([None] * len(turns), items[:-1], items[-1] in stored)
         if first_input not in stored:
             raise NotFound("not_found", "The turn that this operation prepared does not exist any more.")
-        if self._outputs[0] in stored:
-            return _nothing_new(self._outputs[:-1], self._outputs[-1] in stored)
-        return AppendPlan(self._outputs[:-1], [None] * (len(self._outputs) - 1))
+        return _plan(answered, stored)
+
+    return IdempotentAppend(turns, [first_item, first_input, *items, *answered], choose, create=False)
 
 
-def _nothing_new(ids: Sequence[UUID], has_more: bool) -> AppendPlan:  # noqa: FBT001 - two uses in this module
-    return AppendPlan([None] * len(ids), ids, has_more)
+def _plan(ids: Sequence[UUID], stored: Collection[UUID]) -> AppendPlan:
+    """Return the plan for a series of ids and one more: all items are stored, or none is."""
+    nothing: list[None] = [None] * (len(ids) - 1)
+    if ids[0] in stored:
+        return AppendPlan(nothing, ids[:-1], ids[-1] in stored)
+    return AppendPlan(ids[:-1], nothing)

@@ -5,12 +5,7 @@ from dataclasses import replace
 from app.agents.tools.schemas import AppendTurns, BuildContext, ConversationNames, GetHistory, RecallTool, Summarize
 from app.agents.tools.tool import ADDS, READER, READS, WRITER, Group, Tool, ToolServices, tool
 from app.context.schemas import Context
-from app.conversations.schemas.conversations import (
-    AppendResult,
-    Conversation,
-    ConversationCreate,
-    ListedConversation,
-)
+from app.conversations.schemas.conversations import AppendResult, Conversation, ConversationCreate, ListedConversation
 from app.conversations.schemas.history import HistoryPage
 from app.conversations.schemas.listing import ConversationSearch
 from app.conversations.schemas.summaries import Compacted
@@ -42,7 +37,6 @@ def _found_tools() -> tuple[Tool, ...]:
             ),
             group=Group.CONVERSATION,
             hints=READS,
-            access=READER,
         ),
         tool(
             "build_context",
@@ -57,7 +51,6 @@ def _found_tools() -> tuple[Tool, ...]:
             ),
             group=Group.CONVERSATION,
             hints=READS,
-            access=READER,
         ),
     )
 
@@ -114,13 +107,12 @@ def _whole_tools() -> tuple[Tool, ...]:
             ),
             group=Group.CONVERSATION,
             hints=ADDS | {"idempotent_hint": True},
-            access=WRITER,
         ),
         tool(
             "find_conversations",
             ConversationSearch,
             Page[ListedConversation],
-            _find_conversations,
+            lambda services, caller, body: services.conversations.search(caller, request=body),
             title="Find conversations",
             description=(
                 "Find stored conversations by `external_id`, `owner`, `participant`, `project`, `metadata`, times or"
@@ -130,7 +122,6 @@ def _whole_tools() -> tuple[Tool, ...]:
             ),
             group=Group.CONVERSATION,
             hints=READS,
-            access=READER,
         ),
         tool(
             "summarize",
@@ -145,7 +136,6 @@ def _whole_tools() -> tuple[Tool, ...]:
             ),
             group=Group.CONVERSATION,
             hints=ADDS | {"idempotent_hint": True},
-            access=WRITER,
         ),
     )
 
@@ -178,7 +168,6 @@ async def found_or_created(
 
 
 async def _recall(services: ToolServices, caller: Caller, body: RecallTool) -> RecallResult:
-    caller.require(Scope.READ)
     if body.external_ids:
         project = body.project or "default"
         ids = [
@@ -189,7 +178,6 @@ async def _recall(services: ToolServices, caller: Caller, body: RecallTool) -> R
 
 
 async def _build_context(services: ToolServices, caller: Caller, body: BuildContext) -> Context:
-    caller.require(Scope.READ)
     return await services.contexts.build(caller, await found(services, caller, body), request=body)
 
 
@@ -214,18 +202,9 @@ async def _get_history(services: ToolServices, caller: Caller, body: GetHistory)
 
 
 async def _create_conversation(services: ToolServices, caller: Caller, body: ConversationCreate) -> Conversation:
-    caller.require(Scope.WRITE)
     return (await services.conversations.create(caller, body=body)).value
 
 
-async def _find_conversations(
-    services: ToolServices, caller: Caller, body: ConversationSearch
-) -> Page[ListedConversation]:
-    caller.require(Scope.READ)
-    return await services.conversations.search(caller, request=body)
-
-
 async def _summarize(services: ToolServices, caller: Caller, body: Summarize) -> Compacted:
-    caller.require(Scope.WRITE)
     conversation_id = await found(services, caller, body)
     return (await services.compactor.summarise(caller, conversation_id, request=body)).value

@@ -2,11 +2,11 @@
 
 from app.agents.tools.conversations import found
 from app.agents.tools.schemas import AssertFact, ListFacts
-from app.agents.tools.tool import ADDS, READER, READS, WRITER, Group, Tool, ToolServices, tool
+from app.agents.tools.tool import ADDS, READS, Group, Tool, ToolServices, tool
 from app.core.ids import ConversationId
 from app.core.paging import Page
 from app.memory.schemas import Fact, FactResult
-from app.tenancy.schemas import Caller, Scope
+from app.tenancy.schemas import Caller
 
 
 def fact_tools() -> tuple[Tool, ...]:
@@ -25,7 +25,6 @@ def fact_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=READS,
-            access=READER,
         ),
         tool(
             "assert_fact",
@@ -41,7 +40,6 @@ def fact_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=ADDS,
-            access=WRITER,
         ),
     )
 
@@ -53,12 +51,10 @@ async def _conversation(services: ToolServices, caller: Caller, body: ListFacts 
 
 
 async def _list_facts(services: ToolServices, caller: Caller, body: ListFacts) -> Page[Fact]:
-    caller.require(Scope.READ)
     where = body.search(await _conversation(services, caller, body))
     return await services.facts.list_page(caller, where=where, newest_first=True, limit=body.limit, cursor=body.cursor)
 
 
 async def _assert_fact(services: ToolServices, caller: Caller, body: AssertFact) -> FactResult:
-    caller.require(Scope.WRITE)
     asserted = body.model_copy(update={"conversation_id": await _conversation(services, caller, body)})
     return (await services.facts.create(caller, body=asserted)).value

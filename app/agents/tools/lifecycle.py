@@ -17,7 +17,7 @@ from app.agents.lifecycle.schemas import (
     TurnPrepared,
 )
 from app.agents.lifecycle.service import Lifecycle
-from app.agents.tools.tool import ADDS, READER, READER_AND_WRITER, READS, WRITER, Group, Tool, ToolServices, tool
+from app.agents.tools.tool import ADDS, READER_AND_WRITER, READS, Group, Tool, ToolServices, tool
 
 _AGAIN: Final = {"idempotent_hint": True}
 _ERASES: Final = {"read_only_hint": False, "destructive_hint": True, "open_world_hint": False} | _AGAIN
@@ -50,7 +50,6 @@ def _turn_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=READS,
-            access=READER,
         ),
         tool(
             "memory_after_turn",
@@ -66,7 +65,6 @@ def _turn_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=ADDS | _AGAIN,
-            access=WRITER,
         ),
         tool(
             "memory_run_turn",
@@ -101,7 +99,6 @@ def _session_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=_ERASES,
-            access=WRITER,
         ),
         tool(
             "memory_list_dir_with_abstract",
@@ -117,7 +114,6 @@ def _session_tools() -> tuple[Tool, ...]:
             ),
             group=Group.MEMORY,
             hints=READS,
-            access=READER,
         ),
     )
 

@@ -147,8 +147,8 @@ class ListFacts(ConversationNames, FactSearch):
 
     def search(self, conversation_id: UUID | None) -> FactSearch:
         """Return the search for a conversation whose name was resolved."""
-        given: dict[str, object] = {name: getattr(self, name) for name in FactSearch.model_fields}
-        return FactSearch.model_validate({**given, "conversation_id": conversation_id})
+        members: dict[str, object] = {name: getattr(self, name) for name in FactSearch.model_fields}
+        return FactSearch.model_validate({**members, "conversation_id": conversation_id})
 
 
 class AssertFact(ConversationNames, FactCreate):

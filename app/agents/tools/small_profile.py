@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue, StrictInt, ValidationError
+from pydantic import BaseModel, Field, JsonValue, StrictInt
 from pydantic.json_schema import SkipJsonSchema
 
-from app.agents.tools.leniency import read_arguments
 from app.agents.tools.schemas import ExternalId
-from app.agents.tools.tool import Arguments, Call, Tool, argument_schema, refused_arguments
+from app.agents.tools.tool import Arguments, Call, Tool, argument_schema, valid_arguments
 from app.core.validation.ids import ConversationNameIn
 from app.core.validation.strict import Strict
 from app.recall.schemas import QueryText
@@ -81,11 +80,7 @@ def _small(tool: Tool, takes: type[BaseModel], description: str) -> Tool:
     input_schema = argument_schema(takes)
 
     def prepare(arguments: Arguments) -> Call:
-        members = read_arguments(arguments, input_schema)
-        try:
-            takes.model_validate(members)
-        except ValidationError as error:
-            raise refused_arguments(error, members) from None
+        _, members = valid_arguments(takes, arguments, input_schema)
         return tool.prepare(_with_list_of_names(members) if takes is SmallRecall else members)
 
     return replace(tool, description=description, input_schema=input_schema, output_schema=None, prepare=prepare)

@@ -25,7 +25,6 @@ from app.core.ids import ID_PATTERN
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, fields_of, public_detail
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
-from app.recall.memory_gateway import MemoryGateway
 from app.recall.service import RecallService
 from app.tenancy.schemas import Caller, Scope, scopes_of
 
@@ -55,10 +54,6 @@ class ToolServices:
     lifecycle: Lifecycle | None = None
     agent: SupportsAsk | None = None
 
-    def memory_of(self, caller: Caller) -> MemoryGateway:
-        """Return the long-term memory of the calling agent; raises Forbidden if its key has none."""
-        return MemoryGateway(caller, memories=self.memories, recall_service=self.recall_service)
-
 
 class Group(StrEnum):
     """The subject of a tool. The memory tools have a switch of their own."""
@@ -78,7 +73,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ToolAccess:
-    """The rights to use a tool: scopes, long-term memory; `by_token`: a conversation token is enough."""
+    """The rights to use a tool: scopes, long-term memory.
+
+    `by_token`: a conversation token is enough, and the handler checks the scopes of the conversation.
+    """
 
     scopes: frozenset[Scope]
     long_term: bool = False
@@ -154,9 +152,9 @@ def _without_provider_shapes(schema: JsonSchema) -> JsonSchema:
     definitions = dict(cast("Mapping[str, JsonSchema]", schema.get("$defs", {})))
     for name in _PROVIDER_SHAPES.keys() & definitions.keys():
         definitions[name] = {"type": "object", "description": _PROVIDER_SHAPES[name]}
-    made: JsonSchema = {name: value for name, value in schema.items() if name != "$defs"}
+    shortened: JsonSchema = {name: value for name, value in schema.items() if name != "$defs"}
     used: dict[str, JsonSchema] = {}
-    waiting: list[object] = [made]
+    waiting: list[object] = [shortened]
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
@@ -168,14 +166,14 @@ def _without_provider_shapes(schema: JsonSchema) -> JsonSchema:
             waiting.extend(members.values())
         elif isinstance(value, list):
             waiting.extend(cast("list[object]", value))
-    return {**made, "$defs": {name: used[name] for name in sorted(used)}} if used else made
+    return {**shortened, "$defs": {name: used[name] for name in sorted(used)}} if used else shortened
 
 
 def _resolved(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> JsonSchema:
     if isinstance(reference := schema.get("$ref"), str):
         others = {name: value for name, value in schema.items() if name != "$ref"}
         return _resolved({**definitions[reference.rpartition("/")[2]], **others}, definitions)
-    made: JsonSchema = {}
+    resolved: JsonSchema = {}
     for name, value in schema.items():
         match name, value:
             case ("title", str()) | ("default", None):
@@ -184,14 +182,14 @@ def _resolved(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> Json
                 pass  # its description says it in fewer tokens
             case "properties", dict():
                 members = cast("Mapping[str, JsonSchema]", value)
-                made[name] = {member: _resolved(inner, definitions) for member, inner in members.items()}
+                resolved[name] = {member: _resolved(inner, definitions) for member, inner in members.items()}
             case (("anyOf" | "oneOf" | "allOf"), list()):
-                made[name] = [_resolved(branch, definitions) for branch in cast("list[JsonSchema]", value)]
+                resolved[name] = [_resolved(branch, definitions) for branch in cast("list[JsonSchema]", value)]
             case (("items" | "additionalProperties"), dict()):
-                made[name] = _resolved(cast("JsonSchema", value), definitions) or True
+                resolved[name] = _resolved(cast("JsonSchema", value), definitions) or True
             case _:
-                made[name] = value
-    return made
+                resolved[name] = value
+    return resolved
 
 
 def tool(
@@ -204,21 +202,25 @@ def tool(
     description: str,
     group: Group,
     hints: Mapping[str, bool],
-    access: ToolAccess,
+    access: ToolAccess | None = None,
 ) -> Tool:
-    """Return a tool of its models for input and output, its handler, its description, and its access."""
+    """Return a tool of its models for input and output, its handler, its description, and its access.
+
+    The default access is the scope to read or to write, by the hints. A call requires the scopes before its handler.
+    """
     input_schema = argument_schema(takes)
+    rights = access or (READER if hints["read_only_hint"] else WRITER)
 
     def prepare(arguments: Arguments) -> Call:
-        members = read_arguments(arguments, input_schema)
-        try:
-            body = takes.model_validate(members)
-        except ValidationError as error:
-            raise refused_arguments(error, members) from None
-        return Call(
-            lambda services, caller: handler(services, caller, body),
-            cast("UUID | None", getattr(body, "conversation_id", None)),
-        )
+        body, _ = valid_arguments(takes, arguments, input_schema)
+
+        async def run(services: ToolServices, caller: Caller) -> BaseModel:
+            if not rights.by_token:
+                for scope in sorted(rights.scopes):
+                    caller.require(scope)
+            return await handler(services, caller, body)
+
+        return Call(run, cast("UUID | None", getattr(body, "conversation_id", None)))
 
     return Tool(
         name=name,
@@ -230,20 +232,26 @@ def tool(
         ),
         hints=hints,
         group=group,
-        access=access,
+        access=rights,
         needs_conversation=issubclass(takes, NamedConversation),
         prepare=prepare,
     )
 
 
-def refused_arguments(error: ValidationError, arguments: object) -> AppError:
-    """Return the error for arguments that pydantic refused."""
-    return InvalidFields(fields_of(error, arguments))
+def valid_arguments(
+    takes: type[InputT], arguments: Arguments, input_schema: JsonSchema
+) -> tuple[InputT, dict[str, JsonValue]]:
+    """Return the value of arguments, and the arguments as they were read. Raises Invalid."""
+    members = read_arguments(arguments, input_schema)
+    try:
+        return takes.model_validate(members), members
+    except ValidationError as error:
+        raise InvalidFields(fields_of(error, members)) from None
 
 
-def error_text(error: AppError, known: frozenset[str]) -> str:
-    """Return an error as a sentence for a model; `known` are the names that pointers may contain."""
-    fields = cut_fields(error.fields[:MAX_FIELDS], known)
+def error_text(error: AppError, names: frozenset[str]) -> str:
+    """Return an error as a sentence for a model; `names` are those that pointers may contain."""
+    fields = cut_fields(error.fields[:MAX_FIELDS], names)
     sentence = public_detail(error, fields)
     others = fields[1:] if fields and fields[0].detail in sentence else fields
     where = [f"{field.pointer or 'the arguments'}: {field.detail}" for field in others]

@@ -25,19 +25,11 @@ from app.context.assembly.report import NO_ROOM, Reasons, report
 from app.context.assembly.window import first_fitting, newest, rounded_in, rounded_out
 from app.context.schemas import ContextRequest
 from app.core.errors import FieldError, Invalid
-from app.formats.schemas import CanonicalTurn, Kind, Role
-from app.formats.service import (
-    STORED_TOKENIZER,
-    CachingCounter,
-    TextCounter,
-    apply_viewpoint,
-    format_margin,
-    message_tokens,
-    opening,
-    roles_with_several_speakers,
-    text_of,
-)
+from app.formats.schemas import CanonicalTurn, Kind, Role, TokenCounter
+from app.formats.service import opening, roles_with_several_speakers, text_of
+from app.formats.tokens import STORED_TOKENIZER, CachingCounter, format_margin, message_tokens
 from app.formats.units import Unit, group_turns
+from app.formats.viewpoint import apply_viewpoint
 from app.recall.schemas import RecalledTurn
 from app.settings.memory import ContextSettings
 
@@ -50,7 +42,7 @@ _MAX_MISSES: Final = 16
 
 
 def assemble(
-    parts: ContextParts, *, request: ContextRequest, counter: TextCounter, settings: ContextSettings
+    parts: ContextParts, *, request: ContextRequest, counter: TokenCounter, settings: ContextSettings
 ) -> Assembled:
     """Build the context. Raises Invalid `budget_too_small` if system text and newest turn do not fit.
 
@@ -61,7 +53,7 @@ def assemble(
     return _Assembly(parts, request, counter, settings).run()
 
 
-def _stored_counts(parts: ContextParts, counter: TextCounter) -> dict[str, int]:
+def _stored_counts(parts: ContextParts, counter: TokenCounter) -> dict[str, int]:
     """Return the texts whose counts are stored: those of turns that consist of one text."""
     if counter.name != STORED_TOKENIZER:
         return {}
@@ -88,7 +80,7 @@ class _Assembly:
     """One assembly: its parts, the decisions so far, and their reasons."""
 
     def __init__(
-        self, parts: ContextParts, request: ContextRequest, counter: TextCounter, settings: ContextSettings
+        self, parts: ContextParts, request: ContextRequest, counter: TokenCounter, settings: ContextSettings
     ) -> None:
         self._parts = parts
         self._request = request

@@ -8,8 +8,9 @@ turn of another author.
 from datetime import UTC
 from typing import Final
 
+from app.formats.parts import delimit, indent_continuation
 from app.formats.schemas import CanonicalTurn, NoteBlock
-from app.formats.service import delimit, indent_continuation, text_of
+from app.formats.service import text_of
 
 ERASED: Final = NoteBlock(
     delimit(

@@ -8,8 +8,8 @@ from app.context.assembly.highlights import Candidate, choose, of_line
 from app.context.assembly.labels import BACKGROUND_FRAME, ERASED, HEADINGS, background_note
 from app.context.assembly.parts import LinePart, SummaryPart
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, RenderedMessages, Role, TurnBlock
-from app.formats.service import CachingCounter, arrange, count_render, finish, message_tokens, messages_of
-from app.formats.tokens import MESSAGE_TOKENS
+from app.formats.service import arrange, finish, messages_of
+from app.formats.tokens import MESSAGE_TOKENS, CachingCounter, count_render, message_tokens
 from app.formats.units import Unit
 
 EARLIER: Final = "earlier"

@@ -22,9 +22,8 @@ from app.conversations.schemas.summaries import (
     ValidSummary,
 )
 from app.core.ids import format_id, parse_id
-from app.formats.schemas import Kind
+from app.formats.schemas import Kind, TokenCounter
 from app.formats.service import text_of
-from app.providers.schemas import TokenCounter
 
 _MERGED_AT_ONCE: Final = 4
 _NOTHING: Final = "Nothing in these turns can be quoted."

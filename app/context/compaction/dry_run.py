@@ -19,7 +19,7 @@ from app.core.database.transactions import Database
 from app.core.ids import ConversationId, format_id
 from app.formats.schemas import CanonicalTurn
 from app.memory.service import FactService
-from app.providers.schemas import ChatModel
+from app.providers.service import ChatModel
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 

@@ -10,8 +10,7 @@ from typing import Final
 from app.context.compaction.cut import at_boundary, within_tokens
 from app.core.ids import TenantId
 from app.formats.schemas import CanonicalTurn
-from app.providers.schemas import ChatModel
-from app.providers.window import input_tokens, output_tokens
+from app.providers.service import ChatModel, input_tokens, output_tokens
 
 MAX_TOKENS: Final = 16_000
 """Maximum tokens of the turns in one request, in a window of any size."""
@@ -37,7 +36,7 @@ class RequestSize:
 
     def turns(self, turns: Sequence[CanonicalTurn], *, before_tokens: int) -> int:
         """Return how many of the oldest turns one request shows after earlier summaries, at least one unit of them."""
-        most = input_tokens(self.window, output=self.output, most=MAX_TOKENS + before_tokens) - before_tokens
+        most = input_tokens(self.window, output=self.output, max_tokens=MAX_TOKENS + before_tokens) - before_tokens
         return within_tokens(turns, max_tokens=most, per_turn=TURN_TOKENS)
 
     def output_for(self, tokens: int) -> int:
@@ -48,7 +47,7 @@ class RequestSize:
 def request_size(chat: ChatModel, model: str | None, *, tenant_id: TenantId, max_output_tokens: int) -> RequestSize:
     """Return the limits of a tenant's requests to a model, by its window."""
     window = chat.window(tenant_id, model)
-    return RequestSize(window, output_tokens(window, most=max_output_tokens))
+    return RequestSize(window, output_tokens(window, max_tokens=max_output_tokens))
 
 
 def half(turns: Sequence[CanonicalTurn]) -> int:

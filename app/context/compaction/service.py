@@ -38,7 +38,8 @@ from app.conversations.service import COMPACT_JOB, Conversations
 from app.core.errors import Busy
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import get_logger
-from app.providers.schemas import ChatModel, TokenCounter
+from app.formats.schemas import TokenCounter
+from app.providers.service import ChatModel
 from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult
 

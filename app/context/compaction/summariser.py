@@ -12,9 +12,10 @@ from pydantic import BaseModel, StringConstraints
 
 from app.conversations.schemas.conversations import content_text
 from app.core.ids import TenantId
+from app.formats.parts import indent_continuation, transcript
 from app.formats.schemas import CanonicalTurn
-from app.formats.service import indent_continuation, transcript
-from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
+from app.providers.schemas import ChatMessage, ModelPurpose
+from app.providers.service import ChatModel
 
 PROMPT_VERSION: Final = "summary-1"
 _HEAD, _TAIL = 4_000, 1_000

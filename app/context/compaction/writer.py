@@ -18,9 +18,9 @@ from app.context.compaction.summariser import INSTRUCTIONS, Written, body, summa
 from app.conversations.schemas.summaries import DoubtfulSentence, RefusedFor, SourceTurn
 from app.core.errors import AppError
 from app.core.telemetry import get_logger
-from app.formats.schemas import CanonicalTurn, Kind
-from app.formats.service import has_only_items
-from app.providers.schemas import ChatModel, TokenCounter
+from app.formats.extra_fields import has_only_items
+from app.formats.schemas import CanonicalTurn, Kind, TokenCounter
+from app.providers.service import ChatModel
 from app.tenancy.schemas import Caller
 
 # a smaller request may succeed

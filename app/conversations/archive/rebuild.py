@@ -45,10 +45,9 @@ from app.conversations.turns.verify import row_fields
 from app.core.database.transactions import Transaction
 from app.core.errors import AppError, Busy, FieldError
 from app.core.ids import ConversationId, format_id, new_uuid
-from app.formats.schemas import JsonObject, Role
+from app.formats.schemas import JsonObject, Role, TokenCounter
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex
-from app.providers.schemas import TokenCounter
 from app.settings.conversations import ConversationSettings, LimitSettings
 from app.tenancy.schemas import Caller
 

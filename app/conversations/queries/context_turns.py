@@ -17,7 +17,7 @@ from app.conversations.views import canonical_turn
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId
 from app.formats.schemas import CanonicalTurn
-from app.formats.service import call_key
+from app.formats.turns import call_key
 from app.tenancy.schemas import Caller
 
 _PAGE = 200

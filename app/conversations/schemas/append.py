@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, S
 from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
 from app.core.validation.strict import Unchecked
 from app.formats import service as formats
+from app.formats.parse.produced import admit_messages
 from app.formats.parse.validation import field_error
 from app.formats.schemas import GIVEN, Format, JsonObject
 
@@ -95,7 +96,7 @@ class TurnsToAppend(BaseModel):
             members = dict(cast("dict[str, object]", body))
             given = cast("list[object]", members.get("turns"))
             if isinstance(cast("object", given), list) and len(given) <= MAX_TURNS:
-                members["turns"], sanitised = formats.admit_messages(given, "/turns")
+                members["turns"], sanitised = admit_messages(given, "/turns")
             body = members
         read = handler(cls._with_parsed(cast("object", body)))
         read.sanitised.extend(sanitised)

@@ -25,9 +25,9 @@ from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationNameIn, IdIn, NewTurnId
 from app.core.validation.strict import Strict, Unchecked
 from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
+from app.formats.parse.produced import admit_message
 from app.formats.parts import part_text
-from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
-from app.formats.service import admit_message
+from app.formats.schemas import CanonicalTurn, JsonObject, Kind, ParsedTurn, Role
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
@@ -293,6 +293,20 @@ class TurnInput(TurnContent):
     """
 
     role: Role
+
+    @classmethod
+    def of(cls, turn: ParsedTurn) -> Self:
+        """Return the turn to append for a parsed message, which needs no validation."""
+        return cls.model_construct(
+            None,
+            role=turn.role,
+            actor=turn.actor,
+            content=turn.content,
+            tool_calls=turn.tool_calls,
+            tool_call_id=turn.tool_call_id,
+            tool_results=turn.tool_results,
+            adapter=turn.adapter,
+        )
 
 
 class Revision(TurnContent):

@@ -14,8 +14,8 @@ from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import IdIn, NewTurnId
 from app.core.validation.strict import Strict, Unchecked
 from app.formats.message_schemas import DocumentedAs, ToolCall
+from app.formats.parse.produced import storable
 from app.formats.schemas import JsonObject, Kind, Role
-from app.formats.service import storable
 
 CONTENT: Final = "content"
 """The part with the text of a turn; the other parts are members of its tool calls."""

@@ -33,10 +33,9 @@ from app.core.errors import Conflict, FieldError, Invalid
 from app.core.ids import ConversationId, format_id
 from app.core.outbox import EventType
 from app.core.threads import map_in_threads
-from app.formats.schemas import Role
+from app.formats.schemas import Role, TokenCounter
 from app.index.schemas import IndexDocument
 from app.index.service import SearchIndex
-from app.providers.schemas import TokenCounter
 from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, result_deleted
 from app.tenancy.service import Tenancy

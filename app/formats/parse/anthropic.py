@@ -7,7 +7,7 @@ first turn. Assistant blocks that are neither text nor a call (thinking, tools o
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.formats.extra_fields import find_difference, item_of, item_part, pack, restore, unpack
+from app.formats.extra_fields import extra_of, find_difference, item_of, item_part, pack, restore, unpack
 from app.formats.parse import validation
 from app.formats.parts import parse_parts, to_text
 from app.formats.schemas import GIVEN, Format, JsonObject, ParsedTurn, Role, TurnLike, WrittenMessages, kind_of
@@ -58,7 +58,8 @@ def write(turns: Sequence[TurnLike], equivalents: Callable[[TurnLike], Sequence[
     pending = list(turns)
     system: str | list[JsonObject] | None = None
     if pending and pending[0].role is Role.SYSTEM:
-        system = _system(pending.pop(0))
+        first = pending.pop(0)
+        system = first.content if first.adapter == _FORMAT else to_text(parse_parts(first.content)) or None
     messages: list[JsonObject] = []
     while pending:
         first = pending.pop(0)
@@ -85,7 +86,7 @@ def original(turn: TurnLike) -> JsonObject | None:
 
 def given_result(result: JsonObject) -> JsonObject:
     """Return the block that an entry of `tool_results` was read from."""
-    return restore(_plain_result(result), _kept(result))
+    return restore(_plain_result(result), extra_of(result))
 
 
 def _assistant(message: JsonObject, content: str | list[JsonObject], blocks: list[JsonObject], at: str) -> ParsedTurn:
@@ -137,7 +138,7 @@ def _modelled_message(
     )
     shown = [block if (item := item_of(block, _FORMAT)) is None else item for block in blocks]
     answers = [given_result(result) for result in results]
-    uses = [restore(_plain_use(call), _kept(call)) for call in calls]
+    uses = [restore(_plain_use(call), extra_of(call)) for call in calls]
     return {"role": role.value, "content": [*answers, *shown, *uses]}
 
 
@@ -151,11 +152,6 @@ def _plain_result(result: JsonObject) -> JsonObject:
     return {**block, "content": result.get("content"), **error}
 
 
-def _kept(owner: JsonObject) -> JsonObject | None:
-    extra = owner.get(GIVEN)
-    return extra if isinstance(extra, dict) else None
-
-
 def _is_joined(first: TurnLike, second: TurnLike) -> bool:
     if first.role is not Role.TOOL or second.role is not Role.USER:
         return False
@@ -167,14 +163,10 @@ def _native(turns: Sequence[TurnLike]) -> JsonObject | None:
     """Return the original message of these turns; None if they have none, or were changed since."""
     if any(turn.adapter != _FORMAT or turn.tool_call_id is not None for turn in turns):
         return None
-    first, last = turns[0], turns[-1]
-    if first.role is Role.SYSTEM:
+    results, said = turns[0], turns[-1]  # the same turn, if the message has one
+    if results.role is Role.SYSTEM:
         return None
-    message_content, extra = unpack(_FORMAT, last.content)
-    role = Role.ASSISTANT if last.role is Role.ASSISTANT else Role.USER
-    message = restore(_modelled_message(role, message_content, last.tool_calls, first.tool_results), extra)
+    message_content, extra = unpack(_FORMAT, said.content)
+    role = Role.ASSISTANT if said.role is Role.ASSISTANT else Role.USER
+    message = restore(_modelled_message(role, message_content, said.tool_calls, results.tool_results), extra)
     return message if validation.is_parsed_as(lambda: parse_message(message, ""), turns) else None
-
-
-def _system(turn: TurnLike) -> str | list[JsonObject] | None:
-    return turn.content if turn.adapter == _FORMAT else to_text(parse_parts(turn.content)) or None

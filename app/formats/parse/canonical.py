@@ -9,10 +9,14 @@ from app.formats.schemas import GIVEN, JsonObject, Kind, ParsedTurn, Role, TurnL
 _ROLES: Final = {role.value: role for role in Role}
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _NAMES: Final = ("actor", "model", "adapter", "id")
-_MEMBERS: Final = frozenset({
-    *_NAMES, "position", "role", "kind", "content", "tool_calls", "tool_call_id", "tool_results", "is_error",
-    "metadata", "occurred_at", GIVEN,
-})  # fmt: skip
+_MEMBERS: Final = frozenset(
+    {
+        GIVEN,
+        *_NAMES,
+        *("position", "role", "kind", "content", "tool_calls", "tool_call_id", "tool_results", "is_error"),
+        *("metadata", "occurred_at"),
+    }
+)
 
 
 def parse_turn(message: JsonObject, at: str) -> ParsedTurn:
@@ -23,7 +27,7 @@ def parse_turn(message: JsonObject, at: str) -> ParsedTurn:
     if not message.keys() <= _MEMBERS:
         raise validation.field_error(at, "a member that the canonical shape does not have")
     role = validation.read_role(message, _ROLES, at)
-    names = {name: _name(message, name, at) for name in _NAMES}
+    names = {name: validation.read_name(message, name, at) for name in _NAMES if message.get(name) is not None}
     calls = [
         validation.check_call(call, f"{at}/tool_calls/{index}")
         for index, call in enumerate(_list(message, "tool_calls", at))
@@ -47,15 +51,15 @@ def parse_turn(message: JsonObject, at: str) -> ParsedTurn:
     return ParsedTurn(
         role,
         _kind(message, role, at, calls=bool(calls)),
-        names["adapter"],
+        names.get("adapter"),
         content,
         tool_calls=validation.require_distinct(calls, "id", f"{at}/tool_calls"),
         tool_call_id=call_id,
         tool_results=validation.require_distinct(results, "tool_call_id", f"{at}/tool_results"),
-        actor=names["actor"],
-        model=names["model"],
+        actor=names.get("actor"),
+        model=names.get("model"),
         metadata={} if message.get("metadata") is None else validation.read_object(message, "metadata", at),
-        id=names["id"],
+        id=names.get("id"),
         occurred_at=_time(message, at),
     )
 
@@ -83,10 +87,6 @@ def _check_parts_of(role: Role, at: str, *, calls: bool, answers: bool) -> None:
         raise validation.field_error(f"{at}/role", "only a turn in role tool carries tool results")
     if role is Role.TOOL and not answers:
         raise validation.field_error(f"{at}/tool_call_id", "a tool turn names the call it answers")
-
-
-def _name(message: JsonObject, member: str, at: str) -> str | None:
-    return None if message.get(member) is None else validation.read_name(message, member, at)
 
 
 def _list(message: JsonObject, member: str, at: str) -> list[JsonObject]:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from app.formats.extra_fields import find_difference, pack, restore, unpack
+from app.formats.extra_fields import extra_of, find_difference, pack, restore, unpack
 from app.formats.parse import validation
 from app.formats.schemas import GIVEN, Format, JsonObject, ParsedTurn, Role, TurnLike, kind_of
 
@@ -47,15 +47,15 @@ def original(target: Format, turn: TurnLike) -> JsonObject | None:
 
 
 def _calls(message: JsonObject, role: Role, at: str) -> list[JsonObject]:
-    given = message.get("tool_calls")
-    if given is None or (given == [] and role is not Role.ASSISTANT):
+    listed = message.get("tool_calls")
+    if listed is None or (listed == [] and role is not Role.ASSISTANT):
         return []
     if role is not Role.ASSISTANT:
         raise validation.field_error(f"{at}/tool_calls", "only the assistant calls tools")
-    if not isinstance(given, list):
+    if not isinstance(listed, list):
         raise validation.field_error(f"{at}/tool_calls", "a list of calls")
     calls: list[JsonObject] = []
-    for index, call in enumerate(given):
+    for index, call in enumerate(listed):
         if not isinstance(call, dict):
             raise validation.field_error(f"{at}/tool_calls/{index}", "an object")
         calls.append(_call(call, f"{at}/tool_calls/{index}"))
@@ -78,10 +78,10 @@ def _call(call: JsonObject, at: str) -> JsonObject:
 
 def _content(message: JsonObject, role: Role, at: str) -> str | list[JsonObject] | None:
     """Return the content. An answer with only calls, a refusal or audio has none, and a result may be empty."""
-    given = message.get("content")
-    if given is None and role is Role.TOOL:
+    content = message.get("content")
+    if content is None and role is Role.TOOL:
         return ""
-    if role is Role.ASSISTANT and (given is None or (given == "" and _spoken(message) is not None)):
+    if role is Role.ASSISTANT and (content is None or (content == "" and _spoken(message) is not None)):
         return None
     return validation.read_content(message, "content", at)
 
@@ -107,10 +107,8 @@ def _modelled_message(role: Role, content: object, calls: list[JsonObject], call
 
 def given_call(call: JsonObject) -> JsonObject:
     """Return the call as it was given."""
-    extra = call.get(GIVEN)
-    if isinstance(extra, dict) and extra.get("as") == _CUSTOM:
-        return restore(_plain_custom(call), extra)
-    return call
+    extra = extra_of(call) or {}
+    return restore(_plain_custom(call), extra) if extra.get("as") == _CUSTOM else call
 
 
 def _plain_custom(call: JsonObject) -> JsonObject:

@@ -116,10 +116,10 @@ def _read(values: list[JsonValue], names: Collection[str]) -> TextCalls:
     calls: list[TextCall] = []
     is_meant = is_other = False
     for value in _unwrapped(values):
-        found = _candidate(value)
-        if found is not None and _is_readable(found, names):
-            calls.append(TextCall(found.name, _text_of(found.arguments)))
-        elif found is not None and _is_meant(found, names):
+        candidate = _candidate(value)
+        if candidate is not None and _is_readable(candidate, names):
+            calls.append(TextCall(candidate.name, _text_of(candidate.arguments)))
+        elif candidate is not None and _is_meant(candidate, names):
             is_meant = True
         else:
             is_other = True
@@ -160,17 +160,17 @@ def _candidate_of(body: JsonObject) -> _Candidate | None:
     return _Candidate(str(body[name_member]), name_member, member, body.get(member), bool(others))
 
 
-def _is_readable(found: _Candidate, names: Collection[str]) -> bool:
-    has_arguments = bool(found.member) or found.name_member != "name"
-    return found.name in names and has_arguments and not found.has_others
+def _is_readable(call: _Candidate, names: Collection[str]) -> bool:
+    has_arguments = bool(call.member) or call.name_member != "name"
+    return call.name in names and has_arguments and not call.has_others
 
 
-def _is_meant(found: _Candidate, names: Collection[str]) -> bool:
+def _is_meant(call: _Candidate, names: Collection[str]) -> bool:
     """Return whether an object that is no readable call is meant as one."""
-    if found.name in names:
-        return bool(found.member) or found.name_member != "name" or not found.has_others
-    is_function = _IDENTIFIER.fullmatch(found.name) is not None and (found.member == "arguments" or "_" in found.name)
-    return is_function and not found.has_others and bool(found.member) and isinstance(found.arguments, dict | str)
+    if call.name in names:
+        return bool(call.member) or call.name_member != "name" or not call.has_others
+    is_function = _IDENTIFIER.fullmatch(call.name) is not None and (call.member == "arguments" or "_" in call.name)
+    return is_function and not call.has_others and bool(call.member) and isinstance(call.arguments, dict | str)
 
 
 def _is_meant_as_call(text: str, names: Collection[str]) -> bool:
@@ -180,7 +180,7 @@ def _is_meant_as_call(text: str, names: Collection[str]) -> bool:
         return True
     if not names:
         return False
-    name = "|".join(re.escape(one) for one in sorted(names, key=len, reverse=True))
+    name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     if text[start : start + 1] in _STARTS and re.search(rf"{_NAME_MEMBER}{_QUOTE}(?:{name}){_QUOTE}", text):
         return True
     if re.compile(rf"\[?(?:{name})\(").match(text, start) and _END_OF_CALL.search(text[-_END_CHARACTERS:]):

@@ -20,10 +20,12 @@ MAX_NAME: Final = 256
 
 _MAX_SAFE_INTEGER: Final = 2**53 - 1
 _NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
-MEMBER_NAMES: Final = frozenset({
-    "arguments", "call_id", "content", "function", "id", "input", "name", "output", "role", "system", "text",
-    "tool_call_id", "tool_calls", "tool_results", "tool_use_id", "type",
-})  # fmt: skip
+MEMBER_NAMES: Final = frozenset(
+    {
+        *("arguments", "call_id", "content", "function", "id", "input", "name", "output", "role", "system", "text"),
+        *("tool_call_id", "tool_calls", "tool_results", "tool_use_id", "type"),
+    }
+)
 """Member names that a pointer may contain. All other names are the caller's own."""
 
 Value = TypeVar("Value")
@@ -36,12 +38,12 @@ def field_error(at: str, detail: str, code: str = "invalid_request") -> Invalid:
     return InvalidFields([FieldError(at, detail)], code=code)
 
 
-def check_json(given: object, at: str, *, check_scalars: bool = True) -> None:
+def check_json(json_value: object, at: str, *, check_scalars: bool = True) -> None:
     """Raise Invalid if a value is not JSON, cannot be stored, or nests too deeply. Does not recurse.
 
     Without `check_scalars` texts and integers may have any value.
     """
-    stack: list[Iterator[_Place]] = [iter([(given, at, True)])]  # one for each level
+    stack: list[Iterator[_Place]] = [iter([(json_value, at, True)])]  # one for each level
     while stack:
         place = next(stack[-1], None)
         if place is None:
@@ -170,15 +172,15 @@ def _part(part: JsonValue, at: str, *, allow_reserved: bool) -> JsonObject:
     return part
 
 
-def require_distinct(given: list[JsonObject], member: str, at: str) -> list[JsonObject]:
+def require_distinct(entries: list[JsonObject], member: str, at: str) -> list[JsonObject]:
     """Return the calls or results of one turn. Raises Invalid if two have one id."""
     seen: set[str] = set()
-    for index, entry in enumerate(given):
+    for index, entry in enumerate(entries):
         key = compact_json(entry.get(member))
         if key in seen:
             raise field_error(f"{at}/{index}", "this id is used twice in one message")
         seen.add(key)
-    return given
+    return entries
 
 
 def is_parsed_as(parse: Callable[[], Sequence[ParsedTurn]], turns: Sequence[TurnLike]) -> bool:

@@ -30,14 +30,13 @@ from app.formats.parts import (
     is_unknown,
     parse_part,
     parse_parts,
-    placeholder,
     render_parts,
     safe_id,
     safe_name,
     type_of,
 )
 from app.formats.render.base import RenderedContent, Renderer, message_role
-from app.formats.render.openai import distinct_texts, system_text
+from app.formats.render.openai import joined_system
 from app.formats.schemas import (
     AnsweredCall,
     Block,
@@ -72,8 +71,8 @@ class AnthropicRenderer(Renderer):
             return super().messages_of(block, named)
         before, after = ([self._own_blocks(turn) for turn in turns] for turns in (block.before, block.after))
         messages = super().messages_of(block, named)
-        own = [[self.message(Role.ASSISTANT, blocks) for blocks in some if blocks] for some in (before, after)]
-        return [*own[0], *messages, *own[1]]
+        first, rest = ([self.message(Role.ASSISTANT, blocks) for blocks in own if blocks] for own in (before, after))
+        return [*first, *messages, *rest]
 
     def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the content of a turn with calls as one message."""
@@ -81,9 +80,9 @@ class AnthropicRenderer(Renderer):
             text = self.content_of(turn, frozenset())
             return [{"role": Role.SYSTEM.value, "content": text}] if text else []
         if turn.adapter == self.format and turn.role is not Role.TOOL:
-            given = self._given(turn, named, calls)
-            if given is not None:
-                return [given]
+            original = self._given(turn, named, calls)
+            if original is not None:
+                return [original]
         blocks = self._blocks(turn, named, calls)
         return [self.message(message_role(turn, calls), blocks)] if blocks else []
 
@@ -98,10 +97,7 @@ class AnthropicRenderer(Renderer):
     def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
         """Put system texts into `system`, merge neighbours and let the user speak first."""
         spoken = [message for message in messages if message["role"] != "system"]
-        if len(spoken) < len(messages):
-            given = [system_text(message) for message in messages if message["role"] == "system"]
-            texts = ([] if system is None else [system.strip()]) + distinct_texts(system, given)
-            system = "\n\n".join(texts)
+        system = joined_system(system, messages)
         if spoken and spoken[0]["role"] != "user":
             spoken = [*self.leading_messages(), *spoken]
         merged = _merged(spoken)
@@ -117,7 +113,7 @@ class AnthropicRenderer(Renderer):
         """Return content after the speaker's name; thinking stays in front, as Anthropic requires."""
         if isinstance(content, str) or turn.role is not Role.ASSISTANT:
             return super().prefixed(content, turn, named)
-        first = next((at for at, block in enumerate(content) if _is_text(block)), len(content))
+        first = next((at for at, block in enumerate(content) if type_of(block) == "text"), len(content))
         return [*content[:first], *super().prefixed(content[first:], turn, named)]
 
     def media(self, part: Media) -> JsonObject | None:
@@ -196,26 +192,21 @@ class AnthropicRenderer(Renderer):
             return self.text(f"[{kind}]")
         if kind in _AS_GIVEN or is_unknown(block):
             return block
-        piece = parse_part(block)
-        if isinstance(piece, TextContent):
-            return block if _is_text_document(block) else self.text(piece.text)
-        rendered = self.media(piece)
-        if rendered is None:
-            return self.text(placeholder(piece))
-        return block if block.get("type") == rendered["type"] else rendered
+        is_text = _is_text_document(block) and isinstance(parse_part(block), TextContent)
+        return block if is_text else self.accepted(block)
 
     def _own_blocks(self, turn: CanonicalTurn) -> list[JsonValue]:
         """Return the blocks of a turn of the assistant that has only blocks of its own."""
         return [_uncached(block) for block in items_in(turn.content, self.format) if _is_sent(block)]
 
     def _result(self, pair: AnsweredCall) -> JsonObject:
-        given = pair.result.stored if pair.result.adapter == self.format else None
+        result = pair.result.stored if pair.result.adapter == self.format else None
         block: JsonObject = {"type": "tool_result", "tool_use_id": safe_id(pair.call.id)}
-        if given is not None:
+        if result is not None:
             # stored members add to the result, and change neither its type nor its content
-            original = parsed.given_result(given)
+            original = parsed.given_result(result)
             members = without_members(original, frozenset({*block, "content", "is_error"}))
-            stored: JsonObject = {name: given[name] for name in ("content", "is_error") if name in given}
+            stored: JsonObject = {name: result[name] for name in ("content", "is_error") if name in result}
             if not stored.get("content") and original.get("content") is None:
                 stored.pop("content", None)
             block = _uncached({**block, **members, **stored})
@@ -233,10 +224,6 @@ class AnthropicRenderer(Renderer):
             # Anthropic refuses an error without text
             block["content"] = "(error)"
         return block
-
-
-def _is_text(block: JsonValue) -> bool:
-    return isinstance(block, dict) and block.get("type") == "text"
 
 
 def _is_text_document(block: JsonObject) -> bool:
@@ -299,7 +286,7 @@ def _without_unpaired(message: JsonObject, *, is_last: bool) -> JsonObject:
     if not left_out:
         return message
     ids = [_own_id(block, "id", _is_own_use) or _own_id(block, "tool_use_id", _is_own_result) for block in content]
-    return {**message, "content": [one for one, own_id in zip(content, ids, strict=True) if own_id not in left_out]}
+    return {**message, "content": [block for block, own_id in zip(content, ids, strict=True) if own_id not in left_out]}
 
 
 def _own_id(block: JsonValue, member: str, is_own: Callable[[str], bool]) -> str | None:
@@ -319,13 +306,13 @@ def _without_final_whitespace(messages: list[JsonObject]) -> list[JsonObject]:
     """Return the messages without white space at the end of a last message of the assistant, which is refused."""
     if not messages or messages[-1]["role"] != "assistant":
         return messages
-    last, content = messages[-1], messages[-1].get("content")
+    answer, content = messages[-1], messages[-1].get("content")
     if isinstance(content, str):
-        return [*messages[:-1], {**last, "content": content.rstrip()}]
+        return [*messages[:-1], {**answer, "content": content.rstrip()}]
     block = content[-1] if isinstance(content, list) and content else None
     if not isinstance(content, list) or not isinstance(block, dict) or not isinstance(text := block.get("text"), str):
         return messages
-    return [*messages[:-1], {**last, "content": [*content[:-1], {**block, "text": text.rstrip()}]}]
+    return [*messages[:-1], {**answer, "content": [*content[:-1], {**block, "text": text.rstrip()}]}]
 
 
 def _use(call: ToolCall) -> JsonObject:
@@ -365,7 +352,5 @@ def _finite(digits: str) -> float:
 def _source(url: str, kinds: frozenset[str]) -> JsonObject | None:
     if url.startswith(("https://", "http://")):
         return {"type": "url", "url": url}
-    found = data_url(url)
-    if found is None or found[0] not in kinds:
-        return None
-    return {"type": "base64", "media_type": found[0], "data": found[1]}
+    kind, data = data_url(url) or ("", "")
+    return {"type": "base64", "media_type": kind, "data": data} if kind in kinds else None

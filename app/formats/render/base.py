@@ -8,11 +8,13 @@ from pydantic import JsonValue
 
 from app.formats.parts import (
     Media,
+    TextContent,
     has_content,
+    parse_part,
     parse_parts,
+    placeholder,
     prefix_speaker,
     render_parts,
-    speaker_name,
     to_text,
 )
 from app.formats.schemas import (
@@ -91,9 +93,9 @@ class Renderer(ABC):
         return self.speaker(turn, named)
 
     def speaker(self, turn: CanonicalTurn, named: frozenset[Role]) -> str | None:
-        """Return the speaker's name if it must be shown; a message that was given without a name gets none."""
+        """Return the speaker's name on one line if it must be shown; a message without a name gets none."""
         is_unnamed = turn.adapter == self.format and turn.actor == turn.role.value
-        return None if is_unnamed else speaker_name(turn, named)
+        return None if is_unnamed or turn.role not in named else " ".join(turn.actor.split()) or "?"
 
     def prefixed(self, content: RenderedContent, turn: CanonicalTurn, named: frozenset[Role]) -> RenderedContent:
         """Return content as it was given, after the speaker's name if the text must show it."""
@@ -101,6 +103,16 @@ class Renderer(ABC):
         if prefix is None or not content:
             return content
         return f"{prefix}: {content}" if isinstance(content, str) else [self.text(f"{prefix}:"), *content]
+
+    def accepted(self, part: JsonObject, *, has_media: bool = True) -> JsonObject:
+        """Return a part as it was given, if this format has its type; else its equivalent, or its text."""
+        piece = parse_part(part)
+        if isinstance(piece, TextContent):
+            return self.text(piece.text)
+        rendered = self.media(piece) if has_media else None
+        if rendered is None:
+            return self.text(placeholder(piece))
+        return part if part.get("type") == rendered["type"] else rendered
 
     def text(self, text: str) -> JsonObject:
         """Build a text part."""

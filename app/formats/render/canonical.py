@@ -89,11 +89,11 @@ def _turn(turn: CanonicalTurn, calls: Sequence[ToolCall]) -> JsonObject:
 def _call(call: ToolCall) -> JsonObject:
     """Return a call with its other members."""
     stored = {} if call.stored is None else without_members(call.stored, frozenset({"function", "type"}))
-    return {**stored, "id": call.id, "name": call.name, "arguments": call.arguments, **_given_member(call.given)}
+    return {**stored, "id": call.id, "name": call.name, "arguments": call.arguments, **_extra_member(call.extra)}
 
 
-def _given_member(given: JsonObject | None) -> JsonObject:
-    return {} if given is None else {GIVEN: given}
+def _extra_member(extra: JsonObject | None) -> JsonObject:
+    return {} if extra is None else {GIVEN: extra}
 
 
 def _result(answered: AnsweredCall) -> JsonObject:
@@ -106,5 +106,5 @@ def _result(answered: AnsweredCall) -> JsonObject:
         "content": result.content if isinstance(result.content, str) else [*result.content],
         **({} if result.adapter is None else {"adapter": result.adapter}),
         **({"is_error": True} if result.is_error else {}),
-        **_given_member(result.given),
+        **_extra_member(result.extra),
     }

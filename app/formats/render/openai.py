@@ -17,12 +17,9 @@ from app.formats.parts import (
     FileContent,
     ImageContent,
     Media,
-    TextContent,
     is_thought,
     is_unknown,
-    parse_part,
     parse_parts,
-    placeholder,
     result_text,
     safe_id,
     safe_name,
@@ -58,9 +55,9 @@ class OpenAiRenderer(Renderer):
     def turn_messages(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         """Render the content of a turn with calls as one message."""
         if turn.adapter == self.format and (calls or not isinstance(turn.content, str)):
-            given = self._given(turn, named, calls)
-            if given is not None:
-                return [given]
+            original = self._given(turn, named, calls)
+            if original is not None:
+                return [original]
         content = self.content_of(turn, named)
         if not content and not calls:
             return []
@@ -141,17 +138,8 @@ class OpenAiRenderer(Renderer):
         return [self._part(without_members(part, left_out), role) for part in shown]
 
     def _part(self, part: JsonObject, role: Role) -> JsonObject:
-        if type_of(part) in _TEXT_TYPES[role]:
-            return part
-        if is_unknown(part):
-            return part
-        piece = parse_part(part)
-        if isinstance(piece, TextContent):
-            return self.text(piece.text)
-        rendered = self.media(piece) if role is Role.USER else None
-        if rendered is None:
-            return self.text(placeholder(piece))
-        return part if part.get("type") == rendered["type"] else rendered
+        is_own = type_of(part) in _TEXT_TYPES[role] or is_unknown(part)
+        return part if is_own else self.accepted(part, has_media=role is Role.USER)
 
     def _call(self, call: ToolCall) -> JsonObject:
         """Return a call, with its other members if it has the shape of this format."""
@@ -199,6 +187,14 @@ def without_repeated_system(system: str | None, messages: Sequence[JsonObject]) 
             unsent.remove(text)
         shown.append(message)
     return shown
+
+
+def joined_system(system: str | None, messages: Sequence[JsonObject]) -> str | None:
+    """Return the system text, followed by the texts of system messages, each once."""
+    texts = [system_text(message) for message in messages if message["role"] in {"system", "developer"}]
+    if not texts:
+        return system
+    return "\n\n".join([*([] if system is None else [system.strip()]), *distinct_texts(system, texts)])
 
 
 def distinct_texts(system: str | None, texts: Sequence[str]) -> list[str]:

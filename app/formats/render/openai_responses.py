@@ -19,9 +19,7 @@ from app.formats.parts import (
     ImageContent,
     Media,
     TextContent,
-    parse_part,
     parse_parts,
-    placeholder,
     render_parts,
     safe_id,
     safe_name,
@@ -51,10 +49,13 @@ FORMAT: Final = Format.OPENAI_RESPONSES
 
 # items that the provider made and that are replayed unchanged
 _REASONING: Final = "reasoning"
-_REPLAYED: Final = frozenset({
-    _REASONING, "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call",
-    "mcp_list_tools", "tool_search_call", "tool_search_output", "program", "program_output",
-})  # fmt: skip
+_REPLAYED: Final = frozenset(
+    {
+        _REASONING,
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"),
+        *("mcp_list_tools", "tool_search_call", "tool_search_output", "program", "program_output"),
+    }
+)
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 """The valid statuses of a function call or its output; an item with another one is refused."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})
@@ -151,9 +152,9 @@ class ResponsesRenderer(Renderer):
     def _message_of(self, turn: CanonicalTurn, named: frozenset[Role], calls: Sequence[ToolCall]) -> list[JsonObject]:
         role = message_role(turn, calls)
         if turn.adapter == FORMAT and turn.role is not Role.TOOL:
-            given = self._given(turn, named)
-            if given is not None:
-                return [given]
+            original = self._given(turn, named)
+            if original is not None:
+                return [original]
         content = self.content_of(turn, named)
         return [self.message(role, content)] if content else []
 
@@ -186,18 +187,8 @@ class ResponsesRenderer(Renderer):
 
     def _parts(self, parts: Sequence[JsonObject]) -> list[JsonValue]:
         """Return parts as they were given; media that this format does not have become text."""
-        return [self._part(without_members(part, _LEFT_OUT_OF_PARTS)) for part in parts]
-
-    def _part(self, part: JsonObject) -> JsonObject:
-        if part.get("type") == "input_text":
-            return part
-        piece = parse_part(part)
-        if isinstance(piece, TextContent):
-            return self.text(piece.text)
-        rendered = self.media(piece)
-        if rendered is None:
-            return self.text(placeholder(piece))
-        return part if part.get("type") == rendered["type"] else rendered
+        shown = [without_members(part, _LEFT_OUT_OF_PARTS) for part in parts]
+        return [part if part.get("type") == "input_text" else self.accepted(part) for part in shown]
 
     def _output(self, result: ToolResult) -> RenderedContent:
         """Return the output of a function: text, or a list if it has media. A failure is marked in the text."""
@@ -211,18 +202,18 @@ class ResponsesRenderer(Renderer):
     def _pair(self, answered: AnsweredCall, *, whole: bool) -> tuple[JsonObject, JsonObject]:
         """Return a call and its output: as their original type if both have it, else as a function's."""
         call, result = answered.call, answered.result
-        content, kept = unpack(FORMAT, result.content)
-        kind = _kind(call.given, call.adapter, "function_call")
-        output_kind = _kind(kept, result.adapter, "function_call_output")
+        content, extra = unpack(FORMAT, result.content)
+        kind = _kind(call.extra, call.adapter, "function_call")
+        output_kind = _kind(extra, result.adapter, "function_call_output")
         if kind in _FUNCTION or output_kind in _FUNCTION:
             function = self._call_item(call, is_given=kind in _FUNCTION)
-            return function, self._function_output(answered, content, kept, is_given=output_kind in _FUNCTION)
+            return function, self._function_output(answered, content, extra, is_given=output_kind in _FUNCTION)
         is_pair = kind is not None and OUTPUT_OF.get(kind) == output_kind
         if kind is None or output_kind is None or not is_pair or (kind in _NEEDS_ID and not whole):
             return self._call_item(call, is_given=False), self.result_messages([answered])[0]
         plain: JsonObject = {"id": call.id, "name": call.name, "arguments": call.arguments}
-        item = restore(plain_call(kind, plain), call.given)
-        answer = restore(plain_output(output_kind, call.id, content), kept)
+        item = restore(plain_call(kind, plain), call.extra)
+        answer = restore(plain_output(output_kind, call.id, content), extra)
         return (
             _for_replay(item, kind, "call_id", call.id),
             _for_replay(answer, output_kind, output_key(output_kind), call.id),
@@ -232,16 +223,16 @@ class ResponsesRenderer(Renderer):
         """Return a call as a function's, with its other members if it was read from such an item."""
         name: JsonObject = {"name": safe_name(call.name), "arguments": sent_arguments(call)}
         item: JsonObject = {"type": "function_call", "call_id": safe_id(call.id), **name}
-        if not is_given or call.given is None:
+        if not is_given or call.extra is None:
             return item
-        given = restore(plain_call("function_call", {"id": call.id, "name": call.name}), call.given)
-        return _for_replay({**given, **name}, "function_call", "call_id", call.id)
+        original = restore(plain_call("function_call", {"id": call.id, "name": call.name}), call.extra)
+        return _for_replay({**original, **name}, "function_call", "call_id", call.id)
 
     def _function_output(
         self,
         answered: AnsweredCall,
         content: str | Sequence[JsonObject] | None,
-        kept: JsonObject | None,
+        extra: JsonObject | None,
         *,
         is_given: bool,
     ) -> JsonObject:
@@ -250,7 +241,7 @@ class ResponsesRenderer(Renderer):
             return self.result_messages([answered])[0]
         shown = content if content is None or isinstance(content, str) else self._parts(content)
         plain: JsonObject = {"output": "" if shown is None else shown}
-        item = restore({"type": "function_call_output", **plain}, kept)
+        item = restore({"type": "function_call_output", **plain}, extra)
         return _for_replay({**item, **plain}, "function_call_output", "call_id", answered.call.id)
 
 
@@ -258,15 +249,15 @@ def _released(
     items: list[JsonObject], waiting: Sequence[tuple[int, JsonObject]], position: int | None
 ) -> list[tuple[int, JsonObject]]:
     """Add the waiting outputs before a position to the items, and return the others."""
-    ready = sorted((one for one in waiting if position is None or one[0] < position), key=lambda one: one[0])
-    items.extend(message for _, message in ready)
-    return [one for one in waiting if position is not None and one[0] >= position]
+    ready = [output for output in waiting if position is None or output[0] < position]
+    items.extend(message for _, message in sorted(ready, key=lambda output: output[0]))
+    return [output for output in waiting if position is not None and output[0] >= position]
 
 
-def _kind(given: JsonObject | None, adapter: str | None, function: str) -> str | None:
+def _kind(extra: JsonObject | None, adapter: str | None, function: str) -> str | None:
     """Return the type of the item that a call or a result was read from; None if it was read from another format."""
-    is_own = adapter == FORMAT or (given is not None and given.get("format") == FORMAT)
-    kind = function if given is None else given.get("as", function)
+    is_own = adapter == FORMAT or (extra is not None and extra.get("format") == FORMAT)
+    kind = function if extra is None else extra.get("as", function)
     return kind if is_own and isinstance(kind, str) else None
 
 

@@ -8,7 +8,7 @@ A tool message names its tool. All system texts are the one first message.
 from typing import ClassVar
 
 from app.formats.parts import ImageContent, Media, data_url, safe_name
-from app.formats.render.openai import OpenAiRenderer, distinct_texts, system_text
+from app.formats.render.openai import OpenAiRenderer, joined_system
 from app.formats.schemas import CanonicalTurn, Format, JsonObject, RenderedMessages, Role, ToolCall
 
 
@@ -21,11 +21,7 @@ class WorkersAiRenderer(OpenAiRenderer):
     def finish(self, system: str | None, messages: list[JsonObject]) -> RenderedMessages:
         """Put all system texts into the first message, each once."""
         rest = [message for message in messages if message["role"] not in {"system", "developer"}]
-        if len(rest) == len(messages):
-            return super().finish(system, messages)
-        given = [system_text(message) for message in messages if message["role"] in {"system", "developer"}]
-        texts = ([] if system is None else [system.strip()]) + distinct_texts(system, given)
-        return RenderedMessages([self.message(Role.SYSTEM, "\n\n".join(texts)), *rest], None)
+        return super().finish(joined_system(system, messages), rest)
 
     def name(self, turn: CanonicalTurn, named: frozenset[Role]) -> JsonObject:  # noqa: ARG002
         """Return no member: messages have no speaker."""

@@ -155,7 +155,7 @@ class VectorBackfill:
         """Split a text into pieces, each of which gets a vector. Blocking."""
         if self._embedder is None or not text.strip():
             return ()
-        return self._embedder.split(text, most=self._max_vectors_per_entry)
+        return self._embedder.split(text, max_pieces=self._max_vectors_per_entry)
 
     async def split_each(self, texts: Mapping[UUID, str]) -> dict[UUID, Sequence[str]]:
         """Split texts into pieces, by entry."""

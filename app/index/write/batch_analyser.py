@@ -49,7 +49,7 @@ class BatchAnalyser:
         if self._embedder is None or self._left == 0 or not text.strip():
             return ()
         # one piece beyond the remaining number is enough to know that there are too many
-        pieces = self._embedder.split(text, most=min(self._left + 1, self._settings.max_vectors_per_entry))
+        pieces = self._embedder.split(text, max_pieces=min(self._left + 1, self._settings.max_vectors_per_entry))
         if len(pieces) > self._left:
             return ()
         self._left -= len(pieces)

@@ -20,7 +20,8 @@ from app.memory.pii.model_findings import replace_personal
 from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact
 from app.memory.pii.redaction import Redaction, redact
 from app.memory.schemas import StatedBy, Statement
-from app.providers.schemas import ChatModel, ModelPurpose
+from app.providers.schemas import ModelPurpose
+from app.providers.service import ChatModel
 
 # longer texts are processed in a thread, because they would block the event loop
 _INLINE_CHARACTERS = 2_000

@@ -20,8 +20,8 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from app.core.ids import TenantId
+from app.formats.parts import transcript
 from app.formats.schemas import Role
-from app.formats.service import transcript
 from app.index.analyser.analyser import Analyser
 from app.memory.extraction.request_sizes import RequestLimits
 from app.memory.extraction.rule_extractor import starting_tier
@@ -30,7 +30,8 @@ from app.memory.facts.spelling import object_key, predicate_key, resolve_subject
 from app.memory.pii.model_findings import usable_findings
 from app.memory.pii.pii_filter import RedactedTexts, is_personal_fact
 from app.memory.schemas import PersonalKind, StatedBy, Statement
-from app.providers.schemas import ChatMessage, ChatModel, ModelPurpose
+from app.providers.schemas import ChatMessage, ModelPurpose
+from app.providers.service import ChatModel
 
 MAX_STATEMENTS: Final = 100
 MAX_SUBJECT_CHARACTERS: Final = 200

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from app.conversations.schemas.sources import TextTurn, Unread
-from app.providers.window import input_tokens, output_tokens
+from app.providers.service import input_tokens, output_tokens
 
 _MAX_TURNS: Final = 40
 _MIN_TURNS: Final = 4
@@ -63,10 +63,10 @@ class RequestLimits:
 
 def request_limits(window: int, *, max_output_tokens: int) -> RequestLimits:
     """Return the limits of a model with this window, whose answers have at most so many tokens."""
-    answer_tokens = output_tokens(window, most=max_output_tokens)
+    answer_tokens = output_tokens(window, max_tokens=max_output_tokens)
     return RequestLimits(
         turns=max(_MIN_TURNS, min(_MAX_TURNS, answer_tokens // _ANSWER_TOKENS_OF_A_TURN)),
-        tokens=input_tokens(window, output=answer_tokens, most=_MAX_TOKENS),
+        tokens=input_tokens(window, output=answer_tokens, max_tokens=_MAX_TOKENS),
         answer_tokens=answer_tokens,
     )
 

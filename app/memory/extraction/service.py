@@ -30,7 +30,7 @@ from app.memory.facts.fact_writer import FactWriter
 from app.memory.facts.merge import Outcome
 from app.memory.facts.store import FactKey, Origin
 from app.memory.schemas import Extraction, fact_text
-from app.providers.schemas import ChatModel
+from app.providers.service import ChatModel
 from app.tenancy.schemas import Caller
 
 _PAGE = 200

@@ -34,7 +34,7 @@ _NO_PROJECT = ""
 
 
 class Memories:
-    """Public API of long-term memories. Agents call it through the gateway, which names the agent once."""
+    """Public API of long-term memories. The agent whose memory is stored is that of the caller, and no parameter."""
 
     def __init__(
         self, database: Database, reader: DatabaseReader, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors,
@@ -49,14 +49,14 @@ class Memories:
         index.makers[EntryKind.MEMORY] = self.make_vectors
 
     async def store(
-        self, caller: Caller, *, body: MemoryStore, idempotency_key: IdempotencyKey | None
+        self, caller: Caller, *, body: MemoryStore, idempotency_key: IdempotencyKey | None = None
     ) -> RequestResult[MemoryStored]:
-        """Store a memory of the calling agent.
+        """Store a memory of the calling agent, which no argument can name.
 
         Raises Forbidden, TooLarge, Invalid, Conflict, and the embedder's error; then nothing is stored.
         """
-        caller.require(Scope.WRITE)
         caller.require_long_term()
+        caller.require(Scope.WRITE)
         self._require_small(body)
         body = body.model_copy(update={"owner": caller.owner_of_new_memory(body.owner)})
         if idempotency_key is not None:

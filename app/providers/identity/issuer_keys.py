@@ -76,18 +76,19 @@ class IssuerKeys:
 
         Raises Unavailable if the keys are not known, because the issuer does not answer.
         """
-        if self._is_older_than(self._settings.oidc_keys_max_age_s + self._settings.oidc_keys_max_stale_s):
+        stale_s = self._settings.oidc_keys_max_age_s + self._settings.oidc_keys_max_stale_s
+        if self._is_older_than(stale_s):
             await self._fetch()
-            if self._is_older_than(self._settings.oidc_keys_max_age_s + self._settings.oidc_keys_max_stale_s):
+            if self._is_older_than(stale_s):
                 detail = "The issuer of access tokens does not answer; use an API key, or send the request again."
                 raise Unavailable("issuer_unavailable", detail, retry_after_s=5)
         elif self._is_older_than(self._settings.oidc_keys_max_age_s):
             self._begin()  # the present keys are used meanwhile
-        found = self._find(key_id)
-        if found is None and self._may_fetch():  # a new key of the issuer
+        key = self._find(key_id)
+        if key is None and self._may_fetch():  # a new key of the issuer
             await self._fetch()
-            found = self._find(key_id)
-        return found
+            key = self._find(key_id)
+        return key
 
     async def close(self) -> None:
         """Stop a fetch that runs."""
@@ -134,9 +135,9 @@ class IssuerKeys:
 
     async def _read_keys(self) -> Mapping[str | None, SigningKey]:
         async with httpx2.AsyncClient(timeout=self._settings.oidc_timeout_s, follow_redirects=False) as client:
-            found = await self._read(client, self._issuer.rstrip("/") + _DISCOVERY)
-            url = found.get("jwks_uri")
-            if found.get("issuer") != self._issuer or not isinstance(url, str):
+            discovered = await self._read(client, self._issuer.rstrip("/") + _DISCOVERY)
+            url = discovered.get("jwks_uri")
+            if discovered.get("issuer") != self._issuer or not isinstance(url, str):
                 raise InvalidAnswerError
             scheme = urlsplit(url).scheme
             if scheme != "https" and not (scheme == "http" and self._settings.oidc_allow_http):
@@ -153,8 +154,8 @@ class IssuerKeys:
             if response.status_code != _OK or response.headers.get("content-encoding", "identity") != "identity":
                 raise InvalidAnswerError
             body = bytearray()
-            async for some in response.aiter_raw():
-                body += some
+            async for chunk in response.aiter_raw():
+                body += chunk
                 if len(body) > _MAX_ANSWER_BYTES:
                     raise InvalidAnswerError
         try:
@@ -169,13 +170,13 @@ class IssuerKeys:
 def read_keys(answer: JsonObject) -> dict[str | None, SigningKey]:
     """Return the usable signing keys in a key set by their ids. Secret, weak and other keys are left out."""
     listed = answer.get("keys")
-    found: dict[str | None, SigningKey] = {}
+    keys: dict[str | None, SigningKey] = {}
     for item in listed[:_MAX_KEYS] if isinstance(listed, list) else ():
         key = _key(item)
         if key is not None and isinstance(item, dict):
             key_id = item.get("kid")
-            found[key_id if isinstance(key_id, str) else None] = key
-    return found
+            keys[key_id if isinstance(key_id, str) else None] = key
+    return keys
 
 
 def _key(item: JsonValue) -> SigningKey | None:

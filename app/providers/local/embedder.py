@@ -92,7 +92,7 @@ class LocalEmbedder:
         with self._meter.measured(self.space, purpose, len(texts)):
             return await self._queue.run(texts, purpose)
 
-    def split(self, text: str, *, most: int | None = None) -> list[str]:
+    def split(self, text: str, *, max_pieces: int | None = None) -> list[str]:
         """Return pieces that the model reads completely, cut between words. Neighbouring pieces share some words.
 
         Blocking, 2 ms per 4 000 characters.
@@ -100,7 +100,7 @@ class LocalEmbedder:
         short = self._kind.short_text_bytes
         if len(text) <= short and len(text.encode()) <= short:
             return [text]
-        return self._loaded().split(text, most=most)
+        return self._loaded().split(text, max_pieces=max_pieces)
 
     def _loaded(self) -> LocalModel:
         if self._model is None:

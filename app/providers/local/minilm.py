@@ -93,9 +93,9 @@ class MiniLM:
         options = self._returning_memory if return_memory else None
         return self._session.run(None, {INPUT: ids}, options)[0][0]
 
-    def split(self, text: str, *, most: int | None) -> list[str]:
+    def split(self, text: str, *, max_pieces: int | None) -> list[str]:
         """Split text into pieces: see `split_text`."""
-        return split_text(self._tokenizer, text, max_tokens=_CONTENT_TOKENS, most=most)
+        return split_text(self._tokenizer, text, max_tokens=_CONTENT_TOKENS, max_pieces=max_pieces)
 
 
 def minilm(assets: Path = FOLDER) -> LocalModelKind:

@@ -17,8 +17,8 @@ class LocalModel(Protocol):
         """Return the vector of a text, of shape (dimensions,). `return_memory`: keep no working memory afterwards."""
         ...
 
-    def split(self, text: str, *, most: int | None) -> list[str]:
-        """Split text into pieces that the model reads completely: at most the first `most`."""
+    def split(self, text: str, *, max_pieces: int | None) -> list[str]:
+        """Split text into pieces that the model reads completely: at most the first `max_pieces`."""
         ...
 
 
@@ -41,4 +41,4 @@ class LocalModelKind:
         if text.isascii():
             return True
         letters = [name(letter, "") for letter in text[:_FIRST_CHARACTERS] if letter.isalpha()]
-        return 2 * sum(one.split(" ", 1)[0] in self.scripts for one in letters) >= len(letters)
+        return 2 * sum(letter.split(" ", 1)[0] in self.scripts for letter in letters) >= len(letters)

@@ -56,9 +56,9 @@ class MultilingualEncoder:
         del return_memory  # the encoder keeps none
         return self._encoder.encode(text[:_MAX_CHARACTERS])
 
-    def split(self, text: str, *, most: int | None) -> list[str]:
+    def split(self, text: str, *, max_pieces: int | None) -> list[str]:
         """Split text into pieces: see `split_by_estimate`."""
-        return split_by_estimate(text, max_tokens=_PIECE_TOKENS, most=most)
+        return split_by_estimate(text, max_tokens=_PIECE_TOKENS, max_pieces=max_pieces)
 
 
 def multilingual() -> LocalModelKind:

@@ -48,12 +48,12 @@ def requests_at_once(sent_at: float, others: Iterable[float], *, gap_s: float = 
     return 1 + sum(other <= sent_at - gap_s for other in others)
 
 
-def next_limit(state: Concurrency, request: AnsweredRequest, *, most: int) -> Concurrency:
+def next_limit(state: Concurrency, request: AnsweredRequest, *, max_calls: int) -> Concurrency:
     """Return the state after an answer. The limit grows by one if the request shows that more calls run at once."""
     state = replace(state, slowest_s=max(request.ended_at - request.sent_at, state.slowest_s * _SLOWEST_DECAY))
     if request.sent_at < state.backed_off_at:
         return state
-    if request.at_once > state.limit and state.limit < most:
+    if request.at_once > state.limit and state.limit < max_calls:
         return replace(state, limit=state.limit + 1, answered=0)
     return replace(state, answered=0 if request.is_trial else state.answered + 1)
 
@@ -66,10 +66,10 @@ def back_off(state: Concurrency, *, sent_at: float, at: float) -> Concurrency:
     return Concurrency(max(1, state.limit // 2), slowest_s=slowest_s, backed_off_at=at)
 
 
-def allowed_calls(state: Concurrency, *, most: int, timeout_s: float) -> int:
+def allowed_calls(state: Concurrency, *, max_calls: int, timeout_s: float) -> int:
     """Return how many calls may run: the limit, and sometimes one more as a trial.
 
     A trial may wait at the endpoint for another call, so it needs requests that leave much of the time limit.
     """
     is_trial_due = state.answered >= _TRIAL_AFTER and 2 * (state.limit + 1) * state.slowest_s <= timeout_s
-    return min(most, state.limit + is_trial_due)
+    return min(max_calls, state.limit + is_trial_due)

@@ -24,7 +24,7 @@ from app.providers.queues.concurrency import (
 from app.settings.models import ChatSettings
 
 _OVERLOADED = frozenset({"model_rate_limited", "model_overloaded"})
-_LEAST_MOST = 2
+_MIN_MAX_CALLS = 2
 """Proofs are counted up to this even if one call is allowed: jobs need not wait for interactive calls then."""
 
 
@@ -50,18 +50,19 @@ class EndpointCalls:
     """The calls of one endpoint, in this process."""
 
     def __init__(self, settings: ChatSettings, *, gap_s: float = GAP_S) -> None:
-        self._most = settings.llm_concurrency
+        self._max_calls = settings.llm_concurrency
         self._gap_s = gap_s
         self._jobs = _Calls(Concurrency(1), settings.llm_job_timeout_s)
         # people wait for interactive calls, so they begin with what the setting allows
-        self._interactive = _Calls(Concurrency(self._most), settings.llm_timeout_s)
+        self._interactive = _Calls(Concurrency(self._max_calls), settings.llm_timeout_s)
+        self._generated = asyncio.Semaphore(settings.generation_concurrency)
         self._passed_on = 0
         self._requests: list[SentRequest] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def limit(self, *, is_job: bool) -> int:
         """Return how many calls of a kind the endpoint has shown to answer at once, at most the setting."""
-        return min(self._most, self._calls(is_job=is_job).state.limit)
+        return min(self._max_calls, self._calls(is_job=is_job).state.limit)
 
     @asynccontextmanager
     async def slot(self, *, is_job: bool, wait_s: float) -> AsyncGenerator[bool]:
@@ -83,8 +84,7 @@ class EndpointCalls:
                 calls.waiting.remove(waiter)
             self._admit()
             if isinstance(error, TimeoutError):
-                detail = "Too many calls wait for the chat model; try again."
-                raise Unavailable("model_overloaded", detail, retry_after_s=1) from error
+                raise _too_many() from error
             raise
         try:
             yield is_trial
@@ -92,14 +92,23 @@ class EndpointCalls:
             calls.running -= 1
             self._admit()
 
-    @contextmanager
-    def passed_on(self) -> Generator[None]:
-        """Count a generated answer as an interactive call. It has a slot of its own kind already."""
+    @asynccontextmanager
+    async def passed_on(self, *, deadline: float) -> AsyncGenerator[None]:
+        """Hold a slot for a generated answer, and count it as an interactive call.
+
+        Raises Unavailable `model_overloaded` if none is free before `deadline`, a time of the event loop.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._generated.acquire()
+        except TimeoutError as error:
+            raise _too_many() from error
         self._passed_on += 1
         try:
             yield
         finally:
             self._passed_on -= 1
+            self._generated.release()
             self._admit()
 
     @contextmanager
@@ -131,12 +140,12 @@ class EndpointCalls:
         others = [other.sent_at for other in self._requests if other is not request]
         at_once = requests_at_once(request.sent_at, others, gap_s=self._gap_s)
         answered = AnsweredRequest(request.sent_at, ended_at, at_once, request.is_trial)
-        most = max(self._most, _LEAST_MOST)
+        max_calls = max(self._max_calls, _MIN_MAX_CALLS)
         calls = self._calls(is_job=is_job)
-        calls.state = next_limit(calls.state, answered, most=most)
+        calls.state = next_limit(calls.state, answered, max_calls=max_calls)
         if not is_job and at_once > self._jobs.state.limit:
             # what interactive calls show is true of jobs, too
-            self._jobs.state = next_limit(self._jobs.state, answered, most=most)
+            self._jobs.state = next_limit(self._jobs.state, answered, max_calls=max_calls)
 
     def _admit(self) -> None:
         """Begin the calls that may begin now."""
@@ -148,11 +157,12 @@ class EndpointCalls:
                     waiter.set_result(calls.running > calls.state.limit)
 
     def _may_begin(self, calls: _Calls) -> bool:
-        if calls is self._jobs and calls.state.limit == 1 and self._has_interactive():
+        has_interactive = bool(self._interactive.running or self._interactive.waiting or self._passed_on)
+        if calls is self._jobs and calls.state.limit == 1 and has_interactive:
             return False
-        if calls.running < min(self._most, calls.state.limit):
+        if calls.running < min(self._max_calls, calls.state.limit):
             return True
-        if calls.running >= allowed_calls(calls.state, most=self._most, timeout_s=calls.timeout_s):
+        if calls.running >= allowed_calls(calls.state, max_calls=self._max_calls, timeout_s=calls.timeout_s):
             return False
         # a trial shows something only if it arrives after the requests that run
         left_s = max((request.sent_at for request in self._requests), default=0.0) + self._gap_s
@@ -165,5 +175,6 @@ class EndpointCalls:
         self._timer = None
         self._admit()
 
-    def _has_interactive(self) -> bool:
-        return bool(self._interactive.running or self._interactive.waiting or self._passed_on)
+
+def _too_many() -> Unavailable:
+    return Unavailable("model_overloaded", "Too many calls wait for the chat model; try again.", retry_after_s=1)

@@ -26,7 +26,7 @@ def is_public(text: str) -> bool:
         address = ip_address(text.partition("%")[0])
     except ValueError:
         return False
-    return all(_is_public(one) for one in (address, *_carried(address)))
+    return all(map(_is_public, (address, *_carried(address))))
 
 
 def is_address(host: str) -> bool:
@@ -40,9 +40,9 @@ def is_address(host: str) -> bool:
 
 def _is_public(address: Address) -> bool:
     if isinstance(address, IPv4Address):
-        return address.is_global and not address.is_multicast and not any(address in one for one in _INSIDE)
+        return address.is_global and not address.is_multicast and not any(address in network for network in _INSIDE)
     # a mapped or translated address is judged by the IPv4 address in it
-    if address.ipv4_mapped is not None or any(address in one for one in _WITH_IPV4):
+    if address.ipv4_mapped is not None or any(address in network for network in _WITH_IPV4):
         return bool(_carried(address))
     return address in _UNICAST and address.is_global
 
@@ -57,6 +57,6 @@ def _carried(address: Address) -> tuple[IPv4Address, ...]:
         return (address.sixtofour,)
     if address.teredo is not None:
         return address.teredo
-    if any(address in one for one in _WITH_IPV4):
+    if any(address in network for network in _WITH_IPV4):
         return (IPv4Address(int(address) & _LOW_32_BITS),)
     return ()

@@ -8,7 +8,7 @@ exist here. One attempt ends after `webhook_timeout_s`. Of an answer, only the s
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -37,18 +37,18 @@ class _UnknownName(Exception):
     """A host has no address."""
 
 
-_ERRORS: Final[Sequence[tuple[type[Exception], DeliveryError]]] = (
-    (TimeoutError, DeliveryError.TIMEOUT),
-    (httpcore2.TimeoutException, DeliveryError.TIMEOUT),
-    (_AddressRefused, DeliveryError.ADDRESS),
-    (_UnknownName, DeliveryError.NAME),
-    (ssl.SSLError, DeliveryError.TLS),
-    (httpcore2.NetworkError, DeliveryError.CONNECTION),
-    (OSError, DeliveryError.CONNECTION),
-    (httpcore2.ProtocolError, DeliveryError.PROTOCOL),
-    (httpcore2.UnsupportedProtocol, DeliveryError.PROTOCOL),
-    (ValueError, DeliveryError.PROTOCOL),
-)
+_ERRORS: Final[Mapping[type[Exception], DeliveryError]] = {
+    TimeoutError: DeliveryError.TIMEOUT,
+    httpcore2.TimeoutException: DeliveryError.TIMEOUT,
+    _AddressRefused: DeliveryError.ADDRESS,
+    _UnknownName: DeliveryError.NAME,
+    ssl.SSLError: DeliveryError.TLS,
+    httpcore2.NetworkError: DeliveryError.CONNECTION,
+    OSError: DeliveryError.CONNECTION,
+    httpcore2.ProtocolError: DeliveryError.PROTOCOL,
+    httpcore2.UnsupportedProtocol: DeliveryError.PROTOCOL,
+    ValueError: DeliveryError.PROTOCOL,
+}
 """What a kind of exception means; the first match counts."""
 
 
@@ -87,10 +87,10 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
     async def _addresses(self, host: str, port: int) -> list[str]:
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+            results = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
         except (OSError, UnicodeError):
             raise _UnknownName from None
-        return list(dict.fromkeys(str(one[4][0]) for one in found))
+        return list(dict.fromkeys(str(result[4][0]) for result in results))
 
     async def connect_unix_socket(
         self,
@@ -133,19 +133,15 @@ class WebhookSender:
         try:
             async with asyncio.timeout(self._settings.webhook_timeout_s):
                 return await self._send(url, headers, body)
-        except (
-            TimeoutError, OSError, ValueError, _AddressRefused, _UnknownName, httpcore2.TimeoutException,
-            httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol,
-        ) as error:  # fmt: skip
-            if _is_of_tls(error):
-                return SendResult(None, DeliveryError.TLS)
-            return SendResult(None, _meaning(error))
+        except tuple(_ERRORS) as error:
+            meaning = next(meaning for kind, meaning in _ERRORS.items() if isinstance(error, kind))
+            return SendResult(None, DeliveryError.TLS if _is_of_tls(error) else meaning)
 
     async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
         pool = await self._opened()
-        given = [(name.encode(), value.encode()) for name, value in headers.items()]
-        given.append((b"content-length", str(len(body)).encode()))
-        async with pool.stream("POST", url, headers=given, content=body) as response:
+        raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        raw_headers.append((b"content-length", str(len(body)).encode()))
+        async with pool.stream("POST", url, headers=raw_headers, content=body) as response:
             result = _result(response)
             # the status is the answer, also if reading the body fails
             with suppress(TimeoutError, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException):
@@ -172,10 +168,6 @@ class WebhookSender:
             await self._pool.aclose()
             self._pool = None
         self._backend.close()
-
-
-def _meaning(error: Exception) -> DeliveryError:
-    return next(found for kind, found in _ERRORS if isinstance(error, kind))
 
 
 def _is_of_tls(error: BaseException) -> bool:
@@ -205,7 +197,7 @@ def _retry_after(response: httpcore2.Response) -> int | None:
 async def _discard(response: httpcore2.Response) -> None:
     """Read a short body, so that the connection can be used again. A connection with a longer one is closed."""
     count = 0
-    async for some in cast("AsyncIterable[bytes]", response.stream):
-        count += len(some)
+    async for chunk in cast("AsyncIterable[bytes]", response.stream):
+        count += len(chunk)
         if count > _MAX_READ_BYTES:
             return

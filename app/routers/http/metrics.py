@@ -1,29 +1,15 @@
-"""Metrics of HTTP requests and of the turn lifecycle."""
+"""Metrics of HTTP requests."""
 
-from collections.abc import Iterator
 from http import HTTPStatus
-from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-
-from app.agents.lifecycle.counters import BUCKETS_MS, LifecycleCounters
-from app.core.metrics import counter
 
 CLIENT_WENT_AWAY: Final = 499
 OTHER: Final = "other"
 """Label of an unknown method or status."""
 _KNOWN_STATUSES: Final = frozenset({*HTTPStatus, CLIENT_WENT_AWAY})
 _DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-_CALLS = {
-    "before_turn": "Contexts of turns to come, by how the call ended.",
-    "after_turn": "Turns to store, by how the call ended.",
-    "run_turn": "Turns prepared or ended, by how the call ended.",
-    "maintenance": "Sessions looked after, by how the call ended.",
-    "tree": "Listings of a session's memory, by how the call ended.",
-}
 
 
 class HttpMetrics:
@@ -61,28 +47,3 @@ class HttpMetrics:
             )
         children[0].inc()
         children[1].observe(duration_s, exemplar)
-
-
-def lifecycle_metrics(counters: LifecycleCounters) -> Iterator[Metric]:
-    """Yield the metrics of the turn lifecycle."""
-    for call, text in _CALLS.items():
-        by_status = {status: count for (name, status), count in counters.calls.items() if name == call}
-        yield counter(f"mcp_memory_{call}", text, "status", by_status)
-    bounds = [*(f"{bound:g}" for bound in BUCKETS_MS), "+Inf"]
-    yield HistogramMetricFamily(
-        "mcp_memory_after_turn_duration_ms",
-        "How long storing a turn took, in milliseconds.",
-        buckets=list(zip(bounds, accumulate(counters.after_turn_ms), strict=True)),
-        sum_value=counters.after_turn_sum_ms,
-    )
-    yield CounterMetricFamily(
-        "mcp_memory_compaction", "Summaries made, by jobs, maintenance and requests.", value=counters.compactions()
-    )
-    refused = "Answers of a chat model that became no summary, by reason."
-    yield counter("turnkeep_summaries_refused", refused, "reason", counters.refused_summaries)
-    yield CounterMetricFamily(
-        "mcp_memory_idempotency_conflicts",
-        "Turns sent again that said something else than what is stored.",
-        value=counters.conflicts,
-    )
-    yield counter("mcp_memory_fact_write", "Facts written, by tier.", "tier", counters.facts)

@@ -41,7 +41,7 @@ from app.core.validation.content_codings import IDENTITY
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, field_errors, property_names, public_detail
 from app.formats.parse.validation import MEMBER_NAMES
 from app.formats.schemas import JsonObject
-from app.providers.upstream import UpstreamRefusal
+from app.providers.schemas import UpstreamRefusal
 from app.routers.http.app_state import app_state
 from app.routers.http.body_reader import UPLOAD_CODINGS, UPLOAD_PATH
 from app.routers.http.routing.methods import allowed_methods

@@ -2,16 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Annotated, Final, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Body, Header, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
-from app.agents.generation.openai_items import CONVERSATION_PREFIX
 from app.agents.generation.schemas import (
+    CONVERSATION_PREFIX,
     ON_DISCONNECT,
     ContextOptions,
     ConversationName,
@@ -26,7 +26,7 @@ from app.core.ids import ConversationId, format_id, parse_id
 from app.core.validation.invalid import fields_of, unknown_field
 from app.core.validation.misspelt import misspelt
 from app.formats.schemas import JsonObject
-from app.providers.upstream import UpstreamRefusal
+from app.providers.schemas import UpstreamRefusal
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.problems import OPENAI_ROOT, openai_error_of, openai_status_of, problem_responses
 from app.routers.http.routing.strict_route import OpenAIRoute
@@ -50,12 +50,7 @@ _DATA: Final = {
 
 Result = TypeVar("Result")
 
-_READ_HERE: Final = frozenset(
-    {
-        *("model", "conversation_id", "token_budget", "context", "metadata", "user", "external_id", "project"),
-        "on_disconnect",
-    }
-)
+_READ_HERE: Final = frozenset({*_OURS, "model", "metadata", "user", "external_id", "project"})
 
 
 class _CompletionRoute(OpenAIRoute):
@@ -144,13 +139,9 @@ async def create_chat_completion(
         response = json_response(answered.completion)
         name_conversation(response, answered.conversation_id)
         return response
-    stack = AsyncExitStack()
-    answer_stream = await while_connected(
-        request, stack.enter_async_context(services.generation.streaming(caller, generation_request))
-    )
-    events = kept_alive(_events(answer_stream.events()), every_s=services.settings.live.live_heartbeat_s)
-    stream = EventStream(events, stack)
-    name_conversation(stream, answer_stream.conversation_id)
+    answering = services.generation.streaming(caller, generation_request)
+    stream, answer = await open_stream(request, services, answering, lambda answer: _events(answer.events()))
+    name_conversation(stream, answer.result.conversation_id)
     return stream
 
 
@@ -219,6 +210,19 @@ def json_response(content: JsonObject) -> Response:
     return Response(json.dumps(content), media_type="application/json")
 
 
+async def open_stream(
+    request: Request,
+    services: Services,
+    answering: AbstractAsyncContextManager[Result],
+    lines: Callable[[Result], AsyncGenerator[bytes]],
+) -> tuple[EventStream, Result]:
+    """Begin an answer while the client is connected; return the stream of its lines, which ends it, and the answer."""
+    stack = AsyncExitStack()
+    answer = await while_connected(request, stack.enter_async_context(answering))
+    events = kept_alive(lines(answer), every_s=services.settings.live.live_heartbeat_s)
+    return EventStream(events, stack), answer
+
+
 async def while_connected(request: Request, work: Coroutine[object, object, Result]) -> Result:
     """Await work for a client; cancel it if the client disconnects."""
     working = asyncio.create_task(work)
@@ -241,8 +245,8 @@ async def _events(events: AsyncGenerator[AnswerEvent]) -> AsyncGenerator[bytes]:
         async for event in events:
             yield f"data: {event.data}\n\n".encode()
     except AppError as error:
-        given = error.error if isinstance(error, UpstreamRefusal) else None
-        shown = given or openai_error_of(error, status=openai_status_of(error), fields=error.fields)
+        details = error.error if isinstance(error, UpstreamRefusal) else None
+        shown = details or openai_error_of(error, status=openai_status_of(error), fields=error.fields)
         yield f"data: {json.dumps({'error': shown})}\n\n".encode()
 
 
@@ -254,12 +258,12 @@ def _generation_request(
     if isinstance(metadata, dict):
         _refuse_misspelt(metadata, "metadata")
     in_metadata = metadata.get("conversation_id") if isinstance(metadata, dict) else None
-    given = next((one for one in (body.get("conversation_id"), header, in_metadata) if one is not None), None)
-    if given is None:
+    name = next((name for name in (body.get("conversation_id"), header, in_metadata) if name is not None), None)
+    if name is None:
         return GenerationRequest(
             {name: value for name, value in body.items() if name != "on_disconnect"}, None, ContextOptions()
         )
-    if not isinstance(given, str) or not 0 < len(given) <= _MAX_NAME:
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
         problem = FieldError("/conversation_id", f"an id, or a text of 1 to {_MAX_NAME} characters")
         raise InvalidFields([problem])
     sent = {name: value for name, value in body.items() if name not in _OURS}
@@ -270,7 +274,7 @@ def _generation_request(
     return GenerationRequest(
         body=sent,
         conversation=named_conversation(
-            given, project, owner=_read(TypeAdapter(Name | None), body.get("user"), "/user")
+            name, project, owner=_read(TypeAdapter(Name | None), body.get("user"), "/user")
         ),
         context=_read(TypeAdapter(ContextOptions), body.get("context") or {}, "/context"),
         token_budget=_read(TypeAdapter(TokenBudget | None), body.get("token_budget"), "/token_budget"),
@@ -279,12 +283,12 @@ def _generation_request(
     )
 
 
-def named_conversation(given: str, project: str | None, *, owner: str | None) -> ConversationName:
+def named_conversation(name: str, project: str | None, *, owner: str | None) -> ConversationName:
     """Return the conversation that a text names: an id, or an external id in the project."""
     try:
-        conversation_id = ConversationId(parse_id(given.removeprefix(CONVERSATION_PREFIX)))
+        conversation_id = ConversationId(parse_id(name.removeprefix(CONVERSATION_PREFIX)))
     except ValueError:
-        return ConversationName(external_id=given, project=project, owner=owner, owner_pointer="/user")
+        return ConversationName(external_id=name, project=project, owner=owner, owner_pointer="/user")
     return ConversationName(conversation_id=conversation_id, owner=owner, owner_pointer="/user")
 
 

@@ -4,7 +4,8 @@ from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
-from app.agents.generation.openai_conversations import (
+from app.agents.generation.schemas import (
+    CONVERSATION_PREFIX,
     ChangedConversation,
     DeletedConversation,
     Items,
@@ -12,7 +13,6 @@ from app.agents.generation.openai_conversations import (
     NewItems,
     OpenAIConversation,
 )
-from app.agents.generation.openai_items import CONVERSATION_PREFIX
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, parse_id
 from app.core.paging import Order
@@ -62,10 +62,10 @@ async def create_openai_conversation(
     body: Annotated[NewConversation | None, Body()] = None,
 ) -> OpenAIConversation:
     """Create a conversation, with or without items."""
-    made = await services.openai_conversations.create(
+    created = await services.openai_conversations.create(
         caller, body=body or NewConversation(), idempotency_key=idempotency_key
     )
-    return respond(response, made)
+    return respond(response, created)
 
 
 @router.get("/{conversation_id}", responses=problem_responses(*_READING))

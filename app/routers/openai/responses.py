@@ -7,18 +7,13 @@ from typing import Annotated, Final, TypeAlias
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 
-from app.agents.generation.openai_conversations import Items
-from app.agents.generation.responses.schemas import (
-    REPEATED_EXTRAS,
-    CreateResponse,
-    DeletedResponse,
-    OpenAIResponse,
-)
+from app.agents.generation.responses.schemas import REPEATED_EXTRAS, CreateResponse, DeletedResponse, OpenAIResponse
 from app.agents.generation.responses.service import FollowedResponse, ResponseOptions
+from app.agents.generation.schemas import Items
 from app.core.errors import AppError, FieldError, InvalidFields
 from app.core.paging import Order
 from app.formats.schemas import JsonObject
-from app.providers.upstream import DONE
+from app.providers.schemas import DONE
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import OPENAI_ROOT, openai_error_of, openai_status_of, problem_responses
@@ -33,6 +28,7 @@ from app.routers.openai.chat_completions import (
     json_response,
     name_conversation,
     named_conversation,
+    open_stream,
     refuse_misspelt_header,
     while_connected,
 )
@@ -109,11 +105,8 @@ async def create_response(
         mark_replay(response, is_replay=created.is_replay)
         name_conversation(response, created.conversation_id)
         return response
-    stack = AsyncExitStack()
-    answer = await while_connected(
-        request, stack.enter_async_context(services.responses.streaming(caller, body, options))
-    )
-    stream = _stream(services, answer.events, stack)
+    answering = services.responses.streaming(caller, body, options)
+    stream, answer = await open_stream(request, services, answering, lambda answer: _lines(answer.events))
     name_conversation(stream, answer.conversation_id)
     mark_replay(stream, is_replay=answer.is_replay)
     return stream
@@ -144,7 +137,8 @@ async def get_response(
         followed = await services.responses.follow(caller, response_id, starting_after=starting_after)
         opening.callback(followed.close)
         stack = opening.pop_all()
-    return _stream(services, _followed(followed), stack)
+    lines = kept_alive(_lines(_followed(followed)), every_s=services.settings.live.live_heartbeat_s)
+    return EventStream(lines, stack)
 
 
 @router.delete("/{response_id}", responses=problem_responses(*_READING))
@@ -173,10 +167,6 @@ async def list_response_input_items(
     """List the items that were stored as the input of a response."""
     del include
     return await services.responses.input_items(caller, response_id, after=after, order=order, limit=limit)
-
-
-def _stream(services: Services, events: AsyncGenerator[JsonObject], stack: AsyncExitStack) -> EventStream:
-    return EventStream(kept_alive(_lines(events), every_s=services.settings.live.live_heartbeat_s), stack)
 
 
 async def _followed(followed: FollowedResponse) -> AsyncGenerator[JsonObject]:

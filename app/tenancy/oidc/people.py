@@ -17,7 +17,7 @@ import jwt
 from app.core.errors import Unauthenticated
 from app.core.ids import KeyId
 from app.formats.schemas import JsonObject
-from app.providers.identity.issuer_keys import IssuerKeys, SigningKey
+from app.providers.service import IssuerKeys, SigningKey
 from app.settings.oidc import OidcSettings
 from app.tenancy.oidc.claims import Identity, identity_of
 

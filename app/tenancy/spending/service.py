@@ -15,7 +15,7 @@ from app.core.paging import Cursors, Page, PageRequest
 from app.core.telemetry import get_logger
 from app.core.times import format_time, next_midnight
 from app.providers.schemas import ModelPurpose, ModelUsage
-from app.providers.shapes import cleaned
+from app.providers.service import cleaned
 from app.settings.models import ChatSettings
 from app.tenancy.limits import store as limits_store
 from app.tenancy.schemas import Caller, ModelUsageDay, Scope

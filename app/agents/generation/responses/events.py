@@ -38,12 +38,11 @@ class _OpenText:
     def add(self, text: str) -> list[str]:
         """Add text; return the pieces that are complete: those before the last one."""
         self.waiting += text
-        found = [one[0] for one in _PIECE.finditer(self.waiting)]
-        return self._take(found[:-1])
+        return self._take(_PIECE.findall(self.waiting)[:-1])
 
     def rest(self) -> list[str]:
         """Return the last pieces."""
-        return self._take([one[0] for one in _PIECE.finditer(self.waiting)])
+        return self._take(_PIECE.findall(self.waiting))
 
     def _take(self, pieces: list[str]) -> list[str]:
         self.pieces += pieces
@@ -107,21 +106,17 @@ class ResponseEvents:
         """Return the events of additions to the answer."""
         return [event for delta in deltas for event in self._add(delta)]
 
-    def end(self, state: ResponseState, *, model: str) -> list[JsonObject]:
-        """Return the last events of a whole answer; the items of `state` get the ids under which they were sent.
+    def end(self, state: ResponseState, *, model: str | None = None) -> list[JsonObject]:
+        """Return the last events; the items of a whole answer get the ids under which they were sent.
 
         `model`: the name that the endpoint gave.
         """
+        if state.status not in _FINAL:
+            return [self._event("response.failed", response=response_view(self._head, state))]
         self._head = replace(self._head, model=model or self._head.model)
         events = [*self._close_message(state), *self._close_calls(state)]
-        whole = ResponseState(
-            state.status, self._as_sent(state.output), state.usage, state.completed_at, state.reason, state.error
-        )
+        whole = replace(state, output=self._as_sent(state.output))
         return [*events, self._event(_FINAL[state.status], response=response_view(self._head, whole))]
-
-    def fail(self, state: ResponseState) -> list[JsonObject]:
-        """Return the last event of an answer that is not complete."""
-        return [self._event("response.failed", response=response_view(self._head, state))]
 
     def output(self) -> list[JsonObject]:
         """Return the items that were sent so far, as incomplete ones."""
@@ -130,15 +125,15 @@ class ResponseEvents:
         if message is not None:
             parts = message.parts if message.is_closed else [*message.parts, self._part(message)]
             items.append((message.index, _message_item(message.item_id, parts, "incomplete")))
-        return [item for _, item in sorted(items, key=lambda one: one[0])]
+        return _in_order(items)
 
     # texts
 
     def _add(self, delta: Delta) -> Iterator[JsonObject]:
         if delta.part in _TEXT_TYPES:
             yield from self._add_text(delta)
-        elif (found := _CALL.fullmatch(delta.part)) is not None:
-            yield from self._add_call(int(found[1]), found[2], delta.text)
+        elif (match := _CALL.fullmatch(delta.part)) is not None:
+            yield from self._add_call(int(match[1]), match[2], delta.text)
 
     def _add_text(self, delta: Delta) -> Iterator[JsonObject]:
         if self._message is None:
@@ -268,16 +263,13 @@ class ResponseEvents:
         if len(opened) != len(calls) or len(sent) != len(messages):
             return list(output)
         sent += [(call.index, {**item, "id": call.item_id}) for call, item in zip(opened, calls, strict=True)]
-        return [item for _, item in sorted(sent, key=lambda one: one[0])]
+        return _in_order(sent)
 
 
 def stored_events(head: ResponseHead, turn: Turn) -> list[JsonObject]:
     """Return all events of a response whose answer has ended, as they were when it was generated."""
     events, state = ResponseEvents(head), state_of(turn)
-    found = [*events.begin(), *events.add(deltas_of(state.output))]
-    if state.status in _FINAL:
-        return [*found, *events.end(state, model=head.model)]
-    return [*found, *events.fail(state)]
+    return [*events.begin(), *events.add(deltas_of(state.output)), *events.end(state)]
 
 
 def deltas_of(output: Sequence[JsonObject]) -> list[Delta]:
@@ -292,9 +284,9 @@ def deltas_of(output: Sequence[JsonObject]) -> list[Delta]:
                     name = "refusal" if part.get("type") == "refusal" else "content"
                     deltas.append(Delta(name, str(part.get("text" if name == "content" else name) or "")))
         else:
-            given = {"id": item.get("call_id"), "name": item.get("name")}
-            given["arguments"] = item.get("arguments", item.get("input"))
-            deltas += [Delta(f"tool_calls/{number}/{name}", str(text)) for name, text in given.items() if text]
+            members = {"id": item.get("call_id"), "name": item.get("name")}
+            members["arguments"] = item.get("arguments", item.get("input"))
+            deltas += [Delta(f"tool_calls/{number}/{name}", str(text)) for name, text in members.items() if text]
             number += 1
     return deltas
 
@@ -302,8 +294,12 @@ def deltas_of(output: Sequence[JsonObject]) -> list[Delta]:
 def _custom_tools(repeated: JsonObject) -> frozenset[str]:
     """Return the names of the custom tools that a request offers."""
     tools = repeated.get("tools")
-    found = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return frozenset(str(tool.get("name")) for tool in found if tool.get("type") == "custom")
+    offered = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return frozenset(str(tool.get("name")) for tool in offered if tool.get("type") == "custom")
+
+
+def _in_order(items: Sequence[tuple[int, JsonObject]]) -> list[JsonObject]:
+    return [item for _, item in sorted(items, key=lambda place: place[0])]
 
 
 def _message_item(item_id: str, parts: Sequence[JsonObject], status: str) -> JsonObject:

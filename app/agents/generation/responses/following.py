@@ -27,12 +27,17 @@ class FollowedResponse:
     """The events of a stored response, from the rows and, while it is in progress, from its conversation's changes."""
 
     def __init__(
-        self, conversations: Conversations, caller: Caller, found: StoredResponse, subscription: Subscription | None, *,
+        self,
+        conversations: Conversations,
+        caller: Caller,
+        stored: StoredResponse,
+        subscription: Subscription | None,
+        *,
         after: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._conversations = conversations
         self._caller = caller
-        self._found = found
+        self._stored = stored
         self._subscription = subscription
         self.last = -1 if after is None else after
         """The number of the last event."""
@@ -52,30 +57,23 @@ class FollowedResponse:
 
     async def _all(self) -> AsyncGenerator[JsonObject]:
         if self._subscription is None:
-            for event in stored_events(head_of(self._found), self._found.answer):
+            for event in stored_events(head_of(self._stored), self._stored.answer):
                 yield event
             return
-        head, growing = head_of(self._found), _GrowingAnswer(self._found.answer.id)
-        events = ResponseEvents(head)
+        events, growing = ResponseEvents(head_of(self._stored)), _GrowingAnswer(self._stored.answer.id)
         for event in events.begin():
             yield event
         while not growing.has_ended and (frames := await self._subscription.next_frames()):
             for frame in frames:
                 for event in events.add(growing.read(frame)):
                     yield event
-        async for event in self._end(events, growing):
-            yield event
-
-    async def _end(self, events: ResponseEvents, growing: "_GrowingAnswer") -> AsyncGenerator[JsonObject]:
-        """Yield the rest of the answer, from its row, and the last event."""
-        found = await self._conversations.responses.get(self._caller, TurnId(parse_id(self._found.answer.id)))
-        state = state_of(found.answer)
+        # the rest of the answer, and its end, are read from its row
+        ended = await self._conversations.responses.get(self._caller, TurnId(parse_id(self._stored.answer.id)))
+        state = state_of(ended.answer)
         if state.status == "in_progress":
             raise Unavailable("overloaded", "This reader is too slow; follow the response again.", retry_after_s=1)
-        for event in events.add(growing.rest(deltas_of(state.output))):
-            yield event
-        is_whole = state.status in {"completed", "incomplete"}
-        for event in events.end(state, model=found.answer.model or "") if is_whole else events.fail(state):
+        rest = growing.rest(deltas_of(state.output))
+        for event in [*events.add(rest), *events.end(state, model=ended.answer.model)]:
             yield event
 
 
@@ -91,17 +89,17 @@ class _GrowingAnswer:
         """Return what a frame adds to the answer."""
         if frame.type not in _READ_FRAMES or self.has_ended:
             return []
-        given: JsonObject = json.loads(frame.text)
+        members: JsonObject = json.loads(frame.text)
         match frame.type:
             case "snapshot":
-                return self._snapshot(given)
-            case "turn.delta" if given["turn_id"] == self._turn_id:
-                return self._added(str(given["part"]), int(str(given["offset"])), str(given["delta"]))
+                return self._snapshot(members)
+            case "turn.delta" if members["turn_id"] == self._turn_id:
+                return self._added(str(members["part"]), int(str(members["offset"])), str(members["delta"]))
             case "turn.committed":
-                turn = given["turn"]
+                turn = members["turn"]
                 self.has_ended = isinstance(turn, dict) and turn["id"] == self._turn_id
             case "turn.aborted" | "turn.erased":
-                self.has_ended = given["turn_id"] == self._turn_id
+                self.has_ended = members["turn_id"] == self._turn_id
             case _:
                 pass
         return []
@@ -110,17 +108,16 @@ class _GrowingAnswer:
         """Return what is missing of the whole answer."""
         return [added for delta in whole for added in self._added(delta.part, 0, delta.text)]
 
-    def _snapshot(self, given: JsonObject) -> list[Delta]:
-        pending = given["pending"]
-        for one in pending if isinstance(pending, list) else []:
-            if isinstance(one, dict) and isinstance(turn := one["turn"], dict) and turn["id"] == self._turn_id:
-                parts = cast("list[dict[str, str]]", one["parts"])
+    def _snapshot(self, members: JsonObject) -> list[Delta]:
+        for open_turn in cast("list[JsonObject]", members["pending"]):
+            if cast("JsonObject", open_turn["turn"])["id"] == self._turn_id:
+                parts = cast("list[dict[str, str]]", open_turn["parts"])
                 return [added for part in parts for added in self._added(part["part"], 0, part["text"])]
-        self.has_ended = not given["more"]
+        self.has_ended = not members["more"]
         return []
 
     def _added(self, part: str, offset: int, text: str) -> list[Delta]:
-        known = self._lengths.get(part, 0)
-        new = text[max(0, known - offset) :]
-        self._lengths[part] = known + len(new)
+        length = self._lengths.get(part, 0)
+        new = text[max(0, length - offset) :]
+        self._lengths[part] = length + len(new)
         return [Delta(part, new)] if new else []

@@ -20,7 +20,7 @@ from app.core.validation.invalid import unknown_field
 from app.core.validation.misspelt import misspelt
 from app.formats.parse.validation import check_json, is_name
 from app.formats.schemas import JsonObject
-from app.providers.shapes import LimitName
+from app.providers.schemas import LimitName
 
 _PASSED: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "user")
 _REFUSED: Final[Mapping[str, str]] = {
@@ -77,28 +77,28 @@ def allowed_tools(body: CreateResponse) -> frozenset[str] | None:
 def repeated_members(body: CreateResponse) -> JsonObject:
     """Return what a response repeats of its request, with OpenAI's defaults."""
     extras = cast("JsonObject", body.model_extra or {})
-    given = {name: cast("JsonValue", getattr(body, name)) for name in REPEATED}
-    shown = {name: REPEATED[name] if value is None else value for name, value in given.items()}
+    members = {name: cast("JsonValue", getattr(body, name)) for name in REPEATED}
+    shown = {name: REPEATED[name] if value is None else value for name, value in members.items()}
     return shown | {name: extras[name] for name in REPEATED_EXTRAS if extras.get(name) is not None}
 
 
 def input_items(body: CreateResponse) -> list[tuple[str, JsonObject]]:
     """Return the items of the input, each with its pointer. Raises Invalid if there is nothing to answer."""
-    given = body.input
-    if given is None:
+    sent = body.input
+    if sent is None:
         if body.conversation is None and body.previous_response_id is None:
             raise _invalid("/input", "This is required without `conversation` or `previous_response_id`.")
         return []
-    if isinstance(given, str):
-        check_json(given, "/input")
-        return [("/input", {"role": "user", "content": given})]
-    return [(f"/input/{at}", item) for at, item in enumerate(given)]
+    if isinstance(sent, str):
+        check_json(sent, "/input")
+        return [("/input", {"role": "user", "content": sent})]
+    return [(f"/input/{at}", item) for at, item in enumerate(sent)]
 
 
 def conversation_name(body: CreateResponse) -> str | None:
     """Return the conversation that a request names. Raises Invalid if it also names a previous response."""
-    given = body.conversation
-    name = given.id if isinstance(given, ConversationReference) else given
+    name = body.conversation
+    name = name.id if isinstance(name, ConversationReference) else name
     if name is not None and body.previous_response_id is not None:
         raise _invalid("/previous_response_id", "not beside `conversation`: a response continues one of them")
     return name
@@ -144,26 +144,26 @@ def _tool(tool: JsonObject, at: str) -> JsonObject:
         )
     if not is_name(tool.get("name")):
         raise _invalid(f"{at}/name", _NAME)
-    known = _TOOL_MEMBERS[kind]
-    if any(value for name, value in tool.items() if name not in known and name != "type"):
-        raise _unsupported(at, f"a tool of this type has only {', '.join(known)}")
-    described = {name: tool[name] for name in known if tool.get(name) is not None}
+    members = _TOOL_MEMBERS[kind]
+    if any(value for name, value in tool.items() if name not in members and name != "type"):
+        raise _unsupported(at, f"a tool of this type has only {', '.join(members)}")
+    described = {name: tool[name] for name in members if tool.get(name) is not None}
     if kind == "custom" and isinstance(form := described.get("format"), dict) and form.get("type") == "grammar":
         grammar = {name: value for name, value in form.items() if name != "type"}
         described["format"] = {"type": "grammar", "grammar": grammar}
     return {"type": kind, kind: described}
 
 
-def _tool_choice(given: JsonValue) -> JsonValue:
-    if isinstance(given, str) and given in _CHOICES:
-        return given
-    if not isinstance(given, dict):
+def _tool_choice(choice: JsonValue) -> JsonValue:
+    if isinstance(choice, str) and choice in _CHOICES:
+        return choice
+    if not isinstance(choice, dict):
         raise _invalid("/tool_choice", "`none`, `auto`, `required`, or an object")
-    kind = given.get("type")
+    kind = choice.get("type")
     if kind in {"function", "custom"}:
-        return _named_tool(given, "/tool_choice")
+        return _named_tool(choice, "/tool_choice")
     if kind == "allowed_tools":
-        tools, mode = given.get("tools"), given.get("mode", "auto")
+        tools, mode = choice.get("tools"), choice.get("mode", "auto")
         if not isinstance(tools, list) or not 0 < len(tools) <= MAX_TOOLS:
             raise _invalid("/tool_choice/tools", f"1 to {MAX_TOOLS} tools")
         if mode not in ("auto", "required"):
@@ -176,13 +176,13 @@ def _tool_choice(given: JsonValue) -> JsonValue:
     raise _unsupported("/tool_choice/type", "only `function`, `custom` and `allowed_tools`")
 
 
-def _named_tool(given: JsonObject, at: str) -> JsonObject:
-    kind = given.get("type")
+def _named_tool(tool: JsonObject, at: str) -> JsonObject:
+    kind = tool.get("type")
     if not isinstance(kind, str) or kind not in _TOOL_MEMBERS:
         raise _unsupported(f"{at}/type", "only `function` and `custom`")
-    if not is_name(given.get("name")):
+    if not is_name(tool.get("name")):
         raise _invalid(f"{at}/name", _NAME)
-    return {"type": kind, kind: {"name": given.get("name")}}
+    return {"type": kind, kind: {"name": tool.get("name")}}
 
 
 def _text_members(text: JsonObject) -> JsonObject:

@@ -12,11 +12,20 @@ from app.formats.message_schemas import DocumentedAs, ResponsesItem
 from app.formats.schemas import JsonObject
 
 REPEATED: Final[JsonObject] = {
-    "instructions": None, "metadata": {}, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True,
-    "temperature": None, "top_p": None, "max_output_tokens": None, "max_tool_calls": None,
-    "text": {"format": {"type": "text"}}, "reasoning": {"effort": None, "summary": None}, "truncation": "auto",
+    "instructions": None,
+    "metadata": {},
+    "tools": [],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "temperature": None,
+    "top_p": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "text": {"format": {"type": "text"}},
+    "reasoning": {"effort": None, "summary": None},
+    "truncation": "auto",
     "user": None,
-}  # fmt: skip
+}
 """The members of a request that are repeated in the response, with their defaults."""
 REPEATED_EXTRAS = ("service_tier", "safety_identifier", "prompt_cache_key")
 """Undeclared members of a request that are repeated in the response, besides going to the model."""

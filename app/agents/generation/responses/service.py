@@ -1,7 +1,7 @@
 """Public API of responses: create, read, follow, cancel and delete them."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -9,8 +9,9 @@ from typing import Final
 from app.agents.generation.answer import PartialAnswer, answer_turn
 from app.agents.generation.known_items import unstored_items
 from app.agents.generation.messages import RequestMessages, read_items, require_number
-from app.agents.generation.openai_conversations import Items, item_page
-from app.agents.generation.openai_items import CONVERSATION_PREFIX, item_place, items
+from app.agents.generation.openai_conversations import item_page
+from app.agents.generation.openai_items import item_place, items
+from app.agents.generation.preparation import find_conversation
 from app.agents.generation.responses.events import ResponseEvents, stored_events
 from app.agents.generation.responses.following import FollowedResponse
 from app.agents.generation.responses.request import (
@@ -29,20 +30,26 @@ from app.agents.generation.responses.view import (
     ended_state,
     failed_state,
     head_of,
-    new_head,
     response_turn,
     response_view,
     state_of,
 )
-from app.agents.generation.schemas import ContextOptions, ConversationName, GenerationRequest, GivenMessages
-from app.agents.generation.service import AnswerStream, Generation, GenerationResult, StoredAnswer
+from app.agents.generation.schemas import (
+    CONVERSATION_PREFIX,
+    ContextOptions,
+    ConversationName,
+    GenerationRequest,
+    Items,
+    ResponseInput,
+)
+from app.agents.generation.service import AnswerStream, Generation
 from app.conversations.live.snapshot import StartPosition
 from app.conversations.live.subscription import ConversationSubscriptions
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.responses import ContinuedResponse, StoredResponse
 from app.conversations.service import Conversations
 from app.core.errors import AppError, Conflict, FieldError, InvalidFields, NotFound
-from app.core.ids import ConversationId, TurnId, format_id, parse_id
+from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
 from app.core.paging import Order
 from app.formats.schemas import JsonObject
 from app.governance.service import Governance
@@ -81,39 +88,41 @@ class _Plan:
     repeated: JsonObject
     previous: ContinuedResponse | None
 
-    def head(self, answer: Turn, conversation_id: ConversationId) -> ResponseHead:
-        """Return the head of the response whose answer is stored."""
+    def head(
+        self,
+        model: str | None,
+        *,
+        turn_id: str | None = None,
+        created_at: datetime | None = None,
+        conversation_id: ConversationId | None = None,
+    ) -> ResponseHead:
+        """Return the head of the response; without a turn, that of one of which nothing is stored."""
         return ResponseHead(
-            turn_id=answer.id,
-            created_at=answer.created_at,
+            turn_id=turn_id or format_id(new_uuid()),
+            created_at=created_at or datetime.now(UTC),
             repeated=self.repeated,
-            model=answer.model or "",
+            model=model or "",
             previous_turn_id=None if self.previous is None else self.previous.turn_id,
             conversation_id=conversation_id,
         )
 
-    def growing_head(self, stream: AnswerStream) -> ResponseHead:
-        """Return the head of a response whose answer is being generated."""
-        previous = None if self.previous is None else self.previous.turn_id
-        if stream.answer_id is None or stream.created_at is None:
-            return new_head(self.repeated, model=stream.model, previous_turn_id=previous)
-        return ResponseHead(
-            turn_id=format_id(stream.answer_id),
-            created_at=stream.created_at,
-            repeated=self.repeated,
-            model=stream.model,
-            previous_turn_id=previous,
-            conversation_id=stream.conversation_id,
-        )
+    def stored_head(self, answer: Turn) -> ResponseHead:
+        """Return the head of the response whose answer is stored."""
+        conversation_id = ConversationId(parse_id(answer.conversation_id))
+        return self.head(answer.model, turn_id=answer.id, created_at=answer.created_at, conversation_id=conversation_id)
 
 
 class Responses:
     """Responses in OpenAI's format."""
 
     def __init__(
-        self, *, generation: Generation, conversations: Conversations, governance: Governance,
+        self,
+        *,
+        generation: Generation,
+        conversations: Conversations,
+        governance: Governance,
         subscriptions: ConversationSubscriptions,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._generation = generation
         self._conversations = conversations
         self._governance = governance
@@ -127,11 +136,14 @@ class Responses:
             return CreatedResponse(view, before.conversation_id, is_replay=True)
         plan = await self._plan(caller, body, options)
         done = await self._generation.complete(caller, plan.request)
-        if done.turns and done.conversation_id is not None:
+        if done.turns:
             answer = done.turns[-1]
-            view = response_view(plan.head(answer, done.conversation_id), state_of(answer))
+            view = response_view(plan.stored_head(answer), state_of(answer))
             return CreatedResponse(view, done.conversation_id, done.is_replay)
-        return CreatedResponse(_unstored(plan, done), None, is_replay=False)
+        completed = PartialAnswer.of(done.completion)
+        said = answer_turn(completed, plan.request.body)
+        head = plan.head(said.model)
+        return CreatedResponse(response_view(head, _unstored_state(completed, said, head)), None, is_replay=False)
 
     @asynccontextmanager
     async def streaming(
@@ -143,26 +155,30 @@ class Responses:
         """
         before = await self._find_replay(caller, options)
         if before is not None:
-            yield ResponseStream(before.conversation_id, _stored(before), is_replay=True)
+            yield ResponseStream(before.conversation_id, _ended(head_of(before), before.answer), is_replay=True)
             return
         plan = await self._plan(caller, body, options)
         async with self._generation.streaming(caller, plan.request) as stream:
-            events = _generated(plan, stream) if isinstance(stream, AnswerStream) else _repeated(plan, stream)
-            yield ResponseStream(stream.conversation_id, events, is_replay=stream.is_replay)
+            result = stream.result
+            if isinstance(stream, AnswerStream):
+                events = _generated(plan, stream)
+            else:  # another request with the same idempotency key has stored it meanwhile
+                events = _ended(plan.stored_head(result.turns[-1]), result.turns[-1])
+            yield ResponseStream(result.conversation_id, events, is_replay=result.is_replay)
 
     async def get(self, caller: Caller, response_id: str) -> JsonObject:
         """Return a stored response."""
-        found = await self._conversations.responses.get(caller, response_turn(response_id))
-        return response_view(head_of(found), state_of(found.answer))
+        stored = await self._conversations.responses.get(caller, response_turn(response_id))
+        return response_view(head_of(stored), state_of(stored.answer))
 
     async def follow(self, caller: Caller, response_id: str, *, starting_after: int | None) -> FollowedResponse:
         """Return the events of a response after a number: those so far, and those to come if it is in progress."""
-        found = await self._conversations.responses.get(caller, response_turn(response_id))
+        stored = await self._conversations.responses.get(caller, response_turn(response_id))
         subscription = None
-        if found.answer.status == "pending":
-            since = StartPosition(after_rev=found.answer.rev)
-            subscription = await self._subscriptions.subscribe(caller, found.conversation_id, since=since)
-        return FollowedResponse(self._conversations, caller, found, subscription, after=starting_after)
+        if stored.answer.status == "pending":
+            since = StartPosition(after_rev=stored.answer.rev)
+            subscription = await self._subscriptions.subscribe(caller, stored.conversation_id, since=since)
+        return FollowedResponse(self._conversations, caller, stored, subscription, after=starting_after)
 
     async def cancel(self, caller: Caller, response_id: str) -> JsonObject:
         """Abort a response that is in progress, with its text so far, and return it; a cancelled one is returned.
@@ -170,14 +186,14 @@ class Responses:
         Raises Conflict `response_ended` for any other.
         """
         turn_id = response_turn(response_id)
-        found = await self._conversations.responses.get(caller, turn_id)
-        if found.answer.status == "pending":
-            await self._generation.cancel(caller, found.conversation_id, [*found.input_turn_ids, turn_id])
-            found = await self._conversations.responses.get(caller, turn_id)
-        state = state_of(found.answer)
+        stored = await self._conversations.responses.get(caller, turn_id)
+        if stored.answer.status == "pending":
+            await self._generation.cancel(caller, stored.conversation_id, [*stored.input_turn_ids, turn_id])
+            stored = await self._conversations.responses.get(caller, turn_id)
+        state = state_of(stored.answer)
         if state.status != "cancelled":
             raise Conflict("response_ended", "The response has ended, so it cannot be cancelled.")
-        return response_view(head_of(found), state)
+        return response_view(head_of(stored), state)
 
     async def delete(self, caller: Caller, response_id: str) -> str:
         """Delete a response (`Governance.delete_response`), and return its id."""
@@ -189,8 +205,8 @@ class Responses:
         self, caller: Caller, response_id: str, *, after: str | None, order: Order, limit: int
     ) -> Items:
         """Return a page of the items that were stored with the answer, and come before it."""
-        found = await self._conversations.responses.get(caller, response_turn(response_id))
-        ids: Sequence[TurnId] = found.input_turn_ids if order == "asc" else found.input_turn_ids[::-1]
+        stored = await self._conversations.responses.get(caller, response_turn(response_id))
+        ids: Sequence[TurnId] = stored.input_turn_ids if order == "asc" else stored.input_turn_ids[::-1]
         page: list[JsonObject] = []
         if after is not None:
             place = item_place(after)
@@ -198,14 +214,14 @@ class Responses:
                 raise NotFound("not_found", "There is no such item in the input of this response.")
             ids = ids[ids.index(place.turn_id) :]
         while ids and len(page) <= limit:
-            turns = await self._conversations.responses.turns(caller, found, ids[: limit + 1])
+            turns = await self._conversations.responses.turns(caller, stored, ids[: limit + 1])
             if not turns:
                 break
             for turn in turns:
                 page += items(turn) if order == "asc" else items(turn)[::-1]
             if after is not None:
-                known = [item["id"] for item in page]
-                page = page[known.index(after) + 1 :] if after in known else page
+                item_ids = [item["id"] for item in page]
+                page = page[item_ids.index(after) + 1 :] if after in item_ids else page
                 after = None
             ids = ids[ids.index(TurnId(parse_id(turns[-1].id))) + 1 :]
         return item_page(page[:limit], has_more=len(page) > limit)
@@ -214,18 +230,19 @@ class Responses:
 
     async def _find_replay(self, caller: Caller, options: ResponseOptions) -> StoredResponse | None:
         """Return the stored response of the same request, by its idempotency key: before anything else is looked at."""
-        _require_scopes(caller)
-        found = await self._conversations.find_result(caller, idempotency_key=options.idempotency_key)
-        if found is None:
+        caller.require(Scope.WRITE)
+        caller.require(Scope.READ)  # the answer may contain what is stored
+        result = await self._conversations.find_result(caller, idempotency_key=options.idempotency_key)
+        if result is None:
             return None
-        return await self._conversations.responses.get(caller, TurnId(parse_id(found.value.turns[-1].id)))
+        return await self._conversations.responses.get(caller, TurnId(parse_id(result.value.turns[-1].id)))
 
     async def _plan(self, caller: Caller, body: CreateResponse, options: ResponseOptions) -> _Plan:
         """Read a request. Raises Forbidden, Invalid, NotFound."""
         name = conversation_name(body)
         chat = chat_body(body, limit_name=self._generation.limit_name)
-        given = input_items(body)
-        require_number(len(given), "/input")
+        sent = input_items(body)
+        require_number(len(sent), "/input")
         previous: ContinuedResponse | None = None
         if body.previous_response_id is not None:
             previous = await self._previous(caller, body.previous_response_id)
@@ -235,11 +252,13 @@ class Responses:
             raise InvalidFields(fields)
         aligns = name is None and previous is None and options.name is not None
         conversation = _conversation(name, options, owner=body.user, aligns=aligns)
-        within = await self._within(caller, conversation) if previous is None else previous.conversation_id
+        if previous is None:
+            within, through = await find_conversation(self._conversations, caller, conversation), None
+        else:
+            within, through = previous.conversation_id, previous.position
         if within is not None and not aligns:
-            through = None if previous is None else previous.position
-            given = await unstored_items(self._conversations, caller, given, within, through=through)
-        messages = await self._messages(caller, given, within, keeps_system=not aligns)
+            sent = await unstored_items(self._conversations, caller, sent, within, through=through)
+        messages = await self._messages(caller, sent, within, keeps_system=not aligns)
         repeated = repeated_members(body)
         request = GenerationRequest(
             body=chat,
@@ -250,7 +269,7 @@ class Responses:
             idempotency_key=options.idempotency_key,
             on_disconnect=body.on_disconnect or "abort",
             allowed_tools=allowed_tools(body),
-            given=GivenMessages(
+            response_input=ResponseInput(
                 messages=messages.with_system(body.instructions),
                 is_all_new=not aligns,
                 previous=previous,
@@ -267,45 +286,39 @@ class Responses:
             fields = [FieldError("/previous_response_id", "no stored response has this id")]
             raise NotFound("not_found", "There is no such response.", fields=fields) from None
 
-    async def _within(self, caller: Caller, name: ConversationName) -> ConversationId | None:
-        """Return the conversation that a request names; None if it does not exist yet."""
-        if name.conversation_id is not None or name.external_id is None:
-            return name.conversation_id
-        with suppress(NotFound):
-            return await self._conversations.id_of(
-                caller, project=name.project or "default", external_id=name.external_id
-            )
-        return None
-
     async def _messages(
-        self, caller: Caller, given: Sequence[tuple[str, JsonObject]], within: ConversationId | None, *,
+        self,
+        caller: Caller,
+        sent: Sequence[tuple[str, JsonObject]],
+        within: ConversationId | None,
+        *,
         keeps_system: bool,
-    ) -> RequestMessages:  # fmt: skip
+    ) -> RequestMessages:
         """Return the messages of the input; references are replaced by the items that they name.
 
         A reference to an item of the conversation itself is left out: the model is shown the conversation.
         """
-        references = [at for at, item in given if is_reference(item)]
+        references = [at for at, item in sent if is_reference(item)]
         if not references:
-            return read_items(given, keeps_system=keeps_system)
+            return read_items(sent, keeps_system=keeps_system)
         if len(references) > _MAX_REFERENCES:
             fields = [FieldError(references[_MAX_REFERENCES], f"more than {_MAX_REFERENCES} references")]
             raise InvalidFields(fields)
-        places = {at: item_place(str(item.get("id"))) for at, item in given if is_reference(item)}
+        places = {at: item_place(str(item.get("id"))) for at, item in sent if is_reference(item)}
         turns = await self._conversations.responses.referenced(caller, [place.turn_id for place in places.values()])
         named: list[tuple[str, JsonObject]] = []
-        for at, item in given:
+        for at, item in sent:
             place = places.get(at)
             if place is None:
                 named.append((at, item))
                 continue
             turn = turns.get(place.turn_id)
-            found = [] if turn is None else items(turn)
-            if turn is None or place.number >= len(found):
+            turn_items = [] if turn is None else items(turn)
+            if turn is None or place.number >= len(turn_items):
                 fields = [FieldError(f"{at}/id", "no stored item has this id")]
                 raise NotFound("not_found", "There is no such item.", fields=fields)
             if within is None or parse_id(turn.conversation_id) != within:
-                named.append((at, {name: value for name, value in found[place.number].items() if name != "id"}))
+                named.append((at, {name: value for name, value in turn_items[place.number].items() if name != "id"}))
         return read_items(named, keeps_system=keeps_system)
 
 
@@ -320,7 +333,9 @@ class ResponseStream:
 
 async def _generated(plan: _Plan, stream: AnswerStream) -> AsyncGenerator[JsonObject]:
     """Yield the events of an answer while it is generated."""
-    head = plan.growing_head(stream)
+    turn_id = None if stream.answer_id is None else format_id(stream.answer_id)
+    conversation_id = stream.result.conversation_id
+    head = plan.head(stream.model, turn_id=turn_id, created_at=stream.created_at, conversation_id=conversation_id)
     events = ResponseEvents(head)
     for event in events.begin():
         yield event
@@ -330,30 +345,19 @@ async def _generated(plan: _Plan, stream: AnswerStream) -> AsyncGenerator[JsonOb
                 yield event
     except AppError as error:
         await stream.fail(error)
-        for event in events.fail(failed_state(error, events.output())):
+        for event in events.end(failed_state(error, events.output())):
             yield event
         return
-    said = stream.turns[-1] if stream.turns else stream.said()
-    state = state_of(said) if isinstance(said, Turn) else _unstored_state(stream.answer, said, head.turn_id)
-    for event in events.end(state, model=said.model or ""):
+    turns = stream.result.turns
+    said = turns[-1] if turns else stream.said()
+    state = state_of(said) if isinstance(said, Turn) else _unstored_state(stream.answer, said, head)
+    for event in events.end(state, model=said.model):
         yield event
 
 
-async def _stored(found: StoredResponse) -> AsyncGenerator[JsonObject]:
-    for event in stored_events(head_of(found), found.answer):
+async def _ended(head: ResponseHead, answer: Turn) -> AsyncGenerator[JsonObject]:
+    for event in stored_events(head, answer):
         yield event
-
-
-async def _repeated(plan: _Plan, stream: StoredAnswer) -> AsyncGenerator[JsonObject]:
-    """Yield the events of an answer that another request with the same idempotency key has stored meanwhile."""
-    answer = stream.turns[-1]
-    for event in stored_events(plan.head(answer, ConversationId(parse_id(answer.conversation_id))), answer):
-        yield event
-
-
-def _require_scopes(caller: Caller) -> None:
-    caller.require(Scope.WRITE)
-    caller.require(Scope.READ)  # the answer may contain what is stored
 
 
 def _conversation(name: str | None, options: ResponseOptions, *, owner: str | None, aligns: bool) -> ConversationName:
@@ -370,15 +374,5 @@ def _conversation(name: str | None, options: ResponseOptions, *, owner: str | No
     return ConversationName(conversation_id=conversation_id, owner=owner, owner_pointer="/user")
 
 
-def _unstored(plan: _Plan, done: GenerationResult) -> JsonObject:
-    """Return a response of which nothing is stored."""
-    answer = PartialAnswer.of(done.completion)
-    said = answer_turn(answer, plan.request.body)
-    head = new_head(
-        plan.repeated, model=said.model or "", previous_turn_id=None if plan.previous is None else plan.previous.turn_id
-    )
-    return response_view(head, _unstored_state(answer, said, head.turn_id))
-
-
-def _unstored_state(answer: PartialAnswer, said: TurnInput, turn_id: str) -> ResponseState:
-    return ended_state(said, turn_id, finish_reason=answer.finish_reason, completed_at=datetime.now(UTC))
+def _unstored_state(answer: PartialAnswer, said: TurnInput, head: ResponseHead) -> ResponseState:
+    return ended_state(said, head.turn_id, finish_reason=answer.finish_reason, completed_at=datetime.now(UTC))

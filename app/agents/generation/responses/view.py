@@ -6,20 +6,21 @@ the model stopped early or the client disconnected, and an aborted one has faile
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from types import NoneType
 from typing import Final, Literal, TypeAlias
 
 from pydantic import JsonValue
 
-from app.agents.generation.openai_items import CONVERSATION_PREFIX, items_with_ids
+from app.agents.generation.openai_items import items_with_ids
 from app.agents.generation.partial import is_incomplete
 from app.agents.generation.responses.schemas import REPEATED, REPEATED_EXTRAS
+from app.agents.generation.schemas import CONVERSATION_PREFIX
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.responses import StoredResponse
 from app.core.error_codes import ERROR_CODES
 from app.core.errors import AppError, NotFound
-from app.core.ids import ConversationId, TurnId, format_id, new_uuid, parse_id
+from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.formats.schemas import JsonObject
 
 RESPONSE_PREFIX: Final = "resp_"
@@ -61,8 +62,11 @@ class ResponseState:
 
 
 _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "instructions": (str, NoneType), "metadata": dict, "tools": list, "parallel_tool_calls": bool,
-}  # fmt: skip
+    "instructions": (str, NoneType),
+    "metadata": dict,
+    "tools": list,
+    "parallel_tool_calls": bool,
+}
 IN_PROGRESS: Final = ResponseState("in_progress")
 
 
@@ -74,15 +78,15 @@ def response_turn(response_id: str) -> TurnId:
         raise NotFound("not_found", "There is no such response.") from None
 
 
-def head_of(found: StoredResponse) -> ResponseHead:
+def head_of(stored: StoredResponse) -> ResponseHead:
     """Return the head of a stored response."""
     return ResponseHead(
-        turn_id=found.answer.id,
-        created_at=found.created_at,
-        repeated=_repeated(found.request.members),
-        model=found.answer.model or "",
-        previous_turn_id=found.request.previous_turn_id,
-        conversation_id=found.conversation_id,
+        turn_id=stored.answer.id,
+        created_at=stored.created_at,
+        repeated=_repeated(stored.request.members),
+        model=stored.answer.model or "",
+        previous_turn_id=stored.request.previous_turn_id,
+        conversation_id=stored.conversation_id,
     )
 
 
@@ -96,11 +100,6 @@ def _repeated(stored: JsonObject) -> JsonObject:
     tools = shown["tools"]
     shown["tools"] = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     return shown
-
-
-def new_head(repeated: JsonObject, *, model: str, previous_turn_id: TurnId | None) -> ResponseHead:
-    """Return the head of a response that is not stored."""
-    return ResponseHead(format_id(new_uuid()), datetime.now(UTC), repeated, model, previous_turn_id)
 
 
 def state_of(turn: Turn) -> ResponseState:

@@ -1,23 +1,12 @@
 """Generate an answer over REST."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.agents.generation.answer import answer_text
-from app.agents.generation.schemas import (
-    ConversationName,
-    Generate,
-    Generated,
-    GeneratedDelta,
-    GeneratedUsage,
-    GenerationRequest,
-)
+from app.agents.generation.schemas import ConversationName, Generate, Generated, GeneratedDelta, GenerationRequest
 from app.agents.generation.service import AnswerStream, StoredAnswer
-from app.context.schemas import Gap
-from app.conversations.schemas.conversations import Turn
 from app.core.errors import AppError, FieldError, Invalid
 from app.core.ids import ConversationId, format_id
 from app.formats.schemas import JsonObject
@@ -25,8 +14,8 @@ from app.routers.http.dependencies import AgentWriter, Services
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import problem_of, problem_responses, request_id_of, status_of
 from app.routers.http.routing.strict_route import StrictJsonRoute
-from app.routers.live.sse import EventStream, event_content, kept_alive
-from app.routers.openai.chat_completions import CONVERSATION_HEADER, while_connected
+from app.routers.live.sse import event_content
+from app.routers.openai.chat_completions import CONVERSATION_HEADER, open_stream, while_connected
 from app.tenancy.schemas import IdempotencyKey
 
 
@@ -73,20 +62,14 @@ async def generate(
     )
     if not body.stream:
         answered = await while_connected(request, services.generation.complete(caller, generation_request))
-        answer = _generated(answered.conversation_id, answered.turns, answered.gap)
-        response = Response(answer.model_dump_json(), media_type="application/json")
+        response = Response(answered.generated().model_dump_json(), media_type="application/json")
         mark_replay(response, is_replay=answered.is_replay)
         return response
-    stack = AsyncExitStack()
-    answer_stream = await while_connected(
-        request, stack.enter_async_context(services.generation.streaming(caller, generation_request))
-    )
-    stream = EventStream(
-        kept_alive(_events(answer_stream, request), every_s=services.settings.live.live_heartbeat_s), stack
-    )
-    if answer_stream.conversation_id is not None:
-        stream.headers[CONVERSATION_HEADER] = format_id(answer_stream.conversation_id)
-    mark_replay(stream, is_replay=answer_stream.is_replay)
+    answering = services.generation.streaming(caller, generation_request)
+    stream, answer = await open_stream(request, services, answering, lambda answer: _events(answer, request))
+    if answer.result.conversation_id is not None:
+        stream.headers[CONVERSATION_HEADER] = format_id(answer.result.conversation_id)
+    mark_replay(stream, is_replay=answer.result.is_replay)
     return stream
 
 
@@ -118,23 +101,8 @@ async def _events(answer_stream: AnswerStream | StoredAnswer, request: Request) 
         problem = problem_of(request_id_of(request.scope), error, status=status_of(error), fields=error.fields)
         yield _event("error", problem.model_dump_json())
         return
-    yield _event(
-        "done", _generated(answer_stream.conversation_id, answer_stream.turns, answer_stream.gap).model_dump_json()
-    )
+    yield _event("done", answer_stream.result.generated().model_dump_json())
 
 
 def _event(name: str, data: str) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()
-
-
-def _generated(conversation_id: ConversationId | None, turns: list[Turn], gap: Gap | None) -> Generated:
-    usage = (turns[-1].usage if turns else None) or {}
-    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    prompt, completion = (count if isinstance(count, int) else None for count in counts)
-    return Generated(
-        conversation_id="" if conversation_id is None else format_id(conversation_id),
-        turns=turns,
-        response=answer_text(turns),
-        usage=GeneratedUsage(prompt_tokens=prompt, completion_tokens=completion),
-        gap=gap,
-    )

@@ -23,16 +23,15 @@ async def store_memory(
 
     404 for a repeated request whose memory has been deleted since.
     """
-    memory = services.memory_of(caller)
-    return respond(response, await memory.store_memory(body, idempotency_key=idempotency_key))
+    return respond(response, await services.memories.store(caller, body=body, idempotency_key=idempotency_key))
 
 
 @router.post("/search")
 async def search_memories(body: MemoryQuery, caller: AgentReader, services: Services) -> MemoryEntries:
     """Recall the memories of the calling agent, the nearest first."""
-    memories = await services.memory_of(caller).recall_memory(body)
-    services.audit.record_read(caller, Action.MEMORY_SEARCH, counts={"hits": len(memories.entries)})
-    return memories
+    recalled = await services.recall_service.recall_own_memories(caller, body)
+    services.audit.record_read(caller, Action.MEMORY_SEARCH, counts={"hits": len(recalled.entries)})
+    return recalled
 
 
 @router.get("")

@@ -1,7 +1,7 @@
-"""The table of tools that models are offered. Each accepts a REST schema and calls the service that REST calls.
+"""Public API of tools: the table of tools that models are offered, and the texts of their errors.
 
-To add a tool: add an entry to `_memory_tools`, `conversation_tools` or `fact_tools`, with a handler that requires the
-route's scope and an `access` that states the same scope for the list of tools.
+Each tool accepts a REST schema and calls the service that REST calls. To add one: add an entry to `_memory_tools`,
+`conversation_tools` or `fact_tools`, with the scopes of the route as its `access`.
 """
 
 from dataclasses import replace
@@ -10,9 +10,23 @@ from app.agents.tools.conversations import conversation_tools, found_or_created
 from app.agents.tools.facts import fact_tools
 from app.agents.tools.lifecycle import lifecycle_tools
 from app.agents.tools.schemas import AgentAnswer, AskAgent, AskAgentTool, StoredMemory, agent_disabled
-from app.agents.tools.tool import ADDS, READER, READER_AND_WRITER, READS, WRITER, Group, Tool, ToolServices, tool
+from app.agents.tools.small_profile import small_tools
+from app.agents.tools.tool import (
+    ADDS,
+    READER,
+    READER_AND_WRITER,
+    READS,
+    WRITER,
+    Group,
+    Tool,
+    ToolServices,
+    error_text,
+    tool,
+)
 from app.memory.longterm.schemas import MemoryEntries, MemoryQuery, MemoryStore
-from app.tenancy.schemas import Caller, Scope
+from app.tenancy.schemas import Caller
+
+__all__ = ["Group", "Tool", "ToolServices", "all_tools", "error_text", "raw_tools", "small_tools"]
 
 
 def all_tools() -> tuple[Tool, ...]:
@@ -31,7 +45,7 @@ def _memory_tools() -> tuple[Tool, ...]:
             "recall_memory",
             MemoryQuery,
             MemoryEntries,
-            _recall_memory,
+            lambda services, caller, body: services.recall_service.recall_own_memories(caller, body),
             title="Recall long-term memory",
             description=(
                 "Search your own long-term memory, which outlives conversations: facts, preferences and decisions that"
@@ -84,19 +98,12 @@ def _agent_tools() -> tuple[Tool, ...]:
     )
 
 
-async def _recall_memory(services: ToolServices, caller: Caller, body: MemoryQuery) -> MemoryEntries:
-    caller.require(Scope.READ)
-    return await services.memory_of(caller).recall_memory(body)
-
-
 async def _store_memory(services: ToolServices, caller: Caller, body: MemoryStore) -> StoredMemory:
-    caller.require(Scope.WRITE)
-    await services.memory_of(caller).store_memory(body)
+    await services.memories.store(caller, body=body)
     return StoredMemory(stored=True)
 
 
 async def _ask_agent(services: ToolServices, caller: Caller, body: AskAgentTool) -> AgentAnswer:
-    caller.require(Scope.WRITE)
     if services.agent is None:
         raise agent_disabled()
     conversation_id = await found_or_created(services, caller, body) if body.external_id else body.conversation_id

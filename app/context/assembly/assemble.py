@@ -107,7 +107,7 @@ class _Assembly:
         self._start = rounded_out(self._units, self._newest, asked=parts.asked.newest, upcoming=upcoming)
         system = parts.system if parts.system and parts.system.strip() else None
         self._costs = Costs(request.format, self._counter, named, system)
-        fixed = self._costs.count([]) + sum(message_tokens(one, self._counter) for one in opening(request.format))
+        fixed = self._costs.system_tokens + sum(message_tokens(one, self._counter) for one in opening(request.format))
         self._room = max(0, self._limit - fixed)
         self._reasons = Reasons()
         self._reserved: dict[str, int] = {}

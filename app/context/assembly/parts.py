@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from app.context.assembly.labels import summary_note
 from app.context.schemas import Context, ContextUsage, Explained, Gap, Included
-from app.formats.schemas import CanonicalTurn, Format, JsonObject
+from app.formats.schemas import CanonicalTurn, Format, JsonObject, NoteBlock
 from app.recall.schemas import RecalledTurn
 
 
@@ -16,7 +18,7 @@ class LinePart:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SummaryPart:
     """A valid summary of the turns from one position through another, both included.
 
@@ -40,6 +42,11 @@ class SummaryPart:
     def covers(self, position: int) -> bool:
         """Return whether the summary covers this position."""
         return self.from_position <= position <= self.to_position
+
+    @cached_property
+    def note(self) -> NoteBlock:
+        """The block that shows the summary: one object, so that it is rendered and counted once."""
+        return summary_note(self.text, self.from_position, self.to_position, is_highlights=self.is_highlights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.context.assembly.highlights import Candidate, choose, of_line
-from app.context.assembly.labels import ERASED, HEADINGS, background_frame, background_note, summary_note
+from app.context.assembly.labels import BACKGROUND_FRAME, ERASED, HEADINGS, background_note
 from app.context.assembly.parts import LinePart, SummaryPart
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, RenderedMessages, Role, TurnBlock
 from app.formats.service import CachingCounter, arrange, count_render, finish, message_tokens, messages_of
@@ -93,7 +93,7 @@ class Plan:
         return [*self._summary_blocks(), *shown] if summary else shown
 
     def _summary_blocks(self) -> list[Block]:
-        notes = [summary_note_block(part) for part in sorted(self.summaries, key=lambda part: part.from_position)]
+        notes = [part.note for part in sorted(self.summaries, key=lambda part: part.from_position)]
         return [ERASED, *notes] if self.says_erased else [*notes]
 
 
@@ -103,11 +103,6 @@ def _last_user(blocks: list[TurnBlock]) -> int:
         if blocks[index].turn.role is Role.USER and not blocks[index].answered:
             return index
     return max(0, len(blocks) - 1)
-
-
-def summary_note_block(part: SummaryPart) -> NoteBlock:
-    """Return the note that shows a summary."""
-    return summary_note(part.text, part.from_position, part.to_position, is_highlights=part.is_highlights)
 
 
 def without_lines_of(part: SummaryPart, shown: set[str]) -> SummaryPart:
@@ -142,7 +137,8 @@ class Costs:
         self._candidates: dict[tuple[int, str], Candidate] = {}
         # Stored counts are o200k_base; another tokenizer of that family needs at least half as many tokens.
         self._hint_share = {"o200k_base": 1.0, "cl100k_base": 0.5}.get(counter.name, 0.0)
-        self.frame = self.note(background_frame())
+        self.system_tokens = self.count([])
+        self.frame = self.note(BACKGROUND_FRAME)
 
     def render(self, blocks: list[Block]) -> RenderedMessages:
         """Render the blocks after the system text."""
@@ -163,7 +159,7 @@ class Costs:
 
     def summary(self, part: SummaryPart) -> int:
         """Count a summary as a message."""
-        return self._tokens(summary_note_block(part))
+        return self._tokens(part.note)
 
     def shortened(self, part: SummaryPart, allowance: int) -> SummaryPart | None:
         """Return the summary in a shorter form of at most `allowance` tokens; None if there is none."""

@@ -128,13 +128,11 @@ def _of_conversation(parts: ContextParts) -> list[CanonicalTurn]:
 def _used(plan: Plan, costs: Costs, margin: Margin, rendered: RenderedMessages) -> dict[SectionName, int]:
     """Split the whole count: the growth of the render with each section, with the margin distributed exactly."""
     whole = costs.count_rendered(rendered)
-    marks: list[tuple[SectionName, int]] = [
-        ("system", costs.count([])),
-        ("recent", costs.count(plan.blocks(summary=False, background=False))),
-        ("summary", costs.count(plan.blocks(background=False))),
-    ]
     written = [name for name in _BLOCK if plan.lines[name]]
-    mark = marks[-1][1]
+    has_summary = bool(plan.summaries) or plan.says_erased
+    mark = costs.count(plan.blocks(background=False)) if written else whole
+    recent = costs.count(plan.blocks(summary=False, background=False)) if has_summary else mark
+    marks: list[tuple[SectionName, int]] = [("system", costs.system_tokens), ("recent", recent), ("summary", mark)]
     for name in written:
         mark += sum(costs.line(line.text) for line in plan.lines[name])
         # The last section of the block counts the headings and delimiters.
@@ -195,7 +193,7 @@ class _Rows:
 
     def _add_system(self, system: str | None) -> None:
         if self._explain and system and system.strip():
-            self._add("system", "system", lambda: self._costs.count([]), kept="the system text comes first")
+            self._add("system", "system", self._costs.system_tokens, kept="the system text comes first")
 
     def _add_recent(self, units: Sequence[Unit], left_out: Sequence[OmittedTurn]) -> None:
         window = {unit.position for unit in self._plan.units}

@@ -37,6 +37,7 @@ from app.formats.unsent import ASSISTANT_MEMBERS, UNSENT_MEMBERS, without_member
 
 _ID_LENGTH: Final = 40
 _MODELLED: Final = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+_SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 _TEXT_TYPES: Final[Mapping[Role, frozenset[str]]] = {
     role: frozenset({"text", "refusal"} if role is Role.ASSISTANT else {"text"}) for role in Role
 }
@@ -187,14 +188,16 @@ class OpenAiRenderer(Renderer):
 
 def without_repeated_system(system: str | None, messages: Sequence[JsonObject]) -> list[JsonObject]:
     """Return the messages without system messages whose text an earlier one or the request's `system` has."""
-    is_system = [message.get("role") in {"system", "developer"} for message in messages]
-    texts = [system_text(message) if is_one else "" for message, is_one in zip(messages, is_system, strict=True)]
-    unsent = set(distinct_texts(system, texts))
+    texts = [system_text(message) for message in messages if message.get("role") in _SYSTEM_ROLES]
+    unsent = set(distinct_texts(system, texts)) if texts else set[str]()
     shown: list[JsonObject] = []
-    for message, text, is_one in zip(messages, texts, is_system, strict=True):
-        if not is_one or text in unsent:
-            shown.append(message)
-            unsent.discard(text)
+    for message in messages:
+        if message.get("role") in _SYSTEM_ROLES:
+            text = system_text(message)
+            if text not in unsent:
+                continue
+            unsent.remove(text)
+        shown.append(message)
     return shown
 
 

@@ -76,7 +76,7 @@ async def append_turns(
 ) -> AppendResult:
     """Append 1 to 500 turns, all or none. When this returns, they are durable and recall finds them."""
     result = await services.conversations.append(
-        caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq, index=body.index,
+        caller, conversation_id, turns=body.turns, expected_seq=body.expected_seq, vectors=body.index,
         idempotency_key=idempotency_key, is_import=body.is_import, sanitised=body.sanitised,
     )  # fmt: skip
     return respond(response, result)

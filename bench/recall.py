@@ -35,12 +35,11 @@ from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
-from app.index.analyser.query_words import plain_words
 from app.index.analyser.terms import pack_terms
-from app.index.schemas import EntryKind, Mode, SearchCandidate, SearchResult, SearchScope
+from app.index.schemas import EntryKind, Mode, SearchHit, SearchResult, SearchScope
 from app.index.service import AnnMaintenance, PreparedQuery, ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
-from app.recall.ranking import SpeakerIntent, rank
+from app.recall.ranking import Question, rank
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
@@ -239,7 +238,7 @@ class Bench:
     def query(self, tenant: Tenant) -> PreparedQuery:
         """A query near one of the tenant's topics."""
         vector = self.world.around(self.world.random.choice(tenant.topics, 1))[0]
-        return PreparedQuery(vector, plain_words(list(dict.fromkeys(self.world.lexemes(1)[0][:5]))), None)
+        return PreparedQuery(" ".join(self.world.lexemes(1)[0][:5]), max_words=64, vector=vector)
 
 
 @dataclass(frozen=True)
@@ -270,13 +269,15 @@ def scores(found: SearchResult, mode: Mode) -> dict[UUID, float]:
         case Mode.TEXT:
             return {one.source_id: one.bm25 for one in found_entries(found) if one.bm25 > 0}
         case Mode.HYBRID:
-            ranking = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
-            return {item.candidate.source_id: item.score for item in ranking.best(len(found.cosine))}
+            ranking = rank(
+                found, Question(PreparedQuery("", vector=np.zeros(DIMENSIONS, np.float32))), is_calibrated=False
+            )
+            return {hit.source_id: hit.score for hit in ranking.best(len(found.cosine))}
 
 
-def found_entries(found: SearchResult) -> list[SearchCandidate]:
+def found_entries(found: SearchResult) -> list[SearchHit]:
     """Return all entries that were compared."""
-    return found.candidates(range(len(found.cosine)))
+    return found.entries(range(len(found.cosine)))
 
 
 def quantiles(values: Sequence[float]) -> list[str]:

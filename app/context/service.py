@@ -270,7 +270,7 @@ class ContextBuilder:
             threshold=wanted.threshold or None,
             min_relevance=wanted.min_relevance,
             # Assembly keeps the best k of the turns that are not in the window.
-            known=[turn for turn in recent.turns if turn.position <= recent.last_position],
+            loaded=[turn for turn in recent.turns if turn.position <= recent.last_position],
             actors=request.filter_participants,
         )
         # Turns appended since the newest turns were read belong to the next context.
@@ -302,9 +302,9 @@ class ContextBuilder:
                 k=self._settings.recall_facts_limit,
                 actors=actors,
             )
-            found, degraded = await self._or_degraded(recall, [])
-            if found:
-                return [_fact_part(item.fact, item.score) for item in found], degraded
+            facts, degraded = await self._or_degraded(recall, [])
+            if facts:
+                return [_fact_part(fact, score) for fact, score in facts], degraded
         newest = await self._facts.newest(
             caller,
             owner=owner,

@@ -1,43 +1,20 @@
-"""A query, analysed and embedded. The embedding may run while the scope of the query is still being read."""
+"""Preparation of a query. Its embedding may run while the scope of the query is still being read."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
+
+import numpy as np
 
 from app.core.database.transactions import FloatVector
 from app.core.errors import AppError
 from app.index.analyser.analyser import Analyser
-from app.index.analyser.query_words import QueryText, QueryWords
+from app.index.analyser.query_words import PreparedQuery
 from app.index.spaces.runtime import EmbeddingSpaceRuntime
 from app.providers.schemas import Embedder, Vectors
 from app.settings.memory import IndexSettings
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedQuery:
-    """A prepared query.
-
-    `vector` is None if words alone are searched: without an embedder, for a text in a script that its model does not
-    read, or if it failed with the error code `degraded`.
-
-    `runtime` is the embedding space of the vector. The search uses it even if the searched space changes meanwhile.
-    """
-
-    vector: FloatVector | None
-    words: QueryText | QueryWords
-    degraded: str | None
-    runtime: EmbeddingSpaceRuntime | None = None
-
-    def with_names(self, names: Sequence[str]) -> "PreparedQuery":
-        """Return the same query with participants' names; without them, names count as any other word.
-
-        Raises TypeError if its words are analysed already, because names have to be analysed with them.
-        """
-        if not isinstance(self.words, QueryText):
-            raise TypeError("names are added to the text of a query, not to its words")
-        return replace(self, words=replace(self.words, names=names))
 
 
 class VectorAhead:
@@ -83,29 +60,36 @@ async def prepare_query(
     names: Sequence[str],
     runtime: EmbeddingSpaceRuntime,
     ahead: VectorAhead | None,
-    meanwhile: Callable[[QueryText], Awaitable[None]] | None,
+    meanwhile: Callable[[PreparedQuery], Awaitable[None]] | None,
     settings: IndexSettings,
 ) -> PreparedQuery:
     """Prepare a query: see `SearchIndex.prepare_query`. `meanwhile` is called while a text is embedded `ahead`."""
     # the work grows with the entries in scope times the words of the query
     max_words = settings.max_query_lexemes if by_words else 0
-    words = QueryText(text, names, Analyser(settings.forced_language).detect(text), max_words)
+    language = Analyser(settings.forced_language).detect(text)
+    query = PreparedQuery(text, names, language, max_words, space_id=runtime.space.id)
     if not by_vector:
-        return PreparedQuery(None, words, None, runtime)
+        return query
     if runtime.embedder is None:
-        return PreparedQuery(None, words, "embedder_none", runtime)
+        return replace(query, degraded="embedder_none")
     if by_words and not runtime.embedder.reads(text):
-        return PreparedQuery(None, words, None, runtime)
+        return query
     try:
         if ahead is None:
             vectors = await runtime.embedder.embed([vector_text], purpose="query")
         else:
             ahead.change_to(runtime.embedder, vector_text)
             if meanwhile is not None:
-                await meanwhile(words)
+                await meanwhile(query)
             vectors = await ahead.vectors()
     except AppError as error:
         if not by_words:
             raise
-        return PreparedQuery(None, words, error.code, runtime)
-    return PreparedQuery(vectors[0], words, None, runtime)
+        return replace(query, degraded=error.code)
+    return replace(query, vector=_normalise(vectors[0]))
+
+
+def _normalise(vector: FloatVector) -> FloatVector:
+    """Return a vector with the length 1, unless it has no length."""
+    length = np.sqrt(np.vdot(vector, vector))  # half of the time of `linalg.norm`
+    return (vector / length if length > 0 else vector).astype(np.float32, copy=False)

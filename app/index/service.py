@@ -13,8 +13,6 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
-import numpy as np
-
 from app.core.bus.messages import Message
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Database, FloatVector, Transaction
@@ -24,11 +22,11 @@ from app.core.ids import ConversationId, TenantId
 from app.core.jobs import JobQueue, NewJob
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index.analyser.query_words import QueryText
+from app.index.analyser.query_words import PreparedQuery
 from app.index.analyser.terms import pack_lexemes
 from app.index.backfill import store as backfill_store
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
-from app.index.prepared_query import PreparedQuery, VectorAhead, prepare_query
+from app.index.prepared_query import VectorAhead, prepare_query
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
@@ -46,8 +44,7 @@ from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.ann_search import Space
 from app.index.search.removals import REMOVALS, Removal, apply_removal, delete_old_removals, removal_messages
 from app.index.search.resident import ResidentIndex
-from app.index.search.searcher import LoadedSearch, RankingT, Searcher
-from app.index.search.segment_search import SegmentQuery
+from app.index.search.searcher import LoadedScope, RankingT, Searcher
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.write import removal_store, store
 from app.index.write.batch_analyser import BatchAnalyser, text_length
@@ -59,8 +56,8 @@ from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 
 __all__ = [
-    "REMOVALS", "AnnMaintenance", "ChosenSpace", "EmbeddingSpaceRegistry", "EmbeddingSpaceRuntime", "LoadedSearch",
-    "PreparedQuery", "QueryText", "SearchIndex", "Space", "VectorAhead", "VectorBackfill", "ensure_space",
+    "REMOVALS", "AnnMaintenance", "ChosenSpace", "EmbeddingSpaceRegistry", "EmbeddingSpaceRuntime", "LoadedScope",
+    "PreparedQuery", "SearchIndex", "Space", "VectorAhead", "VectorBackfill", "ensure_space",
     "read_chosen_space",
 ]  # fmt: skip
 
@@ -102,16 +99,15 @@ class SearchIndex:
         """Return the backfill of the searched space."""
         return self.spaces.current.backfill
 
-    def space_of(self, query: PreparedQuery) -> str | None:
-        """Return the embedding space of a query as `provider/model/dimensions`; None without an embedder."""
-        return (query.runtime or self.spaces.current).name
+    def runtime(self, space_id: int | None) -> EmbeddingSpaceRuntime:
+        """Return a space that this process can embed for; None is the searched one.
 
-    def runtime(self, space_id: int) -> EmbeddingSpaceRuntime:
-        """Return a space that this process can embed for. Raises Conflict `space_not_configured` for any other."""
-        found = self.spaces.runtimes.get(space_id)
-        if found is None:
+        Raises Conflict `space_not_configured` for any other.
+        """
+        runtime = self.spaces.current if space_id is None else self.spaces.runtimes.get(space_id)
+        if runtime is None:
             raise Conflict("space_not_configured", "This process has no settings by which to embed for this space.")
-        return found
+        return runtime
 
     async def prepare(
         self, caller: Caller, documents: Sequence[IndexDocument], *, deferred: bool = False
@@ -394,13 +390,13 @@ class SearchIndex:
     async def prepare_query(
         self, text: str, *, vector_text: str, by_words: bool, by_vector: bool, names: Sequence[str] = (),
         runtime: EmbeddingSpaceRuntime | None = None, ahead: VectorAhead | None = None,
-        meanwhile: Callable[[QueryText], Awaitable[None]] | None = None,
+        meanwhile: Callable[[PreparedQuery], Awaitable[None]] | None = None,
     ) -> PreparedQuery:  # fmt: skip
         """Analyse `text`, and embed `vector_text` (`text` without participants' `names`), outside any transaction.
 
         `runtime` is another space than the searched one, `ahead` a running embedding: `meanwhile` is called during it,
-        with the words. A text in a script that the model does not read is searched by words alone. Raises the
-        embedder's errors only if words are not searched.
+        with the query that has no vector yet. A text in a script that the model does not read is searched by words
+        alone. Raises the embedder's errors only if words are not searched.
         """
         return await prepare_query(
             text, vector_text=vector_text, by_words=by_words, by_vector=by_vector, names=names,
@@ -409,30 +405,29 @@ class SearchIndex:
 
     async def load(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, runtime: EmbeddingSpaceRuntime | None = None
-    ) -> LoadedSearch | None:
+    ) -> LoadedScope | None:
         """Bring the entries in scope into memory for a search that follows soon; None if they are not searched there.
 
         What is committed after this is not found by that search. `runtime` is another space than the searched one.
         """
         return await self._searcher.load(tx, caller.tenant_id, (runtime or self.spaces.current).ann, scope)
 
-    async def match_words(self, loaded: LoadedSearch, words: QueryText) -> None:
+    async def match_words(self, loaded: LoadedScope, query: PreparedQuery) -> None:
         """Match the words of a query in a loaded scope, before its vector is known: for the search that follows."""
-        await self._searcher.match_words(loaded, words)
+        await self._searcher.match_words(loaded, query)
 
     async def search(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int,
-        rank: Callable[[SearchResult], RankingT], loaded: LoadedSearch | None = None,
+        rank: Callable[[SearchResult], RankingT], loaded: LoadedScope | None = None,
     ) -> RankingT:  # fmt: skip
         """Rank the entries in scope by how well they match a query: all of them, if the scope fits into memory.
 
         Of a larger scope, candidates are compared: at least `min_candidates` by words, and as many by vector. `rank` is
         called once, for many entries in a thread. `loaded` is what `load` has returned for the same scope.
         """
-        ann = (query.runtime or self.spaces.current).ann
-        asked = SegmentQuery(_normalised(query.vector), query.words)
+        ann = self.runtime(query.space_id).ann
         pool = max(self._settings.recall_pool, min_candidates)
-        return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool, rank=rank, loaded=loaded)
+        return await self._searcher.search(tx, caller.tenant_id, ann, scope, query, pool=pool, rank=rank, loaded=loaded)
 
     def apply_removal(self, message: Message) -> None:
         """Remove the entries from memory that another process, or this one, has deleted."""
@@ -449,13 +444,6 @@ class SearchIndex:
     async def sweep(self) -> int:
         """Delete old records of removed entries; return the number."""
         return await delete_old_removals(self._ops)
-
-
-def _normalised(vector: FloatVector | None) -> FloatVector | None:
-    if vector is None:
-        return None
-    length = np.sqrt(np.vdot(vector, vector))  # half of the time of `linalg.norm`
-    return (vector / length if length > 0 else vector).astype(np.float32, copy=False)
 
 
 def _is_due(entry: IndexEntry) -> bool:

@@ -10,11 +10,10 @@ import asyncpg
 import pytest
 
 from app.core.ids import parse_id
-from app.index.schemas import EntryKind
+from app.index.schemas import EntryKind, SearchScope
 from app.index.search import resident as resident_module
 from app.index.search import segment_store
 from app.index.search.resident import ResidentIndex
-from app.index.search.segment_store import SegmentScope
 from tests.support.api import Client, Service, open_service
 
 _SEGMENT = 8192
@@ -136,7 +135,7 @@ async def test_a_segment_that_is_evicted_while_a_search_waits_for_it_is_not_coun
     await client.append(conversation, "my violin teacher is Ann")
     space, scope = (
         service.container.ann.space,
-        SegmentScope("conversations", (parse_id(conversation),), (EntryKind.TURN,)),
+        SearchScope((EntryKind.TURN,), conversation_ids=(parse_id(conversation),)),
     )
     resident = ResidentIndex(max_bytes=2**20)
 

@@ -333,7 +333,7 @@ def in_scope(row: Row, scope: SearchScope) -> bool:
 def match(rows: Sequence[Row], query: PreparedQuery) -> dict[UUID, tuple[float | None, float, float]]:
     """The cosine, BM25 and share of words of each entry."""
     mean = max(sum(row.length for row in rows) / len(rows), 1.0) if rows else 1.0
-    words = query.words.words(["en"])
+    words = query.words(["en"])
     frequencies = [sum(lexeme in row.counts for row in rows) for lexeme in words.lexemes]
     weights = _WEIGHTS.weights(words, frequencies, entries=len(rows))
     found: dict[UUID, tuple[float | None, float, float]] = {}
@@ -407,7 +407,7 @@ def check(found: SearchResult, rows: Sequence[Row], query: PreparedQuery) -> Non
     """Compare a result with the reference."""
     wanted = match(rows, query)
     by_id = {row.id: row for row in rows}
-    candidates = found.candidates(range(len(found.cosine)))
+    candidates = found.entries(range(len(found.cosine)))
     ids = [one.source_id for one in candidates]
     assert set(ids) == set(wanted), (len(ids), len(wanted))
     assert len(ids) == len(set(ids))

@@ -15,19 +15,13 @@ from numpy.typing import NDArray
 
 from app.core.database.transactions import FloatVector
 from app.index.analyser.languages import CODES
-from app.index.analyser.query_words import QueryText, QueryWords, WordGroup
+from app.index.analyser.query_words import PreparedQuery, QueryWords, WordGroup
 from app.index.analyser.terms import hash_term
 from app.index.analyser.word_weights import WordWeights
 from app.index.entry_ids import EntryIds, ids_of_numbers, numbers_of_ids, rows_with
-from app.index.schemas import BM25_B, BM25_K1, EntryKind, PlaceOrder, SearchCandidate, SearchResult, SearchScope
+from app.index.schemas import BM25_B, BM25_K1, EntryKind, PlaceOrder, SearchHit, SearchResult, SearchScope
 from app.index.search.dictionaries import NONE, Codes, Rows
-from app.index.search.segment import (
-    Flags,
-    Floats,
-    SegmentView,
-    microseconds,
-    piece_rows,
-)
+from app.index.search.segment import Flags, Floats, SegmentView, microseconds, piece_rows
 
 KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEMORY)
 """The kinds of entries in the order of their codes in a segment."""
@@ -56,18 +50,9 @@ class CorpusCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentQuery:
-    """A query: its vector of length 1, and its words."""
-
-    vector: FloatVector | None
-    text: QueryText | QueryWords
-
-
-@dataclass(frozen=True, slots=True)
 class MatchedWords:
     """How well the rows in scope match the words of a query. `entries` is the size of the scope that words count in."""
 
-    text: QueryText | QueryWords
     rows: NDArray[np.intp]
     own: _Own
     words: QueryWords
@@ -119,28 +104,28 @@ def _any_of(codes: Codes, column: Rows, values: Sequence[object]) -> Flags:
 def search_segment(
     view: SegmentView,
     rows: NDArray[np.intp],
-    query: SegmentQuery,
+    query: PreparedQuery,
     *,
     weigh: WordWeights,
     corpus: CorpusCounts | None = None,
 ) -> SearchResult:
     """Return the match of all rows in scope. `corpus`: the statistics of a larger scope, to which the rows belong."""
-    return compare_vectors(view, match_words(view, rows, query.text, weigh=weigh, corpus=corpus), query.vector)
+    return compare_vectors(view, match_words(view, rows, query, weigh=weigh, corpus=corpus), query.vector)
 
 
 def match_words(
     view: SegmentView,
     rows: NDArray[np.intp],
-    text: QueryText | QueryWords,
+    query: PreparedQuery,
     *,
     weigh: WordWeights,
     corpus: CorpusCounts | None = None,
 ) -> MatchedWords:
     """Return how well all rows in scope match the words of a query: the part of a search that needs no vector."""
     own: _Own = slice(None) if len(rows) == len(view) else rows
-    words = text.words(languages_in(view.columns.language[own])) if corpus is None else corpus.words
+    words = query.words(languages_in(view.columns.language[own])) if corpus is None else corpus.words
     bm25, share = _match_words(view, rows, own, words, weigh, corpus)
-    return MatchedWords(text, rows, own, words, bm25, share, len(rows) if corpus is None else corpus.entries)
+    return MatchedWords(rows, own, words, bm25, share, len(rows) if corpus is None else corpus.entries)
 
 
 def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVector | None) -> SearchResult:
@@ -167,7 +152,7 @@ def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVecto
         size=matched.entries,
         actor_code=view.texts.actor.get,
         role_code=view.texts.role.get,
-        candidates=lambda at: _candidates(view, rows[at], cosine[at], bm25[at]),
+        entries=lambda at: _entries(view, rows[at], cosine[at], bm25[at]),
         source_ids=lambda at: _source_ids(view, rows[at]),
         find=lambda kind, source_ids: _find(view, own, kind, source_ids),
         vectors_pending=bool((pieces == 0).any()),
@@ -302,14 +287,14 @@ def _products(vectors: Floats, vector: FloatVector) -> Floats:
     return products
 
 
-def _candidates(view: SegmentView, rows: NDArray[np.intp], cosine: Floats, bm25: Floats) -> list[SearchCandidate]:
+def _entries(view: SegmentView, rows: NDArray[np.intp], cosine: Floats, bm25: Floats) -> list[SearchHit]:
     columns = view.columns
     numbers: list[list[int]] = columns.entry_id[rows].tolist()
     kinds: list[int] = columns.kind[rows].tolist()
     conversations = [view.texts.conversation.value(code) for code in columns.conversation[rows].tolist()]
     cosines, weights = cosine.tolist(), bm25.tolist()
     return [
-        SearchCandidate(
+        SearchHit(
             source_id=source_id,
             kind=KINDS[kinds[at]],
             conversation_id=conversation if isinstance(conversation := conversations[at], UUID) else None,

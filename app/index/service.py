@@ -119,18 +119,18 @@ class SearchIndex:
         runtime = self.spaces.current
         analyser = BatchAnalyser(self._settings, None if deferred else runtime.embedder)
         analysed = await map_in_threads(analyser.analyse_next, documents, size=text_length, inline=_INLINE_CHARACTERS)
-        wanted = [piece for one in analysed for piece in one.pieces]
+        wanted = [piece for analysed_text in analysed for piece in analysed_text.pieces]
         vectors = await self._embed_now(caller, runtime.embedder, wanted)
         prepared: list[PreparedEntries] = []
         start = 0
-        for document, one in zip(documents, analysed, strict=True):
-            own = vectors[start : start + len(one.pieces)] if vectors else ()
-            start += len(one.pieces)
+        for document, analysed_text in zip(documents, analysed, strict=True):
+            own = vectors[start : start + len(analysed_text.pieces)] if vectors else ()
+            start += len(analysed_text.pieces)
             due = runtime.embedder is not None and not own and bool(document.text.strip())
             prepared.append(
                 PreparedEntries(
-                    one.analysis, own, vectors_due=due, deferred=deferred, dates_due=one.dates_due,
-                    space_id=runtime.space.id, source=one.source,
+                    analysed_text.analysis, own, vectors_due=due, deferred=deferred, dates_due=analysed_text.dates_due,
+                    space_id=runtime.space.id, source=analysed_text.source,
                 )
             )  # fmt: skip
         return prepared
@@ -161,9 +161,9 @@ class SearchIndex:
         """
         runtime = self.spaces.current
         analyser = BatchAnalyser(self._settings, runtime.embedder, max_vectors=self._settings.max_vectors_per_entry)
-        [one] = await map_in_threads(analyser.analyse_next, [document], size=text_length, inline=_INLINE_CHARACTERS)
-        vectors = await self._embed_all(runtime.embedder, one.pieces) if runtime.embedder is not None else ()
-        return PreparedEntries(one.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
+        [text] = await map_in_threads(analyser.analyse_next, [document], size=text_length, inline=_INLINE_CHARACTERS)
+        vectors = await self._embed_all(runtime.embedder, text.pieces) if runtime.embedder is not None else ()
+        return PreparedEntries(text.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
 
     async def _embed_all(self, embedder: Embedder, texts: Sequence[str]) -> list[FloatVector]:
         vectors: list[FloatVector] = []
@@ -203,8 +203,8 @@ class SearchIndex:
             vectors: dict[int, dict[UUID, Sequence[FloatVector]]] = {}
             for entry in entries:
                 vectors.setdefault(entry.prepared.space_id, {})[keys[entry.source_id]] = entry.prepared.vectors
-            for space_id, some in vectors.items():
-                await store.insert_vectors(tx, caller.tenant_id, space_id, some)
+            for space_id, vectors_of_space in vectors.items():
+                await store.insert_vectors(tx, caller.tenant_id, space_id, vectors_of_space)
             self._quotas.count(tx, caller.tenant_id, vectors=sum(len(entry.prepared.vectors) for entry in entries))
         due = [entry for entry in entries if _is_due(entry)]
         jobs = [
@@ -242,10 +242,10 @@ class SearchIndex:
     async def resolve_dates(self, documents: Mapping[UUID, IndexDocument]) -> list[DatedEntry]:
         """Resolve the relative dates in documents of known languages, by turn; those without dates are left out."""
         items = list(documents.items())
-        found = await map_in_threads(
-            resolve_entry_dates, items, size=lambda one: _DATES_FACTOR * len(one[1].text), inline=0
+        dated = await map_in_threads(
+            resolve_entry_dates, items, size=lambda item: _DATES_FACTOR * len(item[1].text), inline=0
         )
-        return [entry for entry in found if entry is not None]
+        return [entry for entry in dated if entry is not None]
 
     async def read_languages(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, str]:
         """Return the languages in which turns were analysed."""
@@ -297,9 +297,9 @@ class SearchIndex:
             return await store.hide_entries(tx, caller.tenant_id, conversation_id, limit=limit) == limit
         shown = await store.show_entries(tx, caller.tenant_id, conversation_id, limit=limit)
         jobs = [
-            *_jobs(VECTORS_JOB, [one.source_id for one in shown if one.is_turn and one.vectors_due]),
-            *_jobs(DATES_JOB, [one.source_id for one in shown if one.is_turn and one.undated], priority=-1),
-            *await self._jobs_for_missing_vectors(caller, tx, [one.entry_id for one in shown]),
+            *_jobs(VECTORS_JOB, [entry.source_id for entry in shown if entry.is_turn and entry.vectors_due]),
+            *_jobs(DATES_JOB, [entry.source_id for entry in shown if entry.is_turn and entry.undated], priority=-1),
+            *await self._jobs_for_missing_vectors(caller, tx, [entry.entry_id for entry in shown]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
         return len(shown) == limit
@@ -317,15 +317,15 @@ class SearchIndex:
         pairs = [(keys[source_id], copy_id, position) for source_id, copy_id, position in pairs if source_id in keys]
         copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
         await store.copy_vectors(tx, caller.tenant_id, pairs)
-        undated = [one for one in copied if one.undated]
-        if sum(len(texts[one.entry_id]) for one in undated) <= _INLINE_CHARACTERS:
+        undated = [entry for entry in copied if entry.undated]
+        if sum(len(texts[entry.entry_id]) for entry in undated) <= _INLINE_CHARACTERS:
             undated_ids = filter_dated(undated, texts)
         else:
             undated_ids = await asyncio.to_thread(filter_dated, undated, texts)
         jobs = [
-            *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
+            *_jobs(VECTORS_JOB, [entry.entry_id for entry in copied if entry.vectors_due]),
             *_jobs(DATES_JOB, undated_ids),
-            *await self._jobs_for_missing_vectors(caller, tx, [one.entry_id for one in copied]),
+            *await self._jobs_for_missing_vectors(caller, tx, [entry.entry_id for entry in copied]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 

@@ -268,14 +268,14 @@ def read_surroundings(features: EntryFeatures) -> Surroundings:
     for start in range(0, len(order), _BLOCK):
         window = order[start : start + _BLOCK + _REACH]
         place = _places(features, window)
-        last = len(window) - 1
+        end = len(window) - 1
         distance = place[1:] - place[:-1]
-        around.next_is_near[start : start + last] = distance <= _REACH
-        around.second_is_near[start : start + max(last - 1, 0)] = place[_REACH:] - place[:-_REACH] <= _REACH
+        around.next_is_near[start : start + end] = distance <= _REACH
+        around.second_is_near[start : start + max(end - 1, 0)] = place[_REACH:] - place[:-_REACH] <= _REACH
         speaker, asked = features.speaker[window], features.cues[window] & _ASKS != 0
         replies = features.is_turn[window] & ~features.is_assistant[window]
         by_other = (speaker[1:] != speaker[:-1]) & (np.minimum(speaker[1:], speaker[:-1]) >= 0)
-        around.next_answers[start : start + last] = (distance == 1) & by_other & asked[:-1] & replies[1:]
+        around.next_answers[start : start + end] = (distance == 1) & by_other & asked[:-1] & replies[1:]
     return around
 
 

@@ -161,9 +161,9 @@ async def find_lacking_tenants(
     ]
     if sum(row["examined"] for row in rows) < examine:
         return TenantStep(tenants, None)
-    last = rows[-1]
     # the other entries of a tenant that was found need not be read
-    return TenantStep(tenants, (last["tenant_id"], _LAST_ID if last["tenant_id"] in tenants else last["last_id"]))
+    tenant_id = rows[-1]["tenant_id"]
+    return TenantStep(tenants, (tenant_id, _LAST_ID if tenant_id in tenants else rows[-1]["last_id"]))
 
 
 async def filter_lacking(

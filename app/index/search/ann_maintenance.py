@@ -48,9 +48,9 @@ class AnnMaintenance:
     async def read_counts(self, tx: Transaction, tenant_id: TenantId) -> TenantCounts:
         """Return the tenant's counts, cached for half a minute. Stale counts cost time but never change results."""
         now = time.monotonic()
-        known = self._known.get(tenant_id)
-        if known is not None and now - known[0] < _COUNTS_TTL_S:
-            return known[1]
+        cached = self._known.get(tenant_id)
+        if cached is not None and now - cached[0] < _COUNTS_TTL_S:
+            return cached[1]
         settings = self.settings
         counts = await ann_search.count_tenant(
             tx, tenant_id, self.space, entries=self.exact_entries, fresh=settings.tier_fresh_vectors

@@ -183,8 +183,8 @@ async def find_best_by_words(
         # too few to compare with: read the entries of the next word too
         query = candidate_query(left[:1], without=done, score=0) or ""
         done, left = [*done, left[0]], left[1:]
-    if (last := candidate_query(left, without=done, score=best.threshold)) is not None:
-        best.add(await _score_matches(tx, scope, last, lexemes, corpus, pool=pool, matches=matches))
+    if (rest := candidate_query(left, without=done, score=best.threshold)) is not None:
+        best.add(await _score_matches(tx, scope, rest, lexemes, corpus, pool=pool, matches=matches))
     return list(best.scores)
 
 

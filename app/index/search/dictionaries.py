@@ -34,11 +34,11 @@ class Codes:
 
     def add_all(self, values: Sequence[object | None]) -> Rows:
         """Return the code of each value, -1 for None; new values get new codes."""
-        codes, known = self._codes, self._values
+        codes, stored = self._codes, self._values
         for value in dict.fromkeys(values):
             if value is not None and value not in codes:
-                codes[value] = len(known)
-                known.append(value)
+                codes[value] = len(stored)
+                stored.append(value)
         return np.fromiter(map(codes.get, values, repeat(NONE)), np.int32, len(values))
 
     def get(self, value: object) -> int | None:

@@ -236,12 +236,12 @@ class ResidentIndex:
         cached.removed_ids.clear()
         return changes.state
 
-    def _evict_surplus(self, kept: _SegmentKey) -> None:
+    def _evict_surplus(self, searched: _SegmentKey) -> None:
         """Evict the least recently used segments until the others fit."""
         for key, cached in list(islice(self._cached.items(), _MAX_EXAMINED)):
             if self.nbytes <= self._max_bytes and len(self._cached) <= _MAX_CACHED:
                 break
-            if key != kept and not cached.lock.locked():
+            if key != searched and not cached.lock.locked():
                 self._evict(key, cached)
 
     def _count_bytes(self, key: _SegmentKey, cached: _CachedSegment) -> None:

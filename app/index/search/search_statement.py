@@ -49,7 +49,7 @@ class WordColumns:
 
     def _listed(self, item: str) -> str:
         """Repeat an item for each word, each after a comma, so that no word gives an empty text."""
-        return "".join(f", {one}" for one in self._each(item))
+        return "".join(f", {column}" for column in self._each(item))
 
     def counted(self, lexemes: str) -> str:
         """Return columns with the count of each word in a tsvector, as a list continuation; null for null.
@@ -72,8 +72,8 @@ class WordColumns:
 
     def given(self, args: StatementArguments, weights: Sequence[float]) -> str:
         """Return columns `w1` … of known weights, as a list continuation."""
-        known = [*weights, *[0.0] * (len(self._queries) - len(weights))]
-        return "".join(f", {args.add(weight)}::float8 as w{number}" for number, weight in enumerate(known, start=1))
+        padded = [*weights, *[0.0] * (len(self._queries) - len(weights))]
+        return "".join(f", {args.add(weight)}::float8 as w{number}" for number, weight in enumerate(padded, start=1))
 
 
 def _room(count: int) -> int:

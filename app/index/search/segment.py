@@ -87,7 +87,8 @@ class Columns:
         return sum(array.nbytes for array in _columns_of(self))
 
 
-_columns_of = cast("Callable[[Columns], tuple[NDArray[Any], ...]]", attrgetter(*(one.name for one in fields(Columns))))
+_COLUMN_NAMES: Final = tuple(column.name for column in fields(Columns))
+_columns_of = cast("Callable[[Columns], tuple[NDArray[Any], ...]]", attrgetter(*_COLUMN_NAMES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +141,8 @@ class RecentTerms:
 
     def find(self, term: int) -> tuple[Rows, NDArray[np.uint8]]:
         """Return the rows that have a term, and its counts."""
-        found = np.flatnonzero(self.terms == np.uint64(term))
-        return self.row[found], self.count[found]
+        rows = np.flatnonzero(self.terms == np.uint64(term))
+        return self.row[rows], self.count[rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +296,8 @@ class Segment:
         added = self._coded(batch)
         start, stop = self._count, self._count + len(batch)
         self._grow(stop, self._pieces + batch.pieces)
-        for one in fields(added):
-            getattr(self._columns, one.name)[start:stop] = getattr(added, one.name)
+        for name in _COLUMN_NAMES:
+            getattr(self._columns, name)[start:stop] = getattr(added, name)
         for vectors in batch.vectors:
             own = self._vectors[self._pieces : self._pieces + len(vectors)]
             own[:] = vectors
@@ -363,19 +364,19 @@ class Segment:
         self._by_place = PlaceOrder(np.insert(placed, at, added))
 
     def _coded(self, batch: EntryBatch) -> Columns:
-        texts, given = self._texts, batch.columns
+        texts, columns = self._texts, batch.columns
 
         def coded(codes: Codes, values: Sequence[object | None]) -> Rows:
             return np.repeat(codes.add_all(values), batch.repeats)
 
         conversation = coded(texts.conversation, batch.conversation_ids)
         # most entries are in the same session as the one before
-        is_other = (conversation[1:] != conversation[:-1]) | (given.session[1:] != given.session[:-1])
+        is_other = (conversation[1:] != conversation[:-1]) | (columns.session[1:] != columns.session[:-1])
         first = np.flatnonzero(np.append(True, is_other)[: len(batch)])
-        sessions = zip(conversation[first].tolist(), given.session[first].tolist(), strict=True)
-        group = texts.group.add_all([None if one[1] == NONE else one for one in sessions])
+        sessions = zip(conversation[first].tolist(), columns.session[first].tolist(), strict=True)
+        group = texts.group.add_all([None if session[1] == NONE else session for session in sessions])
         return replace(
-            given,
+            columns,
             conversation=conversation,
             group=np.repeat(group, np.diff(first, append=len(batch))),
             project=coded(texts.project, batch.projects),
@@ -383,7 +384,7 @@ class Segment:
             agent=coded(texts.agent, batch.agents),
             actor=coded(texts.actor, batch.actors),
             role=coded(texts.role, batch.roles),
-            first_piece=self._pieces + given.first_piece,
+            first_piece=self._pieces + columns.first_piece,
         )
 
     def _grow(self, count: int, pieces: int) -> None:
@@ -392,8 +393,8 @@ class Segment:
             # a load of everything at once gets no more than it needs
             room = count if self._count == 0 else max(count, self._count + self._count // 4 + 64)
             columns = _empty_columns(room)
-            for one in fields(columns):
-                getattr(columns, one.name)[: self._count] = getattr(self._columns, one.name)[: self._count]
+            for name in _COLUMN_NAMES:
+                getattr(columns, name)[: self._count] = getattr(self._columns, name)[: self._count]
             self._columns = columns
         if pieces > len(self._vectors):
             room = pieces if self._pieces == 0 else max(pieces, self._pieces + self._pieces // 4 + 64)
@@ -418,18 +419,18 @@ class Segment:
 
     def _rebuild(self) -> None:
         """Leave out dead rows, their vectors, and their terms."""
-        kept = np.flatnonzero(self._live)
-        pieces = self._columns.pieces[kept]
+        live = np.flatnonzero(self._live)
+        pieces = self._columns.pieces[live]
         first = np.cumsum(pieces, dtype=np.int32) - pieces
-        kept_pieces = piece_rows(self._columns.first_piece[kept], pieces)
+        kept_pieces = piece_rows(self._columns.first_piece[live], pieces)
         new_row = np.full(self._count, NONE, dtype=np.int32)
-        new_row[kept] = np.arange(len(kept), dtype=np.int32)
+        new_row[live] = np.arange(len(live), dtype=np.int32)
         terms, row, count = self._all_terms()
         is_kept = new_row[row] != NONE
-        self._columns = replace(self._columns.take(kept), first_piece=first)
+        self._columns = replace(self._columns.take(live), first_piece=first)
         self._vectors = self._vectors[kept_pieces]
-        self._live = np.ones(len(kept), dtype=np.bool_)
-        self._count, self._pieces, self._recent = len(kept), len(self._vectors), 0
+        self._live = np.ones(len(live), dtype=np.bool_)
+        self._count, self._pieces, self._recent = len(live), len(self._vectors), 0
         by_place = new_row[self._by_place.rows]
         self._by_place = PlaceOrder(by_place[by_place != NONE].astype(np.int64))
         self._postings = Postings.sort(terms[is_kept], new_row[row[is_kept]], count[is_kept])

@@ -95,10 +95,10 @@ def select_rows(
 
 
 def _any_of(codes: Codes, column: Rows, values: Sequence[object]) -> Flags:
-    found = [code for value in values if (code := codes.get(value)) is not None]
-    if len(found) == 1:
-        return column == found[0]
-    return np.isin(column, found)
+    known_codes = [code for value in values if (code := codes.get(value)) is not None]
+    if len(known_codes) == 1:
+        return column == known_codes[0]
+    return np.isin(column, known_codes)
 
 
 def search_segment(
@@ -173,10 +173,11 @@ def _find(view: SegmentView, own: _Own, kind: EntryKind, source_ids: Sequence[UU
     """Return the rows, among `own`, of the entries that some objects of a kind have."""
     entry_ids, kinds = view.columns.entry_id[own], view.columns.kind[own]
     wanted = set(source_ids)
-    rekeyed = [UUID(bytes=np.array(key, np.uint64).tobytes()) for key, one in view.sources.items() if one in wanted]
+    keys = [key for key, source_id in view.sources.items() if source_id in wanted]
+    rekeyed = ids_of_numbers(np.array(keys, np.uint64).reshape(-1, 2))
     at = np.flatnonzero(rows_with(entry_ids, numbers_of_ids([*source_ids, *rekeyed])) & (kinds == KINDS.index(kind)))
-    found = zip(_sources_of(view, entry_ids[at]), at.tolist(), strict=True)
-    return {source_id: place for source_id, place in found if source_id in wanted}
+    elements = zip(_sources_of(view, entry_ids[at]), at.tolist(), strict=True)
+    return {source_id: place for source_id, place in elements if source_id in wanted}
 
 
 def _source_ids(view: SegmentView, rows: NDArray[np.intp]) -> list[UUID]:
@@ -215,18 +216,18 @@ def _match_words(
     if len(rows) < len(view):
         in_scope = np.zeros(len(view), dtype=np.bool_)
         in_scope[rows] = True
-    found: list[tuple[Rows, NDArray[np.uint8]]] = []
+    matches: list[tuple[Rows, NDArray[np.uint8]]] = []
     for group in words.groups:
         at, counts = _find_group(view, group)
         if in_scope is not None and len(at):
-            kept = in_scope[at]
-            at, counts = at[kept], counts[kept]
-        found.append((at, counts))
+            is_kept = in_scope[at]
+            at, counts = at[is_kept], counts[is_kept]
+        matches.append((at, counts))
     if corpus is None:
         mean_length = max(float(view.columns.length[own].mean()), 1.0)
-        corpus = CorpusCounts(len(rows), mean_length, [len(at) for at, _ in found], words)
+        corpus = CorpusCounts(len(rows), mean_length, [len(at) for at, _ in matches], words)
     weights = weigh.weights(words, corpus.frequencies, entries=corpus.entries)
-    for weight, (places, counts) in zip(weights, found, strict=True):
+    for weight, (places, counts) in zip(weights, matches, strict=True):
         at, times = places.astype(np.intp), counts.astype(np.float32)  # once, not at each use
         length = view.columns.length[at].astype(np.float32)
         norm = BM25_K1 * (1 - BM25_B + BM25_B / corpus.mean_length * length)
@@ -238,10 +239,10 @@ def _match_words(
 
 def _find_group(view: SegmentView, group: WordGroup) -> tuple[Rows, NDArray[np.uint8]]:
     """Return the rows that have any lexeme of a word, and how often: each row once."""
-    found = [view.find_term(hash_term(lexeme)) for lexeme in group]
-    if len(found) == 1:
-        return found[0]
-    at, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    matches = [view.find_term(hash_term(lexeme)) for lexeme in group]
+    if len(matches) == 1:
+        return matches[0]
+    at, counts = (np.concatenate(parts) for parts in zip(*matches, strict=True))
     rows, place = np.unique(at, return_inverse=True)
     total = np.bincount(place, weights=counts, minlength=len(rows))
     return rows, np.minimum(total, _MAX_COUNT).astype(np.uint8)
@@ -269,8 +270,8 @@ def _best_pieces(view: SegmentView, first: Rows, counts: Rows, vector: FloatVect
     best = scores[first]
     several = np.flatnonzero(counts > 1)
     if len(several):
-        some, pieces = scores[piece_rows(first[several], counts[several])], counts[several]
-        best[several] = np.maximum.reduceat(some, np.cumsum(pieces) - pieces)
+        piece_scores, pieces = scores[piece_rows(first[several], counts[several])], counts[several]
+        best[several] = np.maximum.reduceat(piece_scores, np.cumsum(pieces) - pieces)
     return best
 
 

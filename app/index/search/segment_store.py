@@ -311,7 +311,7 @@ def _unpack(page: _Page, dimensions: int) -> EntryBatch:
 
 
 def _chained(values: Iterable[Sequence[ValueT] | None]) -> Iterable[ValueT]:
-    return chain.from_iterable(some for some in values if some)
+    return chain.from_iterable(part for part in values if part)
 
 
 def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces: Rows) -> Columns:

@@ -45,10 +45,10 @@ class _SpaceCatalogue:
 
     def row(self, space_id: int) -> SpaceRow:
         """Return a space by its id. Raises NotFound."""
-        found = next((row for row in self.rows if row.id == space_id), None)
-        if found is None:
+        row = next((row for row in self.rows if row.id == space_id), None)
+        if row is None:
             raise NotFound("not_found", "There is no such embedding space.")
-        return found
+        return row
 
 
 class SpaceAdministration:
@@ -219,9 +219,9 @@ class SpaceAdministration:
                 if not force:
                     await self._require_complete(tx, runtime)
                 # both are maintained, so that a roll-back is possible
-                for kept in (space_id, searched):
-                    if kept:
-                        await self._set(tx, kept, SpaceState.KEPT)
+                for kept_id in (space_id, searched):
+                    if kept_id:
+                        await self._set(tx, kept_id, SpaceState.KEPT)
                 await space_store.set_searched_space(tx, space_id=space_id, previous_id=searched)
             elif catalogue.choice.space_id is None:
                 await space_store.set_searched_space(tx, space_id=space_id, previous_id=None)

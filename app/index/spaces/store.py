@@ -146,8 +146,8 @@ async def _count_space(tx: Transaction, space_id: int, percent: float) -> SpaceC
         space_id,
         percent,
     )
-    found = (0, 0, 0) if row is None else (row["entries"], row["covered"], row["vectors"])
-    entries, covered, vectors = (round(count * _ALL / percent) for count in found)
+    counts = (0, 0, 0) if row is None else (row["entries"], row["covered"], row["vectors"])
+    entries, covered, vectors = (round(count * _ALL / percent) for count in counts)
     return SpaceCounts(entries, covered, vectors, percent == _ALL)
 
 
@@ -163,9 +163,9 @@ async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tup
     )
     jobs: list[object] = [job_kind]
     if tx.is_distributed:  # jobs are on the coordinator
-        found = await tx.fetch(of_jobs, job_kind)
+        rows = await tx.fetch(of_jobs, job_kind)
         of_jobs = "select tenant_id, entry_id from unnest($1::uuid[], $4::uuid[]) u (tenant_id, entry_id)"
-        jobs = [[one["tenant_id"] for one in found], [one["entry_id"] for one in found]]
+        jobs = [[row["tenant_id"] for row in rows], [row["entry_id"] for row in rows]]
     row = await tx.fetchrow(
         f"""
         with under_way as materialized ({of_jobs})
@@ -261,5 +261,5 @@ async def _drop_on_nodes(tx: Transaction, space_id: int, *, after: tuple[UUID, U
         [row["tenant_id"] for row in walked],
         [row["entry_id"] for row in walked],
     )
-    last = walked[-1] if len(walked) == limit else None
-    return DropStep(vectors, None if last is None else (last["tenant_id"], last["entry_id"]))
+    last_row = walked[-1] if len(walked) == limit else None
+    return DropStep(vectors, None if last_row is None else (last_row["tenant_id"], last_row["entry_id"]))

@@ -171,7 +171,7 @@ class ContextBuilder:
             system=request.system,
             recent=recent.turns,
             asked=WindowRequest(len(recent.turns), is_limit=False),
-            summaries=[_summary_part(one, recent.erased_position) for one in recent.summaries],
+            summaries=[_summary_part(summary, recent.erased_position) for summary in recent.summaries],
             is_erased=recent.is_erased,
             facts=facts,
             memories=memories,
@@ -190,11 +190,11 @@ class ContextBuilder:
         """Return the gap of live turns in ranges of positions, and `erased_sources` if some turns were erased."""
         if not ranges:
             return None, []
-        found = await self._conversations.count_omitted(caller, conversation_id, ranges=ranges)
+        omitted = await self._conversations.count_omitted(caller, conversation_id, ranges=ranges)
         gap = None
-        if found.from_position is not None and found.to_position is not None:
-            gap = Gap(turns=found.turns, from_position=found.from_position, to_position=found.to_position)
-        return gap, [ERASED_SOURCES] if found.erased else []
+        if omitted.from_position is not None and omitted.to_position is not None:
+            gap = Gap(turns=omitted.turns, from_position=omitted.from_position, to_position=omitted.to_position)
+        return gap, [ERASED_SOURCES] if omitted.erased else []
 
     async def _assembled(self, caller: Caller, parts: ContextParts, request: ContextRequest) -> Assembled:
         counter = self._known_counts.of(caller.tenant_id, self._counters[request.tokenizer])
@@ -214,10 +214,10 @@ class ContextBuilder:
         query = whole[:_MAX_QUERY_CHARACTERS]
         return query if query.strip() else ""
 
-    async def _or_degraded(self, found: Awaitable[tuple[_T, list[str]]], default: _T) -> tuple[_T, list[str]]:
+    async def _or_degraded(self, search: Awaitable[tuple[_T, list[str]]], default: _T) -> tuple[_T, list[str]]:
         """Return the result and the degraded parts. If the search fails, return `default` and the reason."""
         try:
-            return await found
+            return await search
         except Unavailable as error:
             return default, [error.code]
         except Exception as error:  # noqa: BLE001 - a context without recall is worth more to its caller than an error
@@ -377,9 +377,9 @@ def _wanted(request: ContextRequest, asked: WindowRequest, *, before: int | None
     """Return the query for the turns to read: those that may be shown, and those that decide which summaries are."""
     actors = request.filter_participants
 
-    def accepts(one: ValidSummary) -> bool:
-        has_text = bool(one.lines) if one.kind is SummaryKind.HIGHLIGHTS else bool(one.text.strip())
-        return has_text and (actors is None or set(one.actors) <= set(actors))
+    def accepts(summary: ValidSummary) -> bool:
+        has_text = bool(summary.lines) if summary.kind is SummaryKind.HIGHLIGHTS else bool(summary.text.strip())
+        return has_text and (actors is None or set(summary.actors) <= set(actors))
 
     return ContextTurnsQuery(
         newest=max_window(asked.newest),
@@ -392,16 +392,16 @@ def _wanted(request: ContextRequest, asked: WindowRequest, *, before: int | None
 
 
 def _summary_part(read: ReadSummary, erased_position: int) -> SummaryPart:
-    one = read.summary
+    summary = read.summary
     return SummaryPart(
-        id=format_id(one.id),
-        text=one.text,
-        from_position=one.from_position,
-        to_position=one.to_position,
-        actors=frozenset(one.actors),
-        sources_gone=one.from_position <= erased_position,
-        abstract=one.abstract,
-        lines=[LinePart(format_id(line.turn_id), line.text) for line in one.lines],
-        is_highlights=one.kind is SummaryKind.HIGHLIGHTS,
+        id=format_id(summary.id),
+        text=summary.text,
+        from_position=summary.from_position,
+        to_position=summary.to_position,
+        actors=frozenset(summary.actors),
+        sources_gone=summary.from_position <= erased_position,
+        abstract=summary.abstract,
+        lines=[LinePart(format_id(line.turn_id), line.text) for line in summary.lines],
+        is_highlights=summary.kind is SummaryKind.HIGHLIGHTS,
         unread_tokens=read.unread_tokens,
     )

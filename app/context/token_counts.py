@@ -40,10 +40,10 @@ class KnownCounts:
         name = tenant_id.bytes + counter.name.encode() + b"\0"
         digest = blake2b(name + text.encode(), digest_size=_DIGEST_BYTES, key=self._secret).digest()
         with self._lock:
-            known = self._counts.get(digest)
-            if known is not None:
+            stored = self._counts.get(digest)
+            if stored is not None:
                 self._counts.move_to_end(digest)
-                return known
+                return stored
         counted = counter.count(text)
         with self._lock:
             self._counts[digest] = counted
@@ -55,10 +55,10 @@ class KnownCounts:
 class TenantCounter:
     """A counter of the texts of one tenant."""
 
-    def __init__(self, known: KnownCounts, tenant_id: TenantId, counter: TextCounter) -> None:
+    def __init__(self, counts: KnownCounts, tenant_id: TenantId, counter: TextCounter) -> None:
         self.name = counter.name
         self.exact = counter.exact
-        self._known = known
+        self._known = counts
         self._tenant_id = tenant_id
         self._counter = counter
 

@@ -107,7 +107,9 @@ class _Assembly:
         self._start = rounded_out(self._units, self._newest, asked=parts.asked.newest, upcoming=upcoming)
         system = parts.system if parts.system and parts.system.strip() else None
         self._costs = Costs(request.format, self._counter, named, system)
-        fixed = self._costs.system_tokens + sum(message_tokens(one, self._counter) for one in opening(request.format))
+        fixed = self._costs.system_tokens + sum(
+            message_tokens(message, self._counter) for message in opening(request.format)
+        )
         self._room = max(0, self._limit - fixed)
         self._reasons = Reasons()
         self._reserved: dict[str, int] = {}
@@ -280,8 +282,8 @@ class _Assembly:
                 (asked if reason is None else left_out.setdefault(reason, [])).append(unit)
             self._asked[key] = [*asked, *self._units[self._start :]], left_out
         units, left_out = self._asked[key]
-        for reason, some in left_out.items():
-            self._reasons.explain_units(some, reason)
+        for reason, units_left_out in left_out.items():
+            self._reasons.explain_units(units_left_out, reason)
         return units
 
     def _why_not_asked(self, unit: Unit, summaries: Sequence[SummaryPart]) -> str | None:
@@ -318,9 +320,9 @@ class _Assembly:
             plan.summaries.append(form)
             used.append(part)
             spent += self._costs.summary(form)
-        kept = {part.id for part in used}
+        used_ids = {part.id for part in used}
         has_lost_sources = self._parts.is_erased or any(
-            part.sources_gone and part.id not in kept for part in self._parts.summaries
+            part.sources_gone and part.id not in used_ids for part in self._parts.summaries
         )
         plan.says_erased = has_lost_sources and spent + self._costs.note(ERASED) <= allowance
         return used
@@ -466,11 +468,11 @@ class _Assembly:
 
     def _recalled_line(self, part: RecalledTurn) -> Line:
         turn = part.turn
-        known = self._recalled_lines.get(turn.id)
-        if known is None:
+        line = self._recalled_lines.get(turn.id)
+        if line is None:
             text = recalled_line(turn, part.conversation)
-            known = self._recalled_lines[turn.id] = Line([turn.id], text, part.score, self._order(turn))
-        return known
+            line = self._recalled_lines[turn.id] = Line([turn.id], text, part.score, self._order(turn))
+        return line
 
     def _order(self, turn: CanonicalTurn) -> tuple[float, int]:
         """Return the sort key of a turn: its position, or its time if some turns are of other conversations."""

@@ -155,8 +155,8 @@ class FactService:
         self, caller: Caller, tx: Transaction, origins: Mapping[UUID, Collection[UUID | None]]
     ) -> set[UUID]:
         """Return the facts that only conversations in the trash, or being deleted, support. `origins`: by fact."""
-        of = {one for each in origins.values() for one in each if one is not None}
-        hidden = await self._sources.hidden(caller, tx, conversation_ids=sorted(of))
+        sources = {source for each in origins.values() for source in each if source is not None}
+        hidden = await self._sources.hidden(caller, tx, conversation_ids=sorted(sources))
         return {fact_id for fact_id, each in origins.items() if each and hidden.issuperset(each)}
 
     async def hydrate(
@@ -252,11 +252,11 @@ class FactService:
         """Undo the last change of a fact. Raises NotFound if it does not exist; Conflict `nothing_to_undo`."""
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, fact = await self._open(caller, tx, fact_id)
-            kept = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
-            decision = None if kept is None else timeline.undo_decision(kept.decision)
-            if kept is None or decision is None or decision.outcome is Outcome.IGNORED:
+            stored = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
+            decision = None if stored is None else timeline.undo_decision(stored.decision)
+            if stored is None or decision is None or decision.outcome is Outcome.IGNORED:
                 raise Conflict("nothing_to_undo", "No change of this fact can be undone.")
-            await decision_store.delete(tx, caller.tenant_id, kept.id)
+            await decision_store.delete(tx, caller.tenant_id, stored.id)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
             record(tx, caller, Action.FACT_UNDO, ObjectKind.FACT, fact_id, counts={"facts": 1})
         return await self._result(caller, Asserted(fact.id, _asserted(decision).changed))
@@ -279,7 +279,7 @@ class FactService:
         fact = timeline.find(fact_id)
         if fact is None:
             raise _missing()
-        support = {origin.conversation_id for one, origin in timeline.evidence(fact) if not one.denies}
+        support = {origin.conversation_id for item, origin in timeline.evidence(fact) if not item.denies}
         if await self._hidden(caller, tx, {fact_id: support}):
             raise _missing()
         return timeline, fact
@@ -288,7 +288,7 @@ class FactService:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.find(tx, caller.tenant_id, [done.fact_id, *done.changed], reach=caller.reach())
         views = {fact_id: fact_view_for(caller, row) for fact_id, row in rows.items()}
-        others = [views[one] for one in done.changed if one in views and one != done.fact_id]
+        others = [views[other_id] for other_id in done.changed if other_id in views and other_id != done.fact_id]
         return FactResult(fact=views.get(done.fact_id), changed=others)
 
     # by extraction
@@ -307,7 +307,7 @@ class FactService:
         removed = set(turn_ids)
         keys = await store.keys_of_turns(tx, caller.tenant_id, turn_ids)
         timelines = await self._writer.open(caller, tx, keys=keys)
-        evidence = sum(timeline.remove(lambda one, _: one.source in removed) for timeline in timelines.values())
+        evidence = sum(timeline.remove(lambda item, _: item.source in removed) for timeline in timelines.values())
         deleted = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
         decisions, sources = await decision_store.delete_of_turns(tx, caller.tenant_id, turn_ids)
         counts = {"fact_evidence": evidence, "fact_decisions": decisions, "fact_decision_sources": sources}
@@ -387,8 +387,8 @@ class FactService:
         await store.lock_keys(tx, caller.tenant_id, [*moves, *moves.values()])
         unowned = list(moves)
         for start in range(0, len(unowned), _MOVED_AT_ONCE):
-            some = {key: moves[key] for key in unowned[start : start + _MOVED_AT_ONCE]}
-            await self._move(caller, tx, some, conversation_id)
+            batch = {key: moves[key] for key in unowned[start : start + _MOVED_AT_ONCE]}
+            await self._move(caller, tx, batch, conversation_id)
 
     async def _move(
         self, caller: Caller, tx: Transaction, moves: Mapping[FactKey, FactKey], conversation_id: ConversationId
@@ -399,8 +399,8 @@ class FactService:
             released = timelines[key].release(lambda origin: origin.conversation_id == conversation_id)
             timelines[owned].take(released)
         await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
-        kept = {fact.id for key in moves for fact in timelines[key].facts}
-        await decision_store.move(tx, caller.tenant_id, moves, fact_ids=sorted(before - kept))
+        remaining = {fact.id for key in moves for fact in timelines[key].facts}
+        await decision_store.move(tx, caller.tenant_id, moves, fact_ids=sorted(before - remaining))
 
     # by jobs
 
@@ -460,11 +460,11 @@ class FactService:
         texts = await self._texts(caller, fact_ids)
         if not texts:
             return 0
-        made = await backfill.embed_each(await backfill.split_each(texts), refused)
+        vectors = await backfill.embed_each(await backfill.split_each(texts), refused)
         if not self._index.spaces.still_needs(backfill):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
-            locked = await store.lock_indexed(tx, caller.tenant_id, list(made))
+            locked = await store.lock_indexed(tx, caller.tenant_id, list(vectors))
             same = [
                 fact_id
                 for fact_id, row in locked.items()
@@ -474,7 +474,7 @@ class FactService:
                 caller,
                 tx,
                 kind=EntryKind.FACT,
-                vectors={fact_id: made[fact_id] for fact_id in same},
+                vectors={fact_id: vectors[fact_id] for fact_id in same},
                 searched=self._index.spaces.searches(backfill),
             )
         return len(same)
@@ -486,7 +486,7 @@ class FactService:
 
 
 def _asserted(decision: Decision) -> Asserted:
-    changed = [one.after.id for one in decision.changes if one.after is not None]
+    changed = [change.after.id for change in decision.changes if change.after is not None]
     return Asserted(decision.fact_id or UUID(int=0), changed)
 
 

@@ -37,7 +37,9 @@ from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
 from app.index.analyser.terms import pack_terms
 from app.index.schemas import EntryKind, Mode, SearchHit, SearchResult, SearchScope
-from app.index.service import AnnMaintenance, PreparedQuery, ensure_space
+from app.index.search.ann_maintenance import AnnMaintenance
+from app.index.service import PreparedQuery
+from app.index.spaces.runtime import ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
 from app.recall.ranking import Question, rank
 from app.settings import Settings

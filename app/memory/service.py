@@ -26,7 +26,7 @@ from app.memory.facts import decision_store, erasure_store, store, sweep_store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
 from app.memory.facts.fact_timeline import FactTimeline, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
-from app.memory.facts.merge import Decision, Outcome, TimelineFact
+from app.memory.facts.merge import Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key
 from app.memory.facts.store import FactKey, FactRow
 from app.memory.facts.views import fact_view, fact_view_for
@@ -103,7 +103,7 @@ class FactService:
         scope = f"facts|{caller.tenant_id}|{newest_first}|{where!r}"
         after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
         narrowed = Where(
-            subject=None if where.subject is None else name_key(where.subject),
+            subject_key=None if where.subject is None else name_key(where.subject),
             predicate=None if where.predicate is None else predicate_key(where.predicate),
             owner=where.owner,
             project=where.project,
@@ -188,9 +188,14 @@ class FactService:
         """Return the facts that are valid now and were recorded last; with `project`, those known in it."""
         reach = caller.reach()
         where = Where(
-            owner=owner, project=project, conversation_id=conversation_id, actors=actors, current=True,
-            projects=reach.projects, owners=reach.owners,
-        )  # fmt: skip
+            owner=owner,
+            project=project,
+            conversation_id=conversation_id,
+            actors=actors,
+            current=True,
+            projects=reach.projects,
+            owners=reach.owners,
+        )
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await self._list_visible(caller, tx, where, newest_first=True, after=None, limit=limit)
         return [fact_view(row) for row in rows]
@@ -237,7 +242,7 @@ class FactService:
             require_effect(decision)
             await self._writer.write(caller, tx, timelines=[timeline], prepared=prepared)
             record(tx, caller, Action.FACT_UPDATE, ObjectKind.FACT, fact_id, counts={"facts": 1})
-        return await self._result(caller, _asserted(decision))
+        return await self._result(caller, Asserted(decision.fact_id or fact_id, decision.changed_ids))
 
     async def retract(self, caller: Caller, fact_id: UUID) -> FactResult:
         """Retract a fact. The row stays; facts that it had ended are open again. Raises NotFound if there is none."""
@@ -246,7 +251,7 @@ class FactService:
             decision = timeline.retract(fact_id)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
             record(tx, caller, Action.FACT_RETRACT, ObjectKind.FACT, fact_id, counts={"facts": 1})
-        return await self._result(caller, Asserted(fact_id, _asserted(decision).changed))
+        return await self._result(caller, Asserted(fact_id, decision.changed_ids))
 
     async def undo(self, caller: Caller, fact_id: UUID) -> FactResult:
         """Undo the last change of a fact. Raises NotFound if it does not exist; Conflict `nothing_to_undo`."""
@@ -259,7 +264,7 @@ class FactService:
             await decision_store.delete(tx, caller.tenant_id, stored.id)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
             record(tx, caller, Action.FACT_UNDO, ObjectKind.FACT, fact_id, counts={"facts": 1})
-        return await self._result(caller, Asserted(fact.id, _asserted(decision).changed))
+        return await self._result(caller, Asserted(fact.id, decision.changed_ids))
 
     async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, TimelineFact]:
         """Lock the key of a fact until the transaction ends. Return its timeline and the fact.
@@ -342,9 +347,15 @@ class FactService:
         return FactErasure(dict(counts), more)
 
     async def erase_of(
-        self, caller: Caller, tx: Transaction, *, owner: str | None, subject: str | None, project: str | None,
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        owner: str | None,
+        subject: str | None,
+        project: str | None,
         limit: int,
-    ) -> FactErasure:  # fmt: skip
+    ) -> FactErasure:
         """Remove the evidence of facts of an owner, or about a subject, from up to `limit` keys; of all with neither.
 
         With `project`, only evidence of that project. The decisions of the keys are deleted: they have its text.
@@ -483,11 +494,6 @@ class FactService:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.find(tx, caller.tenant_id, fact_ids)
         return {fact_id: fact_text(row.subject, row.predicate, row.object) for fact_id, row in rows.items()}
-
-
-def _asserted(decision: Decision) -> Asserted:
-    changed = [change.after.id for change in decision.changes if change.after is not None]
-    return Asserted(decision.fact_id or UUID(int=0), changed)
 
 
 def _missing() -> NotFound:

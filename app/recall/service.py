@@ -375,9 +375,8 @@ class RecallService:
     ) -> PreparedQuery:
         return await self._index.prepare_query(
             text,
+            mode,
             vector_text=remove_names(text, participants),
-            by_words=mode is not Mode.VECTOR,
-            by_vector=mode is not Mode.TEXT,
             names=name_texts(participants),
             runtime=runtime,
             ahead=ahead,

@@ -13,6 +13,7 @@ from app.core.ids import parse_id
 from app.index.schemas import EntryKind, SearchScope
 from app.index.search import resident as resident_module
 from app.index.search import segment_store
+from app.index.search.removals import apply_removal
 from app.index.search.resident import ResidentIndex
 from tests.support.api import Client, Service, open_service
 
@@ -35,7 +36,7 @@ async def test_a_fact_stored_again_is_found_after_a_late_message_of_its_deletion
         assert answer.is_success, answer.text
         found = [hit["id"] for hit in await client.recall(None, "violin", kinds=["fact"])]
         assert found == [answer.json()["fact"]["id"]]
-    service.container.index.apply_removal(removal_message(client, *found))
+    apply_removal(service.container.index.resident, removal_message(client, *found))
     assert [hit["id"] for hit in await client.recall(None, "violin", kinds=["fact"])] == found
 
 
@@ -185,7 +186,7 @@ async def test_a_message_during_a_search_removes_the_entry_and_keeps_the_others(
 
     async def list_and_remove(*args: Any, **options: Any) -> Any:
         found = await list_changes(*args, **options)
-        index.apply_removal(removal_message(client, turns[0]["id"]))
+        apply_removal(index.resident, removal_message(client, turns[0]["id"]))
         return found
 
     with monkeypatch.context() as patch:

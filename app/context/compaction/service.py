@@ -132,9 +132,13 @@ class Compactor:
         )
 
     async def summarise(
-        self, caller: Caller, conversation_id: ConversationId, *, request: SummaryRequest,
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        request: SummaryRequest,
         idempotency_key: IdempotencyKey | None = None,
-    ) -> RequestResult[Compacted]:  # fmt: skip
+    ) -> RequestResult[Compacted]:
         """Summarise through a turn, or all but the newest, regardless of the triggers. Existing summaries are kept.
 
         Raises as `compact`; Conflict `idempotency_mismatch`.

@@ -38,9 +38,16 @@ Raises embedder errors.
 
 _KINDS: Final = "index.backfill_"
 _PASSING: Final = (
-    "embedder_closed", "embedder_failed", "embedder_invalid", "embedder_overloaded", "embedder_rate_limited",
-    "embedder_unavailable", "database_unavailable", "resource_busy", "job_timeout",
-)  # fmt: skip
+    "embedder_closed",
+    "embedder_failed",
+    "embedder_invalid",
+    "embedder_overloaded",
+    "embedder_rate_limited",
+    "embedder_unavailable",
+    "database_unavailable",
+    "resource_busy",
+    "job_timeout",
+)
 """Errors that end by themselves or by an operator's action.
 
 Jobs that crash their worker or fail by a bug stay parked.
@@ -58,9 +65,15 @@ class VectorBackfill:
     """Backfill of vectors in one space, separate from the append."""
 
     def __init__(
-        self, ops: Database, embedder: Embedder | None, *, space: Space, jobs: JobQueue, tenancy: Tenancy,
+        self,
+        ops: Database,
+        embedder: Embedder | None,
+        *,
+        space: Space,
+        jobs: JobQueue,
+        tenancy: Tenancy,
         max_vectors_per_entry: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._ops = ops
         self._embedder = embedder
         self._space = space
@@ -203,9 +216,14 @@ class VectorBackfill:
         return vectors
 
     async def write(
-        self, caller: Caller, tx: Transaction, *, kind: EntryKind, vectors: Mapping[UUID, Sequence[FloatVector]],
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        kind: EntryKind,
+        vectors: Mapping[UUID, Sequence[FloatVector]],
         searched: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Store vectors by source, of one kind. The caller has locked the sources and found them unchanged.
 
         `searched`: the space is the searched one, whose vectors an entry may be waiting for.

@@ -225,9 +225,14 @@ class ResidentIndex:
         batches: list[EntryBatch] = []
         if read_ids:
             await segment_store.read_entries(
-                tx, tenant_id, numbers_of_ids(read_ids), batches.append,
-                space_id=space.id, dimensions=space.dimensions, max_bytes=self._max_bytes,
-            )  # fmt: skip
+                tx,
+                tenant_id,
+                numbers_of_ids(read_ids),
+                batches.append,
+                space_id=space.id,
+                dimensions=space.dimensions,
+                max_bytes=self._max_bytes,
+            )
         if len(segment) <= _CHANGED_INLINE or not (read_ids or changes.removed_ids):
             _change(segment, changes.removed_ids, read_ids, batches)
         else:

@@ -66,6 +66,26 @@ async def list_spaces(tx: Transaction) -> list[SpaceRow]:
     return [row_as(SpaceRow, row) for row in rows]
 
 
+async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
+    """Return the id of an embedding space, created if it is new (ops role)."""
+    for _attempt in range(2):
+        row = await tx.fetchrow(
+            "select id from embedding_spaces where provider = $1 and model = $2 and dimensions = $3",
+            provider,
+            model,
+            dimensions,
+        )
+        if row is not None:
+            return int(row["id"])
+        await tx.execute(
+            "insert into embedding_spaces (provider, model, dimensions) values ($1, $2, $3) on conflict do nothing",
+            provider,
+            model,
+            dimensions,
+        )
+    raise RuntimeError("an embedding space was neither found nor made")
+
+
 async def read_searched_space(tx: Transaction) -> SearchedSpace:
     """Return the searched and the previously searched space."""
     row = await tx.fetchrow("select space_id, previous_id from searched_space")

@@ -349,23 +349,3 @@ async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[Unda
         [entry.dated.length for entry in entries],
         [entry.dated.tsvector for entry in entries],
     )
-
-
-async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
-    """Return the id of an embedding space, created if it is new (ops role)."""
-    for _attempt in range(2):
-        row = await tx.fetchrow(
-            "select id from embedding_spaces where provider = $1 and model = $2 and dimensions = $3",
-            provider,
-            model,
-            dimensions,
-        )
-        if row is not None:
-            return int(row["id"])
-        await tx.execute(
-            "insert into embedding_spaces (provider, model, dimensions) values ($1, $2, $3) on conflict do nothing",
-            provider,
-            model,
-            dimensions,
-        )
-    raise RuntimeError("an embedding space was neither found nor made")

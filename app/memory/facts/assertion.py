@@ -95,9 +95,14 @@ class Asserter:
                     caller, tx, ConversationId(conversation_id), read_through=None, has_facts=True, rev=rev
                 )
             record(
-                tx, caller, Action.FACT_CREATE, ObjectKind.FACT, done.fact_id, conversation_id=place.conversation_id,
+                tx,
+                caller,
+                Action.FACT_CREATE,
+                ObjectKind.FACT,
+                done.fact_id,
+                conversation_id=place.conversation_id,
                 counts={"facts": int(done.is_new)},
-            )  # fmt: skip
+            )
             await self._idempotency.store_result(caller, tx, idempotency_key, done.fact_ids, is_new=done.is_new)
         return RequestResult(done, done.is_new)
 
@@ -229,9 +234,10 @@ def _display_subject(body: FactCreate, key: FactKey) -> str:
 
 def _merged(timeline: FactTimeline, statement: Statement, origins: Mapping[UUID | None, Origin]) -> Asserted:
     decision = timeline.merge(statement, origins)
-    changed = [change.after.id for change in decision.changes if change.after is not None]
     if decision.outcome is not Outcome.IGNORED and decision.fact_id is not None:
-        return Asserted(decision.fact_id, changed, is_new=decision.outcome is Outcome.RECORDED, gained=True)
+        return Asserted(
+            decision.fact_id, decision.changed_ids, is_new=decision.outcome is Outcome.RECORDED, gained=True
+        )
     fact = timeline.find(decision.fact_id) if decision.fact_id is not None else None
     fact = fact or timeline.known(statement, object_key(statement.object))
     if fact is None:

@@ -108,9 +108,13 @@ class FactWriter:
         changes += [(_event_of(before.get(fact.fact.id), fact), fact) for fact in written]
         for event_type, fact in changes:
             self._outbox.record(
-                tx, caller.tenant_id, event_type, [fact.fact.id], conversation_id=fact.conversation_id,
+                tx,
+                caller.tenant_id,
+                event_type,
+                [fact.fact.id],
+                conversation_id=fact.conversation_id,
                 project=fact.project,
-            )  # fmt: skip
+            )
 
     async def _write_entries(
         self,

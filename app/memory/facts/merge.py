@@ -93,6 +93,11 @@ class Decision:
     retracted: tuple[UUID, ...] = ()
     restored: tuple[UUID, ...] = ()
 
+    @property
+    def changed_ids(self) -> list[UUID]:
+        """Return the ids of the facts that are new or changed."""
+        return [change.after.id for change in self.changes if change.after is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -129,9 +134,13 @@ def _merge(
         return Decision(Outcome.IGNORED, fact_id=target.id, reason="evidence enough")
     changes = _redraw(facts, [*_pool(facts), *fresh], statement, clock)
     about = next(
-        (change.after for change in changes if change.after and not change.after.retracted
-         and any(item in change.after.evidence for item in fresh)), None,
-    )  # fmt: skip
+        (
+            change.after
+            for change in changes
+            if change.after and not change.after.retracted and any(item in change.after.evidence for item in fresh)
+        ),
+        None,
+    )
     if about is None:
         return Decision(Outcome.IGNORED, reason="nothing to end")
     outcome = Outcome.RECORDED
@@ -227,9 +236,14 @@ def undo_decision(decision: Decision, facts: Sequence[TimelineFact], clock: Cloc
     if not changes:
         return Decision(Outcome.IGNORED, reason="nothing to take back")
     return Decision(
-        Outcome.TAKEN_BACK, changes, fact_id=decision.fact_id, added=decision.removed, removed=decision.added,
-        retracted=decision.restored, restored=decision.retracted,
-    )  # fmt: skip
+        Outcome.TAKEN_BACK,
+        changes,
+        fact_id=decision.fact_id,
+        added=decision.removed,
+        removed=decision.added,
+        retracted=decision.restored,
+        restored=decision.retracted,
+    )
 
 
 def _as_it_was(fact: TimelineFact, before: TimelineFact | None) -> TimelineFact:
@@ -341,9 +355,19 @@ def _begin(
     fact_id: UUID, naming: Statement | TimelineFact, run: Run, ended_by: UUID | None, clock: Clock
 ) -> TimelineFact:
     fact = TimelineFact(
-        fact_id, naming.subject, naming.predicate, _spelling(run), (), 0.0, Tier.L1, run.valid_from, None,
-        recorded_at=clock.now, invalidated_at=None, invalidated_by=None,
-    )  # fmt: skip
+        fact_id,
+        naming.subject,
+        naming.predicate,
+        _spelling(run),
+        (),
+        0.0,
+        Tier.L1,
+        run.valid_from,
+        None,
+        recorded_at=clock.now,
+        invalidated_at=None,
+        invalidated_by=None,
+    )
     return _write(fact, run, ended_by, clock)
 
 

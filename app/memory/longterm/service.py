@@ -37,9 +37,15 @@ class Memories:
     """Public API of long-term memories. Agents call it through the gateway, which names the agent once."""
 
     def __init__(
-        self, database: Database, reader: DatabaseReader, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors,
+        self,
+        database: Database,
+        reader: DatabaseReader,
+        *,
+        tenancy: Tenancy,
+        index: SearchIndex,
+        cursors: Cursors,
         settings: LimitSettings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._database, self._reader = database, reader
         self._idempotency = tenancy.idempotency
         self._quotas = tenancy.quotas
@@ -68,9 +74,13 @@ class Memories:
         prepared = await self._index.prepare_now(IndexDocument(body.content, _NO_ACTOR, datetime.now(UTC)))
         async with self._database.transaction(caller.tenant_id) as tx:
             result = await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: self._write(caller, tx, body, prepared),
-                result_ids=lambda memory_id: [memory_id], read=_read,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: self._write(caller, tx, body, prepared),
+                result_ids=lambda memory_id: [memory_id],
+                read=_read,
+            )
         return result.with_value(_stored(result.value))
 
     async def _write(

@@ -8,11 +8,16 @@ Literal SQL: samples and walks have no short form in Core.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
+from sqlalchemy import select
+
+from app.core.database.queries import Query, columns
 from app.core.database.schema import vector_index_name
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
+from app.index.tables import embedding_spaces
 
 # up to this many entries are counted exactly; of more, about this many are sampled
 _COUNTED = 20_000
@@ -57,13 +62,12 @@ class SpaceCounts:
     exact: bool
 
 
-_COLUMNS = "id, provider, model, dimensions, base_url, state, created_at"
+_LIST: Final = Query(select(*columns(embedding_spaces, SpaceRow)).order_by(embedding_spaces.c.id.desc()))
 
 
 async def list_spaces(tx: Transaction) -> list[SpaceRow]:
     """List all spaces, the newest first."""
-    rows = await tx.fetch(f"select {_COLUMNS} from embedding_spaces order by id desc")  # noqa: S608
-    return [row_as(SpaceRow, row) for row in rows]
+    return [row_as(SpaceRow, row) for row in await _LIST.fetch(tx)]
 
 
 async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
@@ -129,16 +133,14 @@ async def set_state(tx: Transaction, space_id: int, state: str, *, base_url: str
 
 async def _sample_percent(tx: Transaction) -> float:
     """Return the percentage of entries to sample, 100 if there are not many."""
-    size = "citus_relation_size" if tx.is_distributed else "pg_relation_size"
-    row = await tx.fetchrow(
-        f"""
+    sql = """
         select (select count(*) from (select 1 from index_entries limit $1) few) as counted,
-               greatest(c.reltuples, 0)::float8 as known, {size}(c.oid) / 8192 * $2::bigint as guessed
+               greatest(c.reltuples, 0)::float8 as known, pg_relation_size(c.oid) / 8192 * $2::bigint as guessed
         from pg_class c where c.oid = 'index_entries'::regclass
-        """,  # noqa: S608
-        _COUNTED + 1,
-        _ROWS_PER_PAGE,
-    )
+        """
+    if tx.is_distributed:
+        sql = sql.replace("pg_relation_size", "citus_relation_size")
+    row = await tx.fetchrow(sql, _COUNTED + 1, _ROWS_PER_PAGE)
     if row is None or row["counted"] <= _COUNTED:
         return _ALL
     return min(_ALL, _ALL * _SAMPLED / max(row["known"] or row["guessed"], row["counted"]))
@@ -177,30 +179,28 @@ async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tup
     Entries with a running job `job_kind` that has not failed are left out: they were stored a moment ago.
     """
     percent = await _sample_percent(tx)
-    of_jobs = (
-        "select distinct j.tenant_id, u.entry_id from jobs j cross join unnest(j.subject_ids) u (entry_id)"
-        " where j.kind = $1 and j.state = 'queued' and j.last_error is null"
-    )
-    jobs: list[object] = [job_kind]
-    if tx.is_distributed:  # jobs are on the coordinator
-        rows = await tx.fetch(of_jobs, job_kind)
-        of_jobs = "select tenant_id, entry_id from unnest($1::uuid[], $4::uuid[]) u (tenant_id, entry_id)"
-        jobs = [[row["tenant_id"] for row in rows], [row["entry_id"] for row in rows]]
-    row = await tx.fetchrow(
-        f"""
-        with under_way as materialized ({of_jobs})
+    of_jobs = """
+            select distinct j.tenant_id, u.entry_id from jobs j cross join unnest(j.subject_ids) u (entry_id)
+            where j.kind = $1 and j.state = 'queued' and j.last_error is null
+        """
+    sql = """
+        with under_way as materialized (
+            select distinct j.tenant_id, u.entry_id from jobs j cross join unnest(j.subject_ids) u (entry_id)
+            where j.kind = $1 and j.state = 'queued' and j.last_error is null
+        )
         select count(*) as entries, count(*) filter (where not exists (
             select from vectors v where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $2
         ) and not exists (
             select from under_way w where w.tenant_id = e.tenant_id and w.entry_id = e.entry_id
         )) as lacking
         from index_entries e tablesample system ($3::real) where e.live
-        """,  # noqa: S608
-        jobs[0],
-        space_id,
-        percent,
-        *jobs[1:],
-    )
+        """
+    jobs: list[object] = [job_kind]
+    if tx.is_distributed:  # jobs are on the coordinator
+        rows = await tx.fetch(of_jobs, job_kind)
+        sql = sql.replace(of_jobs, "select * from unnest($1::uuid[], $4::uuid[]) u (tenant_id, entry_id)")
+        jobs = [[row["tenant_id"] for row in rows], [row["entry_id"] for row in rows]]
+    row = await tx.fetchrow(sql, jobs[0], space_id, percent, *jobs[1:])
     if row is None:
         return 0, 0
     return round(row["lacking"] * _ALL / percent), round(row["entries"] * _ALL / percent)

@@ -23,6 +23,7 @@ from sqlalchemy import (
     any_,
     bindparam,
     case,
+    column,
     delete,
     exists,
     false,
@@ -47,8 +48,6 @@ UNKNOWN_AUTHOR: Final = "unknown"
 """Author of facts that were extracted before authors were recorded."""
 _LOCKS_OF_A_TENANT = 256
 _F, _E = facts.c, fact_evidence.c
-_FACT = ", ".join(f"f.{column.name}" for column in _F if column.name not in {"tenant_id", "due_at"})
-_EVIDENCE = ", ".join(f"e.{column.name}" for column in _E if column.name not in {"tenant_id", "place"})
 _KEPT = or_(_F.expires_at.is_(None), _F.expires_at > func.now())
 # clocks differ: a statement may be dated this far ahead
 _HAS_BEGUN = _F.valid_from <= func.now() + timedelta(minutes=5)
@@ -156,6 +155,22 @@ _RECORDED = Query(
     .order_by(_LAST_REV_OF_FACT.c.rev, _F.id)
 )
 _KEY = (_F.owner, _F.subject_key, _F.predicate)
+_K = (
+    func.unnest(*(bindparam(name, type_=ARRAY(Text)) for name in ("owners", "subjects", "predicates")))
+    .table_valued(column("owner", Text), column("subject_key", Text), column("predicate", Text))
+    .render_derived(name="k")
+)
+_OF_KEYS = Query(
+    select(*(column for column in _F if column.name not in {"tenant_id", "due_at"}))
+    .join_from(_K, facts, (_F.subject_key == _K.c.subject_key) & (_F.predicate == _K.c.predicate))
+    .where(*_OF_TENANT, _F.owner.is_not_distinct_from(func.nullif(_K.c.owner, "")))
+    .order_by(_F.id)
+)
+_EVIDENCE = Query(
+    select(*(column for column in _E if column.name not in {"tenant_id", "place"}))
+    .where(*equals(fact_evidence, "tenant_id"), is_any(_E.fact_id, "ids"))
+    .order_by(_E.fact_id, _E.place)
+)
 _LOCK = Query(select(_F.id).where(*_OF_TENANT, is_any(_F.id, "ids")).order_by(_F.id).with_for_update(read=True))
 _LISTED = Query(_SHOWN.where(is_any(_F.id, "ids"), _F.listed))
 _FIND_KEY = Query(select(*_KEY).where(*equals(facts, "tenant_id", "id"), _KEPT))
@@ -205,27 +220,16 @@ async def read_keys(
     tx: Transaction, tenant_id: TenantId, keys: Sequence[FactKey]
 ) -> tuple[list[StoredFact], dict[UUID, list[tuple[Evidence, Origin]]]]:
     """Return the facts of locked keys, and the ordered evidence of each fact."""
-    rows = await tx.fetch(
-        f"""
-        select {_FACT} from unnest($2::text[], $3::text[], $4::text[]) as k (owner, subject_key, predicate)
-        join facts f on f.tenant_id = $1 and f.subject_key = k.subject_key and f.predicate = k.predicate
-            and f.owner is not distinct from nullif(k.owner, '')
-        order by f.id
-        """,  # noqa: S608
-        tenant_id,
-        [key.owner for key in keys],
-        [key.subject for key in keys],
-        [key.predicate for key in keys],
+    rows = await _OF_KEYS.fetch(
+        tx,
+        tenant_id=tenant_id,
+        owners=[key.owner for key in keys],
+        subjects=[key.subject for key in keys],
+        predicates=[key.predicate for key in keys],
     )
     evidence: dict[UUID, list[tuple[Evidence, Origin]]] = {row["id"]: [] for row in rows}
     if rows:
-        evidence_rows = await tx.fetch(
-            f"select {_EVIDENCE} from fact_evidence e where e.tenant_id = $1 and e.fact_id = any($2::uuid[])"  # noqa: S608
-            " order by e.fact_id, e.place",
-            tenant_id,
-            list(evidence),
-        )
-        for row in evidence_rows:
+        for row in await _EVIDENCE.fetch(tx, tenant_id=tenant_id, ids=list(evidence)):
             evidence[row["fact_id"]].append((_evidence(row), _origin(row)))
     return [_stored(row, [item for item, _ in evidence[row["id"]]]) for row in rows], evidence
 

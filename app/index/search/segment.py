@@ -10,7 +10,7 @@ A search reads a `SegmentView`. It does not change when entries are added, chang
 vectors of removed entries become zero.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -88,6 +88,10 @@ class Columns:
 
 
 _COLUMN_NAMES: Final = tuple(column.name for column in fields(Columns))
+_COLUMN_TYPES: Final[Mapping[str, type[np.generic]]] = dict.fromkeys(("kind", "cues", "language"), np.uint8) | (
+    dict.fromkeys(("position", "session", "occurred_at", "expires_at"), np.int64)
+)
+"""Types of columns; the others are codes, counts and rows: int32."""
 _columns_of = cast("Callable[[Columns], tuple[NDArray[Any], ...]]", attrgetter(*_COLUMN_NAMES))
 
 
@@ -456,17 +460,5 @@ def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
 
 
 def _empty_columns(count: int) -> Columns:
-    def rows() -> Rows:
-        return np.empty(count, dtype=np.int32)
-
-    def large() -> NDArray[np.int64]:
-        return np.empty(count, dtype=np.int64)
-
-    def small() -> NDArray[np.uint8]:
-        return np.empty(count, dtype=np.uint8)
-
-    return Columns(
-        entry_id=np.empty((count, 2), dtype=np.uint64), kind=small(), conversation=rows(), project=rows(), owner=rows(),
-        agent=rows(), actor=rows(), role=rows(), group=rows(), position=large(), session=large(), occurred_at=large(),
-        expires_at=large(), length=rows(), cues=small(), language=small(), first_piece=rows(), pieces=rows(),
-    )  # fmt: skip
+    others = {name: np.empty(count, _COLUMN_TYPES.get(name, np.int32)) for name in _COLUMN_NAMES if name != "entry_id"}
+    return Columns(entry_id=np.empty((count, 2), np.uint64), **others)

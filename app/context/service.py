@@ -200,9 +200,9 @@ class ContextBuilder:
         counter = self._known_counts.of(caller.tenant_id, self._counters[request.tokenizer])
         work = partial(assemble, parts, request=request, counter=counter, settings=self._settings)
         # In a thread: counting and rendering megabytes takes seconds, and the event loop must answer other requests.
-        most = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
+        max_tokens = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
         with MeasuredStage(Stage.ASSEMBLE, token_budget=request.token_budget):
-            return work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
+            return work() if max_tokens <= _INLINE_TOKENS else await asyncio.to_thread(work)
 
     async def _query(
         self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns

@@ -137,13 +137,13 @@ class SearchIndex:
         prepared: list[PreparedEntries] = []
         start = 0
         for document, analysed_text in zip(documents, analysed, strict=True):
-            own = vectors[start : start + len(analysed_text.pieces)]
+            entry_vectors = vectors[start : start + len(analysed_text.pieces)]
             start += len(analysed_text.pieces)
-            due = runtime.embedder is not None and not own and bool(document.text.strip())
+            due = runtime.embedder is not None and not entry_vectors and bool(document.text.strip())
             prepared.append(
                 PreparedEntries(
                     analysed_text.analysis,
-                    own,
+                    entry_vectors,
                     vectors_due=due,
                     deferred=deferred,
                     dates_due=analysed_text.dates_due,

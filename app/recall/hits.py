@@ -76,9 +76,9 @@ def to_hit(
     fact = contents.facts.get(source_id) if kind is EntryKind.FACT else None
     neighbours: list[Turn] | None = None
     if request.neighbours and turn is not None:
-        others, place = around.get(turn.conversation_id, []), turn.position or 0
-        before = [other for other in others if (other.position or 0) < place]
-        after = [other for other in others if (other.position or 0) > place]
+        near_turns, place = around.get(turn.conversation_id, []), turn.position or 0
+        before = [other for other in near_turns if (other.position or 0) < place]
+        after = [other for other in near_turns if (other.position or 0) > place]
         neighbours = before[-request.neighbours :] + after[: request.neighbours]
     members = {
         "kind": kind,

@@ -155,8 +155,8 @@ def score(
     blocks = [slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
 
     def terms_of(block: slice) -> dict[str, Floats]:
-        own = block if explain else slice(0, block.stop - block.start)
-        return {name: row[own] for name, row in zip(TERMS, rows, strict=True)}
+        part = block if explain else slice(0, block.stop - block.start)
+        return {name: row[part] for name, row in zip(TERMS, rows, strict=True)}
 
     for block in blocks:
         terms = terms_of(block)

@@ -282,8 +282,8 @@ class RecallService:
             hydrated: Hydrated[CanonicalTurn] = Hydrated({}, frozenset())
             if new_ids:
                 hydrated = await self._conversations.hydrate_for_context(caller, tx, turn_ids=new_ids)
-            others = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
-            names = await self._conversations.display_names(caller, tx, conversation_ids=others) if others else {}
+            other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
+            names = await self._conversations.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
         recalled = [
             RecalledTurn(turn, hit.score, names.get(hit.conversation_id or conversation_id))
             for hit in new_hits

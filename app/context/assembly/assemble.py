@@ -236,9 +236,9 @@ class _Assembly:
     def _volatile_floor(self, name: str, lines: int) -> int:
         """Return the floor of a volatile section: its share, or the tokens of its lines (limited) if they are more."""
         sections = sum(bool(items) for items in (self._parts.facts, self._parts.memories, self._parts.recalled))
-        most = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
+        max_tokens = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
         wanted = self._costs.frame + self._costs.line(HEADINGS[name]) + lines * _LINE_TOKENS
-        return max(int(self._limit * self._settings.floor_other), min(wanted, int(most)))
+        return max(int(self._limit * self._settings.floor_other), min(wanted, int(max_tokens)))
 
     def _recall_lines(self, floors: Floors) -> int:
         wanted = self._request.semantic_recall
@@ -448,7 +448,7 @@ class _Assembly:
 
     def _recalled(self, plan: Plan) -> list[Line]:
         wanted = self._request.semantic_recall
-        most = len(self._parts.recalled) if wanted is None else wanted.k
+        max_lines = len(self._parts.recalled) if wanted is None else wanted.k
         lines: dict[str, Line] = {}
         system_texts = {text_of(turn).strip() for unit in plan.units for turn in unit.turns if turn.role is Role.SYSTEM}
         system_texts.add((self._parts.system or "").strip())
@@ -460,8 +460,8 @@ class _Assembly:
                 self._reasons.explain("recalled", turn.id, "the system text has it")
             elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
                 self._reasons.explain("recalled", turn.id, "it has no text to show")
-            elif len(lines) >= most:
-                self._reasons.explain("recalled", turn.id, f"the {most} best are enough")
+            elif len(lines) >= max_lines:
+                self._reasons.explain("recalled", turn.id, f"the {max_lines} best are enough")
             elif turn.id not in lines:
                 lines[turn.id] = self._recalled_line(part)
         return list(lines.values())

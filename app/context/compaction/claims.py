@@ -141,12 +141,12 @@ class SummarySource:
     def _is_related(self, summary: str, code: str) -> bool:
         """Return whether enough of the rare words of a summary are words of the source, and some of each part of it."""
         rare = claim_words.rare_stems(summary, code, self._analyser) - self._actor_stems(code)
-        own = self._stems(code)
+        source_stems = self._stems(code)
         if rare:
             least = _MIN_RELATED_PAIRS if _is_dense(rare) else _MIN_RELATED
-            if len(rare & own) < least * len(rare):
+            if len(rare & source_stems) < least * len(rare):
                 return False
-        elif not claim_words.stems(summary, code, self._analyser) & own:
+        elif not claim_words.stems(summary, code, self._analyser) & source_stems:
             return False
         return self._has_each_part(rare, code)
 

@@ -51,5 +51,5 @@ def date_words(dates: Sequence[DaySpan], *, said_on: date, code: str = DEFAULT) 
             headings.extend(dict.fromkeys(f"{month_names(day, code)} {day.year}" for day in (first_day, last_day)))
         else:
             headings.append(str(first_day.year))
-    own = date_heading(said_on, code).split()
-    return " ".join(word for word in dict.fromkeys(" ".join(headings).split()) if word not in own)
+    heading_words = date_heading(said_on, code).split()
+    return " ".join(word for word in dict.fromkeys(" ".join(headings).split()) if word not in heading_words)

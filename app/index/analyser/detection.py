@@ -111,12 +111,12 @@ def _of_words(text_words: Sequence[str], text: str) -> str | None:
     if not text.isascii():
         shown = {letter for letter in text[:_SAMPLE_CHARACTERS].lower() if letter in latin.letters}
         for code in scores:
-            own = sum(code in latin.letters[letter] for letter in shown)
-            scores[code] += _LETTER_WEIGHT * min(own, _MAX_LETTERS)
+            count = sum(code in latin.letters[letter] for letter in shown)
+            scores[code] += _LETTER_WEIGHT * min(count, _MAX_LETTERS)
     best = max(scores, key=lambda code: scores[code])
-    others = max((score for code, score in scores.items() if code != best), default=0.0)
+    second_best = max((score for code, score in scores.items() if code != best), default=0.0)
     is_enough = hits[best] > 1 or (len(text_words) <= _FEW_WORDS and latin.common.isdisjoint(text_words))
-    return best if is_enough and scores[best] >= max(_LEAST, _LEAD * others) else None
+    return best if is_enough and scores[best] >= max(_LEAST, _LEAD * second_best) else None
 
 
 @cache

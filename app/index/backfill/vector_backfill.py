@@ -184,8 +184,8 @@ class VectorBackfill:
             vectors.extend(
                 await self._embedder.embed(wanted[start : start + self._embedder.max_batch], purpose="backlog")
             )
-        own = iter(vectors)
-        return [[next(own) for _ in of_text] for of_text in pieces]
+        remaining = iter(vectors)
+        return [[next(remaining) for _ in of_text] for of_text in pieces]
 
     async def embed_each(
         self, pieces: Mapping[UUID, Sequence[str]], refused: list[AppError]

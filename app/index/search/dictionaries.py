@@ -77,8 +77,8 @@ class Dictionaries:
 
     def __len__(self) -> int:
         """Return the number of values in all of them."""
-        own = (self.conversation, self.project, self.owner, self.agent, self.actor, self.role, self.group)
-        return sum(map(len, own))
+        dictionaries = (self.conversation, self.project, self.owner, self.agent, self.actor, self.role, self.group)
+        return sum(map(len, dictionaries))
 
     def with_names_of(self, columns: Mapping[str, Rows]) -> "Dictionaries":
         """Return dictionaries whose values in the given columns are those of the given codes."""

@@ -104,10 +104,12 @@ class SearchStatement:
         if scope.conversation_ids is not None:
             conditions.append(f"e.conversation_id = any({arg(list(scope.conversation_ids))}::uuid[])")
         if scope.project is not None:
-            own = f"e.project = {arg(scope.project)}"
+            is_of_project = f"e.project = {arg(scope.project)}"
             # a fact without a project belongs to all projects, or to several that only its owner knows
             is_fact = EntryKind.FACT in scope.kinds
-            conditions.append(f"({own} or (e.kind = 'fact' and e.project = ''))" if is_fact else own)
+            conditions.append(
+                f"({is_of_project} or (e.kind = 'fact' and e.project = ''))" if is_fact else is_of_project
+            )
         if scope.owner is not None:
             conditions.append(f"e.owner = {arg(scope.owner)}")
         conditions += self._of_memories(scope)
@@ -129,7 +131,9 @@ class SearchStatement:
             return []
         conditions = ["(e.expires_at is null or e.expires_at > statement_timestamp())"]
         if scope.agent_id is not None:
-            own = f"e.agent_id = {self.args.add(scope.agent_id)}"
+            is_of_agent = f"e.agent_id = {self.args.add(scope.agent_id)}"
             # a separate condition if possible, because only then its index is used
-            conditions.append(own if set(scope.kinds) == {EntryKind.MEMORY} else f"(e.kind <> 'memory' or {own})")
+            conditions.append(
+                is_of_agent if set(scope.kinds) == {EntryKind.MEMORY} else f"(e.kind <> 'memory' or {is_of_agent})"
+            )
         return conditions

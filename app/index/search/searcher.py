@@ -121,11 +121,11 @@ class Searcher:
     ) -> SearchResult:
         """Search a scope that does not fit into memory, or of which filters may leave little."""
         settings = ann.settings
-        most = min(ann.exact_entries, _READ_ENTRIES)
-        max_entries = None if query.by_words else most + 1
+        max_read = min(ann.exact_entries, _READ_ENTRIES)
+        max_entries = None if query.by_words else max_read + 1
         size = await ann_search.measure_scope(tx, tenant_id, scope, max_entries=max_entries)
-        if size.entries <= most:
-            entry_ids = await ann_search.list_scope(tx, tenant_id, scope, limit=most)
+        if size.entries <= max_read:
+            entry_ids = await ann_search.list_scope(tx, tenant_id, scope, limit=max_read)
             segment = await read_segment(tx, tenant_id, numbers_of_ids(entry_ids), ann.space)
             return await asyncio.to_thread(self._search_all, segment.view, query, None)
         counts = await ann.read_counts(tx, tenant_id)

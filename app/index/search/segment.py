@@ -303,9 +303,9 @@ class Segment:
         for name in _COLUMN_NAMES:
             getattr(self._columns, name)[start:stop] = getattr(added, name)
         for vectors in batch.vectors:
-            own = self._vectors[self._pieces : self._pieces + len(vectors)]
-            own[:] = vectors
-            _normalise(own)
+            stored = self._vectors[self._pieces : self._pieces + len(vectors)]
+            stored[:] = vectors
+            _normalise(stored)
             self._pieces += len(vectors)
         self._live = np.concatenate((self._live, np.ones(len(batch), dtype=np.bool_)))
         self._count, self._recent = stop, self._recent + len(batch)
@@ -450,9 +450,9 @@ def piece_rows(first: Rows, pieces: Rows) -> NDArray[np.intp]:
 def _normalise(vectors: Floats) -> None:
     """Give vectors the length 1, except those that have no length."""
     squares = np.vecdot(vectors, vectors)
-    others = np.flatnonzero((np.abs(squares - 1) > _LENGTH_TOLERANCE) & (squares > 0))
-    if len(others):
-        vectors[others] /= np.sqrt(squares[others])[:, None]
+    unequal = np.flatnonzero((np.abs(squares - 1) > _LENGTH_TOLERANCE) & (squares > 0))
+    if len(unequal):
+        vectors[unequal] /= np.sqrt(squares[unequal])[:, None]
 
 
 def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
@@ -460,5 +460,5 @@ def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
 
 
 def _empty_columns(count: int) -> Columns:
-    others = {name: np.empty(count, _COLUMN_TYPES.get(name, np.int32)) for name in _COLUMN_NAMES if name != "entry_id"}
-    return Columns(entry_id=np.empty((count, 2), np.uint64), **others)
+    columns = {name: np.empty(count, _COLUMN_TYPES.get(name, np.int32)) for name in _COLUMN_NAMES if name != "entry_id"}
+    return Columns(entry_id=np.empty((count, 2), np.uint64), **columns)

@@ -27,7 +27,7 @@ KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEM
 """The kinds of entries in the order of their codes in a segment."""
 
 _MAX_COUNT: Final = 255
-_Own: TypeAlias = slice | NDArray[np.intp]
+_Selection: TypeAlias = slice | NDArray[np.intp]
 """The index of the rows in scope: a slice if these are all, which copies nothing."""
 
 _GATHER_SHARE: Final = 4
@@ -54,7 +54,7 @@ class MatchedWords:
     """How well the rows in scope match the words of a query. `entries` is the size of the scope that words count in."""
 
     rows: NDArray[np.intp]
-    own: _Own
+    selection: _Selection
     words: QueryWords
     bm25: Floats
     share: Floats
@@ -122,39 +122,39 @@ def match_words(
     corpus: CorpusCounts | None = None,
 ) -> MatchedWords:
     """Return how well all rows in scope match the words of a query: the part of a search that needs no vector."""
-    own: _Own = slice(None) if len(rows) == len(view) else rows
-    words = query.words(languages_in(view.columns.language[own])) if corpus is None else corpus.words
-    bm25, share = _match_words(view, rows, own, words, weigh, corpus)
-    return MatchedWords(rows, own, words, bm25, share, len(rows) if corpus is None else corpus.entries)
+    selection: _Selection = slice(None) if len(rows) == len(view) else rows
+    words = query.words(languages_in(view.columns.language[selection])) if corpus is None else corpus.words
+    bm25, share = _match_words(view, rows, selection, words, weigh, corpus)
+    return MatchedWords(rows, selection, words, bm25, share, len(rows) if corpus is None else corpus.entries)
 
 
 def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVector | None) -> SearchResult:
     """Return the match of all rows in scope, with their words, and with the vector of the query."""
-    columns, rows, own, words = view.columns, matched.rows, matched.own, matched.words
+    columns, rows, selection, words = view.columns, matched.rows, matched.selection, matched.words
     bm25 = matched.bm25
-    cosine = np.full(len(rows), np.nan, dtype=np.float32) if vector is None else _cosines(view, rows, own, vector)
-    pieces = columns.pieces[own]
-    group = columns.group[own]
+    cosine = np.full(len(rows), np.nan, dtype=np.float32) if vector is None else _cosines(view, rows, selection, vector)
+    pieces = columns.pieces[selection]
+    group = columns.group[selection]
     return SearchResult(
         cosine=cosine,
         pieces=pieces,
         bm25=bm25,
         word_share=matched.share,
         group=group,
-        conversation=columns.conversation[own],
-        position=columns.position[own],
-        actor=columns.actor[own],
-        role=columns.role[own],
-        kind=columns.kind[own],
-        cues=columns.cues[own],
-        occurred_at=columns.occurred_at[own],
-        by_place=view.by_place if isinstance(own, slice) else _places_of(view, rows),
+        conversation=columns.conversation[selection],
+        position=columns.position[selection],
+        actor=columns.actor[selection],
+        role=columns.role[selection],
+        kind=columns.kind[selection],
+        cues=columns.cues[selection],
+        occurred_at=columns.occurred_at[selection],
+        by_place=view.by_place if isinstance(selection, slice) else _places_of(view, rows),
         size=matched.entries,
         actor_code=view.texts.actor.get,
         role_code=view.texts.role.get,
         entries=lambda at: _entries(view, rows[at], cosine[at], bm25[at]),
         source_ids=lambda at: _source_ids(view, rows[at]),
-        find=lambda kind, source_ids: _find(view, own, kind, source_ids),
+        find=lambda kind, source_ids: _find(view, selection, kind, source_ids),
         vectors_pending=bool((pieces == 0).any()),
         lexemes=words.lexemes,
         language=words.language,
@@ -169,9 +169,9 @@ def languages_in(places: NDArray[np.uint8]) -> list[str]:
     return [CODES[place] for place in np.argsort(-counts, kind="stable").tolist() if counts[place]]
 
 
-def _find(view: SegmentView, own: _Own, kind: EntryKind, source_ids: Sequence[UUID]) -> dict[UUID, int]:
-    """Return the rows, among `own`, of the entries that some objects of a kind have."""
-    entry_ids, kinds = view.columns.entry_id[own], view.columns.kind[own]
+def _find(view: SegmentView, selection: _Selection, kind: EntryKind, source_ids: Sequence[UUID]) -> dict[UUID, int]:
+    """Return the rows, among the selected ones, of the entries that some objects of a kind have."""
+    entry_ids, kinds = view.columns.entry_id[selection], view.columns.kind[selection]
     wanted = set(source_ids)
     keys = [key for key, source_id in view.sources.items() if source_id in wanted]
     rekeyed = ids_of_numbers(np.array(keys, np.uint64).reshape(-1, 2))
@@ -203,7 +203,7 @@ def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> PlaceOrder:
 def _match_words(
     view: SegmentView,
     rows: NDArray[np.intp],
-    own: _Own,
+    selection: _Selection,
     words: QueryWords,
     weigh: WordWeights,
     corpus: CorpusCounts | None,
@@ -211,7 +211,7 @@ def _match_words(
     """Return the BM25 of each row, and the share of the query's word weights that it has."""
     bm25, share = np.zeros(len(view), dtype=np.float32), np.zeros(len(view), dtype=np.float32)
     if not words.groups or not len(rows):
-        return bm25[own], share[own]
+        return bm25[selection], share[selection]
     in_scope: Flags | None = None
     if len(rows) < len(view):
         in_scope = np.zeros(len(view), dtype=np.bool_)
@@ -224,7 +224,7 @@ def _match_words(
             at, counts = at[is_kept], counts[is_kept]
         matches.append((at, counts))
     if corpus is None:
-        mean_length = max(float(view.columns.length[own].mean()), 1.0)
+        mean_length = max(float(view.columns.length[selection].mean()), 1.0)
         corpus = CorpusCounts(len(rows), mean_length, [len(at) for at, _ in matches], words)
     weights = weigh.weights(words, corpus.frequencies, entries=corpus.entries)
     for weight, (places, counts) in zip(weights, matches, strict=True):
@@ -234,7 +234,7 @@ def _match_words(
         # a row has a term once, so no sum is lost
         bm25[at] += weight * (BM25_K1 + 1) * times / (times + norm)
         share[at] += np.float32(weight)
-    return bm25[own], share[own] / np.float32(sum(weights) or 1.0)
+    return bm25[selection], share[selection] / np.float32(sum(weights) or 1.0)
 
 
 def _find_group(view: SegmentView, group: WordGroup) -> tuple[Rows, NDArray[np.uint8]]:
@@ -248,9 +248,9 @@ def _find_group(view: SegmentView, group: WordGroup) -> tuple[Rows, NDArray[np.u
     return rows, np.minimum(total, _MAX_COUNT).astype(np.uint8)
 
 
-def _cosines(view: SegmentView, rows: NDArray[np.intp], own: _Own, vector: FloatVector) -> Floats:
+def _cosines(view: SegmentView, rows: NDArray[np.intp], selection: _Selection, vector: FloatVector) -> Floats:
     """Return the cosine of the best piece of each row, NaN for rows without vectors."""
-    first, counts = view.columns.first_piece[own], view.columns.pieces[own]
+    first, counts = view.columns.first_piece[selection], view.columns.pieces[selection]
     has_any = counts > 0
     if has_any.all():
         return _best_pieces(view, first, counts, vector)

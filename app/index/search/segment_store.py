@@ -353,20 +353,20 @@ def _unpack_vectors(
 
     They are in any order, but those of an entry are one after another. Vectors of other entries are left out.
     """
-    own = ids.view("V16").ravel().tolist()
-    place = dict(zip(own, range(len(own)), strict=True))
+    keys = ids.view("V16").ravel().tolist()
+    place = dict(zip(keys, range(len(keys)), strict=True))
     of_entry = np.frombuffer(b"".join([row["entry_ids"] for row in read]), "V16").tolist()
     entry = np.array([place.get(entry_id, NONE) for entry_id in of_entry], dtype=np.int32)
     # 2 bytes for the dimensions and 2 unused ones before each
     packed_type = np.dtype([("header", ">i2", 2), ("values", ">f4", dimensions)])
     vectors = [np.frombuffer(row["vectors"], packed_type)["values"] for row in read]
     is_first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
-    pieces = np.bincount(entry[entry != NONE], minlength=len(own)).astype(np.int32)
+    pieces = np.bincount(entry[entry != NONE], minlength=len(keys)).astype(np.int32)
     if np.count_nonzero(is_first) != np.count_nonzero(pieces) or NONE in entry:
         order = np.argsort(entry, kind="stable")[np.count_nonzero(entry == NONE) :]
         vectors, entry = [np.concatenate(vectors)[order]], entry[order]
         is_first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
-    first_piece = np.zeros(len(own), dtype=np.int32)
+    first_piece = np.zeros(len(keys), dtype=np.int32)
     first_piece[entry[is_first]] = np.flatnonzero(is_first)
     return vectors, first_piece, pieces
 

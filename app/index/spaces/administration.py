@@ -251,8 +251,8 @@ class SpaceAdministration:
             if runtime.embedder is None or (not wanted and runtime is self._spaces.current):
                 continue
             name = runtime.embedder.space
-            own = {"provider": name.provider, "model": name.model, "dimensions": name.dimensions}
-            if wanted.items() <= own.items():
+            members = {"provider": name.provider, "model": name.model, "dimensions": name.dimensions}
+            if wanted.items() <= members.items():
                 return runtime
         raise _unconfigured()
 
@@ -286,7 +286,7 @@ class SpaceAdministration:
     ) -> EmbeddingSpace:
         searched = self._searched(catalogue) == row.id
         kinds = [f"{_JOBS}{part}{row.id}" for part in ("", "new_")]
-        own = [jobs.get(kind, {}) for kind in kinds]
+        jobs_of_kinds = [jobs.get(kind, {}) for kind in kinds]
         failed = [errors[kind] for kind in (*kinds, f"{_JOBS}plan_{row.id}") if kind in errors]
         return EmbeddingSpace(
             id=row.id,
@@ -304,8 +304,8 @@ class SpaceAdministration:
             share=round(figures.covered / figures.entries, 4) if figures.entries else 1.0,
             exact=figures.exact,
             index_ready=indexed,
-            jobs_waiting=sum(states.get("queued", 0) for states in own),
-            jobs_parked=sum(states.get("parked", 0) for states in own),
+            jobs_waiting=sum(states.get("queued", 0) for states in jobs_of_kinds),
+            jobs_parked=sum(states.get("parked", 0) for states in jobs_of_kinds),
             jobs_error=failed[0] if failed else None,
             created_at=row.created_at,
         )

@@ -38,7 +38,7 @@ from app.index.tables import index_entries, index_removals
 ValueT = TypeVar("ValueT")
 SegmentFilter: TypeAlias = Literal["conversation_ids", "agent_id", "owner", "project"]
 
-SEGMENT_FILTERS: Final[tuple[SegmentFilter, ...]] = ("conversation_ids", "agent_id", "owner", "project")
+_FILTERS: Final[tuple[SegmentFilter, ...]] = ("conversation_ids", "agent_id", "owner", "project")
 _E: Final = index_entries.alias("e")
 _TENANT: Final = bindparam("tenant_id", type_=_E.c.tenant_id.type)
 # `kind <> ''` is the condition of the partial index, which other statements do not use
@@ -162,7 +162,7 @@ def _in_segment(
 ) -> tuple[Query, Mapping[str, object]]:
     """Return the query for the one filter of a segment's scope, and the arguments of its condition."""
     kinds = [kind.value for kind in scope.kinds]
-    for name in SEGMENT_FILTERS:
+    for name in _FILTERS:
         if (value := getattr(scope, name)) is not None:
             return queries[name], {"kinds": kinds, "value": list(value) if isinstance(value, tuple) else value}
     return queries[None], {"kinds": kinds}

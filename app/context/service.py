@@ -27,7 +27,7 @@ from app.context.compaction.dry_run import DryRuns
 from app.context.compaction.service import COMPACT_JOB, Compactor
 from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
-from app.context.token_counts import KnownCounts
+from app.context.token_counts import CountCache
 from app.conversations.queries.context_turns import ReadSummary
 from app.conversations.schemas.conversations import content_text
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
@@ -77,7 +77,7 @@ class ContextBuilder:
         self._facts = facts
         self._recall_service = recall_service
         self._counters = counters
-        self._known_counts = KnownCounts()
+        self._count_cache = CountCache()
         self._settings = settings
         self._log = get_logger()
 
@@ -197,7 +197,7 @@ class ContextBuilder:
         return gap, [ERASED_SOURCES] if omitted.erased else []
 
     async def _assembled(self, caller: Caller, parts: ContextParts, request: ContextRequest) -> Assembled:
-        counter = self._known_counts.of(caller.tenant_id, self._counters[request.tokenizer])
+        counter = self._count_cache.of(caller.tenant_id, self._counters[request.tokenizer])
         work = partial(assemble, parts, request=request, counter=counter, settings=self._settings)
         # In a thread: counting and rendering megabytes takes seconds, and the event loop must answer other requests.
         max_tokens = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))

@@ -105,7 +105,7 @@ async def test_what_no_model_of_this_space_has_embedded_competes_and_is_said(wid
             "delete from vectors where tenant_id = $1 and entry_id = $2", client.tenant_id, parse_id(turns[7]["id"])
         )
         await connection.close()
-        wide.container.ann._known.clear()  # noqa: SLF001 - another model comes with another process
+        wide.container.ann._counts.clear()  # noqa: SLF001 - another model comes with another process
         for mode, said in (("vector", ["vectors_pending"]), ("text", [])):
             answer = await client.post("/v1/recall", json={"query": "whale number 7", "mode": mode, "k": 50})
             assert answer.json()["degraded"] == said

@@ -239,7 +239,7 @@ def _merged(timeline: FactTimeline, statement: Statement, origins: Mapping[UUID 
             decision.fact_id, decision.changed_ids, is_new=decision.outcome is Outcome.RECORDED, gained=True
         )
     fact = timeline.find(decision.fact_id) if decision.fact_id is not None else None
-    fact = fact or timeline.known(statement, object_key(statement.object))
+    fact = fact or timeline.find_stated(statement, object_key(statement.object))
     if fact is None:
         raise Conflict(
             "too_many_facts", "There are too many facts of this subject and predicate; name a predicate that says more."

@@ -74,7 +74,7 @@ class FactTimeline:
         self._origins.update({item: origins.get(item.source, _NOWHERE) for item in decision.added})
         return self._decided(decision)
 
-    def known(self, statement: Statement, object_key: str) -> TimelineFact | None:
+    def find_stated(self, statement: Statement, object_key: str) -> TimelineFact | None:
         """Return a fact that already has this statement as evidence, retracted ones last, or None."""
         for fact in sorted(self.facts, key=lambda fact: fact.retracted):
             for item in fact.evidence:

@@ -228,7 +228,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.agents.lifecycle.turn_ids.WholeTurnIds": "one call of the lifecycle",
     "app.context.assembly.assemble._Assembly": "one context",
     "app.context.compaction.attribution._Evidence": "one summary that is checked",
-    "app.context.compaction.claim_numbers.Known": "one summary that is checked",
+    "app.context.compaction.claim_numbers.SourceFigures": "one summary that is checked",
     "app.context.compaction.claim_words.NameIndex": "one summary that is checked",
     "app.context.compaction.claims.SummarySource": "one summary that is checked",
     "app.context.assembly.plan.Costs": "one context",

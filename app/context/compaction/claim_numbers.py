@@ -15,7 +15,7 @@ _YEAR_DIGITS: Final = 4
 
 
 @dataclass(slots=True)
-class Known:
+class SourceFigures:
     """All numbers of a source. `spans`: the days that relative dates mean; `has_large_words`: "two hundred"."""
 
     numbers: set[str] = field(default_factory=set[str])

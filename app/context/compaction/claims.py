@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Final, cast
 
 from app.context.compaction import claim_numbers, claim_words
-from app.context.compaction.claim_numbers import Known
+from app.context.compaction.claim_numbers import SourceFigures
 from app.conversations.schemas.summaries import RefusedFor
 from app.index.analyser.analyser import Analyser
 from app.index.analyser.dates import resolve_dates
@@ -161,11 +161,11 @@ class SummarySource:
         """Return how many names and large numbers of a summary in another language the source has."""
         shared = sum(self._names.has(name) for name in {*names.inside, *names.at_start})
         numbers = {readings for readings in mentions.numbers if not all(map(claim_numbers.is_count, readings))}
-        shared += sum(self._known.supports_number(readings) for readings in numbers)
-        return shared + sum(self._known.supports_date(readings) for readings in set(mentions.dates))
+        shared += sum(self._figures.supports_number(readings) for readings in numbers)
+        return shared + sum(self._figures.supports_date(readings) for readings in set(mentions.dates))
 
     def _has_unsupported_numbers(self, mentions: Mentions) -> bool:
-        figures = self._known
+        figures = self._figures
         if any(not figures.supports_date(readings) for readings in mentions.dates):
             return True
         missing = [readings for readings in mentions.numbers if not figures.supports_number(readings)]
@@ -216,8 +216,8 @@ class SummarySource:
         return frozenset(code for code in shown if code is not None)
 
     @cached_property
-    def _known(self) -> Known:
-        figures = Known()
+    def _figures(self) -> SourceFigures:
+        figures = SourceFigures()
         for source, text_words in zip(self._shown, self._words, strict=True):
             code = self._analyser.detect(source.text) or self._language
             text = fold_digits(source.text)

@@ -39,16 +39,16 @@ ValueT = TypeVar("ValueT")
 SegmentFilter: TypeAlias = Literal["conversation_ids", "agent_id", "owner", "project"]
 
 _FILTERS: Final[tuple[SegmentFilter, ...]] = ("conversation_ids", "agent_id", "owner", "project")
-_E: Final = index_entries.alias("e")
-_TENANT: Final = bindparam("tenant_id", type_=_E.c.tenant_id.type)
+_E: Final = index_entries.c
+_TENANT: Final = bindparam("tenant_id", type_=_E.tenant_id.type)
 # `kind <> ''` is the condition of the partial index, which other statements do not use
 _CONDITIONS: Final[Mapping[SegmentFilter | None, ColumnElement[bool]]] = {
-    None: _E.c.kind != "",
-    "project": (_E.c.kind != "")
-    & ((_E.c.project == bindparam("value")) | ((_E.c.kind == EntryKind.FACT.value) & (_E.c.project == ""))),
-    "conversation_ids": is_any(_E.c.conversation_id, "value"),
-    "owner": _E.c.owner == bindparam("value"),
-    "agent_id": _E.c.agent_id == bindparam("value"),
+    None: _E.kind != "",
+    "project": (_E.kind != "")
+    & ((_E.project == bindparam("value")) | ((_E.kind == EntryKind.FACT.value) & (_E.project == ""))),
+    "conversation_ids": is_any(_E.conversation_id, "value"),
+    "owner": _E.owner == bindparam("value"),
+    "agent_id": _E.agent_id == bindparam("value"),
 }
 # a crash of the server may use the numbers of lost transactions again; statistics are reset by its recovery. On Citus
 # it is the node of the tenant, and the table there is another one whenever the tenant has moved.
@@ -71,7 +71,7 @@ _UNSEEN: Final = text(
 
 
 def _listed(condition: ColumnElement[bool]) -> Select[UUID]:
-    return select(_E.c.entry_id).where(_E.c.tenant_id == _TENANT, condition, is_any(_E.c.kind, "kinds"))
+    return select(_E.entry_id).where(_E.tenant_id == _TENANT, condition, is_any(_E.kind, "kinds"))
 
 
 def _as_bytes(listed: Select[UUID]) -> ScalarSelect[bytes]:
@@ -84,7 +84,7 @@ def _as_bytes(listed: Select[UUID]) -> ScalarSelect[bytes]:
 _REMOVED: Final = select(index_removals.c.removed_id).where(index_removals.c.tenant_id == _TENANT, _UNSEEN)
 _LIMIT: Final = bindparam("limit")
 _LIST_ENTRIES: Final = {
-    name: Query(select(*_STATE, _as_bytes(_listed(condition).where(_E.c.live).limit(_LIMIT)).label("entry_ids")))
+    name: Query(select(*_STATE, _as_bytes(_listed(condition).where(_E.live).limit(_LIMIT)).label("entry_ids")))
     for name, condition in _CONDITIONS.items()
 }
 _LIST_CHANGES: Final = {
@@ -97,9 +97,9 @@ _LIST_CHANGES: Final = {
     )
     for name, condition in _CONDITIONS.items()
 }
-_HAS_METADATA: Final = _E.c.metadata.op("@>")(cast(cast(bindparam("metadata"), Text), JSONB))
+_JSON: Final[ColumnElement[object]] = cast(cast(bindparam("metadata"), Text), JSONB)
 _LIST_WITH_METADATA: Final = {
-    name: Query(select(_as_bytes(_listed(condition).where(_E.c.live, _HAS_METADATA)).label("entry_ids")))
+    name: Query(select(_as_bytes(_listed(condition).where(_E.live, _E.metadata.contains(_JSON))).label("entry_ids")))
     for name, condition in _CONDITIONS.items()
 }
 _BYTES_PER_ID: Final = 16

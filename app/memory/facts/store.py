@@ -155,22 +155,28 @@ _RECORDED = Query(
     .order_by(_LAST_REV_OF_FACT.c.rev, _F.id)
 )
 _KEY = (_F.owner, _F.subject_key, _F.predicate)
-_K = (
-    func.unnest(*(bindparam(name, type_=ARRAY(Text)) for name in ("owners", "subjects", "predicates")))
-    .table_valued(column("owner", Text), column("subject_key", Text), column("predicate", Text))
-    .render_derived(name="k")
-)
-_OF_KEYS = Query(
-    select(*(column for column in _F if column.name not in {"tenant_id", "due_at"}))
-    .join_from(_K, facts, (_F.subject_key == _K.c.subject_key) & (_F.predicate == _K.c.predicate))
-    .where(*_OF_TENANT, _F.owner.is_not_distinct_from(func.nullif(_K.c.owner, "")))
-    .order_by(_F.id)
-)
 _EVIDENCE = Query(
     select(*(column for column in _E if column.name not in {"tenant_id", "place"}))
     .where(*equals(fact_evidence, "tenant_id"), is_any(_E.fact_id, "ids"))
     .order_by(_E.fact_id, _E.place)
 )
+
+
+def _of_keys() -> ClauseElement:
+    keys = (
+        func.unnest(*(bindparam(name, type_=ARRAY(Text)) for name in ("owners", "subjects", "predicates")))
+        .table_valued(column("owner", Text), column("subject_key", Text), column("predicate", Text))
+        .render_derived(name="k")
+    )
+    return (
+        select(*(column for column in _F if column.name not in {"tenant_id", "due_at"}))
+        .join_from(keys, facts, (_F.subject_key == keys.c.subject_key) & (_F.predicate == keys.c.predicate))
+        .where(*_OF_TENANT, _F.owner.is_not_distinct_from(func.nullif(keys.c.owner, "")))
+        .order_by(_F.id)
+    )
+
+
+_OF_KEYS = Query(_of_keys())
 _LOCK = Query(select(_F.id).where(*_OF_TENANT, is_any(_F.id, "ids")).order_by(_F.id).with_for_update(read=True))
 _LISTED = Query(_SHOWN.where(is_any(_F.id, "ids"), _F.listed))
 _FIND_KEY = Query(select(*_KEY).where(*equals(facts, "tenant_id", "id"), _KEPT))

@@ -36,7 +36,7 @@ from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
 from app.index.analyser.terms import pack_terms
-from app.index.schemas import EntryKind, Mode, SearchHit, SearchResult, SearchScope
+from app.index.schemas import EntryKind, Mode, SearchResult, SearchScope
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.service import PreparedQuery
 from app.index.spaces.runtime import ensure_space
@@ -51,6 +51,7 @@ ENTRIES: Final = 200_000
 LARGEST: Final = (60_000, 24_000)
 WIDE: Final = 20_000
 DIMENSIONS: Final = 384
+_ANY_VECTOR: Final = np.zeros(DIMENSIONS, np.float32)
 TOPICS, TOPICS_OF_TENANT, RANK = 500, 25, 12
 VOCABULARY: Final = 20_000
 WORDS: Final = 14
@@ -265,21 +266,15 @@ class Pair:
 
 def scores(found: SearchResult, mode: Mode) -> dict[UUID, float]:
     """What was found, by its score."""
+    entries = found.entries(range(len(found.cosine)))
     match mode:
         case Mode.VECTOR:
-            return {one.source_id: one.cosine for one in found_entries(found) if one.cosine is not None}
+            return {one.source_id: one.cosine for one in entries if one.cosine is not None}
         case Mode.TEXT:
-            return {one.source_id: one.bm25 for one in found_entries(found) if one.bm25 > 0}
+            return {one.source_id: one.bm25 for one in entries if one.bm25 > 0}
         case Mode.HYBRID:
-            ranking = rank(
-                found, Question(PreparedQuery("", vector=np.zeros(DIMENSIONS, np.float32))), is_calibrated=False
-            )
+            ranking = rank(found, Question(PreparedQuery("", vector=_ANY_VECTOR)), is_calibrated=False)
             return {hit.source_id: hit.score for hit in ranking.best(len(found.cosine))}
-
-
-def found_entries(found: SearchResult) -> list[SearchHit]:
-    """Return all entries that were compared."""
-    return found.entries(range(len(found.cosine)))
 
 
 def quantiles(values: Sequence[float]) -> list[str]:

@@ -88,9 +88,10 @@ class Columns:
 
 
 _COLUMN_NAMES: Final = tuple(column.name for column in fields(Columns))
-_COLUMN_TYPES: Final[Mapping[str, type[np.generic]]] = dict.fromkeys(("kind", "cues", "language"), np.uint8) | (
-    dict.fromkeys(("position", "session", "occurred_at", "expires_at"), np.int64)
-)
+_COLUMN_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("kind", "cues", "language"), "u1"),
+    **dict.fromkeys(("position", "session", "occurred_at", "expires_at"), "i8"),
+}
 """Types of columns; the others are codes, counts and rows: int32."""
 _columns_of = cast("Callable[[Columns], tuple[NDArray[Any], ...]]", attrgetter(*_COLUMN_NAMES))
 
@@ -460,5 +461,6 @@ def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
 
 
 def _empty_columns(count: int) -> Columns:
-    columns = {name: np.empty(count, _COLUMN_TYPES.get(name, np.int32)) for name in _COLUMN_NAMES if name != "entry_id"}
-    return Columns(entry_id=np.empty((count, 2), np.uint64), **columns)
+    columns: dict[str, Any] = {name: np.empty(count, _COLUMN_TYPES.get(name, "i4")) for name in _COLUMN_NAMES}
+    columns["entry_id"] = np.empty((count, 2), np.uint64)
+    return Columns(**columns)

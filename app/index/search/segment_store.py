@@ -37,6 +37,7 @@ from app.index.tables import index_entries, index_removals
 
 ValueT = TypeVar("ValueT")
 SegmentFilter: TypeAlias = Literal["conversation_ids", "agent_id", "owner", "project"]
+_SegmentQueries: TypeAlias = Mapping[SegmentFilter | None, Query]
 
 _FILTERS: Final[tuple[SegmentFilter, ...]] = ("conversation_ids", "agent_id", "owner", "project")
 _E: Final = index_entries.c
@@ -77,17 +78,17 @@ def _listed(condition: ColumnElement[bool]) -> Select[UUID]:
 def _as_bytes(listed: Select[UUID]) -> ScalarSelect[bytes]:
     """Return all ids in one value: the driver takes longer to read each one."""
     listed_ids = listed.subquery("listed").c.entry_id
-    no_bytes = literal_column("''::bytea")
+    no_bytes: ColumnElement[bytes] = literal_column("''::bytea")
     return select(func.coalesce(func.string_agg(func.uuid_send(listed_ids), no_bytes), no_bytes)).scalar_subquery()
 
 
 _REMOVED: Final = select(index_removals.c.removed_id).where(index_removals.c.tenant_id == _TENANT, _UNSEEN)
-_LIMIT: Final = bindparam("limit")
-_LIST_ENTRIES: Final = {
+_LIMIT: Final[ColumnElement[int]] = bindparam("limit")
+_LIST_ENTRIES: Final[_SegmentQueries] = {
     name: Query(select(*_STATE, _as_bytes(_listed(condition).where(_E.live).limit(_LIMIT)).label("entry_ids")))
     for name, condition in _CONDITIONS.items()
 }
-_LIST_CHANGES: Final = {
+_LIST_CHANGES: Final[_SegmentQueries] = {
     name: Query(
         select(
             *_STATE,
@@ -98,7 +99,7 @@ _LIST_CHANGES: Final = {
     for name, condition in _CONDITIONS.items()
 }
 _JSON: Final[ColumnElement[object]] = cast(cast(bindparam("metadata"), Text), JSONB)
-_LIST_WITH_METADATA: Final = {
+_LIST_WITH_METADATA: Final[_SegmentQueries] = {
     name: Query(select(_as_bytes(_listed(condition).where(_E.live, _E.metadata.contains(_JSON))).label("entry_ids")))
     for name, condition in _CONDITIONS.items()
 }
@@ -157,14 +158,13 @@ async def list_in_scope(tx: Transaction, tenant_id: TenantId, scope: SearchScope
     return np.frombuffer(b"" if row is None else row["entry_ids"], np.uint64).reshape(-1, 2)
 
 
-def _in_segment(
-    queries: Mapping[SegmentFilter | None, Query], scope: SearchScope
-) -> tuple[Query, Mapping[str, object]]:
+def _in_segment(queries: _SegmentQueries, scope: SearchScope) -> tuple[Query, Mapping[str, object]]:
     """Return the query for the one filter of a segment's scope, and the arguments of its condition."""
     kinds = [kind.value for kind in scope.kinds]
     for name in _FILTERS:
-        if (value := getattr(scope, name)) is not None:
-            return queries[name], {"kinds": kinds, "value": list(value) if isinstance(value, tuple) else value}
+        value: object = getattr(scope, name)
+        if value is not None:
+            return queries[name], {"kinds": kinds, "value": value}
     return queries[None], {"kinds": kinds}
 
 

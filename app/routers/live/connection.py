@@ -371,15 +371,9 @@ class LiveSocket:
                 frame.idempotency_key, b"append", self._conversation_id.bytes, written
             )
         appended = await self._container.conversations.append(
-            self._caller,
-            self._conversation_id,
-            turns=frame.turns,
-            expected_seq=frame.expected_seq,
-            vectors=frame.index,
-            idempotency_key=key,
-            is_import=frame.is_import,
-            sanitised=frame.sanitised,
-        )
+            self._caller, self._conversation_id, turns=frame.turns, expected_seq=frame.expected_seq,
+            vectors=frame.index, idempotency_key=key, is_import=frame.is_import, sanitised=frame.sanitised,
+        )  # fmt: skip
         members = {name: value for name, value in appended.value if name != "conversation_id"}
         return AckFrame(type="ack", id=frame.id, **members)
 

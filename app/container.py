@@ -35,13 +35,11 @@ from app.diagnostics.service import Statistics
 from app.embedding import base_url, build_spaces, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
 from app.governance.service import Erasures, Exports, Governance, ImportRunner, Imports
-from app.index.service import (
-    REMOVALS,
-    AnnMaintenance,
-    EmbeddingSpaceRegistry,
-    SearchIndex,
-)
+from app.index.search.ann_maintenance import AnnMaintenance
+from app.index.search.removals import REMOVALS, apply_removal
+from app.index.service import SearchIndex
 from app.index.spaces.administration import SpaceAdministration
+from app.index.spaces.runtime import EmbeddingSpaceRegistry
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.operations.service import Operations
@@ -234,7 +232,7 @@ def _listener(container: Container, live: Listener) -> Listener:
         elif message.get("k") == REPLICA:
             container.replicas.on_message(message)
         elif message.get("k") == REMOVALS:
-            container.index.apply_removal(message)
+            apply_removal(container.index.resident, message)
         elif message.get("k") == _WEBHOOKS_MESSAGE["k"]:
             container.webhooks.outbox.refresh_soon()
         elif message.get("k") == _DELIVERIES_MESSAGE["k"]:
@@ -243,7 +241,7 @@ def _listener(container: Container, live: Listener) -> Listener:
             live.on_message(message)
 
     def on_loss() -> None:
-        container.index.evict_all()
+        container.index.resident.evict_all()
         container.webhooks.outbox.mark_stale()
         live.on_loss()
 

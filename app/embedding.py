@@ -12,13 +12,9 @@ from app.core.database.transactions import Database
 from app.core.errors import AppError
 from app.core.jobs import JobQueue
 from app.core.telemetry import get_logger
-from app.index.service import (
-    AnnMaintenance,
-    EmbeddingSpaceRegistry,
-    EmbeddingSpaceRuntime,
-    VectorBackfill,
-    ensure_space,
-)
+from app.index.backfill.vector_backfill import VectorBackfill
+from app.index.search.ann_maintenance import AnnMaintenance
+from app.index.spaces.runtime import EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, ensure_space
 from app.providers.embed_meter import EmbedMeter
 from app.providers.local.embedder import LOCAL_MODELS, LocalEmbedder
 from app.providers.openai import OpenAIEmbedder

@@ -35,12 +35,13 @@ from app.core.embedded_postgres.server import EmbeddedPostgres
 from app.core.ids import ConversationId, KeyId, TenantId, parse_id
 from app.core.telemetry import configure_logging
 from app.foundation import open_foundation
-from app.index.analyser.query_words import plain_words
 from app.index.analyser.terms import pack_terms
-from app.index.schemas import EntryKind, Mode, SearchCandidate, SearchResult, SearchScope
-from app.index.service import AnnMaintenance, PreparedQuery, ensure_space
+from app.index.schemas import EntryKind, Mode, SearchResult, SearchScope
+from app.index.search.ann_maintenance import AnnMaintenance
+from app.index.service import PreparedQuery
+from app.index.spaces.runtime import ensure_space
 from app.providers.schemas import EmbeddingSpaceName, Purpose, Vectors
-from app.recall.ranking import SpeakerIntent, rank
+from app.recall.ranking import Question, rank
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
@@ -50,6 +51,7 @@ ENTRIES: Final = 200_000
 LARGEST: Final = (60_000, 24_000)
 WIDE: Final = 20_000
 DIMENSIONS: Final = 384
+_ANY_VECTOR: Final = np.zeros(DIMENSIONS, np.float32)
 TOPICS, TOPICS_OF_TENANT, RANK = 500, 25, 12
 VOCABULARY: Final = 20_000
 WORDS: Final = 14
@@ -239,7 +241,7 @@ class Bench:
     def query(self, tenant: Tenant) -> PreparedQuery:
         """A query near one of the tenant's topics."""
         vector = self.world.around(self.world.random.choice(tenant.topics, 1))[0]
-        return PreparedQuery(vector, plain_words(list(dict.fromkeys(self.world.lexemes(1)[0][:5]))), None)
+        return PreparedQuery(" ".join(self.world.lexemes(1)[0][:5]), max_words=64, vector=vector)
 
 
 @dataclass(frozen=True)
@@ -264,19 +266,15 @@ class Pair:
 
 def scores(found: SearchResult, mode: Mode) -> dict[UUID, float]:
     """What was found, by its score."""
+    entries = found.entries(range(len(found.cosine)))
     match mode:
         case Mode.VECTOR:
-            return {one.source_id: one.cosine for one in found_entries(found) if one.cosine is not None}
+            return {one.source_id: one.cosine for one in entries if one.cosine is not None}
         case Mode.TEXT:
-            return {one.source_id: one.bm25 for one in found_entries(found) if one.bm25 > 0}
+            return {one.source_id: one.bm25 for one in entries if one.bm25 > 0}
         case Mode.HYBRID:
-            ranking = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
-            return {item.candidate.source_id: item.score for item in ranking.best(len(found.cosine))}
-
-
-def found_entries(found: SearchResult) -> list[SearchCandidate]:
-    """Return all entries that were compared."""
-    return found.candidates(range(len(found.cosine)))
+            ranking = rank(found, Question(PreparedQuery("", vector=_ANY_VECTOR)), is_calibrated=False)
+            return {hit.source_id: hit.score for hit in ranking.best(len(found.cosine))}
 
 
 def quantiles(values: Sequence[float]) -> list[str]:

@@ -52,9 +52,9 @@ def _join_texts(value: object) -> object:
     """Return the texts of a list as one, with an empty line between two; any other value as it is."""
     if not isinstance(value, list) or len(cast("list[object]", value)) > _MAX_SYSTEM_TEXTS:
         return cast("object", value)
-    given = [_text_of(one) for one in cast("list[object]", value)]
+    texts = [_text_of(part) for part in cast("list[object]", value)]
     # its error names the place in the list, and becomes one of the request
-    return "\n\n".join(_TEXTS.validate_python(given, strict=True))
+    return "\n\n".join(_TEXTS.validate_python(texts, strict=True))
 
 
 def _text_of(value: object) -> object:

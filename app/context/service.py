@@ -27,7 +27,7 @@ from app.context.compaction.dry_run import DryRuns
 from app.context.compaction.service import COMPACT_JOB, Compactor
 from app.context.schemas import Context, ContextRequest, Gap, RecallScope, Tokenizer
 from app.context.titles import TITLE_JOB, TitleWriter
-from app.context.token_counts import KnownCounts
+from app.context.token_counts import CountCache
 from app.conversations.queries.context_turns import ReadSummary
 from app.conversations.schemas.conversations import content_text
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
@@ -76,7 +76,7 @@ class ContextBuilder:
         self._facts = facts
         self._recall_service = recall_service
         self._counters = counters
-        self._known_counts = KnownCounts()
+        self._count_cache = CountCache()
         self._settings = settings
         self._log = get_logger()
 
@@ -170,7 +170,7 @@ class ContextBuilder:
             system=request.system,
             recent=recent.turns,
             asked=WindowRequest(len(recent.turns), is_limit=False),
-            summaries=[_summary_part(one, recent.erased_position) for one in recent.summaries],
+            summaries=[_summary_part(summary, recent.erased_position) for summary in recent.summaries],
             is_erased=recent.is_erased,
             facts=facts,
             memories=memories,
@@ -189,19 +189,19 @@ class ContextBuilder:
         """Return the gap of live turns in ranges of positions, and `erased_sources` if some turns were erased."""
         if not ranges:
             return None, []
-        found = await self._conversations.count_omitted(caller, conversation_id, ranges=ranges)
+        omitted = await self._conversations.count_omitted(caller, conversation_id, ranges=ranges)
         gap = None
-        if found.from_position is not None and found.to_position is not None:
-            gap = Gap(turns=found.turns, from_position=found.from_position, to_position=found.to_position)
-        return gap, [ERASED_SOURCES] if found.erased else []
+        if omitted.from_position is not None and omitted.to_position is not None:
+            gap = Gap(turns=omitted.turns, from_position=omitted.from_position, to_position=omitted.to_position)
+        return gap, [ERASED_SOURCES] if omitted.erased else []
 
     async def _assembled(self, caller: Caller, parts: ContextParts, request: ContextRequest) -> Assembled:
-        counter = self._known_counts.of(caller.tenant_id, self._counters[request.tokenizer])
+        counter = self._count_cache.of(caller.tenant_id, self._counters[request.tokenizer])
         work = partial(assemble, parts, request=request, counter=counter, settings=self._settings)
         # In a thread: counting and rendering megabytes takes seconds, and the event loop must answer other requests.
-        most = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
+        max_tokens = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
         with MeasuredStage(Stage.ASSEMBLE, token_budget=request.token_budget):
-            return work() if most <= _INLINE_TOKENS else await asyncio.to_thread(work)
+            return work() if max_tokens <= _INLINE_TOKENS else await asyncio.to_thread(work)
 
     async def _query(
         self, caller: Caller, conversation_id: ConversationId | None, request: ContextRequest, recent: ContextTurns
@@ -213,10 +213,10 @@ class ContextBuilder:
         query = whole[:_MAX_QUERY_CHARACTERS]
         return query if query.strip() else ""
 
-    async def _or_degraded(self, found: Awaitable[tuple[_T, list[str]]], default: _T) -> tuple[_T, list[str]]:
+    async def _or_degraded(self, search: Awaitable[tuple[_T, list[str]]], default: _T) -> tuple[_T, list[str]]:
         """Return the result and the degraded parts. If the search fails, return `default` and the reason."""
         try:
-            return await found
+            return await search
         except Unavailable as error:
             return default, [error.code]
         except Exception as error:  # noqa: BLE001 - a context without recall is worth more to its caller than an error
@@ -269,7 +269,7 @@ class ContextBuilder:
             threshold=wanted.threshold or None,
             min_relevance=wanted.min_relevance,
             # Assembly keeps the best k of the turns that are not in the window.
-            known=[turn for turn in recent.turns if turn.position <= recent.last_position],
+            loaded=[turn for turn in recent.turns if turn.position <= recent.last_position],
             actors=request.filter_participants,
         )
         # Turns appended since the newest turns were read belong to the next context.
@@ -301,9 +301,9 @@ class ContextBuilder:
                 k=self._settings.recall_facts_limit,
                 actors=actors,
             )
-            found, degraded = await self._or_degraded(recall, [])
-            if found:
-                return [_fact_part(item.fact, item.score) for item in found], degraded
+            facts, degraded = await self._or_degraded(recall, [])
+            if facts:
+                return [_fact_part(fact, score) for fact, score in facts], degraded
         newest = await self._facts.newest(
             caller,
             owner=owner,
@@ -376,9 +376,9 @@ def _wanted(request: ContextRequest, asked: WindowRequest, *, before: int | None
     """Return the query for the turns to read: those that may be shown, and those that decide which summaries are."""
     actors = request.filter_participants
 
-    def accepts(one: ValidSummary) -> bool:
-        has_text = bool(one.lines) if one.kind is SummaryKind.HIGHLIGHTS else bool(one.text.strip())
-        return has_text and (actors is None or set(one.actors) <= set(actors))
+    def accepts(summary: ValidSummary) -> bool:
+        has_text = bool(summary.lines) if summary.kind is SummaryKind.HIGHLIGHTS else bool(summary.text.strip())
+        return has_text and (actors is None or set(summary.actors) <= set(actors))
 
     return ContextTurnsQuery(
         newest=max_window(asked.newest),
@@ -391,16 +391,16 @@ def _wanted(request: ContextRequest, asked: WindowRequest, *, before: int | None
 
 
 def _summary_part(read: ReadSummary, erased_position: int) -> SummaryPart:
-    one = read.summary
+    summary = read.summary
     return SummaryPart(
-        id=format_id(one.id),
-        text=one.text,
-        from_position=one.from_position,
-        to_position=one.to_position,
-        actors=frozenset(one.actors),
-        sources_gone=one.from_position <= erased_position,
-        abstract=one.abstract,
-        lines=[LinePart(format_id(line.turn_id), line.text) for line in one.lines],
-        is_highlights=one.kind is SummaryKind.HIGHLIGHTS,
+        id=format_id(summary.id),
+        text=summary.text,
+        from_position=summary.from_position,
+        to_position=summary.to_position,
+        actors=frozenset(summary.actors),
+        sources_gone=summary.from_position <= erased_position,
+        abstract=summary.abstract,
+        lines=[LinePart(format_id(line.turn_id), line.text) for line in summary.lines],
+        is_highlights=summary.kind is SummaryKind.HIGHLIGHTS,
         unread_tokens=read.unread_tokens,
     )

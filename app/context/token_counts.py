@@ -20,8 +20,8 @@ _SHORT_TEXT: Final = 100
 _DIGEST_BYTES: Final = 16
 
 
-class KnownCounts:
-    """The counts that a process made last, of all tenants. Safe to share between threads."""
+class CountCache:
+    """The newest counts of a process, of all tenants. Safe to share between threads."""
 
     def __init__(self, *, max_counts: int = _MAX_COUNTS) -> None:
         self._secret = os.urandom(_DIGEST_BYTES)
@@ -40,10 +40,10 @@ class KnownCounts:
         name = tenant_id.bytes + counter.name.encode() + b"\0"
         digest = blake2b(name + text.encode(), digest_size=_DIGEST_BYTES, key=self._secret).digest()
         with self._lock:
-            known = self._counts.get(digest)
-            if known is not None:
+            stored = self._counts.get(digest)
+            if stored is not None:
                 self._counts.move_to_end(digest)
-                return known
+                return stored
         counted = counter.count(text)
         with self._lock:
             self._counts[digest] = counted
@@ -55,13 +55,13 @@ class KnownCounts:
 class TenantCounter:
     """A counter of the texts of one tenant."""
 
-    def __init__(self, known: KnownCounts, tenant_id: TenantId, counter: TokenCounter) -> None:
+    def __init__(self, cache: CountCache, tenant_id: TenantId, counter: TextCounter) -> None:
         self.name = counter.name
         self.exact = counter.exact
-        self._known = known
+        self._cache = cache
         self._tenant_id = tenant_id
         self._counter = counter
 
     def count(self, text: str) -> int:
         """Return the count of a text, which is valid Unicode."""
-        return self._known.count(self._tenant_id, text, self._counter)
+        return self._cache.count(self._tenant_id, text, self._counter)

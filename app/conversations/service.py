@@ -345,13 +345,13 @@ class Conversations:
 
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],
-        expected_seq: int | None = None, index: IndexTime = IndexTime.NOW,
+        expected_seq: int | None = None, vectors: IndexTime = IndexTime.NOW,
         idempotency_key: IdempotencyKey | None = None, is_import: bool = False, sanitised: Sequence[str] = (),
         of_history: Collection[UUID] = (),
     ) -> RequestResult[AppendResult]:  # fmt: skip
         """Append turns, all or none.
 
-        `index`: when their vectors are made. `is_import`: they were said before. `sanitised` is part of the result.
+        `vectors`: when their vectors are made. `is_import`: they were said before. `sanitised` is part of the result.
         `of_history`: ids of turns whose results may lack a call. Raises Conflict `conversation_advanced` (with the
         current seq), `turn_id_conflict`, `idempotency_mismatch`; Invalid if a turn breaks a rule. Conversation tokens
         are accepted; Forbidden `token_not_allowed` for turns that the token does not permit.
@@ -362,7 +362,7 @@ class Conversations:
             conversation_id,
             turns=permitted_turns(caller, turns),
             expected_seq=expected_seq,
-            index=index,
+            vectors=vectors,
             idempotency_key=None if idempotency_key is None else idempotency_key.for_caller(caller),
             is_import=is_import,
             of_history=of_history,

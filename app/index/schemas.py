@@ -1,7 +1,7 @@
 """Entries, queries and results of the search index, and embedding spaces."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
@@ -126,7 +126,8 @@ class IndexEntry:
 class SearchScope:
     """The entries that a search may find. None does not filter; an empty sequence finds nothing.
 
-    `agent_id` filters memories only, since only they belong to an agent.
+    `agent_id` filters memories only, since only they belong to an agent. The scope of a segment in memory has one
+    filter at most, and tuples, so that it is a key.
     """
 
     kinds: Sequence[EntryKind]
@@ -142,10 +143,12 @@ class SearchScope:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchCandidate:
+class SearchHit:
     """A found entry. `cosine` is None without a vector, `bm25` is 0 if no word matches.
 
-    `source_id` is the id of the object of this kind. `dates`: the resolved relative dates, as JSON text.
+    `source_id` is the id of the object of this kind. `dates`: the resolved relative dates, as JSON text. A ranking sets
+    the rest: `relevance` is None in an embedding space that is not calibrated; `terms` are the parts of the score,
+    empty if they were not asked for.
     """
 
     source_id: UUID
@@ -154,6 +157,9 @@ class SearchCandidate:
     cosine: float | None
     bm25: float
     dates: str | None = None
+    score: float = 0.0
+    relevance: float | None = None
+    terms: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +251,7 @@ class SearchResult:
     size: int
     actor_code: Callable[[str], int | None]
     role_code: Callable[[str], int | None]
-    candidates: Callable[[Sequence[int]], list[SearchCandidate]]
+    entries: Callable[[Sequence[int]], list[SearchHit]]
     """Returns the entries of some elements."""
     source_ids: Callable[[Sequence[int]], list[UUID]]
     """Returns the ids of the objects of some elements, in less time."""

@@ -24,11 +24,11 @@ from app.core.jobs import JobQueue, NewJob
 from app.core.limits import TenantLimiter
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
-from app.index.analyser.query_words import QueryText
+from app.index.analyser.analyser import Analyser
+from app.index.analyser.query_words import PreparedQuery
 from app.index.analyser.terms import pack_lexemes
 from app.index.backfill import store as backfill_store
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
-from app.index.prepared_query import PreparedQuery, VectorAhead, prepare_query
 from app.index.schemas import (
     DATES_JOB,
     VECTORS_JOB,
@@ -37,18 +37,17 @@ from app.index.schemas import (
     IndexDocument,
     IndexEntry,
     IndexPosition,
+    Mode,
     PreparedEntries,
     SearchResult,
     SearchScope,
     UndatedEntry,
 )
-from app.index.search.ann_maintenance import AnnMaintenance
-from app.index.search.ann_search import Space
-from app.index.search.removals import REMOVALS, Removal, apply_removal, delete_old_removals, removal_messages
+from app.index.search.removals import REMOVALS, Removal, delete_old_removals, removal_messages
 from app.index.search.resident import ResidentIndex
-from app.index.search.searcher import LoadedSearch, RankingT, Searcher
-from app.index.search.segment_search import SegmentQuery
+from app.index.search.searcher import LoadedScope, RankingT, Searcher
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
+from app.index.vector_ahead import VectorAhead
 from app.index.write import removal_store, store
 from app.index.write.batch_analyser import BatchAnalyser, text_length
 from app.index.write.entry_languages import filter_dated, inherit_languages, resolve_entry_dates
@@ -59,10 +58,15 @@ from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 
 __all__ = [
-    "REMOVALS", "AnnMaintenance", "ChosenSpace", "EmbeddingSpaceRegistry", "EmbeddingSpaceRuntime", "LoadedSearch",
-    "PreparedQuery", "QueryText", "SearchIndex", "Space", "VectorAhead", "VectorBackfill", "ensure_space",
+    "ChosenSpace",
+    "EmbeddingSpaceRuntime",
+    "LoadedScope",
+    "PreparedQuery",
+    "SearchIndex",
+    "VectorAhead",
+    "VectorBackfill",
     "read_chosen_space",
-]  # fmt: skip
+]
 
 # analysing less text than this takes about a millisecond: not worth a thread
 _INLINE_CHARACTERS = 4_000
@@ -72,18 +76,24 @@ _FEW_VECTORS = 4
 _INLINE_APPENDS = 4
 # a short job does not delay a shutdown, and a retry repeats little work
 _ENTRIES_PER_JOB = 50
-
+# resolving the dates of a text takes this many times as long as hashing and counting it
 _DATES_FACTOR = 20
-"""Resolving the dates of a text takes this many times as long as hashing and counting it."""
 
 
 class SearchIndex:
     """Search index: writes and searches entries, in the embedding space that the installation searches."""
 
     def __init__(
-        self, spaces: EmbeddingSpaceRegistry, ops: Database, reader: DatabaseReader, *, jobs: JobQueue,
-        settings: IndexSettings, publish: Callable[[Message], None], tenancy: Tenancy,
-    ) -> None:  # fmt: skip
+        self,
+        spaces: EmbeddingSpaceRegistry,
+        ops: Database,
+        reader: DatabaseReader,
+        *,
+        jobs: JobQueue,
+        settings: IndexSettings,
+        publish: Callable[[Message], None],
+        tenancy: Tenancy,
+    ) -> None:
         self.spaces = spaces
         self._quotas = tenancy.quotas
         self.makers: dict[EntryKind, VectorMaker] = {}
@@ -103,16 +113,15 @@ class SearchIndex:
         """Return the backfill of the searched space."""
         return self.spaces.current.backfill
 
-    def space_of(self, query: PreparedQuery) -> str | None:
-        """Return the embedding space of a query as `provider/model/dimensions`; None without an embedder."""
-        return (query.runtime or self.spaces.current).name
+    def runtime(self, space_id: int | None) -> EmbeddingSpaceRuntime:
+        """Return a space that this process can embed for; None is the searched one.
 
-    def runtime(self, space_id: int) -> EmbeddingSpaceRuntime:
-        """Return a space that this process can embed for. Raises Conflict `space_not_configured` for any other."""
-        found = self.spaces.runtimes.get(space_id)
-        if found is None:
+        Raises Conflict `space_not_configured` for any other.
+        """
+        runtime = self.spaces.current if space_id is None else self.spaces.runtimes.get(space_id)
+        if runtime is None:
             raise Conflict("space_not_configured", "This process has no settings by which to embed for this space.")
-        return found
+        return runtime
 
     async def prepare(
         self, caller: Caller, documents: Sequence[IndexDocument], *, deferred: bool = False
@@ -124,38 +133,41 @@ class SearchIndex:
         runtime = self.spaces.current
         analyser = BatchAnalyser(self._settings, None if deferred else runtime.embedder)
         analysed = await map_in_threads(analyser.analyse_next, documents, size=text_length, inline=_INLINE_CHARACTERS)
-        wanted = [piece for one in analysed for piece in one.pieces]
+        wanted = [piece for analysed_text in analysed for piece in analysed_text.pieces]
         vectors = await self._embed_now(caller, runtime.embedder, wanted)
         prepared: list[PreparedEntries] = []
         start = 0
-        for document, one in zip(documents, analysed, strict=True):
-            own = vectors[start : start + len(one.pieces)] if vectors else ()
-            start += len(one.pieces)
-            due = runtime.embedder is not None and not own and bool(document.text.strip())
+        for document, analysed_text in zip(documents, analysed, strict=True):
+            entry_vectors = vectors[start : start + len(analysed_text.pieces)]
+            start += len(analysed_text.pieces)
+            due = runtime.embedder is not None and not entry_vectors and bool(document.text.strip())
             prepared.append(
                 PreparedEntries(
-                    one.analysis, own, vectors_due=due, deferred=deferred, dates_due=one.dates_due,
-                    space_id=runtime.space.id, source=one.source,
+                    analysed_text.analysis,
+                    entry_vectors,
+                    vectors_due=due,
+                    deferred=deferred,
+                    dates_due=analysed_text.dates_due,
+                    space_id=runtime.space.id,
+                    source=analysed_text.source,
                 )
-            )  # fmt: skip
+            )
         return prepared
 
-    async def _embed_now(
-        self, caller: Caller, embedder: Embedder | None, texts: Sequence[str]
-    ) -> Sequence[FloatVector]:
+    async def _embed_now(self, caller: Caller, embedder: Embedder | None, texts: Sequence[str]) -> list[FloatVector]:
         """Embed all texts while the caller waits. Returns nothing if the embedder fails or is busy."""
         if embedder is None or not texts:
-            return ()
+            return []
         count = len(texts)
         if count <= _FEW_VECTORS:
             self._inline.add(caller.tenant_id, count)
         elif not self._inline.try_acquire(caller.tenant_id, count):
-            return ()
+            return []
         try:
             return await self._embed_all(embedder, texts)
         except AppError as error:
             self._log.warning("embedder.failed", code=error.code, count=count)
-            return ()
+            return []
         finally:
             self._inline.release(caller.tenant_id, count)
 
@@ -166,9 +178,9 @@ class SearchIndex:
         """
         runtime = self.spaces.current
         analyser = BatchAnalyser(self._settings, runtime.embedder, max_vectors=self._settings.max_vectors_per_entry)
-        [one] = await map_in_threads(analyser.analyse_next, [document], size=text_length, inline=_INLINE_CHARACTERS)
-        vectors = await self._embed_all(runtime.embedder, one.pieces) if runtime.embedder is not None else ()
-        return PreparedEntries(one.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
+        [text] = await map_in_threads(analyser.analyse_next, [document], size=text_length, inline=_INLINE_CHARACTERS)
+        vectors = await self._embed_all(runtime.embedder, text.pieces) if runtime.embedder is not None else ()
+        return PreparedEntries(text.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
 
     async def _embed_all(self, embedder: Embedder, texts: Sequence[str]) -> list[FloatVector]:
         vectors: list[FloatVector] = []
@@ -208,10 +220,10 @@ class SearchIndex:
             vectors: dict[int, dict[UUID, Sequence[FloatVector]]] = {}
             for entry in entries:
                 vectors.setdefault(entry.prepared.space_id, {})[keys[entry.source_id]] = entry.prepared.vectors
-            for space_id, some in vectors.items():
-                await store.insert_vectors(tx, caller.tenant_id, space_id, some)
+            for space_id, vectors_of_space in vectors.items():
+                await store.insert_vectors(tx, caller.tenant_id, space_id, vectors_of_space)
             self._quotas.count(tx, caller.tenant_id, vectors=sum(len(entry.prepared.vectors) for entry in entries))
-        due = [entry for entry in entries if _is_due(entry)]
+        due = [entry for entry in entries if entry.prepared.vectors_due and entry.kind is EntryKind.TURN]
         jobs = [
             *_jobs(VECTORS_JOB, [entry.source_id for entry in due if not entry.prepared.deferred]),
             *_jobs(VECTORS_JOB, [entry.source_id for entry in due if entry.prepared.deferred], priority=-1),
@@ -247,20 +259,18 @@ class SearchIndex:
     async def resolve_dates(self, documents: Mapping[UUID, IndexDocument]) -> list[DatedEntry]:
         """Resolve the relative dates in documents of known languages, by turn; those without dates are left out."""
         items = list(documents.items())
-        found = await map_in_threads(
-            resolve_entry_dates, items, size=lambda one: _DATES_FACTOR * len(one[1].text), inline=0
+        dated = await map_in_threads(
+            resolve_entry_dates, items, size=lambda item: _DATES_FACTOR * len(item[1].text), inline=0
         )
-        return [entry for entry in found if entry is not None]
+        return [entry for entry in dated if entry is not None]
 
     async def read_languages(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> dict[UUID, str]:
         """Return the languages in which turns were analysed."""
         return await store.read_languages(tx, caller.tenant_id, turn_ids)
 
-    async def find_undated(
-        self, caller: Caller, tx: Transaction, *, entries: Sequence[DatedEntry]
-    ) -> list[UndatedEntry]:
+    async def find_undated(self, caller: Caller, tx: Transaction, *, dated: Sequence[DatedEntry]) -> list[UndatedEntry]:
         """Return the entries of turns that have no dates yet."""
-        return await store.find_undated(tx, caller.tenant_id, entries)
+        return await store.find_undated(tx, caller.tenant_id, dated)
 
     async def pack_words(self, entries: Sequence[UndatedEntry]) -> list[UndatedEntry]:
         """Return the entries with packed words. In threads, so in no transaction."""
@@ -302,17 +312,24 @@ class SearchIndex:
             return await store.hide_entries(tx, caller.tenant_id, conversation_id, limit=limit) == limit
         shown = await store.show_entries(tx, caller.tenant_id, conversation_id, limit=limit)
         jobs = [
-            *_jobs(VECTORS_JOB, [one.source_id for one in shown if one.is_turn and one.vectors_due]),
-            *_jobs(DATES_JOB, [one.source_id for one in shown if one.is_turn and one.undated], priority=-1),
-            *await self._jobs_for_missing_vectors(caller, tx, [one.entry_id for one in shown]),
+            *_jobs(VECTORS_JOB, [entry.source_id for entry in shown if entry.is_turn and entry.vectors_due]),
+            *_jobs(DATES_JOB, [entry.source_id for entry in shown if entry.is_turn and entry.undated], priority=-1),
+            *await self._jobs_for_missing_vectors(caller, tx, [entry.entry_id for entry in shown]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
         return len(shown) == limit
 
     async def copy(
-        self, caller: Caller, tx: Transaction, *, kind: EntryKind, conversation_id: ConversationId, owner: str | None,
-        pairs: Sequence[tuple[UUID, UUID, int | None]], texts: Mapping[UUID, str],
-    ) -> None:  # fmt: skip
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        kind: EntryKind,
+        conversation_id: ConversationId,
+        owner: str | None,
+        pairs: Sequence[tuple[UUID, UUID, int | None]],
+        texts: Mapping[UUID, str],
+    ) -> None:
         """Copy the entries and vectors of turns or summaries into another conversation.
 
         `pairs` are (source, its copy with a new id, the position of the copy). The originals are locked. Their
@@ -322,15 +339,15 @@ class SearchIndex:
         pairs = [(keys[source_id], copy_id, position) for source_id, copy_id, position in pairs if source_id in keys]
         copied = await store.copy_entries(tx, caller.tenant_id, conversation_id, owner, pairs)
         await store.copy_vectors(tx, caller.tenant_id, pairs)
-        undated = [one for one in copied if one.undated]
-        if sum(len(texts[one.entry_id]) for one in undated) <= _INLINE_CHARACTERS:
+        undated = [entry for entry in copied if entry.undated]
+        if sum(len(texts[entry.entry_id]) for entry in undated) <= _INLINE_CHARACTERS:
             undated_ids = filter_dated(undated, texts)
         else:
             undated_ids = await asyncio.to_thread(filter_dated, undated, texts)
         jobs = [
-            *_jobs(VECTORS_JOB, [one.entry_id for one in copied if one.vectors_due]),
+            *_jobs(VECTORS_JOB, [entry.entry_id for entry in copied if entry.vectors_due]),
             *_jobs(DATES_JOB, undated_ids),
-            *await self._jobs_for_missing_vectors(caller, tx, [one.entry_id for one in copied]),
+            *await self._jobs_for_missing_vectors(caller, tx, [entry.entry_id for entry in copied]),
         ]
         await self._jobs.enqueue(tx, caller.tenant_id, jobs)
 
@@ -361,15 +378,16 @@ class SearchIndex:
         self, caller: Caller, tx: Transaction, *, kind: EntryKind, source_ids: Sequence[UUID]
     ) -> dict[str, int]:
         """Delete the entries of sources that the caller has locked; return the row counts by table."""
-        entry_ids = list((await find_keys(tx, caller.tenant_id, kind, source_ids)).values())
-        tx.after_commit.append(lambda: self._announce(Removal(caller.tenant_id, entry_ids)))
-        return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
+        return await self._delete(caller, tx, list((await find_keys(tx, caller.tenant_id, kind, source_ids)).values()))
 
     async def erase_some(
         self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID], limit: int
     ) -> dict[str, int]:
         """Delete up to `limit` entries of conversations that are being deleted; return the row counts by table."""
         entry_ids = await removal_store.list_entries(tx, caller.tenant_id, conversation_ids, limit=limit)
+        return await self._delete(caller, tx, entry_ids)
+
+    async def _delete(self, caller: Caller, tx: Transaction, entry_ids: Sequence[UUID]) -> dict[str, int]:
         tx.after_commit.append(lambda: self._announce(Removal(caller.tenant_id, entry_ids)))
         return await removal_store.delete_by_id(tx, caller.tenant_id, entry_ids)
 
@@ -383,84 +401,96 @@ class SearchIndex:
     def embed_ahead(self, text: str) -> AbstractContextManager[VectorAhead | None]:
         """Begin to embed the text of a query, which may turn out to be another one. None if a call would cost money."""
         embedder = self.spaces.current.embedder
-        if embedder is None or not self.is_free_to_embed() or not embedder.reads(text):
+        if embedder is None or embedder.space.provider != IN_PROCESS or not embedder.reads(text):
             return nullcontext()
         return VectorAhead(embedder, text)
 
-    def is_free_to_embed(self) -> bool:
-        """Return whether queries are embedded without a call that could cost money: in the process, or not at all."""
-        embedder = self.spaces.current.embedder
-        return embedder is None or embedder.space.provider == IN_PROCESS
-
     async def prepare_query(
-        self, text: str, *, vector_text: str, by_words: bool, by_vector: bool, names: Sequence[str] = (),
-        runtime: EmbeddingSpaceRuntime | None = None, ahead: VectorAhead | None = None,
-        meanwhile: Callable[[QueryText], Awaitable[None]] | None = None,
-    ) -> PreparedQuery:  # fmt: skip
+        self,
+        text: str,
+        mode: Mode,
+        *,
+        vector_text: str,
+        names: Sequence[str] = (),
+        runtime: EmbeddingSpaceRuntime | None = None,
+        ahead: VectorAhead | None = None,
+        meanwhile: Callable[[PreparedQuery], Awaitable[None]] | None = None,
+    ) -> PreparedQuery:
         """Analyse `text`, and embed `vector_text` (`text` without participants' `names`), outside any transaction.
 
         `runtime` is another space than the searched one, `ahead` a running embedding: `meanwhile` is called during it,
-        with the words. A text in a script that the model does not read is searched by words alone. Raises the
-        embedder's errors only if words are not searched.
+        with the query that has no vector yet. A text in a script that the model does not read is searched by words
+        alone. Raises the embedder's errors only if words are not searched.
         """
-        return await prepare_query(
-            text, vector_text=vector_text, by_words=by_words, by_vector=by_vector, names=names,
-            runtime=runtime or self.spaces.current, ahead=ahead, meanwhile=meanwhile, settings=self._settings,
-        )  # fmt: skip
+        runtime = runtime or self.spaces.current
+        # the work grows with the entries in scope times the words of the query
+        max_words = 0 if mode is Mode.VECTOR else self._settings.max_query_lexemes
+        language = Analyser(self._settings.forced_language).detect(text)
+        query = PreparedQuery(text, names, language, max_words, space_id=runtime.space.id)
+        if mode is Mode.TEXT or runtime.embedder is None:
+            return query if mode is Mode.TEXT else replace(query, degraded="embedder_none")
+        if query.by_words and not runtime.embedder.reads(text):
+            return query
+        try:
+            if ahead is None:
+                vectors = await runtime.embedder.embed([vector_text], purpose="query")
+            else:
+                ahead.change_to(runtime.embedder, vector_text)
+                if meanwhile is not None:
+                    await meanwhile(query)
+                vectors = await ahead.vectors()
+        except AppError as error:
+            if not query.by_words:
+                raise
+            return replace(query, degraded=error.code)
+        return replace(query, vector=_normalise(vectors[0]))
 
     async def load(
         self, caller: Caller, tx: Transaction, *, scope: SearchScope, runtime: EmbeddingSpaceRuntime | None = None
-    ) -> LoadedSearch | None:
+    ) -> LoadedScope | None:
         """Bring the entries in scope into memory for a search that follows soon; None if they are not searched there.
 
         What is committed after this is not found by that search. `runtime` is another space than the searched one.
         """
         return await self._searcher.load(tx, caller.tenant_id, (runtime or self.spaces.current).ann, scope)
 
-    async def match_words(self, loaded: LoadedSearch, words: QueryText) -> None:
+    async def match_words(self, loaded: LoadedScope, query: PreparedQuery) -> None:
         """Match the words of a query in a loaded scope, before its vector is known: for the search that follows."""
-        await self._searcher.match_words(loaded, words)
+        await self._searcher.match_words(loaded, query)
 
     async def search(
-        self, caller: Caller, tx: Transaction, *, scope: SearchScope, query: PreparedQuery, min_candidates: int,
-        rank: Callable[[SearchResult], RankingT], loaded: LoadedSearch | None = None,
-    ) -> RankingT:  # fmt: skip
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        scope: SearchScope,
+        query: PreparedQuery,
+        min_candidates: int,
+        rank: Callable[[SearchResult], RankingT],
+        loaded: LoadedScope | None = None,
+    ) -> RankingT:
         """Rank the entries in scope by how well they match a query: all of them, if the scope fits into memory.
 
         Of a larger scope, candidates are compared: at least `min_candidates` by words, and as many by vector. `rank` is
         called once, for many entries in a thread. `loaded` is what `load` has returned for the same scope.
         """
-        ann = (query.runtime or self.spaces.current).ann
-        asked = SegmentQuery(_normalised(query.vector), query.words)
+        ann = self.runtime(query.space_id).ann
         pool = max(self._settings.recall_pool, min_candidates)
-        return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool, rank=rank, loaded=loaded)
-
-    def apply_removal(self, message: Message) -> None:
-        """Remove the entries from memory that another process, or this one, has deleted."""
-        apply_removal(self.resident, message)
+        return await self._searcher.search(tx, caller.tenant_id, ann, scope, query, pool=pool, rank=rank, loaded=loaded)
 
     def evict_tenant(self, caller: Caller) -> None:
         """Let all processes evict the tenant's entries and names from memory."""
         self._publish({"k": REMOVALS, "t": str(caller.tenant_id)})
-
-    def evict_all(self) -> None:
-        """Evict all entries from memory, because messages about deletions may have been lost."""
-        self.resident.evict_all()
 
     async def sweep(self) -> int:
         """Delete old records of removed entries; return the number."""
         return await delete_old_removals(self._ops)
 
 
-def _normalised(vector: FloatVector | None) -> FloatVector | None:
-    if vector is None:
-        return None
+def _normalise(vector: FloatVector) -> FloatVector:
+    """Return a vector with the length 1, unless it has no length."""
     length = np.sqrt(np.vdot(vector, vector))  # half of the time of `linalg.norm`
     return (vector / length if length > 0 else vector).astype(np.float32, copy=False)
-
-
-def _is_due(entry: IndexEntry) -> bool:
-    return entry.prepared.vectors_due and entry.kind is EntryKind.TURN
 
 
 def _jobs(kind: str, entry_ids: Sequence[UUID], *, priority: int = 0) -> list[NewJob]:
@@ -468,13 +498,3 @@ def _jobs(kind: str, entry_ids: Sequence[UUID], *, priority: int = 0) -> list[Ne
         NewJob(kind, subject_ids=entry_ids[start : start + _ENTRIES_PER_JOB], priority=priority)
         for start in range(0, len(entry_ids), _ENTRIES_PER_JOB)
     ]
-
-
-async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:
-    """Return the embedder's space, created at first use; id 0 without an embedder."""
-    if embedder is None:
-        return Space(0, 0)
-    space = embedder.space
-    async with ops.across_tenants() as tx:
-        id_ = await store.ensure_space(tx, provider=space.provider, model=space.model, dimensions=space.dimensions)
-    return Space(id_, space.dimensions)

@@ -1,7 +1,7 @@
 """Types of facts: requests and responses of the API, and the statements of an extractor."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, NamedTuple, TypeAlias
@@ -184,7 +184,7 @@ class Where:
     `projects` and `owners` are those of the caller's restriction.
     """
 
-    subject: str | None = None
+    subject_key: str | None = None
     predicate: str | None = None
     owner: str | None = None
     project: str | None = None
@@ -200,17 +200,11 @@ class Where:
 
     def filters(self) -> dict[str, object]:
         """Return the filters that are given, by the names of their arguments."""
-        filters = {
-            "subject_key": self.subject, "predicate": self.predicate, "owner": self.owner, "project": self.project,
-            "conversation_id": self.conversation_id, "tier": self.tier, "as_of": self.as_of, "known_at": self.known_at,
-            "actors": self.actors, "projects": self.projects, "owners": self.owners,
-        }  # fmt: skip
-        return {name: value for name, value in filters.items() if value is not None}
+        return {name: getattr(self, name) for name in self.shape() if not isinstance(getattr(self, name), bool)}
 
     def shape(self) -> frozenset[str]:
         """Return the names of the filters and flags that are set: one statement for each such set."""
-        flags = {"include_retracted": self.include_retracted, "current": self.current}
-        return frozenset(self.filters()).union(name for name, is_set in flags.items() if is_set)
+        return frozenset(field.name for field in fields(self) if getattr(self, field.name) not in (None, False))
 
 
 class Fact(BaseModel):

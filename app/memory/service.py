@@ -26,7 +26,7 @@ from app.memory.facts import decision_store, erasure_store, store, sweep_store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
 from app.memory.facts.fact_timeline import FactTimeline, owned_key
 from app.memory.facts.fact_writer import VECTORS_JOB, FactWriter
-from app.memory.facts.merge import Decision, Outcome, TimelineFact
+from app.memory.facts.merge import Outcome, TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key
 from app.memory.facts.store import FactKey, FactRow
 from app.memory.facts.views import fact_view, fact_view_for
@@ -103,7 +103,7 @@ class FactService:
         scope = f"facts|{caller.tenant_id}|{newest_first}|{where!r}"
         after = None if cursor is None else UUID(str(self._cursors.read(scope, cursor)[0]))
         narrowed = Where(
-            subject=None if where.subject is None else name_key(where.subject),
+            subject_key=None if where.subject is None else name_key(where.subject),
             predicate=None if where.predicate is None else predicate_key(where.predicate),
             owner=where.owner,
             project=where.project,
@@ -155,8 +155,8 @@ class FactService:
         self, caller: Caller, tx: Transaction, origins: Mapping[UUID, Collection[UUID | None]]
     ) -> set[UUID]:
         """Return the facts that only conversations in the trash, or being deleted, support. `origins`: by fact."""
-        of = {one for each in origins.values() for one in each if one is not None}
-        hidden = await self._sources.hidden(caller, tx, conversation_ids=sorted(of))
+        sources = {source for each in origins.values() for source in each if source is not None}
+        hidden = await self._sources.hidden(caller, tx, conversation_ids=sorted(sources))
         return {fact_id for fact_id, each in origins.items() if each and hidden.issuperset(each)}
 
     async def hydrate(
@@ -188,9 +188,14 @@ class FactService:
         """Return the facts that are valid now and were recorded last; with `project`, those known in it."""
         reach = caller.reach()
         where = Where(
-            owner=owner, project=project, conversation_id=conversation_id, actors=actors, current=True,
-            projects=reach.projects, owners=reach.owners,
-        )  # fmt: skip
+            owner=owner,
+            project=project,
+            conversation_id=conversation_id,
+            actors=actors,
+            current=True,
+            projects=reach.projects,
+            owners=reach.owners,
+        )
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await self._list_visible(caller, tx, where, newest_first=True, after=None, limit=limit)
         return [fact_view(row) for row in rows]
@@ -237,7 +242,7 @@ class FactService:
             require_effect(decision)
             await self._writer.write(caller, tx, timelines=[timeline], prepared=prepared)
             record(tx, caller, Action.FACT_UPDATE, ObjectKind.FACT, fact_id, counts={"facts": 1})
-        return await self._result(caller, _asserted(decision))
+        return await self._result(caller, Asserted(decision.fact_id or fact_id, decision.changed_ids))
 
     async def retract(self, caller: Caller, fact_id: UUID) -> FactResult:
         """Retract a fact. The row stays; facts that it had ended are open again. Raises NotFound if there is none."""
@@ -246,20 +251,20 @@ class FactService:
             decision = timeline.retract(fact_id)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
             record(tx, caller, Action.FACT_RETRACT, ObjectKind.FACT, fact_id, counts={"facts": 1})
-        return await self._result(caller, Asserted(fact_id, _asserted(decision).changed))
+        return await self._result(caller, Asserted(fact_id, decision.changed_ids))
 
     async def undo(self, caller: Caller, fact_id: UUID) -> FactResult:
         """Undo the last change of a fact. Raises NotFound if it does not exist; Conflict `nothing_to_undo`."""
         async with self._database.transaction(caller.tenant_id) as tx:
             timeline, fact = await self._open(caller, tx, fact_id)
-            kept = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
-            decision = None if kept is None else timeline.undo_decision(kept.decision)
-            if kept is None or decision is None or decision.outcome is Outcome.IGNORED:
+            stored = await decision_store.find_last(tx, caller.tenant_id, timeline.key, fact_id)
+            decision = None if stored is None else timeline.undo_decision(stored.decision)
+            if stored is None or decision is None or decision.outcome is Outcome.IGNORED:
                 raise Conflict("nothing_to_undo", "No change of this fact can be undone.")
-            await decision_store.delete(tx, caller.tenant_id, kept.id)
+            await decision_store.delete(tx, caller.tenant_id, stored.id)
             await self._writer.write(caller, tx, timelines=[timeline], prepared={})
             record(tx, caller, Action.FACT_UNDO, ObjectKind.FACT, fact_id, counts={"facts": 1})
-        return await self._result(caller, Asserted(fact.id, _asserted(decision).changed))
+        return await self._result(caller, Asserted(fact.id, decision.changed_ids))
 
     async def _open(self, caller: Caller, tx: Transaction, fact_id: UUID) -> tuple[FactTimeline, TimelineFact]:
         """Lock the key of a fact until the transaction ends. Return its timeline and the fact.
@@ -279,7 +284,7 @@ class FactService:
         fact = timeline.find(fact_id)
         if fact is None:
             raise _missing()
-        support = {origin.conversation_id for one, origin in timeline.evidence(fact) if not one.denies}
+        support = {origin.conversation_id for item, origin in timeline.evidence(fact) if not item.denies}
         if await self._hidden(caller, tx, {fact_id: support}):
             raise _missing()
         return timeline, fact
@@ -288,7 +293,7 @@ class FactService:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.find(tx, caller.tenant_id, [done.fact_id, *done.changed], reach=caller.reach())
         views = {fact_id: fact_view_for(caller, row) for fact_id, row in rows.items()}
-        others = [views[one] for one in done.changed if one in views and one != done.fact_id]
+        others = [views[other_id] for other_id in done.changed if other_id in views and other_id != done.fact_id]
         return FactResult(fact=views.get(done.fact_id), changed=others)
 
     # by extraction
@@ -307,7 +312,7 @@ class FactService:
         removed = set(turn_ids)
         keys = await store.keys_of_turns(tx, caller.tenant_id, turn_ids)
         timelines = await self._writer.open(caller, tx, keys=keys)
-        evidence = sum(timeline.remove(lambda one, _: one.source in removed) for timeline in timelines.values())
+        evidence = sum(timeline.remove(lambda item, _: item.source in removed) for timeline in timelines.values())
         deleted = await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
         decisions, sources = await decision_store.delete_of_turns(tx, caller.tenant_id, turn_ids)
         counts = {"fact_evidence": evidence, "fact_decisions": decisions, "fact_decision_sources": sources}
@@ -342,9 +347,15 @@ class FactService:
         return FactErasure(dict(counts), more)
 
     async def erase_of(
-        self, caller: Caller, tx: Transaction, *, owner: str | None, subject: str | None, project: str | None,
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        owner: str | None,
+        subject: str | None,
+        project: str | None,
         limit: int,
-    ) -> FactErasure:  # fmt: skip
+    ) -> FactErasure:
         """Remove the evidence of facts of an owner, or about a subject, from up to `limit` keys; of all with neither.
 
         With `project`, only evidence of that project. The decisions of the keys are deleted: they have its text.
@@ -387,8 +398,8 @@ class FactService:
         await store.lock_keys(tx, caller.tenant_id, [*moves, *moves.values()])
         unowned = list(moves)
         for start in range(0, len(unowned), _MOVED_AT_ONCE):
-            some = {key: moves[key] for key in unowned[start : start + _MOVED_AT_ONCE]}
-            await self._move(caller, tx, some, conversation_id)
+            batch = {key: moves[key] for key in unowned[start : start + _MOVED_AT_ONCE]}
+            await self._move(caller, tx, batch, conversation_id)
 
     async def _move(
         self, caller: Caller, tx: Transaction, moves: Mapping[FactKey, FactKey], conversation_id: ConversationId
@@ -399,8 +410,8 @@ class FactService:
             released = timelines[key].release(lambda origin: origin.conversation_id == conversation_id)
             timelines[owned].take(released)
         await self._writer.write(caller, tx, timelines=timelines.values(), prepared={})
-        kept = {fact.id for key in moves for fact in timelines[key].facts}
-        await decision_store.move(tx, caller.tenant_id, moves, fact_ids=sorted(before - kept))
+        remaining = {fact.id for key in moves for fact in timelines[key].facts}
+        await decision_store.move(tx, caller.tenant_id, moves, fact_ids=sorted(before - remaining))
 
     # by jobs
 
@@ -460,11 +471,11 @@ class FactService:
         texts = await self._texts(caller, fact_ids)
         if not texts:
             return 0
-        made = await backfill.embed_each(await backfill.split_each(texts), refused)
+        vectors = await backfill.embed_each(await backfill.split_each(texts), refused)
         if not self._index.spaces.still_needs(backfill):
             return 0
         async with self._database.transaction(caller.tenant_id) as tx:
-            locked = await store.lock_indexed(tx, caller.tenant_id, list(made))
+            locked = await store.lock_indexed(tx, caller.tenant_id, list(vectors))
             same = [
                 fact_id
                 for fact_id, row in locked.items()
@@ -474,7 +485,7 @@ class FactService:
                 caller,
                 tx,
                 kind=EntryKind.FACT,
-                vectors={fact_id: made[fact_id] for fact_id in same},
+                vectors={fact_id: vectors[fact_id] for fact_id in same},
                 searched=self._index.spaces.searches(backfill),
             )
         return len(same)
@@ -483,11 +494,6 @@ class FactService:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             rows = await store.find(tx, caller.tenant_id, fact_ids)
         return {fact_id: fact_text(row.subject, row.predicate, row.object) for fact_id, row in rows.items()}
-
-
-def _asserted(decision: Decision) -> Asserted:
-    changed = [one.after.id for one in decision.changes if one.after is not None]
-    return Asserted(decision.fact_id or UUID(int=0), changed)
 
 
 def _missing() -> NotFound:

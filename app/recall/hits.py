@@ -9,11 +9,10 @@ from pydantic import TypeAdapter
 from app.conversations.schemas.conversations import Hydrated, Turn, turn_text
 from app.conversations.schemas.summaries import Summary
 from app.core.ids import format_id
-from app.index.schemas import EntryKind, SearchCandidate
+from app.index.schemas import EntryKind, SearchHit
 from app.memory.longterm.schemas import Memory
 from app.memory.schemas import Fact, fact_text
 from app.recall.rank_overlap import overlap, rank_agreement
-from app.recall.ranking import RankedCandidate
 from app.recall.schemas import ComparedHit, ComparedQuery, ConversationRecall, Explanation, Hit, HitDate, ScoreTerms
 from app.recall.scoring import RankingWeights
 
@@ -41,10 +40,10 @@ class HitContents:
     memories: Mapping[UUID, Memory]
     facts: Mapping[UUID, Fact]
 
-    def has(self, item: RankedCandidate) -> bool:
+    def has(self, hit: SearchHit) -> bool:
         """Return whether the hit still exists."""
-        source_id = item.candidate.source_id
-        match item.candidate.kind:
+        source_id = hit.source_id
+        match hit.kind:
             case EntryKind.TURN:
                 return source_id in self.turns.turns or source_id in self.turns.left_out
             case EntryKind.MEMORY:
@@ -56,7 +55,7 @@ class HitContents:
 
 
 def to_hit(
-    item: RankedCandidate,
+    hit: SearchHit,
     contents: HitContents,
     around: dict[str, list[Turn]],
     request: ConversationRecall,
@@ -68,42 +67,41 @@ def to_hit(
     `around` are turns near hits by conversation, in order of position; `lexemes` those of the query, `configuration`
     the weights that the request changed.
     """
-    candidate = item.candidate
-    if not contents.has(item):
+    if not contents.has(hit):
         return None
-    kind, source_id = candidate.kind, candidate.source_id
+    kind, source_id = hit.kind, hit.source_id
     turn = contents.turns.turns.get(source_id) if kind is EntryKind.TURN else None
     summary = contents.summaries.get(source_id) if kind is EntryKind.SUMMARY else None
     memory = contents.memories.get(source_id) if kind is EntryKind.MEMORY else None
     fact = contents.facts.get(source_id) if kind is EntryKind.FACT else None
     neighbours: list[Turn] | None = None
     if request.neighbours and turn is not None:
-        others, place = around.get(turn.conversation_id, []), turn.position or 0
-        before = [other for other in others if (other.position or 0) < place]
-        after = [other for other in others if (other.position or 0) > place]
+        near_turns, place = around.get(turn.conversation_id, []), turn.position or 0
+        before = [other for other in near_turns if (other.position or 0) < place]
+        after = [other for other in near_turns if (other.position or 0) > place]
         neighbours = before[-request.neighbours :] + after[: request.neighbours]
     members = {
         "kind": kind,
         "id": format_id(source_id) if turn is None else turn.id,
-        "conversation_id": _conversation_id(candidate, turn),
-        "score": round(item.score, 6),
-        "relevance": rounded(item.relevance),
+        "conversation_id": _conversation_id(hit, turn),
+        "score": round(hit.score, 6),
+        "relevance": rounded(hit.relevance),
         "text": _text(turn, summary, memory, fact),
-        "dates": [] if turn is None or candidate.dates is None else _DATES.validate_json(candidate.dates),
+        "dates": [] if turn is None or hit.dates is None else _DATES.validate_json(hit.dates),
         "turn": turn,
         "fact": fact,
         "summary": summary,
         "memory": memory,
         "neighbours": neighbours,
-        "explain": _explain(item, lexemes, configuration) if request.explain else None,
+        "explain": _explain(hit, lexemes, configuration) if request.explain else None,
     }
     return _HIT.validate_python(members)
 
 
-def _conversation_id(candidate: SearchCandidate, turn: Turn | None) -> str | None:
+def _conversation_id(hit: SearchHit, turn: Turn | None) -> str | None:
     if turn is not None:
         return turn.conversation_id
-    return None if candidate.conversation_id is None else format_id(candidate.conversation_id)
+    return None if hit.conversation_id is None else format_id(hit.conversation_id)
 
 
 def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fact: Fact | None) -> str:
@@ -116,21 +114,21 @@ def _text(turn: Turn | None, summary: Summary | None, memory: Memory | None, fac
     return "" if memory is None else memory.content
 
 
-def _explain(item: RankedCandidate, lexemes: Sequence[str], configuration: Mapping[str, float]) -> Explanation:
+def _explain(hit: SearchHit, lexemes: Sequence[str], configuration: Mapping[str, float]) -> Explanation:
     reasons: list[str] = []
-    if item.candidate.cosine is not None:
-        reasons.append(f"meaning {item.candidate.cosine:.2f} (cosine)")
-    if item.candidate.bm25 > 0:
-        reasons.append(f"words {item.candidate.bm25:.1f} (BM25)")
-    match = item.terms["meaning"] + item.terms["words"] + item.terms["share"]
+    if hit.cosine is not None:
+        reasons.append(f"meaning {hit.cosine:.2f} (cosine)")
+    if hit.bm25 > 0:
+        reasons.append(f"words {hit.bm25:.1f} (BM25)")
+    match = hit.terms["meaning"] + hit.terms["words"] + hit.terms["share"]
     session = configuration.get("session", RankingWeights().session)
     # the best match of the session may be the entry's own
-    beyond = dict(item.terms) | {"session": item.terms["session"] - session * match}
+    beyond = dict(hit.terms) | {"session": hit.terms["session"] - session * match}
     reasons += [text for name, text in _REASONS.items() if abs(beyond[name]) >= _NOTABLE]
     return Explanation(
-        cosine=item.candidate.cosine,
-        bm25=item.candidate.bm25,
-        terms=ScoreTerms.model_validate({name: round(value, 6) for name, value in item.terms.items()}),
+        cosine=hit.cosine,
+        bm25=hit.bm25,
+        terms=ScoreTerms.model_validate({name: round(value, 6) for name, value in hit.terms.items()}),
         words=list(lexemes),
         configuration=dict(configuration),
         reason="; ".join(reasons),
@@ -142,10 +140,9 @@ def rounded(relevance: float | None) -> float | None:
     return None if relevance is None else round(relevance, 4)
 
 
-def compared_hit(item: RankedCandidate) -> ComparedHit:
+def compared_hit(hit: SearchHit) -> ComparedHit:
     """Return a hit of a comparison of two spaces."""
-    candidate = item.candidate
-    return ComparedHit(kind=candidate.kind, id=format_id(candidate.source_id), score=round(item.score, 6))
+    return ComparedHit(kind=hit.kind, id=format_id(hit.source_id), score=round(hit.score, 6))
 
 
 def compare_hits(searched: list[ComparedHit], compared: list[ComparedHit], degraded: list[str]) -> ComparedQuery:

@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -16,12 +16,12 @@ from app.conversations.schemas.participants import Participant
 from app.formats.schemas import Role
 from app.index.analyser.cues import asks_what_was_said, is_about_oneself, question_cues
 from app.index.analyser.words import words
-from app.index.schemas import EntryKind, SearchCandidate, SearchResult
+from app.index.schemas import EntryKind, SearchHit, SearchResult
+from app.index.service import PreparedQuery
 from app.recall.scoring import (
     DEFAULT_WEIGHTS,
     EntryFeatures,
     Floats,
-    RankingWeights,
     Scores,
     Surroundings,
     read_surroundings,
@@ -47,28 +47,35 @@ class SpeakerIntent:
 
 
 @dataclass(frozen=True, slots=True)
-class RankedCandidate:
-    """A hit with its score. `relevance` is None in an embedding space that is not calibrated.
+class Question:
+    """A query with its participants, prepared once for all its searches, and which entries are hits.
 
-    `terms` are the parts of the score; empty if they were not asked for.
+    `threshold` is the least cosine of a hit, `min_relevance` the least relevance, which counts only if it is
+    calibrated. `explain`: return the terms of the scores. `configuration`: weights in place of the defaults.
     """
 
-    candidate: SearchCandidate
-    score: float
-    relevance: float | None
-    terms: Mapping[str, float]
+    query: PreparedQuery
+    participants: Sequence[Participant] = ()
+    threshold: float | None = None
+    min_relevance: float = 0.0
+    explain: bool = False
+    configuration: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The scores of all entries in scope. `hits` are the elements that pass the filters of the query."""
+    """The scores of all entries in scope. `hits` are the elements that pass the filters of the question.
 
-    found: SearchResult
+    `degraded`: the parts of the search that were degraded.
+    """
+
+    result: SearchResult
     scores: Scores
     hits: NDArray[np.intp]
     is_calibrated: bool
+    degraded: Sequence[str]
 
-    def best(self, k: int, *, without: Collection[int] = ()) -> list[RankedCandidate]:
+    def best(self, k: int, *, without: Collection[int] = ()) -> list[SearchHit]:
         """Return the best `k` hits except some elements, best first. The newer one, then the lower id, wins a tie."""
         hits = self.hits
         if without:
@@ -81,33 +88,33 @@ class Ranking:
             hits = hits[scores >= kth_largest(scores, k) - 2 * 10**-_SCORE_DIGITS]
         # the last bits of a score depend on the place of a vector among the others
         total = np.round(self.scores.total[hits].astype(np.float64), _SCORE_DIGITS)
-        times = self.found.occurred_at[hits]
+        times = self.result.occurred_at[hits]
         order = np.lexsort((-times, -total))
         if len(order) > k:
-            last = order[k - 1]  # only among those with its score and time, ids decide
-            is_as_good = (total == total[last]) & (times >= times[last])
-            order = np.flatnonzero((total > total[last]) | is_as_good)
+            worst = order[k - 1]  # only among those with its score and time, ids decide
+            is_as_good = (total == total[worst]) & (times >= times[worst])
+            order = np.flatnonzero((total > total[worst]) | is_as_good)
         elements = hits[order].tolist()
-        ids = self.found.source_ids(elements)
+        ids = self.result.source_ids(elements)
         best = sorted(zip((-total[order]).tolist(), (-times[order]).tolist(), ids, elements, strict=True))
         chosen = [at for *_, at in best[:k]]
-        return list(map(self._rank, self.found.candidates(chosen), chosen))
+        return list(map(self._score, self.result.entries(chosen), chosen))
 
     def scores_of(self, elements: Mapping[UUID, int]) -> dict[UUID, float]:
         """Return the scores of those of some objects of one kind, given with their elements, that are hits."""
         is_hit = np.zeros(len(self.scores.total), dtype=np.bool_)
         is_hit[self.hits] = True
         wanted = list(elements.values())
-        found = zip(elements, is_hit[wanted].tolist(), self.scores.total[wanted].tolist(), strict=True)
-        return {source_id: total for source_id, is_wanted, total in found if is_wanted}
+        scores = zip(elements, is_hit[wanted].tolist(), self.scores.total[wanted].tolist(), strict=True)
+        return {source_id: total for source_id, is_wanted, total in scores if is_wanted}
 
-    def _rank(self, candidate: SearchCandidate, at: int) -> RankedCandidate:
+    def _score(self, entry: SearchHit, at: int) -> SearchHit:
         scores = self.scores
-        return RankedCandidate(
-            candidate,
-            float(scores.total[at]),
-            float(scores.relevance[at]) if self.is_calibrated else None,
-            {name: float(values[at]) for name, values in scores.terms.items()},
+        return replace(
+            entry,
+            score=float(scores.total[at]),
+            relevance=float(scores.relevance[at]) if self.is_calibrated else None,
+            terms={name: float(values[at]) for name, values in scores.terms.items()},
         )
 
 
@@ -136,8 +143,7 @@ def name_texts(participants: Iterable[Participant]) -> list[str]:
 def remove_names(query: str, participants: Iterable[Participant]) -> str:
     """Return the query without participants' names: names pull a vector towards turns that address that person."""
     names = {name for participant in participants for name in name_words(participant)}
-    kept = [word for word in query.split() if not names or _single_word(word) not in names]
-    return " ".join(kept) or query
+    return " ".join(word for word in query.split() if not names or _single_word(word) not in names) or query
 
 
 def names_someone(query: str, participants: Iterable[Participant]) -> bool:
@@ -154,8 +160,8 @@ def may_name_someone(query: str) -> bool:
 
 
 def _single_word(word: str) -> str:
-    found = words(re.sub(r"['\u2019]s\b", "", word))
-    return found[0] if len(found) == 1 else ""
+    parts = words(re.sub(r"['\u2019]s\b", "", word))
+    return parts[0] if len(parts) == 1 else ""
 
 
 def read_intent(query: str, participants: Sequence[Participant], language: str = "en") -> SpeakerIntent:
@@ -171,70 +177,62 @@ def read_intent(query: str, participants: Sequence[Participant], language: str =
     return SpeakerIntent(role=Role.USER) if is_about_oneself(query, asked, language) else SpeakerIntent()
 
 
-def rank(
-    found: SearchResult,
-    *,
-    intent: SpeakerIntent,
-    query: str,
-    by_vector: bool,
-    is_calibrated: bool,
-    threshold: float | None = None,
-    min_relevance: float = 0.0,
-    explain: bool = False,
-    weights: RankingWeights = DEFAULT_WEIGHTS,
-) -> Ranking:
+def rank(result: SearchResult, question: Question, *, is_calibrated: bool) -> Ranking:
     """Score all entries in scope, and select the hits.
 
-    `is_calibrated`: `relevance` was measured for the embedding space. `threshold` is the least cosine, `min_relevance`
-    the least relevance, which counts only if it is calibrated. Without vectors, an entry that shares no word with the
-    query is no hit, even next to one.
+    `is_calibrated`: `relevance` was measured for the embedding space. Without vectors, an entry that shares no word
+    with the query is no hit, even next to one.
     """
+    query = question.query
+    by_vector = query.vector is not None
     scores = score(
-        _features(found, intent),
-        question_cues=question_cues(query, found.language),
+        _features(result, read_intent(query.text, question.participants, result.language)),
+        question_cues=question_cues(query.text, result.language),
         by_vector=by_vector,
-        by_words=bool(found.lexemes),
-        size=found.size,
-        explain=explain,
-        weights=weights,
+        by_words=bool(result.lexemes),
+        size=result.size,
+        explain=question.explain,
+        weights=replace(DEFAULT_WEIGHTS, **question.configuration),
     )
-    is_hit = np.ones(len(found.cosine), dtype=np.bool_)
+    is_hit = np.ones(len(result.cosine), dtype=np.bool_)
     if not by_vector:
-        is_hit &= found.bm25 > 0
-    elif threshold is not None:
-        is_hit &= np.nan_to_num(found.cosine) >= threshold
-    if is_calibrated and min_relevance > 0:
-        is_hit &= scores.relevance >= min_relevance
-    return Ranking(found, scores, np.flatnonzero(is_hit), is_calibrated)
+        is_hit &= result.bm25 > 0
+    elif question.threshold is not None:
+        is_hit &= np.nan_to_num(result.cosine) >= question.threshold
+    if is_calibrated and question.min_relevance > 0:
+        is_hit &= scores.relevance >= question.min_relevance
+    degraded = [query.degraded] if query.degraded else []
+    degraded += ["vectors_pending"] if by_vector and result.vectors_pending else []
+    return Ranking(result, scores, np.flatnonzero(is_hit), is_calibrated, degraded)
 
 
-def _features(found: SearchResult, intent: SpeakerIntent) -> EntryFeatures:
-    kind = found.kind
-    assistant = found.role_code(Role.ASSISTANT.value)
+def _features(result: SearchResult, intent: SpeakerIntent) -> EntryFeatures:
+    kind = result.kind
+    assistant = result.role_code(Role.ASSISTANT.value)
     features = EntryFeatures(
-        cosine=found.cosine,
-        pieces=found.pieces,
-        bm25=found.bm25,
-        word_share=found.word_share,
-        group=found.group,
-        conversation=found.conversation,
-        position=found.position,
-        speaker=found.actor,
-        is_meant=_is_meant(found, intent),
-        is_assistant=found.role == (-2 if assistant is None else assistant),
+        cosine=result.cosine,
+        pieces=result.pieces,
+        bm25=result.bm25,
+        word_share=result.word_share,
+        group=result.group,
+        conversation=result.conversation,
+        position=result.position,
+        speaker=result.actor,
+        is_meant=_is_meant(result, intent),
+        is_assistant=result.role == (-2 if assistant is None else assistant),
         is_turn=kind == _KINDS.index(EntryKind.TURN),
         is_statement=(kind == _KINDS.index(EntryKind.FACT)) | (kind == _KINDS.index(EntryKind.MEMORY)),
-        cues=found.cues,
-        by_place=found.by_place.rows,
+        cues=result.cues,
+        by_place=result.by_place.rows,
     )
-    if not found.by_place.derived:
-        found.by_place.derived = read_surroundings(features)
-    return replace(features, around=Surroundings(*found.by_place.derived))
+    if not result.by_place.derived:
+        result.by_place.derived = read_surroundings(features)
+    return replace(features, around=Surroundings(*result.by_place.derived))
 
 
-def _is_meant(found: SearchResult, intent: SpeakerIntent) -> NDArray[np.bool_]:
-    actor = None if intent.actor is None else found.actor_code(intent.actor)
+def _is_meant(result: SearchResult, intent: SpeakerIntent) -> NDArray[np.bool_]:
+    actor = None if intent.actor is None else result.actor_code(intent.actor)
     if actor is not None:
-        return found.actor == actor
-    role = None if intent.role is None else found.role_code(intent.role.value)
-    return np.zeros(len(found.role), dtype=np.bool_) if role is None else found.role == role
+        return result.actor == actor
+    role = None if intent.role is None else result.role_code(intent.role.value)
+    return np.zeros(len(result.role), dtype=np.bool_) if role is None else result.role == role

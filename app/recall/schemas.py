@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Annotated, Final, Literal, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import (
@@ -14,7 +14,6 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictInt,
-    StringConstraints,
     field_validator,
 )
 
@@ -26,10 +25,9 @@ from app.core.validation.ids import ConversationIdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import CanonicalTurn, JsonObject, Role
 from app.index.schemas import EntryKind, Mode, SearchScope
-from app.memory.longterm.schemas import Memory
+from app.memory.longterm.schemas import Memory, QueryText
 from app.memory.schemas import Fact
 
-QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 Threshold: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=1)]
 Weight: TypeAlias = Annotated[StrictFloat, Field(ge=0, le=5)]
 RELEVANCE_FLOOR: Final = 0.11
@@ -125,8 +123,8 @@ class RankingConfiguration(Strict):
     per_piece: Weight | None = None
     half_words: Annotated[StrictFloat, Field(ge=0.1, le=1000)] | None = None
 
-    def given(self) -> dict[str, float]:
-        """Return the given weights by name."""
+    def weights(self) -> dict[str, float]:
+        """Return the weights that were set, by name."""
         return cast("dict[str, float]", self.model_dump(exclude_none=True))
 
 
@@ -327,16 +325,6 @@ class SpaceComparisonResult(BaseModel):
     queries: list[ComparedQuery]
 
 
-_T = TypeVar("_T")
-
-
-class Recalled(NamedTuple, Generic[_T]):
-    """Found items, best first, and the parts of the search that were degraded."""
-
-    items: list[_T]
-    degraded: list[str]
-
-
 @dataclass(frozen=True, slots=True)
 class RecalledTurn:
     """A recalled turn for context assembly. `conversation` is the name of its conversation, if that is another one."""
@@ -344,11 +332,3 @@ class RecalledTurn:
     turn: CanonicalTurn
     score: float
     conversation: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecalledFact:
-    """A recalled fact for context assembly."""
-
-    fact: Fact
-    score: float

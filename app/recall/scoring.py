@@ -20,6 +20,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from app.index.analyser.cues import Cue
+
 Floats: TypeAlias = NDArray[np.float32]
 Codes: TypeAlias = NDArray[np.int32]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -29,13 +31,11 @@ REFERENCE_SIZE: Final = 400
 CALIBRATED_SPACES: Final = frozenset({"local/all-MiniLM-L6-v2-int8/384"})
 """Embedding spaces for which `relevance` was measured."""
 
-# bits of `Cue`
-_FIRST_PERSON: Final = 1
-_NUMBER: Final = 2
-_TIME_WORD: Final = 4
-_CAPITALISED: Final = 8
-_ASKS: Final = 16
-_KINDS: Final = _NUMBER | _TIME_WORD | _CAPITALISED
+# as plain numbers, so that the arrays of cues keep their type
+_FIRST_PERSON: Final = int(Cue.FIRST_PERSON)
+_ASKS: Final = int(Cue.ASKS)
+_QUANTITY: Final = int(Cue.NUMBER | Cue.TIME_WORD)
+_KINDS: Final = int(Cue.NUMBER | Cue.TIME_WORD | Cue.CAPITALISED)
 
 _REACH: Final = 2
 """Positions of neighbours; `Surroundings` has a field for each."""
@@ -125,9 +125,9 @@ class Scores:
 
 
 TERMS: Final = (
-    "meaning", "words", "share", "overlap", "session", "neighbour", "answer", "speaker", "assistant", "asks",
-    "first_person", "quantity", "wanted",
-)  # fmt: skip
+    *("meaning", "words", "share", "overlap", "session", "neighbour", "answer"),
+    *("speaker", "assistant", "asks", "first_person", "quantity", "wanted"),
+)
 """The terms of a score, named as their weights."""
 
 
@@ -155,8 +155,8 @@ def score(
     blocks = [slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
 
     def terms_of(block: slice) -> dict[str, Floats]:
-        own = block if explain else slice(0, block.stop - block.start)
-        return {name: row[own] for name, row in zip(TERMS, rows, strict=True)}
+        part = block if explain else slice(0, block.stop - block.start)
+        return {name: row[part] for name, row in zip(TERMS, rows, strict=True)}
 
     for block in blocks:
         terms = terms_of(block)
@@ -245,7 +245,7 @@ def _write_flags(
     np.multiply(restates, np.float32(-weights.assistant), out=terms["assistant"])
     np.multiply(np.square(match[block]) * (cues & _ASKS != 0), np.float32(-weights.asks), out=terms["asks"])
     np.multiply(self_report, np.float32(weights.first_person * certain), out=terms["first_person"])
-    quantity = cues & (_NUMBER | _TIME_WORD) != 0
+    quantity = cues & _QUANTITY != 0
     np.multiply(quantity, np.float32(weights.quantity * certain), out=terms["quantity"])
     np.multiply(cues & (question_cues & _KINDS) != 0, np.float32(weights.wanted), out=terms["wanted"])
 
@@ -268,14 +268,14 @@ def read_surroundings(features: EntryFeatures) -> Surroundings:
     for start in range(0, len(order), _BLOCK):
         window = order[start : start + _BLOCK + _REACH]
         place = _places(features, window)
-        last = len(window) - 1
+        end = len(window) - 1
         distance = place[1:] - place[:-1]
-        around.next_is_near[start : start + last] = distance <= _REACH
-        around.second_is_near[start : start + max(last - 1, 0)] = place[_REACH:] - place[:-_REACH] <= _REACH
+        around.next_is_near[start : start + end] = distance <= _REACH
+        around.second_is_near[start : start + max(end - 1, 0)] = place[_REACH:] - place[:-_REACH] <= _REACH
         speaker, asked = features.speaker[window], features.cues[window] & _ASKS != 0
         replies = features.is_turn[window] & ~features.is_assistant[window]
         by_other = (speaker[1:] != speaker[:-1]) & (np.minimum(speaker[1:], speaker[:-1]) >= 0)
-        around.next_answers[start : start + last] = (distance == 1) & by_other & asked[:-1] & replies[1:]
+        around.next_answers[start : start + end] = (distance == 1) & by_other & asked[:-1] & replies[1:]
     return around
 
 

@@ -26,37 +26,26 @@ from app.core.ids import ConversationId, parse_id
 from app.core.tracing.call_record import Stage
 from app.core.tracing.stages import MeasuredStage
 from app.formats.schemas import CanonicalTurn
-from app.index.schemas import EntryKind, Mode, SearchScope
-from app.index.service import EmbeddingSpaceRuntime, LoadedSearch, PreparedQuery, QueryText, SearchIndex, VectorAhead
+from app.index.schemas import EntryKind, Mode, SearchHit, SearchScope
+from app.index.service import EmbeddingSpaceRuntime, LoadedScope, PreparedQuery, SearchIndex, VectorAhead
 from app.memory.longterm.schemas import Memory, MemoryEntries, MemoryEntry, MemoryFilters, MemoryQuery
 from app.memory.longterm.service import Memories, require_reach
 from app.memory.schemas import Fact
 from app.memory.service import FactService
 from app.recall.hits import HitContents, compare_hits, compared_hit, rounded, to_hit
-from app.recall.queries import Question, Ranked, RankingQuery
-from app.recall.ranking import (
-    RankedCandidate,
-    may_name_someone,
-    name_texts,
-    names_someone,
-    rank,
-    read_intent,
-    remove_names,
-)
+from app.recall.ranking import Question, Ranking, may_name_someone, name_texts, names_someone, rank, remove_names
 from app.recall.schemas import (
     ComparedHit,
     ComparedQuery,
     ConversationRecall,
     Recall,
-    Recalled,
-    RecalledFact,
     RecalledTurn,
     RecallEvaluation,
     RecallResult,
     SpaceComparison,
     SpaceComparisonResult,
 )
-from app.recall.scoring import CALIBRATED_SPACES, RankingWeights
+from app.recall.scoring import CALIBRATED_SPACES
 from app.tenancy.schemas import Caller, Reach
 from app.tenancy.schemas import Scope as KeyScope
 
@@ -148,24 +137,26 @@ class RecallService:
                 with MeasuredStage(Stage.SEARCH, k=request.k):
                     loaded = await self._index.load(caller, tx, scope=scope, runtime=runtime)
             prepared = await self._prepare(request.query, request.mode, participants, runtime, ahead, loaded)
-        query = RankingQuery.of_request(request, prepared, participants, configuration)
+        question = Question(
+            prepared, participants, request.threshold, request.min_relevance, request.explain, configuration
+        )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found, hits, contents = await self._find_hits(caller, tx, query, scope, loaded)
+            ranking, hits, contents = await self._find_hits(caller, tx, question, scope, k=request.k, loaded=loaded)
             around, cut = await self._neighbours(caller, tx, contents.turns, request.neighbours)
-        words = found.ranking.found.lexemes
-        data = [to_hit(item, contents, around, request, words, configuration) for item in hits]
+        words = ranking.result.lexemes
+        data = [to_hit(hit, contents, around, request, words, configuration) for hit in hits]
         return RecallResult(
             object="list",
             data=[hit for hit in data if hit is not None],
-            space=self._index.space_of(prepared),
-            degraded=[*found.degraded, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
+            space=self._index.runtime(prepared.space_id).name,
+            degraded=[*ranking.degraded, *(["turns_too_large"] if contents.turns.left_out or cut else [])],
         )
 
     def _chosen(
         self, caller: Caller, evaluation: RecallEvaluation
     ) -> tuple[EmbeddingSpaceRuntime | None, Mapping[str, float]]:
         """Return the embedding space and the weights of an evaluation, which need the scope `admin` or `operator`."""
-        configuration = {} if evaluation.configuration is None else evaluation.configuration.given()
+        configuration = {} if evaluation.configuration is None else evaluation.configuration.weights()
         if evaluation.space is None and not configuration:
             return None, configuration
         if KeyScope.OPERATOR not in caller.scopes:
@@ -173,26 +164,32 @@ class RecallService:
         return None if evaluation.space is None else self._index.runtime(evaluation.space), configuration
 
     async def _find_hits(
-        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope,
-        loaded: LoadedSearch | None = None,
-    ) -> tuple[Ranked, Sequence[RankedCandidate], HitContents]:  # fmt: skip
+        self,
+        caller: Caller,
+        tx: Transaction,
+        question: Question,
+        scope: SearchScope,
+        *,
+        k: int,
+        loaded: LoadedScope | None = None,
+    ) -> tuple[Ranking, Sequence[SearchHit], HitContents]:
         """Search and read the hits; search again, in the scope as it is then, if a hit was deleted meanwhile."""
         tries = 0
         deleted_ids: defaultdict[EntryKind, set[UUID]] = defaultdict(set)
         while True:
             tries += 1
-            found = await self._rank(caller, tx, query, scope, loaded)
+            ranking = await self._rank(caller, tx, question, scope, k=k, loaded=loaded)
             loaded = None
             # The index still has entries of conversations that are being purged.
-            find = found.ranking.found.find
+            find = ranking.result.find
             deleted = [at for kind, ids in deleted_ids.items() for at in find(kind, list(ids)).values()]
-            ranked = found.ranking.best(query.k, without=deleted)
-            contents = await self._read_contents(caller, tx, ranked, project=scope.project)
-            missing = [item.candidate for item in ranked if not contents.has(item)]
+            hits = ranking.best(k, without=deleted)
+            contents = await self._read_contents(caller, tx, hits, project=scope.project)
+            missing = [hit for hit in hits if not contents.has(hit)]
             if tries == _MAX_TRIES or not missing:
-                return found, ranked, contents
-            for candidate in missing:
-                deleted_ids[candidate.kind].add(candidate.source_id)
+                return ranking, hits, contents
+            for hit in missing:
+                deleted_ids[hit.kind].add(hit.source_id)
 
     async def recall_own_memories(self, caller: Caller, query: MemoryQuery) -> MemoryEntries:
         """Return the memories of the calling agent nearest to a query, which cannot name another agent.
@@ -221,37 +218,37 @@ class RecallService:
         filters: MemoryFilters | None = None,
         min_relevance: float = 0.0,
         question: Question | None = None,
-    ) -> Recalled[MemoryEntry]:
-        """Return the `k` memories of an agent nearest to the query.
+    ) -> tuple[list[MemoryEntry], list[str]]:
+        """Return the `k` memories of an agent nearest to the query, and the parts of the search that were degraded.
 
         Without `agent_id`, search the memories of all agents (administrators only). `question`: the same query as a
         question, which then need not be embedded again. Raises Forbidden for an agent other than the caller's.
         """
-        given = filters or MemoryFilters()
-        reach = Reach(None, caller.reach(owner=given.owner).owners)
+        filters = filters or MemoryFilters()
+        reach = Reach(None, caller.reach(owner=filters.owner).owners)
         _, owner = reach.single()
         scope = SearchScope(
             kinds=[EntryKind.MEMORY],
             conversation_ids=[] if reach.is_empty else None,
             owner=owner,
             agent_id=require_reach(caller, agent_id),
-            occurred_after=given.created_after,
-            occurred_before=given.created_before,
-            metadata=None if given.metadata is None else json.dumps(given.metadata),
+            occurred_after=filters.created_after,
+            occurred_before=filters.created_before,
+            metadata=None if filters.metadata is None else json.dumps(filters.metadata),
         )
         if question is not None and not names_someone(query, question.participants):
-            prepared = question.query.with_names(())
+            prepared = replace(question.query, names=())
         else:
             prepared = await self._prepare(query, Mode.HYBRID, ())
-        ranking_query = RankingQuery(query, prepared, (), k, min_relevance=min_relevance)
+        question = Question(prepared, min_relevance=min_relevance)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found, hits, contents = await self._find_hits(caller, tx, ranking_query, scope)
+            ranking, hits, contents = await self._find_hits(caller, tx, question, scope, k=k)
         entries = [
-            MemoryEntry(**dict(memory), score=round(item.score, 6), relevance=rounded(item.relevance))
-            for item in hits
-            if (memory := contents.memories.get(item.candidate.source_id)) is not None
+            MemoryEntry(**dict(memory), score=round(hit.score, 6), relevance=rounded(hit.relevance))
+            for hit in hits
+            if (memory := contents.memories.get(hit.source_id)) is not None
         ]
-        return Recalled(entries, list(found.degraded))
+        return entries, list(ranking.degraded)
 
     def embed_ahead(self, text: str) -> AbstractContextManager[VectorAhead | None]:
         """Begin to embed a question before its participants are known, unless it seems to name one of them."""
@@ -266,7 +263,7 @@ class RecallService:
 
         `ahead`: the embedding of the text that `embed_ahead` began.
         """
-        return Question(text, participants, await self._prepare(text, Mode.HYBRID, participants, ahead=ahead))
+        return Question(await self._prepare(text, Mode.HYBRID, participants, ahead=ahead), participants)
 
     async def recall_turns(
         self,
@@ -279,41 +276,38 @@ class RecallService:
         k: int,
         threshold: float | None,
         min_relevance: float,
-        known: Sequence[CanonicalTurn],
+        loaded: Sequence[CanonicalTurn],
         actors: Sequence[str] | None,
-    ) -> Recalled[RecalledTurn]:
-        """Return the turns for a conversation's context.
+    ) -> tuple[list[RecalledTurn], list[str]]:
+        """Return the turns for a conversation's context, and the parts of the search that were degraded.
 
         With `project`, search all conversations of the project (of `owner`, if given), else only the one conversation.
-        `known` turns of this conversation are loaded already: they are returned in addition to the `k` best of the
-        others, in any order.
+        `loaded` turns of this conversation are returned in addition to the `k` best of the others, in any order.
         """
-        loaded = {parse_id(turn.id): turn for turn in known}
-        ranking_query = RankingQuery(
-            question.text, question.query, question.participants, k + len(known), threshold, min_relevance
-        )
+        loaded_turns = {parse_id(turn.id): turn for turn in loaded}
+        question = replace(question, threshold=threshold, min_relevance=min_relevance)
         conversation_ids = [conversation_id] if project is None else None
         scope = SearchScope(
             kinds=[EntryKind.TURN], conversation_ids=conversation_ids, project=project, owner=owner, actors=actors
         )
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await self._rank(caller, tx, ranking_query, scope)
-            known_elements = found.ranking.found.find(EntryKind.TURN, list(loaded))
-            new_hits = found.ranking.best(k, without=known_elements.values())
-            known_scores = found.ranking.scores_of(known_elements)
+            ranking = await self._rank(caller, tx, question, scope, k=k + len(loaded))
+            loaded_elements = ranking.result.find(EntryKind.TURN, list(loaded_turns))
+            new_hits = ranking.best(k, without=loaded_elements.values())
+            loaded_scores = ranking.scores_of(loaded_elements)
             new_ids = _of_kind(new_hits, EntryKind.TURN)
             hydrated: Hydrated[CanonicalTurn] = Hydrated({}, frozenset())
             if new_ids:
                 hydrated = await self._conversations.hydrate_for_context(caller, tx, turn_ids=new_ids)
-            others = {item.candidate.conversation_id for item in new_hits} - {None, conversation_id}
-            names = await self._conversations.display_names(caller, tx, conversation_ids=others) if others else {}
+            other_ids = {hit.conversation_id for hit in new_hits} - {None, conversation_id}
+            names = await self._conversations.display_names(caller, tx, conversation_ids=other_ids) if other_ids else {}
         recalled = [
-            RecalledTurn(turn, item.score, names.get(item.candidate.conversation_id or conversation_id))
-            for item in new_hits
-            if (turn := hydrated.turns.get(item.candidate.source_id)) is not None
+            RecalledTurn(turn, hit.score, names.get(hit.conversation_id or conversation_id))
+            for hit in new_hits
+            if (turn := hydrated.turns.get(hit.source_id)) is not None
         ]
-        recalled += [RecalledTurn(loaded[turn_id], score) for turn_id, score in known_scores.items()]
-        return Recalled(recalled, [*found.degraded, *(["turns_too_large"] if hydrated.left_out else [])])
+        recalled += [RecalledTurn(loaded_turns[turn_id], score) for turn_id, score in loaded_scores.items()]
+        return recalled, [*ranking.degraded, *(["turns_too_large"] if hydrated.left_out else [])]
 
     async def compare(self, caller: Caller, space_id: int, *, request: SpaceComparison) -> SpaceComparisonResult:
         """Compare the hits of queries in another embedding space with those in the searched space. For operators.
@@ -333,11 +327,11 @@ class RecallService:
             degraded: dict[str, None] = {}
             for runtime in runtimes:
                 prepared = await self._prepare(text, request.mode, participants, runtime)
-                query = RankingQuery(text, prepared, participants, request.k)
+                question = Question(prepared, participants)
                 async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-                    found = await self._rank(caller, tx, query, scope)
-                degraded |= dict.fromkeys(found.degraded)
-                rankings.append([compared_hit(item) for item in found.ranking.best(request.k)])
+                    ranking = await self._rank(caller, tx, question, scope, k=request.k)
+                degraded |= dict.fromkeys(ranking.degraded)
+                rankings.append([compared_hit(hit) for hit in ranking.best(request.k)])
             comparisons.append(compare_hits(rankings[0], rankings[1], list(degraded)))
         return SpaceComparisonResult(
             searched=runtimes[0].name,
@@ -358,22 +352,20 @@ class RecallService:
         question: Question,
         k: int,
         actors: Sequence[str] | None,
-    ) -> Recalled[RecalledFact]:
-        """Return the facts of conversations, or of an owner in a project."""
+    ) -> tuple[list[tuple[Fact, float]], list[str]]:
+        """Return the facts of conversations, or of an owner in a project, with their scores.
+
+        The second value has the parts of the search that were degraded.
+        """
         scope = SearchScope(kinds=[EntryKind.FACT], owner=owner, project=project, conversation_ids=conversation_ids)
-        ranking_query = RankingQuery(question.text, question.query, question.participants, k)
         async with self._searching, self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await self._rank(caller, tx, ranking_query, scope)
+            ranking = await self._rank(caller, tx, question, scope, k=k)
             # a fact may be hidden by a filter of actors
-            ranked = found.ranking.best(_FACTS_READ * k if actors is not None else k + _FACTS_SPARE)
-            ids = _of_kind(ranked, EntryKind.FACT)
+            hits = ranking.best(_FACTS_READ * k if actors is not None else k + _FACTS_SPARE)
+            ids = _of_kind(hits, EntryKind.FACT)
             facts = await self._facts.hydrate(caller, tx, fact_ids=ids, project=project, actors=actors) if ids else {}
-        recalled = [
-            RecalledFact(facts[item.candidate.source_id], item.score)
-            for item in ranked
-            if item.candidate.source_id in facts
-        ]
-        return Recalled(recalled[:k], list(found.degraded))
+        recalled = [(facts[hit.source_id], hit.score) for hit in hits if hit.source_id in facts]
+        return recalled[:k], list(ranking.degraded)
 
     async def _participants(self, caller: Caller, tx: Transaction, scope: SearchScope) -> list[Participant]:
         participants = await self._conversations.participants(
@@ -396,61 +388,53 @@ class RecallService:
         participants: Sequence[Participant],
         runtime: EmbeddingSpaceRuntime | None = None,
         ahead: VectorAhead | None = None,
-        loaded: LoadedSearch | None = None,
+        loaded: LoadedScope | None = None,
     ) -> PreparedQuery:
-        by_words, by_vector = mode is not Mode.VECTOR, mode is not Mode.TEXT
-        vector_text = remove_names(text, participants)
         return await self._index.prepare_query(
             text,
-            vector_text=vector_text,
-            by_words=by_words,
-            by_vector=by_vector,
+            mode,
+            vector_text=remove_names(text, participants),
             names=name_texts(participants),
             runtime=runtime,
             ahead=ahead,
             meanwhile=None if loaded is None else partial(self._match_words, loaded),
         )
 
-    async def _match_words(self, loaded: LoadedSearch, words: QueryText) -> None:
+    async def _match_words(self, loaded: LoadedScope, query: PreparedQuery) -> None:
         async with self._searching:
-            await self._index.match_words(loaded, words)
+            await self._index.match_words(loaded, query)
 
     async def _rank(
-        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope,
-        loaded: LoadedSearch | None = None,
-    ) -> Ranked:  # fmt: skip
-        with MeasuredStage(Stage.SEARCH, k=query.k):
-            return await self._search_and_rank(caller, tx, query, scope, loaded)
-
-    async def _search_and_rank(
-        self, caller: Caller, tx: Transaction, query: RankingQuery, scope: SearchScope, loaded: LoadedSearch | None
-    ) -> Ranked:
-        prepared = query.prepared
-        order = partial(
-            rank,
-            query=query.text,
-            by_vector=prepared.vector is not None,
-            is_calibrated=not query.configuration
-            and (prepared.vector is None or self._index.space_of(prepared) in CALIBRATED_SPACES),
-            threshold=query.threshold,
-            min_relevance=query.min_relevance,
-            explain=query.explain,
-            weights=replace(RankingWeights(), **query.configuration),
+        self,
+        caller: Caller,
+        tx: Transaction,
+        question: Question,
+        scope: SearchScope,
+        *,
+        k: int,
+        loaded: LoadedScope | None = None,
+    ) -> Ranking:
+        query = question.query
+        is_calibrated = not question.configuration and (
+            query.vector is None or self._index.runtime(query.space_id).name in CALIBRATED_SPACES
         )
-        ranking = await self._index.search(
-            caller, tx, scope=scope, query=prepared, min_candidates=query.k, loaded=loaded,
-            rank=lambda found: order(found, intent=read_intent(query.text, query.participants, found.language)),
-        )  # fmt: skip
-        degraded = [prepared.degraded] if prepared.degraded else []
-        degraded += ["vectors_pending"] if ranking.found.vectors_pending and prepared.vector is not None else []
-        return Ranked(ranking, degraded)
+        with MeasuredStage(Stage.SEARCH, k=k):
+            return await self._index.search(
+                caller,
+                tx,
+                scope=scope,
+                query=query,
+                min_candidates=k,
+                rank=lambda result: rank(result, question, is_calibrated=is_calibrated),
+                loaded=loaded,
+            )
 
     async def _read_contents(
-        self, caller: Caller, tx: Transaction, ranked: Sequence[RankedCandidate], *, project: str | None
+        self, caller: Caller, tx: Transaction, hits: Sequence[SearchHit], *, project: str | None
     ) -> HitContents:
         """Read the content of the hits from its owners; facts only if they are known in the project."""
-        turn_ids, fact_ids = _of_kind(ranked, EntryKind.TURN), _of_kind(ranked, EntryKind.FACT)
-        summary_ids, memory_ids = _of_kind(ranked, EntryKind.SUMMARY), _of_kind(ranked, EntryKind.MEMORY)
+        turn_ids, fact_ids = _of_kind(hits, EntryKind.TURN), _of_kind(hits, EntryKind.FACT)
+        summary_ids, memory_ids = _of_kind(hits, EntryKind.SUMMARY), _of_kind(hits, EntryKind.MEMORY)
         turns: Hydrated[Turn] = Hydrated({}, frozenset())
         if turn_ids:
             turns = await self._conversations.hydrate(caller, tx, turn_ids=turn_ids)
@@ -477,5 +461,5 @@ class RecallService:
         return around, cut
 
 
-def _of_kind(ranked: Sequence[RankedCandidate], kind: EntryKind) -> list[UUID]:
-    return [item.candidate.source_id for item in ranked if item.candidate.kind is kind]
+def _of_kind(hits: Sequence[SearchHit], kind: EntryKind) -> list[UUID]:
+    return [hit.source_id for hit in hits if hit.kind is kind]

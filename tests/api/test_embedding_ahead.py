@@ -7,11 +7,12 @@ from uuid import uuid4
 import pytest
 
 from app.core.errors import Unavailable
+from app.index import service as index_service
 from app.index.search import searcher
 from tests.support.api import Client, Service
 
 
-async def test_a_query_embedded_ahead_finds_the_same(service: Service, client: Client, monkeypatch: Any) -> None:
+async def test_a_query_embedded_ahead_finds_the_same(client: Client, monkeypatch: Any) -> None:
     conversation = await client.conversation(participants=[{"actor": "user-7", "name": "caroline"}])
     await client.append(conversation, "The parrot eats grapes.", "The invoice is overdue.", "caroline likes tea.")
     queries = ("what does the parrot eat?", "what does caroline like?", "Tell me of the Invoice")
@@ -20,7 +21,7 @@ async def test_a_query_embedded_ahead_finds_the_same(service: Service, client: C
         await client.context(conversation, 500, query=query, semantic_recall={"k": 2}, recent_turns=1)
         for query in queries
     ]
-    monkeypatch.setattr(type(service.container.index), "is_free_to_embed", lambda *_: False)
+    monkeypatch.setattr(index_service, "IN_PROCESS", "elsewhere")
     assert [await client.recall(conversation, query) for query in queries] == ahead
     assert [
         await client.context(conversation, 500, query=query, semantic_recall={"k": 2}, recent_turns=1)
@@ -110,7 +111,7 @@ async def test_a_query_that_names_a_participant_after_all_is_embedded_again_in_n
         found = await client.recall(scope, query, mode=mode, explain=True)
         assert embedded == [query, without]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(service.container.index), "is_free_to_embed", lambda *_: False)
+            patch.setattr(index_service, "IN_PROCESS", "elsewhere")
             embedded.clear()
             assert await client.recall(scope, query, mode=mode, explain=True) == found
             assert embedded == [without]

@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 
 from app.core.ids import parse_id
-from app.index.schemas import EntryKind
+from app.index.schemas import EntryKind, SearchScope
 from app.index.search import resident as resident_module
 from app.index.search import segment_store
+from app.index.search.removals import apply_removal
 from app.index.search.resident import ResidentIndex
-from app.index.search.segment_store import SegmentScope
 from tests.support.api import Client, Service, open_service
 
 _SEGMENT = 8192
@@ -36,7 +36,7 @@ async def test_a_fact_stored_again_is_found_after_a_late_message_of_its_deletion
         assert answer.is_success, answer.text
         found = [hit["id"] for hit in await client.recall(None, "violin", kinds=["fact"])]
         assert found == [answer.json()["fact"]["id"]]
-    service.container.index.apply_removal(removal_message(client, *found))
+    apply_removal(service.container.index.resident, removal_message(client, *found))
     assert [hit["id"] for hit in await client.recall(None, "violin", kinds=["fact"])] == found
 
 
@@ -136,7 +136,7 @@ async def test_a_segment_that_is_evicted_while_a_search_waits_for_it_is_not_coun
     await client.append(conversation, "my violin teacher is Ann")
     space, scope = (
         service.container.ann.space,
-        SegmentScope("conversations", (parse_id(conversation),), (EntryKind.TURN,)),
+        SearchScope((EntryKind.TURN,), conversation_ids=(parse_id(conversation),)),
     )
     resident = ResidentIndex(max_bytes=2**20)
 
@@ -186,7 +186,7 @@ async def test_a_message_during_a_search_removes_the_entry_and_keeps_the_others(
 
     async def list_and_remove(*args: Any, **options: Any) -> Any:
         found = await list_changes(*args, **options)
-        index.apply_removal(removal_message(client, turns[0]["id"]))
+        apply_removal(index.resident, removal_message(client, turns[0]["id"]))
         return found
 
     with monkeypatch.context() as patch:

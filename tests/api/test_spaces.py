@@ -102,7 +102,7 @@ async def pair(
     for service in opened_pair:
         await service.container.index.spaces.follow()
         for runtime in service.container.index.spaces.runtimes.values():
-            runtime.ann._known.clear()  # noqa: SLF001
+            runtime.ann._counts.clear()  # noqa: SLF001
     return opened_pair
 
 

@@ -265,7 +265,7 @@ async def test_a_search_reads_a_large_segment_from_the_standby_and_misses_no_cha
         await client.append(conversation, "the parrot is late")
         response = await client.request("DELETE", f"/v1/conversations/{conversation}/turns/{turns[1]['id']}")
         assert response.status_code == 204, response.text
-        other.container.index.evict_all()
+        other.container.index.resident.evict_all()
         found = {hit["turn"]["content"] for hit in await beside.recall(conversation, "parrot", k=50)}
         assert "the parrot is late" in found
         assert "the parrot has number 1" not in found

@@ -18,8 +18,8 @@ from app.conversations.stores import conversation_store as conversations_store
 from app.conversations.stores import list_store, stream_store, turn_store
 from app.core.database.transactions import Database, PoolOptions
 from app.core.errors import Unavailable
-from app.index.schemas import EntryKind
-from app.index.search.segment_store import SegmentColumn, SegmentScope, list_changes
+from app.index.schemas import EntryKind, SearchScope
+from app.index.search.segment_store import SegmentFilter, list_changes
 from app.index.write import key_store, removal_store
 from app.tenancy.restriction import Reach
 from tests.api.round_trips import ROUND_TRIPS
@@ -412,30 +412,31 @@ async def test_hot_queries_keep_their_index_under_row_security(
 
 
 SEGMENTS = {
-    "conversations": ["index_entries_conversation_changed_idx"],
+    "conversation_ids": ["index_entries_conversation_changed_idx"],
     "owner": ["index_entries_owner_changed_idx"],
-    "agent": ["index_entries_agent_changed_idx"],
-    "tenant": ["index_entries_changed_idx"],
+    "agent_id": ["index_entries_agent_changed_idx"],
+    None: ["index_entries_changed_idx"],
     "project": ["index_entries_changed_idx"],
 }
 
 
-@pytest.mark.parametrize("column", SEGMENTS)
+@pytest.mark.parametrize("name", SEGMENTS)
 async def test_what_changed_in_a_segment_is_found_by_the_number_of_the_transaction(
-    service: Service, crowd: dict[str, Any], column: SegmentColumn
+    service: Service, crowd: dict[str, Any], name: SegmentFilter | None
 ) -> None:
-    values = {"conversations": (crowd["conversation"],), "tenant": None}.get(column, "x")
-    scope = SegmentScope(column, values, tuple(EntryKind))
+    value = (crowd["conversation"],) if name == "conversation_ids" else "x"
+    filters: dict[str, Any] = {name: value} if name else {}
+    scope = SearchScope(tuple(EntryKind), **filters)
 
     # most entries of the table are the tenant's: its index pays only for what is new
-    since = crowd["snapshot"] if SEGMENTS[column] == ["index_entries_changed_idx"] else "10:20:10,12"
+    since = crowd["snapshot"] if SEGMENTS[name] == ["index_entries_changed_idx"] else "10:20:10,12"
 
     async def ask(tx: Any) -> None:
         with suppress(RuntimeError):  # EXPLAIN returns no row
             await list_changes(tx, crowd["tenant"], scope, since=since, limit=100)
 
     plan = await explain(service, crowd["tenant"], ask)
-    for index in (*SEGMENTS[column], "index_removals_pkey"):
+    for index in (*SEGMENTS[name], "index_removals_pkey"):
         assert f'"Index Name": "{index}"' in plan, plan
     assert "changed >=" in plan
     assert '"Node Type": "Seq Scan"' not in plan

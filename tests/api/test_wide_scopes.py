@@ -13,13 +13,12 @@ import pytest
 from app.core.database.schema import ensure_vector_index, indexed_type
 from app.core.ids import KeyId, parse_id
 from app.index.analyser.analyser import Analyser
-from app.index.analyser.query_words import plain_words
+from app.index.analyser.query_words import PreparedQuery
 from app.index.schemas import EntryKind, SearchResult, SearchScope
 from app.index.search import ann_search as wide_search
 from app.index.search.ann_search import AnnQuery, Space, TenantCounts, ann_statement
 from app.index.search.search_statement import StatementArguments, WordColumns
-from app.index.service import PreparedQuery
-from app.recall.ranking import SpeakerIntent, rank
+from app.recall.ranking import Question, rank
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
 from tests.api.test_statements import _as_text, explain
@@ -106,7 +105,7 @@ async def test_what_no_model_of_this_space_has_embedded_competes_and_is_said(wid
             "delete from vectors where tenant_id = $1 and entry_id = $2", client.tenant_id, parse_id(turns[7]["id"])
         )
         await connection.close()
-        wide.container.ann._known.clear()  # noqa: SLF001 - another model comes with another process
+        wide.container.ann._counts.clear()  # noqa: SLF001 - another model comes with another process
         for mode, said in (("vector", ["vectors_pending"]), ("text", [])):
             answer = await client.post("/v1/recall", json={"query": "whale number 7", "mode": mode, "k": 50})
             assert answer.json()["degraded"] == said
@@ -283,7 +282,7 @@ SCOPES: list[dict[str, Any]] = [
 def by_words(found: SearchResult) -> dict[UUID, float]:
     """The entries that have words of the query, with their BM25."""
     rows = np.flatnonzero(found.bm25 > 0).tolist()
-    return {one.source_id: one.bm25 for one in found.candidates(rows)}
+    return {one.source_id: one.bm25 for one in found.entries(rows)}
 
 
 @pytest.mark.parametrize("first", [1, 5])
@@ -298,7 +297,7 @@ async def test_by_words_a_wide_scope_gives_just_what_the_exact_search_gives(
         scope = SearchScope(kinds=[EntryKind.TURN], **SCOPES[number % len(SCOPES)])
         asked = chance.choice([*VOCABULARY, "nowhere"], chance.integers(1, 12), replace=False).tolist()
         found, wanted = [
-            await search(one, library, scope, PreparedQuery(None, plain_words(asked), None)) for one in (wide, exact)
+            await search(one, library, scope, PreparedQuery(" ".join(asked), max_words=64)) for one in (wide, exact)
         ]
         mine, others = by_words(found), by_words(wanted)
         assert mine == pytest.approx({entry_id: others[entry_id] for entry_id in mine}, rel=1e-4), (scope, asked)
@@ -318,14 +317,9 @@ async def test_by_meaning_and_words_a_wide_scope_gives_the_ten_of_the_exact_sear
     same, wanted = 0, 0
     for number, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
         scope = SearchScope(kinds=[EntryKind.TURN], **SCOPES[number % len(SCOPES)])
-        query = PreparedQuery(vector, plain_words(text.split()), None)
+        query = PreparedQuery(text, max_words=64, vector=vector)
         tops = [
-            {
-                item.candidate.source_id
-                for item in rank(found, intent=SpeakerIntent(), query=text, by_vector=True, is_calibrated=False).best(
-                    10
-                )
-            }
+            {hit.source_id for hit in rank(found, Question(query), is_calibrated=False).best(10)}
             for found in [await search(one, library, scope, query) for one in (wide, exact)]
         ]
         same, wanted = same + len(tops[0] & tops[1]), wanted + len(tops[1])
@@ -357,7 +351,7 @@ async def test_more_matches_than_may_be_compared_still_give_an_answer(
         service.database, tmp_path_factory.mktemp("few"), exact_scope_entries=60, recall_pool=20, text_candidates=100
     ) as few:
         found = await search(
-            few, library, SearchScope(kinds=[EntryKind.TURN]), PreparedQuery(None, plain_words(VOCABULARY[:2]), None)
+            few, library, SearchScope(kinds=[EntryKind.TURN]), PreparedQuery(" ".join(VOCABULARY[:2]), max_words=64)
         )
         assert len(by_words(found)) >= 20
 

@@ -81,7 +81,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.context.compaction.claim_words._known_words": (Why.NO_TENANT_DATA, "words of a language"),
     "app.context.compaction.service.Compactor.made": (Why.NO_TENANT_DATA, "summaries by kind, counted"),
     "app.context.compaction.writer.SummaryWriter.refused": (Why.NO_TENANT_DATA, "refused answers by reason, counted"),
-    "app.context.token_counts.KnownCounts._counts": (
+    "app.context.token_counts.CountCache._counts": (
         Why.SECRET,
         "token counts by the keyed hash of tenant, tokenizer and text",
     ),
@@ -97,7 +97,7 @@ REVIEWED: Mapping[str, tuple[Why, str]] = {
     "app.webhooks.dispatch.Dispatcher._running": (Why.TENANT, "lanes that this process sends"),
     "app.webhooks.dispatch.Dispatcher.counts": (Why.NO_TENANT_DATA, "attempts by outcome"),
     # the index, and embedders
-    "app.index.search.ann_maintenance.AnnMaintenance._known": (Why.TENANT, "how many entries tenants have"),
+    "app.index.search.ann_maintenance.AnnMaintenance._counts": (Why.TENANT, "how many entries tenants have"),
     "app.index.search.ann_maintenance.AnnMaintenance._due": (Why.TENANT, "tenants whose vectors are to be moved"),
     "app.index.analyser.detection._latin_words": (Why.NO_TENANT_DATA, "word lists of the languages"),
     "app.index.analyser.languages.read_file": (Why.NO_TENANT_DATA, "files of the languages"),
@@ -225,7 +225,7 @@ SHORT_LIVED: Mapping[str, str] = {
     "app.agents.generation.responses.view.ResponseState": "one answer",
     "app.context.assembly.assemble._Assembly": "one context",
     "app.context.compaction.attribution._Evidence": "one summary that is checked",
-    "app.context.compaction.claim_numbers.Known": "one summary that is checked",
+    "app.context.compaction.claim_numbers.SourceFigures": "one summary that is checked",
     "app.context.compaction.claim_words.NameIndex": "one summary that is checked",
     "app.context.compaction.claims.SummarySource": "one summary that is checked",
     "app.context.assembly.plan.Costs": "one context",

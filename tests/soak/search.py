@@ -14,7 +14,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ from pgvector.asyncpg import register_vector
 
 from app.core.ids import KeyId, parse_id
 from app.index.analyser.word_weights import WordWeights
-from app.index.schemas import BM25_B, BM25_K1, EntryKind, SearchResult, SearchScope
+from app.index.schemas import BM25_B, BM25_K1, EntryKind, Mode, SearchResult, SearchScope
 from app.index.service import PreparedQuery
 from app.tenancy.schemas import Caller
 from app.tenancy.schemas import Scope as KeyScope
@@ -74,16 +74,20 @@ async def open_pair(database: TestDatabase, folder: Path, **more: Any) -> AsyncI
 
 def disturb(service: Service, chance: random.Random) -> None:
     """Lose, double or delay the messages about deletions that a service gets."""
-    apply = service.container.index.apply_removal
+    resident = service.container.index.resident
+    for name in ("remove_entries", "remove_conversation"):
+        setattr(resident, name, _disturbed(getattr(resident, name), chance))
 
-    def disturbed(message: Any) -> None:
+
+def _disturbed(remove: Callable[..., None], chance: random.Random) -> Callable[..., None]:
+    def disturbed(*args: Any) -> None:
         for _ in range(chance.choice((0, 0, 1, 2))):
             if chance.random() < 0.5:
-                apply(message)
+                remove(*args)
             else:
-                asyncio.get_running_loop().call_later(chance.random(), apply, message)
+                asyncio.get_running_loop().call_later(chance.random(), remove, *args)
 
-    service.container.index.apply_removal = disturbed  # type: ignore[method-assign]
+    return disturbed
 
 
 def text_of(chance: random.Random) -> str:
@@ -333,7 +337,7 @@ def in_scope(row: Row, scope: SearchScope) -> bool:
 def match(rows: Sequence[Row], query: PreparedQuery) -> dict[UUID, tuple[float | None, float, float]]:
     """The cosine, BM25 and share of words of each entry."""
     mean = max(sum(row.length for row in rows) / len(rows), 1.0) if rows else 1.0
-    words = query.words.words(["en"])
+    words = query.words(["en"])
     frequencies = [sum(lexeme in row.counts for row in rows) for lexeme in words.lexemes]
     weights = _WEIGHTS.weights(words, frequencies, entries=len(rows))
     found: dict[UUID, tuple[float | None, float, float]] = {}
@@ -393,7 +397,7 @@ async def compare(pair: tuple[Service, Service], client: Client, history: Histor
             index = service.container.index
             text = text_of(chance)
             query = await index.prepare_query(
-                text, vector_text=text, by_words=True, by_vector=chance.random() < 0.8, names=["ann", "bob"]
+                text, Mode.HYBRID if chance.random() < 0.8 else Mode.TEXT, vector_text=text, names=["ann", "bob"]
             )
             async with service.container.database.transaction(client.tenant_id, read_only=True) as tx:
                 found = await index.search(
@@ -407,7 +411,7 @@ def check(found: SearchResult, rows: Sequence[Row], query: PreparedQuery) -> Non
     """Compare a result with the reference."""
     wanted = match(rows, query)
     by_id = {row.id: row for row in rows}
-    candidates = found.candidates(range(len(found.cosine)))
+    candidates = found.entries(range(len(found.cosine)))
     ids = [one.source_id for one in candidates]
     assert set(ids) == set(wanted), (len(ids), len(wanted))
     assert len(ids) == len(set(ids))

@@ -26,8 +26,6 @@ from turnkeep_minilm import FOLDER
 
 from app.core.bus.notify import CHANNEL
 from app.core.ids import parse_id
-from app.index.analyser.analyser import Analyser
-from app.index.analyser.query_words import plain_words
 from app.index.schemas import EntryKind, Mode, SearchScope
 from app.index.service import PreparedQuery
 from app.providers.local.minilm import MiniLM
@@ -231,7 +229,7 @@ async def _compare(
         scope = await _askable(clients[0], scope)
         text, mode = text_of(chance), chance.choice((Mode.HYBRID, Mode.TEXT))
         vector = None if mode is Mode.TEXT else model.embed_one(text)
-        query = PreparedQuery(vector, plain_words(Analyser().query(text)), None)
+        query = PreparedQuery(text, language="en", max_words=64, vector=vector)
         for client in clients:
             await _compare_once(installation, client, tenant, history, scope, text, mode, query)
 

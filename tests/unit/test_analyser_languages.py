@@ -12,7 +12,7 @@ from app.index.analyser.date_words import date_heading
 from app.index.analyser.dates import may_have_dates, resolve_dates
 from app.index.analyser.detection import detect
 from app.index.analyser.languages import CODES, read_file, read_language
-from app.index.analyser.query_words import QueryText
+from app.index.analyser.query_words import PreparedQuery
 from app.recall.ranking import Role, read_intent
 from app.settings.memory import Language
 
@@ -24,7 +24,7 @@ def lexemes(text: str, language: str) -> list[str]:
 
 
 def asked(text: str, *in_scope: str) -> list[tuple[str, ...]]:
-    return list(QueryText(text, (), detect(text), 64).words(in_scope).groups)
+    return list(PreparedQuery(text, (), detect(text), 64).words(in_scope).groups)
 
 
 def test_the_setting_takes_every_language() -> None:
@@ -94,7 +94,7 @@ def test_odd_text_is_no_error(text: str) -> None:
         assert all(lexeme and "'" not in lexeme for lexeme in lexemes(text, code))
         assert isinstance(read_cues(text, code), int)
         may_have_dates(text, code)
-    QueryText(text, ["\u0301"], language, 64).words(["de", "zh", "ar"])
+    PreparedQuery(text, ["\u0301"], language, 64).words(["de", "zh", "ar"])
 
 
 @pytest.mark.parametrize("piece", ["der Hund ", "我们昨天去了", "क", "x", "á", "昨日", "قبل "])

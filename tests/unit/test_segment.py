@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from app.core.ids import TenantId
-from app.index.analyser.query_words import plain_words
+from app.index.analyser.query_words import PreparedQuery
 from app.index.analyser.word_weights import WordWeights
 from app.index.entry_ids import ids_of_numbers, numbers_of_ids, rows_with
 from app.index.schemas import EntryKind, PlaceOrder, SearchScope
 from app.index.search.resident import ResidentIndex
 from app.index.search.segment import Columns, EntryBatch, Segment
-from app.index.search.segment_search import SegmentQuery, search_segment, select_rows
-from app.index.search.segment_store import SegmentScope
-from app.recall.ranking import SpeakerIntent, kth_largest, rank
+from app.index.search.segment_search import search_segment, select_rows
+from app.recall.ranking import Question, kth_largest, rank
 
 NEVER = 2**63 - 1
 WEIGHTS = WordWeights()
@@ -52,7 +51,7 @@ def test_a_search_that_has_begun_still_compares_what_is_changed_meanwhile() -> N
     view = segment.view
     segment.put(batch(A, vectors=[[1, 0]]))
     found = search_segment(
-        view, view.live.nonzero()[0], SegmentQuery(np.array([1, 0], np.float32), plain_words(())), weigh=WEIGHTS
+        view, view.live.nonzero()[0], PreparedQuery("what", vector=np.array([1, 0], np.float32)), weigh=WEIGHTS
     )
     assert found.cosine.tolist() == [1, 0]
 
@@ -108,7 +107,7 @@ def test_which_entries_are_near_each_other_is_read_again_when_entries_are_added(
     segment = Segment(2)
     segment.add(batch(A, B, vectors=[[1, 0], [0, 1]]))
     segment.sort()
-    query = SegmentQuery(np.array([1, 0], np.float32), plain_words(()))
+    query = PreparedQuery("what", vector=np.array([1, 0], np.float32))
 
     def neighbours(*, afresh: bool) -> list[float]:
         view = segment.view
@@ -117,7 +116,7 @@ def test_which_entries_are_near_each_other_is_read_again_when_entries_are_added(
         )
         if afresh:
             found = replace(found, by_place=PlaceOrder(found.by_place.rows))
-        ranked = rank(found, intent=SpeakerIntent(), query="what", by_vector=True, is_calibrated=True, explain=True)
+        ranked = rank(found, Question(query, explain=True), is_calibrated=True)
         return ranked.scores.terms["neighbour"].tolist()
 
     first = neighbours(afresh=False)
@@ -144,13 +143,13 @@ def test_equal_entries_are_in_the_order_of_their_ids_wherever_their_vectors_are(
     segment.sort()
     view = segment.view
     rows = select_rows(view, SearchScope(kinds=[EntryKind.TURN]), now=0)
-    found = search_segment(view, rows, SegmentQuery(query / np.linalg.norm(query), plain_words(())), weigh=WEIGHTS)
+    found = search_segment(view, rows, PreparedQuery("", vector=query / np.linalg.norm(query)), weigh=WEIGHTS)
     # without neighbours, all are alike
     found.position[:] = -1
     found.group[:] = -1
-    ranking = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False)
+    ranking = rank(found, Question(PreparedQuery("", vector=vector)), is_calibrated=False)
     for k in (1, 2, count):
-        assert [item.candidate.source_id for item in ranking.best(k)] == sorted(ids)[:k]
+        assert [item.source_id for item in ranking.best(k)] == sorted(ids)[:k]
 
 
 def test_few_of_many_equal_entries_are_made_into_hits() -> None:
@@ -161,7 +160,8 @@ def test_few_of_many_equal_entries_are_made_into_hits() -> None:
     view = segment.view
     view.columns.occurred_at[:] = np.arange(3000)
     rows = select_rows(view, SearchScope(kinds=[EntryKind.TURN]), now=0)
-    found = search_segment(view, rows, SegmentQuery(np.array([1, 0], np.float32), plain_words(())), weigh=WEIGHTS)
+    query = PreparedQuery("what", vector=np.array([1, 0], np.float32))
+    found = search_segment(view, rows, query, weigh=WEIGHTS)
     made: list[int] = []
 
     def ids_of(elements: Sequence[int], find: Any = found.source_ids) -> Any:
@@ -169,8 +169,8 @@ def test_few_of_many_equal_entries_are_made_into_hits() -> None:
         return find(elements)
 
     object.__setattr__(found, "source_ids", ids_of)
-    best = rank(found, intent=SpeakerIntent(), query="", by_vector=True, is_calibrated=False).best(10)
-    assert [item.candidate.source_id.int for item in best] == list(range(3000, 2990, -1))
+    best = rank(found, Question(query), is_calibrated=False).best(10)
+    assert [item.source_id.int for item in best] == list(range(3000, 2990, -1))
     assert len(made) <= 20
 
 
@@ -196,7 +196,7 @@ def test_an_entry_is_as_near_as_the_best_of_its_pieces(pieces: list[int], *, is_
     segment.add(batch(*ids, vectors=np.reshape(vectors, (-1, 8)), pieces=[*pieces, *others]))
     segment.sort()
     rows = np.arange(len(pieces))
-    found = search_segment(segment.view, rows, SegmentQuery(query, plain_words(())), weigh=WEIGHTS)
+    found = search_segment(segment.view, rows, PreparedQuery("", vector=query), weigh=WEIGHTS)
     products, end = [float(vector @ query) for vector in vectors], np.cumsum(pieces)
     best = [max(products[stop - count : stop], default=np.nan) for count, stop in zip(pieces, end, strict=True)]
     np.testing.assert_allclose(found.cosine, best, rtol=1e-5)
@@ -209,7 +209,7 @@ def test_each_of_many_entries_is_as_near_as_its_own_vector(count: int) -> None:
     segment = Segment(4)
     segment.add(batch(*(UUID(int=number) for number in range(count)), vectors=vectors))
     segment.sort()
-    query = SegmentQuery(vectors[0], plain_words(()))
+    query = PreparedQuery("", vector=vectors[0])
     view = segment.view
     found = search_segment(view, np.arange(count), query, weigh=WEIGHTS)
     row_of = {entry_id.int: row for row, entry_id in enumerate(ids_of_numbers(view.columns.entry_id))}
@@ -230,7 +230,7 @@ def test_a_removal_reads_the_segments_of_its_tenant_alone() -> None:
     resident = ResidentIndex(max_bytes=2000)
     tenants = [TenantId(UUID(int=number)) for number in range(3)]
     for tenant in tenants:
-        resident._find_or_add((tenant, SegmentScope("tenant", None, (EntryKind.TURN,)), 1))  # noqa: SLF001
+        resident._find_or_add((tenant, SearchScope((EntryKind.TURN,)), 1))  # noqa: SLF001
     assert {tenant: len(own) for tenant, own in resident._of_tenant.items()} == dict.fromkeys(tenants, 1)  # noqa: SLF001
     last = next(reversed(resident._cached))  # noqa: SLF001
     resident._evict_surplus(last)  # noqa: SLF001

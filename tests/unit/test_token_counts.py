@@ -3,7 +3,7 @@
 import gc
 from uuid import UUID, uuid4
 
-from app.context.token_counts import KnownCounts
+from app.context.token_counts import CountCache
 from app.core.ids import TenantId
 from app.providers.tokens import TiktokenCounter
 
@@ -29,7 +29,7 @@ def tenant() -> TenantId:
 
 
 def test_a_text_is_counted_once_for_each_tenant_and_tokenizer() -> None:
-    known, ann, bob = KnownCounts(), tenant(), tenant()
+    known, ann, bob = CountCache(), tenant(), tenant()
     first, second = CountingCounter(), CountingCounter("others", more=1)
     for _ in range(3):
         assert known.of(ann, first).count(TEXT) == len(TEXT)
@@ -42,7 +42,7 @@ def test_a_text_is_counted_once_for_each_tenant_and_tokenizer() -> None:
 
 
 def test_a_counter_of_a_tenant_is_the_one_it_was_made_of() -> None:
-    known = KnownCounts()
+    known = CountCache()
     counter = known.of(tenant(), TiktokenCounter("o200k_base"))
     assert (counter.name, counter.exact) == ("o200k_base", True)
     for text in ("", "a", "é" * 400, TEXT, "\U0001f99c" * 150):
@@ -50,7 +50,7 @@ def test_a_counter_of_a_tenant_is_the_one_it_was_made_of() -> None:
 
 
 def test_the_oldest_counts_are_forgotten() -> None:
-    known, counter, ann = KnownCounts(max_counts=2), CountingCounter(), tenant()
+    known, counter, ann = CountCache(max_counts=2), CountingCounter(), tenant()
     texts = [TEXT + name for name in "abc"]
     for text in (texts[0], texts[1], texts[0], texts[2]):
         known.of(ann, counter).count(text)
@@ -61,11 +61,11 @@ def test_the_oldest_counts_are_forgotten() -> None:
 
 
 def test_no_text_and_no_tenant_can_be_read_from_what_is_kept() -> None:
-    known, ann = KnownCounts(), TenantId(UUID(int=7))
+    known, ann = CountCache(), TenantId(UUID(int=7))
     known.of(ann, CountingCounter()).count(TEXT)
     kept = [one for one in gc.get_referents(known.__dict__["_counts"]) if isinstance(one, (str, bytes))]
     assert kept
     assert all(isinstance(one, bytes) and len(one) == 16 and one != ann.bytes for one in kept)
-    others = KnownCounts()
+    others = CountCache()
     others.of(ann, CountingCounter()).count(TEXT)
     assert set(gc.get_referents(others.__dict__["_counts"])).isdisjoint(kept)

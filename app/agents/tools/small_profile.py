@@ -14,7 +14,7 @@ from app.agents.tools.schemas import ExternalId
 from app.agents.tools.tool import Arguments, Call, Tool, argument_schema, valid_arguments
 from app.core.validation.ids import ConversationNameIn
 from app.core.validation.strict import Strict
-from app.recall.schemas import QueryText
+from app.memory.longterm.schemas import QueryText
 
 _OptionalName: TypeAlias = Annotated[
     ExternalId | SkipJsonSchema[None], Field(description="Your own name for one conversation.")

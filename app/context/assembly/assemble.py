@@ -99,7 +99,9 @@ class _Assembly:
         self._start = rounded_out(self._units, self._newest, asked=parts.asked.newest, upcoming=upcoming)
         system = parts.system if parts.system and parts.system.strip() else None
         self._costs = Costs(request.format, self._counter, named, system)
-        fixed = self._costs.system_tokens + sum(message_tokens(one, self._counter) for one in opening(request.format))
+        fixed = self._costs.system_tokens + sum(
+            message_tokens(message, self._counter) for message in opening(request.format)
+        )
         self._room = max(0, self._limit - fixed)
         self._reasons = Reasons()
         self._reserved: dict[str, int] = {}
@@ -226,9 +228,9 @@ class _Assembly:
     def _volatile_floor(self, name: str, lines: int) -> int:
         """Return the floor of a volatile section: its share, or the tokens of its lines (limited) if they are more."""
         sections = sum(bool(items) for items in (self._parts.facts, self._parts.memories, self._parts.recalled))
-        most = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
+        max_tokens = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
         wanted = self._costs.frame + self._costs.line(HEADINGS[name]) + lines * _LINE_TOKENS
-        return max(int(self._limit * self._settings.floor_other), min(wanted, int(most)))
+        return max(int(self._limit * self._settings.floor_other), min(wanted, int(max_tokens)))
 
     def _recall_lines(self, floors: Floors) -> int:
         wanted = self._request.semantic_recall
@@ -272,8 +274,8 @@ class _Assembly:
                 (asked if reason is None else left_out.setdefault(reason, [])).append(unit)
             self._asked[key] = [*asked, *self._units[self._start :]], left_out
         units, left_out = self._asked[key]
-        for reason, some in left_out.items():
-            self._reasons.explain_units(some, reason)
+        for reason, units_left_out in left_out.items():
+            self._reasons.explain_units(units_left_out, reason)
         return units
 
     def _why_not_asked(self, unit: Unit, summaries: Sequence[SummaryPart]) -> str | None:
@@ -310,9 +312,9 @@ class _Assembly:
             plan.summaries.append(form)
             used.append(part)
             spent += self._costs.summary(form)
-        kept = {part.id for part in used}
+        used_ids = {part.id for part in used}
         has_lost_sources = self._parts.is_erased or any(
-            part.sources_gone and part.id not in kept for part in self._parts.summaries
+            part.sources_gone and part.id not in used_ids for part in self._parts.summaries
         )
         plan.says_erased = has_lost_sources and spent + self._costs.note(ERASED) <= allowance
         return used
@@ -438,7 +440,7 @@ class _Assembly:
 
     def _recalled(self, plan: Plan) -> list[Line]:
         wanted = self._request.semantic_recall
-        most = len(self._parts.recalled) if wanted is None else wanted.k
+        max_lines = len(self._parts.recalled) if wanted is None else wanted.k
         lines: dict[str, Line] = {}
         system_texts = {text_of(turn).strip() for unit in plan.units for turn in unit.turns if turn.role is Role.SYSTEM}
         system_texts.add((self._parts.system or "").strip())
@@ -450,19 +452,19 @@ class _Assembly:
                 self._reasons.explain("recalled", turn.id, "the system text has it")
             elif turn.kind is Kind.COMPACTION or not text_of(turn).strip():
                 self._reasons.explain("recalled", turn.id, "it has no text to show")
-            elif len(lines) >= most:
-                self._reasons.explain("recalled", turn.id, f"the {most} best are enough")
+            elif len(lines) >= max_lines:
+                self._reasons.explain("recalled", turn.id, f"the {max_lines} best are enough")
             elif turn.id not in lines:
                 lines[turn.id] = self._recalled_line(part)
         return list(lines.values())
 
     def _recalled_line(self, part: RecalledTurn) -> Line:
         turn = part.turn
-        known = self._recalled_lines.get(turn.id)
-        if known is None:
+        line = self._recalled_lines.get(turn.id)
+        if line is None:
             text = recalled_line(turn, part.conversation)
-            known = self._recalled_lines[turn.id] = Line([turn.id], text, part.score, self._order(turn))
-        return known
+            line = self._recalled_lines[turn.id] = Line([turn.id], text, part.score, self._order(turn))
+        return line
 
     def _order(self, turn: CanonicalTurn) -> tuple[float, int]:
         """Return the sort key of a turn: its position, or its time if some turns are of other conversations."""

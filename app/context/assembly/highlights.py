@@ -63,21 +63,21 @@ class Candidate:
 
 def candidates(turns: Iterable[TurnText]) -> list[Candidate]:
     """Return the densest lines of each turn, at most three."""
-    found: list[Candidate] = []
+    lines_of_turns: list[Candidate] = []
     for turn in turns:
         lines = sorted((-density(sentence), place, sentence) for place, sentence in enumerate(sentences(turn.text)))
         if lines:
             label = _label(turn)
-            found.extend(
+            lines_of_turns.extend(
                 Candidate(turn.turn_id, turn.position, place, f"{label} {sentence}", -rank)
                 for rank, place, sentence in lines[:_LINES_OF_A_TURN]
             )
-    return found
+    return lines_of_turns
 
 
 def choose(lines: Iterable[Candidate], *, max_tokens: int, count: Callable[[str], int]) -> list[Candidate]:
     """Return the densest lines within `max_tokens`, in the order of the conversation."""
-    kept: list[Candidate] = []
+    chosen: list[Candidate] = []
     left = max_tokens
     seen: set[str] = set()
     for line in sorted(lines, key=lambda line: (-line.density, -line.position, line.place)):
@@ -85,31 +85,34 @@ def choose(lines: Iterable[Candidate], *, max_tokens: int, count: Callable[[str]
             continue
         # each word has a token of its own: most lines are too long for the rest without being counted
         if line.text.count(" ") < left and (tokens := count(f"{line.text}\n")) <= left:
-            kept.append(line)
+            chosen.append(line)
             seen.add(line.text)
             left -= tokens
         if left < _SHORTEST // 3:
             break
-    return sorted(kept, key=lambda line: (line.position, line.place))
+    return sorted(chosen, key=lambda line: (line.position, line.place))
 
 
 def sentences(text: str) -> list[str]:
     """Return the sentences of a text, each verbatim; a very long one is cut and ends with an ellipsis."""
-    found: list[str] = []
+    parts: list[str] = []
     for piece in _SENTENCE_END.split(text[:_MAX_READ]):
         sentence = " ".join(piece.split())
         if len(sentence) > _LONGEST:
             sentence = f"{sentence[:_LONGEST].rsplit(' ', 1)[0]} …"
         if len(sentence) >= _SHORTEST or (sentence and not sentence.isascii()):
-            found.append(sentence)
-    return found
+            parts.append(sentence)
+    return parts
 
 
 def density(sentence: str) -> float:
     """Estimate how many facts a sentence contains."""
     if sentence.isascii():
-        found = _WORD.findall(sentence.lower())
-        is_own, dates = not _FIRST_PERSON_WORDS.isdisjoint(found), sum(map(_DATE_WORDS.__contains__, found))
+        sentence_words = _WORD.findall(sentence.lower())
+        is_own, dates = (
+            not _FIRST_PERSON_WORDS.isdisjoint(sentence_words),
+            sum(map(_DATE_WORDS.__contains__, sentence_words)),
+        )
         length = len(sentence.split()) / 12
     else:
         is_own, dates = _FIRST_PERSON.search(sentence) is not None, len(_DATE.findall(sentence))

@@ -113,12 +113,12 @@ class Assembled:
         """Return the ranges of positions from 1 to `through` that are neither shown nor covered."""
         ranges: list[tuple[int, int]] = []
         next_free = 1
-        for first, last in sorted([*self.covered, *((position, position) for position in self.shown)]):
-            if first > through:
+        for start, end in sorted([*self.covered, *((position, position) for position in self.shown)]):
+            if start > through:
                 break
-            if first > next_free:
-                ranges.append((next_free, first - 1))
-            next_free = max(next_free, last + 1)
+            if start > next_free:
+                ranges.append((next_free, start - 1))
+            next_free = max(next_free, end + 1)
         if next_free <= through:
             ranges.append((next_free, through))
         return ranges

@@ -168,8 +168,8 @@ class Costs:
         elif part.lines:
             bare = self.summary(replace(part, text=""))
             lines = [self._candidate(place, line) for place, line in enumerate(part.lines)]
-            kept = choose(lines, max_tokens=allowance - bare, count=self._counter.count)
-            short = replace(part, text="\n".join(line.text for line in kept))
+            chosen = choose(lines, max_tokens=allowance - bare, count=self._counter.count)
+            short = replace(part, text="\n".join(line.text for line in chosen))
         else:
             return None
         return short if short.text.strip() and self.summary(short) <= allowance else None
@@ -180,10 +180,10 @@ class Costs:
 
     def unit(self, unit: Unit) -> int:
         """Count all messages of a unit."""
-        known = self._units.get(unit.position)
-        if known is None:
-            known = self._units[unit.position] = sum(self._tokens(block) for block in unit.blocks)
-        return known
+        tokens = self._units.get(unit.position)
+        if tokens is None:
+            tokens = self._units[unit.position] = sum(self._tokens(block) for block in unit.blocks)
+        return tokens
 
     def count_within(self, unit: Unit, left: int) -> int | None:
         """Count a unit, or return None if its stored size alone exceeds `left`: huge turns are not tokenised."""
@@ -195,36 +195,36 @@ class Costs:
         """Return the minimum tokens of a unit by its stored size."""
         if not self._hint_share:
             return 0
-        known = self._least.get(unit.position)
-        if known is None:
-            known = self._least[unit.position] = sum(self._hint(turn) for turn in unit.turns)
-        return known
+        tokens = self._least.get(unit.position)
+        if tokens is None:
+            tokens = self._least[unit.position] = sum(self._hint(turn) for turn in unit.turns)
+        return tokens
 
     def estimate(self, unit: Unit) -> int:
         """Return the tokens of a unit that is not shown: as counted, else as stored."""
-        known = self._units.get(unit.position)
-        return known if known is not None else sum(turn.content_tokens + MESSAGE_TOKENS for turn in unit.turns)
+        tokens = self._units.get(unit.position)
+        return tokens if tokens is not None else sum(turn.content_tokens + MESSAGE_TOKENS for turn in unit.turns)
 
     def _candidate(self, place: int, line: LinePart) -> Candidate:
-        known = self._candidates.get((place, line.text))
-        if known is None:
-            known = self._candidates[place, line.text] = of_line(line.turn_id, place, line.text)
-        return known
+        candidate = self._candidates.get((place, line.text))
+        if candidate is None:
+            candidate = self._candidates[place, line.text] = of_line(line.turn_id, place, line.text)
+        return candidate
 
     def _hint(self, turn: CanonicalTurn) -> int:
         return int(turn.content_tokens * self._hint_share) if isinstance(turn.content, str) else 0
 
     def _of(self, block: Block) -> list[JsonObject]:
-        known = self._messages.get(id(block))
-        if known is None:
-            known = self._messages[id(block)] = (block, messages_of(self._target, block, self._named))
-        return known[1]
+        rendered = self._messages.get(id(block))
+        if rendered is None:
+            rendered = self._messages[id(block)] = (block, messages_of(self._target, block, self._named))
+        return rendered[1]
 
     def _tokens(self, block: Block) -> int:
         return sum(self._count(message) for message in self._of(block))
 
     def _count(self, message: JsonObject) -> int:
-        known = self._counts.get(id(message))
-        if known is None:
-            known = self._counts[id(message)] = (message, message_tokens(message, self._counter))
-        return known[1]
+        counted = self._counts.get(id(message))
+        if counted is None:
+            counted = self._counts[id(message)] = (message, message_tokens(message, self._counter))
+        return counted[1]

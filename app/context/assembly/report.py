@@ -86,8 +86,10 @@ def report(
     )
     included = _included(parts, plan)
     positions = {turn.id: turn.position for turn in _of_conversation(parts)}
-    kept = set(included.summary_ids)
-    has_lost_sources = parts.is_erased or any(part.sources_gone and part.id not in kept for part in parts.summaries)
+    shown_ids = set(included.summary_ids)
+    has_lost_sources = parts.is_erased or any(
+        part.sources_gone and part.id not in shown_ids for part in parts.summaries
+    )
     return Assembled(
         format=request.format,
         messages=rendered.messages,
@@ -192,7 +194,7 @@ class _Rows:
 
     def _add_system(self, system: str | None) -> None:
         if self._explain and system and system.strip():
-            self._add("system", "system", self._costs.system_tokens, kept="the system text comes first")
+            self._add("system", "system", self._costs.system_tokens, why="the system text comes first")
 
     def _add_recent(self, units: Sequence[Unit], left_out: Sequence[OmittedTurn]) -> None:
         window = {unit.position for unit in self._plan.units}
@@ -206,13 +208,13 @@ class _Rows:
                 continue
             tokens = self._costs.unit(unit) if is_kept else self._costs.estimate(unit)
             for index, turn in enumerate(unit.turns):
-                kept = "it is within the recent window" if is_kept else None
+                why = "it is within the recent window" if is_kept else None
                 if turn.id in earlier:
-                    kept = "it is written before the last question, as the window has no place for it"
+                    why = "it is written before the last question, as the window has no place for it"
                 if is_kept and unit.position >= newest:
-                    kept = "the newest turn is always shown"
+                    why = "the newest turn is always shown"
                 beside = f", together with turn {unit.turns[0].id}" if index else ""
-                self._add("recent", turn.id, 0 if index else tokens, kept=kept, beside=beside)
+                self._add("recent", turn.id, 0 if index else tokens, why=why, beside=beside)
                 places.append(turn.position)
         if not self._explain:
             return
@@ -220,7 +222,7 @@ class _Rows:
         for left in left_out:
             tokens = left.turn.content_tokens if left.is_whole and left.turn.id not in counted else 0
             counted.add(left.turn.id)
-            self._write("recent", left.turn.id, left.reason, tokens, kept=False)
+            self._write("recent", left.turn.id, left.reason, tokens, is_shown=False)
             places.append(left.turn.position)
         order = sorted(range(len(places)), key=lambda at: (places[at], at))
         self._rows[first_row:] = [self._rows[first_row + at] for at in order]
@@ -228,17 +230,17 @@ class _Rows:
     def _add_summaries(self, parts: ContextParts) -> None:
         shown = {part.id: part for part in self._plan.summaries}
         for part in parts.summaries:
-            kept = f"it covers the turns at {part.from_position} to {part.to_position}" if part.id in shown else None
-            self._add("summary", part.id, partial(self._costs.summary, shown.get(part.id, part)), kept=kept)
+            why = f"it covers the turns at {part.from_position} to {part.to_position}" if part.id in shown else None
+            self._add("summary", part.id, partial(self._costs.summary, shown.get(part.id, part)), why=why)
         if self._plan.says_erased:
             reason = "earlier turns were erased and no summary covers them"
-            self._add("summary", ERASED_SOURCES, 0, kept=reason)
+            self._add("summary", ERASED_SOURCES, 0, why=reason)
 
     def _add_texts(self, name: SectionName, items: Iterable[BackgroundPart]) -> None:
         shown = self._ids(name)
         for item in {item.id: item for item in items}.values():
-            kept = "it was asked for and fits" if item.id in shown else None
-            self._add(name, item.id, partial(self._text_tokens, item), kept=kept, score=item.score)
+            why = "it was asked for and fits" if item.id in shown else None
+            self._add(name, item.id, partial(self._text_tokens, item), why=why, score=item.score)
 
     def _add_recalled(self, items: Iterable[RecalledTurn]) -> None:
         in_block = self._ids("recalled")
@@ -250,9 +252,9 @@ class _Rows:
             parts = sorted(parts, key=lambda part: (-part.score, -part.turn.position, part.turn.id))
         for part in parts:
             turn_id = part.turn.id
-            kept = "it matches the query" if turn_id in in_block else None
-            tokens = 0 if turn_id in shown else partial(self._recalled_tokens, part, is_shown=kept is not None)
-            self._add("recalled", turn_id, tokens, kept=kept, score=part.score)
+            why = "it matches the query" if turn_id in in_block else None
+            tokens = 0 if turn_id in shown else partial(self._recalled_tokens, part, is_shown=why is not None)
+            self._add("recalled", turn_id, tokens, why=why, score=part.score)
 
     def _text_tokens(self, item: BackgroundPart) -> int:
         return self._costs.line(line_of(item.text))
@@ -268,30 +270,36 @@ class _Rows:
         return {key for line in self._plan.lines[name] for key in line.ids}
 
     def _add(
-        self, section: SectionName, key: str, tokens: int | Callable[[], int], *, kept: str | None, beside: str = "",
+        self,
+        section: SectionName,
+        key: str,
+        tokens: int | Callable[[], int],
+        *,
+        why: str | None,
+        beside: str = "",
         score: float | None = None,
-    ) -> None:  # fmt: skip
-        """Add an item. `kept`: why it is shown; None if it is not. `beside` is added to any reason.
+    ) -> None:
+        """Add an item. `why`: the reason for which it is shown; None if it is not. `beside` is added to any reason.
 
         `tokens` is called only for items that are explained or dropped.
         """
-        reason, is_asked = (kept, False) if kept is not None else self._reasons.of(section, key)
+        reason, is_asked = (why, False) if why is not None else self._reasons.of(section, key)
         if not (is_asked or self._explain):
             return
         count = tokens if isinstance(tokens, int) else tokens()
         if is_asked:
             self.dropped[section] += self._margin.apply(count)
         if self._explain:
-            self._write(section, key, f"{reason}{beside}", count, kept=kept is not None, score=score)
+            self._write(section, key, f"{reason}{beside}", count, is_shown=why is not None, score=score)
 
     def _write(
-        self, section: SectionName, key: str, reason: str, tokens: int, *, kept: bool, score: float | None = None
+        self, section: SectionName, key: str, reason: str, tokens: int, *, is_shown: bool, score: float | None = None
     ) -> None:
         self._rows.append(
             {
                 "section": section,
                 "id": key,
-                "decision": "included" if kept else "dropped",
+                "decision": "included" if is_shown else "dropped",
                 "reason": reason,
                 "tokens": self._margin.apply(tokens),
                 "score": score,

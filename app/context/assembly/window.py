@@ -39,11 +39,11 @@ def rounded_out(units: Sequence[Unit], first: int, *, asked: int, upcoming: int)
     """Move the start of a window of `asked` turns outwards to a boundary, as far as `max_window` allows."""
     if first == 0 or first == len(units):
         return first
-    most = max_window(asked)
-    block = block_of(most - asked)
+    limit = max_window(asked)
+    block = block_of(limit - asked)
     start = _at(units, units[first].position // block * block)
     turns = sum(len(unit.turns) for unit in units[start : len(units) - upcoming])
-    while start < first and turns > most:
+    while start < first and turns > limit:
         turns -= len(units[start].turns)
         start += 1
     return start

@@ -88,17 +88,17 @@ class _Evidence:
         return supported * 2 <= of_others
 
     def _add_turn(self, text: str, actor: str) -> None:
-        own, about = set[str](), {other: set[str]() for other in self._participants if other != actor}
+        said_by_actor, about = set[str](), {other: set[str]() for other in self._participants if other != actor}
         for match in _SENTENCE.finditer(text):
             words = claim_words.plain_words(match[0])
             stems = claim_words.stems(match[0], self._code, self._analyser)
             is_to_others = _speaks_to_another(self._language, words, match[0])
             if not is_to_others or self._language.first_person.is_in(words, match[0]):
-                own |= stems
+                said_by_actor |= stems
             for other, said in about.items():
                 if is_to_others or self._participants[other].is_named(words, self._language):
                     said.update(stems)
-        self._participants[actor].own.append(own)
+        self._participants[actor].own.append(said_by_actor)
         for other, said in about.items():
             self._participants[other].about.append(said)
 

@@ -15,7 +15,7 @@ _YEAR_DIGITS: Final = 4
 
 
 @dataclass(slots=True)
-class Known:
+class SourceFigures:
     """All numbers of a source. `spans`: the days that relative dates mean; `has_large_words`: "two hundred"."""
 
     numbers: set[str] = field(default_factory=set[str])
@@ -61,7 +61,7 @@ class Known:
     def _is_year(self, reading: str) -> bool:
         year = int(reading) if reading.isdecimal() and len(reading) == _YEAR_DIGITS else 0
         return any(day.year == year for day in self.dates) or any(
-            first.year <= year <= last.year for first, last in self.spans
+            first_day.year <= year <= last_day.year for first_day, last_day in self.spans
         )
 
 
@@ -70,12 +70,12 @@ def is_count(reading: str) -> bool:
     return reading.isdecimal() and int(reading[:4]) < MAX_COUNT and len(reading) <= len(str(MAX_COUNT))
 
 
-def _lies_in(day: Day, first: date, last: date) -> bool:
+def _lies_in(day: Day, first_day: date, last_day: date) -> bool:
     """Return whether a date may be one of the days from `first` to `last`."""
-    for year in range(first.year, last.year + 1):
+    for year in range(first_day.year, last_day.year + 1):
         if day.year is not None and day.year != year:
             continue
-        begin, end = (max(first, date(year, 1, 1)), min(last, date(year, 12, 31)))
+        begin, end = (max(first_day, date(year, 1, 1)), min(last_day, date(year, 12, 31)))
         if day.month is None:
             return True
         if day.day is None:

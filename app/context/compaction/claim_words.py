@@ -54,9 +54,9 @@ def plain_words(text: str) -> list[str]:
     return [strip_marks(word) for word in marked_words(text)]
 
 
-def size(found: Iterable[str]) -> int:
+def size(words_of_text: Iterable[str]) -> int:
     """Return the length of a text by its words: two characters of a script without spaces count as one word."""
-    halves = sum(len(word) if is_spaceless(word) else 2 for word in found)
+    halves = sum(len(word) if is_spaceless(word) else 2 for word in words_of_text)
     return -(-halves // 2)
 
 
@@ -118,16 +118,16 @@ def has_capitals(code: str) -> bool:
 def names(text: str, code: str) -> NameCounts:
     """Return the names of a text in a language."""
     inside, at_start = Counter[str](), Counter[str]()
-    known = _known_words(code)
+    frequent = _known_words(code)
     if not has_capitals(code):
         if not is_latin(code):
-            inside.update(name for word in _WORD.findall(text) if (name := _latin_name(word, known)) is not None)
+            inside.update(name for word in _WORD.findall(text) if (name := _latin_name(word, frequent)) is not None)
         return NameCounts(inside, at_start)
     lower = {fold(word) for word in _WORD.findall(text) if word[0].islower()}
     for line in text.splitlines():
         for word, starts in _capitalised(line):
             name = fold(word)
-            if len(name) < _MIN_NAME or name in known or name in lower:
+            if len(name) < _MIN_NAME or name in frequent or name in lower:
                 continue
             (at_start if starts else inside)[name] += 1
     for name in [name for name in at_start if name not in inside and name.endswith(_ENDINGS)]:
@@ -137,10 +137,10 @@ def names(text: str, code: str) -> NameCounts:
 
 def _capitalised(line: str) -> Iterator[tuple[str, bool]]:
     """Yield the words of a line with a capital, and whether a sentence starts with them; none of a heading."""
-    found = list(_WORD.finditer(line))
-    capitals = [match for match in found if match[0][0].isupper()]
-    long = [match for match in found if len(match[0]) > _MIN_NAME]
-    if len(long) > 1 and len(found) <= _SHORT_LINE:
+    matches = list(_WORD.finditer(line))
+    capitals = [match for match in matches if match[0][0].isupper()]
+    long = [match for match in matches if len(match[0]) > _MIN_NAME]
+    if len(long) > 1 and len(matches) <= _SHORT_LINE:
         share = sum(match[0][0].isupper() for match in long) / len(long)
         if share > _HEADING_SHARE and not line.rstrip().endswith((".", "!", "?")):
             return
@@ -149,10 +149,10 @@ def _capitalised(line: str) -> Iterator[tuple[str, bool]]:
         yield match[0], _STARTS.search(line[max(0, start - _LOOKBACK) : start]) is not None
 
 
-def _latin_name(word: str, known: frozenset[str]) -> str | None:
+def _latin_name(word: str, frequent: frozenset[str]) -> str | None:
     """Return a word in Latin script of a text in another script, if it has a capital and is not frequent in English."""
     name = fold(word)
-    is_name = word[0].isupper() and word.isascii() and len(name) >= _MIN_NAME and name not in known
+    is_name = word[0].isupper() and word.isascii() and len(name) >= _MIN_NAME and name not in frequent
     return name if is_name else None
 
 
@@ -180,8 +180,8 @@ class NameIndex:
 def _same_root(name: str, other: str) -> bool:
     """Return whether two names with the same first four letters differ only by their endings."""
     common = 0
-    for mine, its in zip(name, other, strict=False):
-        if mine != its:
+    for character, other_character in zip(name, other, strict=False):
+        if character != other_character:
             break
         common += 1
     longest = max(len(name), len(other))

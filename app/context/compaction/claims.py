@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Final, cast
 
 from app.context.compaction import claim_numbers, claim_words
-from app.context.compaction.claim_numbers import Known
+from app.context.compaction.claim_numbers import SourceFigures
 from app.conversations.schemas.summaries import RefusedFor
 from app.index.analyser.analyser import Analyser
 from app.index.analyser.dates import resolve_dates
@@ -74,32 +74,32 @@ class SummarySource:
         self._shown = shown
         self._prompt = set(_phrases(claim_words.plain_words(prompt)))
         self._analyser = Analyser()
-        self._texts = [one.text for one in shown]
+        self._texts = [source.text for source in shown]
         self._stems_by_language: dict[str, set[str]] = {}
 
     def refusal(self, summary: str, *, is_abstract: bool = False) -> RefusedFor | None:
         """Return why a summary of these texts is refused; None if it is accepted. An abstract may be short."""
-        found = claim_words.plain_words(summary)
+        summary_words = claim_words.plain_words(summary)
         return (
-            self._length_refusal(summary, found, is_abstract=is_abstract)
-            or self._form_refusal(summary, found)
+            self._length_refusal(summary, summary_words, is_abstract=is_abstract)
+            or self._form_refusal(summary, summary_words)
             or self._support_refusal(summary)
         )
 
-    def _length_refusal(self, summary: str, found: Sequence[str], *, is_abstract: bool) -> RefusedFor | None:
-        if not found:
+    def _length_refusal(self, summary: str, summary_words: Sequence[str], *, is_abstract: bool) -> RefusedFor | None:
+        if not summary_words:
             return RefusedFor.BLANK
-        length = claim_words.size(found)
+        length = claim_words.size(summary_words)
         if len(summary) > MAX_CHARACTERS or length > max(self._length, _MAX_OF_SHORT):
             return RefusedFor.TOO_LONG
         return RefusedFor.TOO_SHORT if length < self._minimum() and not is_abstract else None
 
-    def _form_refusal(self, summary: str, found: Sequence[str]) -> RefusedFor | None:
+    def _form_refusal(self, summary: str, summary_words: Sequence[str]) -> RefusedFor | None:
         if self._is_not_text(summary):
             return RefusedFor.NOT_TEXT
-        if _is_repeated(found, self._distinct) or _MAX_REFRAIN < _refrain_share(found) > self._refrain:
+        if _is_repeated(summary_words, self._distinct) or _MAX_REFRAIN < _refrain_share(summary_words) > self._refrain:
             return RefusedFor.REPEATED
-        phrases = set(_phrases(found))
+        phrases = set(_phrases(summary_words))
         is_prompt = len(self._prompt & phrases) > _PROMPT_SHARE * len(phrases)
         return RefusedFor.UNRELATED if is_prompt else None
 
@@ -141,19 +141,19 @@ class SummarySource:
     def _is_related(self, summary: str, code: str) -> bool:
         """Return whether enough of the rare words of a summary are words of the source, and some of each part of it."""
         rare = claim_words.rare_stems(summary, code, self._analyser) - self._actor_stems(code)
-        own = self._stems(code)
+        source_stems = self._stems(code)
         if rare:
             least = _MIN_RELATED_PAIRS if _is_dense(rare) else _MIN_RELATED
-            if len(rare & own) < least * len(rare):
+            if len(rare & source_stems) < least * len(rare):
                 return False
-        elif not claim_words.stems(summary, code, self._analyser) & own:
+        elif not claim_words.stems(summary, code, self._analyser) & source_stems:
             return False
         return self._has_each_part(rare, code)
 
     def _has_each_part(self, rare: set[str], code: str) -> bool:
         """Return whether a summary has words of the turns as well as of the earlier summaries, if both are long."""
-        turns = self._rare_of([one for one in self._shown if one.actor is not None], code)
-        before = self._rare_of([one for one in self._shown if one.actor is None], code)
+        turns = self._rare_of([source for source in self._shown if source.actor is not None], code)
+        before = self._rare_of([source for source in self._shown if source.actor is None], code)
         parts = [part for part in (turns - before, before - turns) if len(part) >= _MIN_PART]
         return not before or not turns or all(rare & part for part in parts)
 
@@ -161,17 +161,17 @@ class SummarySource:
         """Return how many names and large numbers of a summary in another language the source has."""
         shared = sum(self._names.has(name) for name in {*names.inside, *names.at_start})
         numbers = {readings for readings in mentions.numbers if not all(map(claim_numbers.is_count, readings))}
-        shared += sum(self._known.supports_number(readings) for readings in numbers)
-        return shared + sum(self._known.supports_date(readings) for readings in set(mentions.dates))
+        shared += sum(self._figures.supports_number(readings) for readings in numbers)
+        return shared + sum(self._figures.supports_date(readings) for readings in set(mentions.dates))
 
     def _has_unsupported_numbers(self, mentions: Mentions) -> bool:
-        known = self._known
-        if any(not known.supports_date(readings) for readings in mentions.dates):
+        figures = self._figures
+        if any(not figures.supports_date(readings) for readings in mentions.dates):
             return True
-        missing = [readings for readings in mentions.numbers if not known.supports_number(readings)]
+        missing = [readings for readings in mentions.numbers if not figures.supports_number(readings)]
         if any(not all(map(claim_numbers.is_count, readings)) for readings in missing):
             return True
-        missing_times = [time for time in mentions.times if time not in known.times]
+        missing_times = [time for time in mentions.times if time not in figures.times]
         total = len(mentions.numbers) + len(mentions.times)
         return len(missing) + len(missing_times) > max(_FEW_NUMBERS, _NUMBER_SHARE * total)
 
@@ -200,11 +200,11 @@ class SummarySource:
 
     @cached_property
     def _distinct(self) -> float:
-        return _distinct_share([word for found in self._words for word in found])
+        return _distinct_share([word for text_words in self._words for word in text_words])
 
     @cached_property
     def _refrain(self) -> float:
-        return _refrain_share([word for found in self._words for word in found])
+        return _refrain_share([word for text_words in self._words for word in text_words])
 
     @cached_property
     def _language(self) -> str:
@@ -216,27 +216,29 @@ class SummarySource:
         return frozenset(code for code in shown if code is not None)
 
     @cached_property
-    def _known(self) -> Known:
-        known = Known()
-        for one, found in zip(self._shown, self._words, strict=True):
-            code = self._analyser.detect(one.text) or self._language
-            text = fold_digits(one.text)
-            known.add(read_mentions(one.text, code))
-            known.numbers.update(read_words(text, found, code))
-            known.has_large_words = known.has_large_words or has_large_words(text, found)
-            if one.occurred_at is not None:
-                known.add_turn(one.occurred_at, is_vague=read_language(code).times.is_in(found, text))
-                dates = resolve_dates(one.text, occurred_at=one.occurred_at, code=code)
-                known.spans.extend((day.first_day, day.last_day) for day in dates)
-        return known
+    def _figures(self) -> SourceFigures:
+        figures = SourceFigures()
+        for source, text_words in zip(self._shown, self._words, strict=True):
+            code = self._analyser.detect(source.text) or self._language
+            text = fold_digits(source.text)
+            figures.add(read_mentions(source.text, code))
+            figures.numbers.update(read_words(text, text_words, code))
+            figures.has_large_words = figures.has_large_words or has_large_words(text, text_words)
+            if source.occurred_at is not None:
+                figures.add_turn(source.occurred_at, is_vague=read_language(code).times.is_in(text_words, text))
+                dates = resolve_dates(source.text, occurred_at=source.occurred_at, code=code)
+                figures.spans.extend((day.first_day, day.last_day) for day in dates)
+        return figures
 
     @cached_property
     def _names(self) -> claim_words.NameIndex:
-        actors = [one.actor for one in self._shown if one.actor is not None]
-        return claim_words.NameIndex([*self._texts, *actors], [word for found in self._words for word in found])
+        actors = [source.actor for source in self._shown if source.actor is not None]
+        return claim_words.NameIndex(
+            [*self._texts, *actors], [word for text_words in self._words for word in text_words]
+        )
 
     def _actor_stems(self, code: str) -> set[str]:
-        actors = " ".join({one.actor for one in self._shown if one.actor is not None})
+        actors = " ".join({source.actor for source in self._shown if source.actor is not None})
         return claim_words.stems(actors, code, self._analyser)
 
     def _stems(self, code: str) -> set[str]:
@@ -247,7 +249,7 @@ class SummarySource:
         return self._stems_by_language[code]
 
     def _rare_of(self, shown: Sequence[Shown], code: str) -> set[str]:
-        texts = "\n".join(one.text for one in shown)
+        texts = "\n".join(source.text for source in shown)
         return claim_words.rare_stems(texts, code, self._analyser) - self._actor_stems(code)
 
 
@@ -256,29 +258,29 @@ def _is_dense(rare: set[str]) -> bool:
     return sum(map(is_spaceless, rare)) * 2 > len(rare)
 
 
-def _is_repeated(found: Sequence[str], of_source: float) -> bool:
+def _is_repeated(text_words: Sequence[str], of_source: float) -> bool:
     """Return whether a text is mostly one repeated phrase, more than its source is."""
-    share = _distinct_share(found)
+    share = _distinct_share(text_words)
     return share < _MIN_DISTINCT and share < of_source
 
 
-def _distinct_share(found: Sequence[str]) -> float:
+def _distinct_share(text_words: Sequence[str]) -> float:
     """Return the share of different phrases of four words (of characters, in scripts without spaces) among all."""
-    phrases = _phrases(found)
+    phrases = _phrases(text_words)
     return 1.0 if len(phrases) < _MIN_PHRASES else len(set(phrases)) / len(phrases)
 
 
-def _refrain_share(found: Sequence[str]) -> float:
+def _refrain_share(text_words: Sequence[str]) -> float:
     """Return the share of a text that its most frequent phrase of three words makes up, with other words between."""
-    phrases = _phrases(found, size=_REFRAIN)
+    phrases = _phrases(text_words, size=_REFRAIN)
     if len(phrases) < _MIN_PHRASES:
         return 0.0
     count = Counter(phrases).most_common(1)[0][1]
     return count * _REFRAIN / len(phrases) if count >= _MIN_REFRAINS else 0.0
 
 
-def _phrases(found: Sequence[str], *, size: int = _PHRASE) -> list[tuple[str, ...]]:
-    units = [unit for word in found for unit in (word if is_spaceless(word) else (word,))]
+def _phrases(text_words: Sequence[str], *, size: int = _PHRASE) -> list[tuple[str, ...]]:
+    units = [unit for word in text_words for unit in (word if is_spaceless(word) else (word,))]
     return [tuple(units[at : at + size]) for at in range(len(units) - size + 1)]
 
 

@@ -46,11 +46,11 @@ def at_boundary(turns: Sequence[CanonicalTurn], cut: int, *, whole: bool = False
     turns waits for an answer.
     """
     allowed = _boundaries(turns, open_end=not whole)
-    most = len(turns) if whole else len(turns) - 1
+    max_cut = len(turns) if whole else len(turns) - 1
     if cut <= 0:
         return 0
-    later = [place for place in allowed if cut <= place <= most]
-    return min(later) if later else max((place for place in allowed if place < cut and place <= most), default=0)
+    later = [place for place in allowed if cut <= place <= max_cut]
+    return min(later) if later else max((place for place in allowed if place < cut and place <= max_cut), default=0)
 
 
 def _boundaries(turns: Sequence[CanonicalTurn], *, open_end: bool) -> list[int]:

@@ -153,12 +153,12 @@ class DraftMaker:
 
     def _chosen(self, before: Sequence[ValidSummary], turns: Sequence[SourceTurn]) -> list[HighlightLine]:
         """Return the densest lines of earlier highlights and of turns."""
-        kept = [
+        earlier_lines = [
             of_line(format_id(line.turn_id), place, line.text)
             for place, line in enumerate((line for earlier in before for line in earlier.lines), start=-10_000)
         ]
         fresh = candidates(_turn_text(source) for source in turns if source.turn.kind is not Kind.COMPACTION)
-        chosen = choose([*kept, *fresh], max_tokens=self._highlight_tokens, count=self._counter.count)
+        chosen = choose([*earlier_lines, *fresh], max_tokens=self._highlight_tokens, count=self._counter.count)
         return [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
 
 
@@ -189,12 +189,12 @@ def marked(valid: ValidSummaries, highlights: ValidSummary, mark: Mark) -> Summa
 
 def earlier_of_kind(valid: ValidSummaries, kind: SummaryKind) -> list[ValidSummary]:
     """Return the summaries that a rolling summary replaces: the last ones of its kind."""
-    last: list[ValidSummary] = []
+    replaced: list[ValidSummary] = []
     for earlier in reversed([summary for summary in valid.summaries if summary.to_position <= valid.position]):
         if earlier.kind is not kind:
             break
-        last.insert(0, earlier)
-    return last
+        replaced.insert(0, earlier)
+    return replaced
 
 
 def mergeable(summaries: Sequence[ValidSummary]) -> list[ValidSummary] | None:
@@ -202,7 +202,7 @@ def mergeable(summaries: Sequence[ValidSummary]) -> list[ValidSummary] | None:
     for start in range(len(summaries) - _MERGED_AT_ONCE + 1):
         four = list(summaries[start : start + _MERGED_AT_ONCE])
         alike = {(summary.level, summary.kind) for summary in four}
-        if len(alike) == 1 and all(one.to_position + 1 == after.from_position for one, after in pairwise(four)):
+        if len(alike) == 1 and all(summary.to_position + 1 == after.from_position for summary, after in pairwise(four)):
             return four
     return None
 

@@ -58,10 +58,10 @@ class DryRuns:
 
     async def _compaction(self, caller: Caller, conversation_id: ConversationId) -> CompactionDryRun:
         valid = await self._conversations.summaries.list_valid(caller, conversation_id)
-        found, more = await self._conversations.summaries.sources(
+        sources, more = await self._conversations.summaries.sources(
             caller, conversation_id, after=valid.position, before=valid.beyond, limit=MAX_READ
         )
-        turns = [source.turn for source in found]
+        turns = [source.turn for source in sources]
         model = self._model(valid)
         size = None if model is None else self._size(caller, model)
         steps = self._steps(valid, turns, size)
@@ -70,9 +70,9 @@ class DryRuns:
         done = sum(steps)
         cost, start, prompts = None, 0, list[int]()
         for number, count in enumerate(steps):
-            some = turns[start : start + count]
+            summarised = turns[start : start + count]
             earlier = 0 if size is None else _earlier_tokens(valid, number, size)
-            prompts.append(sum(turn.content_tokens for turn in some) + TURN_TOKENS * count + earlier)
+            prompts.append(sum(turn.content_tokens for turn in summarised) + TURN_TOKENS * count + earlier)
             start += count
         if model is not None and size is not None:
             cost = self._cost(model, prompts, size.output * len(prompts))
@@ -81,7 +81,7 @@ class DryRuns:
             turns=done,
             tokens=sum(turn.content_tokens for turn in turns[:done]),
             summaries=len(steps),
-            through=format_id(found[done - 1].id),
+            through=format_id(sources[done - 1].id),
             continues=more and done == len(turns),
             cost=cost,
         )
@@ -128,14 +128,18 @@ class DryRuns:
         return steps
 
     async def _extraction(self, caller: Caller, conversation_id: ConversationId, *, last_seq: int) -> ExtractionDryRun:
-        found = await self._facts.extractor.preview(caller, conversation_id, limit=MAX_READ)
+        preview = await self._facts.extractor.preview(caller, conversation_id, limit=MAX_READ)
         cost = None
         if self._chat is not None:
-            prompts = [request.tokens for request in found.requests]
-            answers = sum(request.answer_tokens for request in found.requests)
+            prompts = [request.tokens for request in preview.requests]
+            answers = sum(request.answer_tokens for request in preview.requests)
             cost = self._cost(self._chat.model, prompts, answers)
         return ExtractionDryRun(
-            enabled=found.enabled, turns=found.turns, tokens=found.tokens, continues=found.reach < last_seq, cost=cost
+            enabled=preview.enabled,
+            turns=preview.turns,
+            tokens=preview.tokens,
+            continues=preview.reach < last_seq,
+            cost=cost,
         )
 
     async def _retention(

@@ -36,8 +36,8 @@ class RequestSize:
 
     def turns(self, turns: Sequence[CanonicalTurn], *, before_tokens: int) -> int:
         """Return how many of the oldest turns one request shows after earlier summaries, at least one unit of them."""
-        most = input_tokens(self.window, output=self.output, max_tokens=MAX_TOKENS + before_tokens) - before_tokens
-        return within_tokens(turns, max_tokens=most, per_turn=TURN_TOKENS)
+        tokens = input_tokens(self.window, output=self.output, max_tokens=MAX_TOKENS + before_tokens) - before_tokens
+        return within_tokens(turns, max_tokens=tokens, per_turn=TURN_TOKENS)
 
     def output_for(self, tokens: int) -> int:
         """Return the maximum tokens of the answer to a text of so many tokens: a summary is shorter than it."""

@@ -113,19 +113,19 @@ class Compactor:
         if request.through is not None:
             through = await self._summaries.position_of(caller, conversation_id, turn_id=TurnId(request.through))
         run = CompactionRun(policy, through, forced=through is not None, patient=True, is_job=False)
-        made, continues = await self._advance(caller, conversation_id, run)
+        summaries, continues = await self._advance(caller, conversation_id, run)
         if continues:
             await self._summaries.enqueue(caller, conversation_id)
-        return await self._compacted(caller, conversation_id, made=made, continues=continues)
+        return await self._compacted(caller, conversation_id, summaries=summaries, continues=continues)
 
     async def _compacted(
-        self, caller: Caller, conversation_id: ConversationId, *, made: list[Summary], continues: bool
+        self, caller: Caller, conversation_id: ConversationId, *, summaries: list[Summary], continues: bool
     ) -> Compacted:
         after = await self._summaries.list_valid(caller, conversation_id)
         mark = after.summarized_through
         return Compacted(
             conversation_id=format_id(conversation_id),
-            summaries=made,
+            summaries=summaries,
             summarized_through=None if mark is None else format_id(mark),
             remaining_turns=after.turns,
             continues=continues,
@@ -133,37 +133,43 @@ class Compactor:
         )
 
     async def summarise(
-        self, caller: Caller, conversation_id: ConversationId, *, request: SummaryRequest,
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        request: SummaryRequest,
         idempotency_key: IdempotencyKey | None = None,
-    ) -> RequestResult[Compacted]:  # fmt: skip
+    ) -> RequestResult[Compacted]:
         """Summarise through a turn, or all but the newest, regardless of the triggers. Existing summaries are kept.
 
         Raises as `compact`; Conflict `idempotency_mismatch`.
         """
         before = await self._summaries.find_result(caller, idempotency_key)
         if before is not None:
-            return before.with_value(await self._compacted(caller, conversation_id, made=before.value, continues=False))
+            return before.with_value(
+                await self._compacted(caller, conversation_id, summaries=before.value, continues=False)
+            )
         ask = CompactionRequest(through=request.through)
         done = await self._compact(caller, conversation_id, request=ask, everything=request.through is None)
         if idempotency_key is not None:
-            made = await self._summaries.store_result(caller, idempotency_key, made=done.summaries)
-            done = done.model_copy(update={"summaries": made})
+            stored = await self._summaries.store_result(caller, idempotency_key, made=done.summaries)
+            done = done.model_copy(update={"summaries": stored})
         return RequestResult(done, is_new=False)
 
     async def _advance(
         self, caller: Caller, conversation_id: ConversationId, run: CompactionRun
     ) -> tuple[list[Summary], bool]:
         """Make summaries until none is due or a limit is reached. Return them, and whether more are due."""
-        made: list[Summary] = []
+        summaries: list[Summary] = []
         lost = 0
-        while len(made) < _MAX_STEPS:
+        while len(summaries) < _MAX_STEPS:
             valid = await self._summaries.list_valid(caller, conversation_id)
-            draft = await self._next(caller, conversation_id, valid, run, made)
+            draft = await self._next(caller, conversation_id, valid, run, summaries)
             if draft is None:
-                return made, False
+                return summaries, False
             stored = await self._summaries.store(caller, conversation_id, draft=draft)
             if isinstance(stored, Summary):
-                made.append(stored)
+                summaries.append(stored)
                 self.made[stored.kind] += 1
                 self._log.info(
                     "summary.created", conversation_id=conversation_id, kind=stored.kind.value, tokens=stored.tokens
@@ -173,7 +179,7 @@ class Compactor:
             self._log.info("summary.discarded", conversation_id=conversation_id, code=stored, attempt=lost)
             if lost == _TRIES:
                 raise Busy("resource_busy", "The conversation changes faster than it is summarised.", retry_after_s=1)
-        return made, True
+        return summaries, True
 
     async def _next(
         self,
@@ -181,7 +187,7 @@ class Compactor:
         conversation_id: ConversationId,
         valid: ValidSummaries,
         run: CompactionRun,
-        made: Sequence[Summary],
+        summaries: Sequence[Summary],
     ) -> SummaryDraft | None:
         """Return the next summary to store, after those made by this run; None if none is due."""
         if run.policy.strategy == "never" and not run.forced:
@@ -189,7 +195,7 @@ class Compactor:
         due = await find_due(self._conversations, caller, conversation_id, valid, run)
         if due is not None:
             return await self._draft(caller, valid, due, run)
-        if (replaceable := self._to_replace(valid, run, made)) is not None:
+        if (replaceable := self._to_replace(valid, run, summaries)) is not None:
             draft = await self._replacing(caller, conversation_id, valid, replaceable, run)
             if draft is not None:
                 return draft
@@ -197,12 +203,14 @@ class Compactor:
 
     # what is due
 
-    def _to_replace(self, valid: ValidSummaries, run: CompactionRun, made: Sequence[Summary]) -> ValidSummary | None:
+    def _to_replace(
+        self, valid: ValidSummaries, run: CompactionRun, summaries: Sequence[Summary]
+    ) -> ValidSummary | None:
         """Return highlights to replace by a summary, unless this model refused them or has failed in this run.
 
         A job waits until the model is to be asked again.
         """
-        model, tried = self._model(run), {parse_id(summary.id) for summary in made}
+        model, tried = self._model(run), {parse_id(summary.id) for summary in summaries}
         if model is None:
             return None
         now = datetime.now(UTC)

@@ -73,7 +73,7 @@ class Appender:
 
     async def append(
         self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput], expected_seq: int | None,
-        index: IndexTime, idempotency_key: IdempotencyKey | None, is_import: bool, of_history: Collection[UUID] = (),
+        vectors: IndexTime, idempotency_key: IdempotencyKey | None, is_import: bool, of_history: Collection[UUID] = (),
     ) -> RequestResult[AppendResult]:  # fmt: skip
         """Append turns, all or none. `is_import`: the conversation takes the times at which they were said.
 
@@ -89,7 +89,7 @@ class Appender:
             return before
         if any(draft.id is None for draft in drafts):  # the others may be stored already: see `_store`
             self.require_quota(caller)
-        prepared = await self.prepare_turns(caller, drafts, index=index)
+        prepared = await self.prepare_turns(caller, drafts, vectors=vectors)
 
         async def store() -> RequestResult[Sequence[TurnRow]]:
             async with self._database.transaction(caller.tenant_id) as tx:
@@ -122,7 +122,7 @@ class Appender:
         return [rows[turn_id] for turn_id in turn_ids]
 
     async def prepare_turns(
-        self, caller: Caller, drafts: Sequence[Draft], *, index: IndexTime = IndexTime.NOW
+        self, caller: Caller, drafts: Sequence[Draft], *, vectors: IndexTime = IndexTime.NOW
     ) -> list[PreparedTurn]:
         """Count tokens, hash the stored fields and prepare the index entries, with no transaction open."""
         worked = await map_in_threads(self._count_and_hash, drafts, size=lambda draft: draft.size)
@@ -130,7 +130,7 @@ class Appender:
         documents = [
             IndexDocument(draft.text, draft.actor, draft.occurred_at or now) for draft in drafts if is_searchable(draft)
         ]
-        prepared = iter(await self._index.prepare(caller, documents, deferred=index is IndexTime.DEFERRED))
+        prepared = iter(await self._index.prepare(caller, documents, deferred=vectors is IndexTime.DEFERRED))
         return [
             PreparedTurn(draft, salt, hashed, count, next(prepared) if is_searchable(draft) else None)
             for draft, (count, salt, hashed) in zip(drafts, worked, strict=True)
@@ -247,12 +247,12 @@ class Appender:
             return {}
         # content is read only if it equals the request, so that it is never larger
         known = await conversation_store.find_turns(tx, caller.tenant_id, ids, include_content=False)
-        for index, item in enumerate(prepared):
+        for turn_number, item in enumerate(prepared):
             if item.draft.id is not None and (row := known.get(item.draft.id)) is not None:
-                require_unerased(row, conversation_id, f"/turns/{index}/id")
+                require_unerased(row, conversation_id, f"/turns/{turn_number}/id")
         wrong = [
-            FieldError(f"/turns/{index}/id", "a turn of this id has another body, or is of another conversation")
-            for index, item in enumerate(prepared)
+            FieldError(f"/turns/{turn_number}/id", "a turn of this id has another body, or is of another conversation")
+            for turn_number, item in enumerate(prepared)
             if item.draft.id is not None
             and item.draft.id in known
             and not same_turn(known[item.draft.id], item.draft, conversation_id)
@@ -321,12 +321,12 @@ async def check_answers(
     is_answered = await turn_store.find_calls(tx, caller.tenant_id, conversation_id, sorted(ids), before=before)
     uncalled: list[FieldError] = []
     answered: list[FieldError] = []
-    for index, item in enumerate(prepared):
+    for turn_number, item in enumerate(prepared):
         if item.draft.id in stored:
             continue
         for number, call_id in enumerate(item.draft.answered_ids):
             at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
-            pointer = f"{f'/turns/{index}' if root is None else root}/{at}"
+            pointer = f"{f'/turns/{turn_number}' if root is None else root}/{at}"
             if item.draft.id in of_history:
                 is_answered[call_id] = True
             elif call_id not in is_answered:

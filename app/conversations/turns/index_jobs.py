@@ -182,7 +182,7 @@ class Indexing:
         if not dated:
             return
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            undated = await self._index.find_undated(caller, tx, entries=dated)
+            undated = await self._index.find_undated(caller, tx, dated=dated)
         packed = {entry.dated.source_id: entry for entry in await self._index.pack_words(undated)}
         async with self._database.transaction(caller.tenant_id) as tx:
             same = await self._lock_unchanged(caller, tx, [row for row in rows if row.id in packed])

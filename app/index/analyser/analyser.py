@@ -84,18 +84,18 @@ class Analyser:
             return self._stem_english(words(text))
         return self._lexemes_of_slices(text, language)
 
-    def _stem_english(self, found: Iterable[str]) -> Sequence[str]:
+    def _stem_english(self, text_words: Iterable[str]) -> Sequence[str]:
         stop_words = self._english_stop_words
-        return self._english.stemWords([word[:_MAX_LEXEME] for word in found if word not in stop_words])
+        return self._english.stemWords([word[:_MAX_LEXEME] for word in text_words if word not in stop_words])
 
     def _lexemes_of_slices(self, text: str, language: str) -> Iterator[str]:
         latin = latin_language(language)
         is_english = latin == DEFAULT and not has_other_script(text)
-        for some in _slices(text):
+        for part in _slices(text):
             if is_english:
-                yield from self._stem_english(words(some))
+                yield from self._stem_english(words(part))
                 continue
-            for word in marked_words(some):
+            for word in marked_words(part):
                 if is_spaceless(word):
                     yield from word
                     yield from pairs(word)
@@ -118,20 +118,20 @@ class Analyser:
         if bare in read_language(language).stop_words:
             return None
         # most algorithms need diacritics; the English one gets none, as in earlier releases
-        given = word[:_MAX_LEXEME] if language in _STEMMED_WITH_MARKS else bare
-        return strip_marks(self._stemmer(language).stemWord(given)) or bare
+        stemmed = word[:_MAX_LEXEME] if language in _STEMMED_WITH_MARKS else bare
+        return strip_marks(self._stemmer(language).stemWord(stemmed)) or bare
 
     def _stemmer(self, language: str) -> Stemmer:
         if language not in self._stemmers:
             self._stemmers[language] = new_stemmer(read_file(language).stemmer or "english")
         return self._stemmers[language]
 
-    def detect(self, text: str, found: Sequence[str] | None = None) -> str | None:
-        """Return the language of a text, None if it shows none. `found`: the words of the text, if they are known."""
+    def detect(self, text: str, text_words: Sequence[str] | None = None) -> str | None:
+        """Return the language of a text, None if it shows none. `text_words`: its words, if they are known."""
         if self._setting is None:
-            return detect(text, found)
+            return detect(text, text_words)
         if text.isascii():
-            return self._setting if is_latin(self._setting) else detect(text, found)
+            return self._setting if is_latin(self._setting) else detect(text, text_words)
         shown = detect(text)
         is_same_script = shown is None or read_file(shown).script == read_file(self._setting).script
         return self._setting if is_same_script else shown
@@ -145,12 +145,12 @@ class Analyser:
         """
         text = indexed_text(text, max_bytes=max_bytes)
         is_plain = len(text) <= _SLICE_CHARACTERS and text.isascii()
-        found = words(text) if is_plain else None
-        shown = language or self.detect(text, found)
+        text_words = words(text) if is_plain else None
+        shown = language or self.detect(text, text_words)
         used = shown or DEFAULT
         heading = f"{actor} {self._date_heading(occurred_at.date(), used)}"
-        if found is not None and used == DEFAULT and not has_other_script(heading):  # most texts
-            lexemes = iter(self._stem_english([*words(heading), *found]))
+        if text_words is not None and used == DEFAULT and not has_other_script(heading):  # most texts
+            lexemes = iter(self._stem_english([*words(heading), *text_words]))
         else:
             lexemes = iter(self.lexemes(f"{heading}\n{text}", language=used))
         first = list(islice(lexemes, _MAX_POSITIONS + 1))
@@ -158,7 +158,7 @@ class Analyser:
             length, literal, counts = _long_tsvector(chain(first, lexemes))
         else:
             length, (literal, counts) = len(first), _short_tsvector(first)
-        cues, terms = read_cues(text, used, found), pack_terms(counts, self._hashes)
+        cues, terms = read_cues(text, used, text_words), pack_terms(counts, self._hashes)
         return TextAnalysis(literal, length, cues, terms, used, is_detected=shown is not None)
 
     def _date_heading(self, day: date, language: str) -> str:

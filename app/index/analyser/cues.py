@@ -35,20 +35,20 @@ _LAST_MARKS: Final = ".\u3002\uff0e!\uff01?\uff1f \n"
 _ASKED: Final = (Cue.TIME_WORD, Cue.NUMBER, Cue.CAPITALISED)
 
 
-def read_cues(text: str, code: str = DEFAULT, found: Sequence[str] | None = None) -> int:
-    """Return the cues of a text in a language as bits. `found`: the words of the text, if they are known."""
+def read_cues(text: str, code: str = DEFAULT, text_words: Sequence[str] | None = None) -> int:
+    """Return the cues of a text in a language as bits. `text_words`: its words, if they are known."""
     language = read_language(code)
     parts = text.split(maxsplit=_FIRST_WORDS)
     first = parts[:_FIRST_WORDS]
     head = " ".join(first)
-    is_all = found is not None and len(parts) == len(first)
+    is_all = text_words is not None and len(parts) == len(first)
     if language.is_spaceless:
         head = head[:_FIRST_CHARACTERS]
-    known = set(found if is_all and found is not None else words(head))
+    head_words = set(text_words if is_all and text_words is not None else words(head))
     folded = normalise(head) if language.is_spaceless else head
-    cues = Cue.FIRST_PERSON * language.first_person.is_in(known, folded)
-    cues |= Cue.TIME_WORD * language.times.is_in(known, folded)
-    cues |= Cue.NUMBER * (language.numbers.is_in(known, folded) or _has_digit(head))
+    cues = Cue.FIRST_PERSON * language.first_person.is_in(head_words, folded)
+    cues |= Cue.TIME_WORD * language.times.is_in(head_words, folded)
+    cues |= Cue.NUMBER * (language.numbers.is_in(head_words, folded) or _has_digit(head))
     return cues | Cue.CAPITALISED * _has_name(first, language) | Cue.ASKS * _asks(text, language)
 
 
@@ -86,13 +86,14 @@ def question_cues(query: str, code: str = DEFAULT) -> int:
     return 0
 
 
-def is_about_oneself(query: str, found: Collection[str], code: str = DEFAULT) -> bool:
-    """Return whether a question is about the person who asks. `found`: its words."""
+def is_about_oneself(query: str, query_words: Collection[str], code: str = DEFAULT) -> bool:
+    """Return whether a question is about the person who asks. `query_words`: its words."""
     language = read_language(code)
-    return language.first_person.is_in(found, normalise(query))
+    return language.first_person.is_in(query_words, normalise(query))
 
 
-def asks_what_was_said(query: str, found: Collection[str], code: str = DEFAULT) -> bool:
-    """Return whether a question is about what the one who answers has said. `found`: the words of the question."""
+def asks_what_was_said(query: str, query_words: Collection[str], code: str = DEFAULT) -> bool:
+    """Return whether a question is about what the one who answers has said. `query_words`: its words."""
     language = read_language(code)
-    return language.second_person.is_in(found, normalise(query)) and language.saying.search(query.lower()) is not None
+    is_to_the_other = language.second_person.is_in(query_words, normalise(query))
+    return is_to_the_other and language.saying.search(query.lower()) is not None

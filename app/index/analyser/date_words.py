@@ -42,14 +42,14 @@ def date_words(dates: Sequence[DaySpan], *, said_on: date, code: str = DEFAULT) 
 
     The day is included only for a single day, the month only if the days are in at most two months.
     """
-    found: list[str] = []
-    for one in dates:
-        first, last = one.first_day, one.last_day
-        if first == last:
-            found.append(date_heading(first, code))
-        elif last - first < _TWO_MONTHS:
-            found.extend(dict.fromkeys(f"{month_names(day, code)} {day.year}" for day in (first, last)))
+    headings: list[str] = []
+    for span in dates:
+        first_day, last_day = span.first_day, span.last_day
+        if first_day == last_day:
+            headings.append(date_heading(first_day, code))
+        elif last_day - first_day < _TWO_MONTHS:
+            headings.extend(dict.fromkeys(f"{month_names(day, code)} {day.year}" for day in (first_day, last_day)))
         else:
-            found.append(str(first.year))
-    own = date_heading(said_on, code).split()
-    return " ".join(word for word in dict.fromkeys(" ".join(found).split()) if word not in own)
+            headings.append(str(first_day.year))
+    heading_words = date_heading(said_on, code).split()
+    return " ".join(word for word in dict.fromkeys(" ".join(headings).split()) if word not in heading_words)

@@ -70,7 +70,7 @@ def may_have_dates(text: str, code: str = DEFAULT) -> bool:
 def resolve_dates(text: str, *, occurred_at: datetime, code: str = DEFAULT) -> list[ResolvedDate]:
     """Resolve the relative dates in a text of `occurred_at`: at most 32, of the first 128 phrases."""
     said_on = occurred_at.astimezone(UTC).date()
-    found: list[ResolvedDate] = []
+    resolved: list[ResolvedDate] = []
     phrases = _phrases(text) if code == DEFAULT else find_phrases(text[:_MAX_CHARACTERS], code)
     for phrase in islice(phrases, _MAX_PHRASES):
         try:
@@ -79,10 +79,10 @@ def resolve_dates(text: str, *, occurred_at: datetime, code: str = DEFAULT) -> l
             continue
         if days is not None:
             start, end = (phrase.start(), phrase.end()) if isinstance(phrase, re.Match) else (phrase.start, phrase.end)
-            found.append(ResolvedDate(start, end, first_day=days[0], last_day=days[1]))
-        if len(found) == _MAX_DATES:
+            resolved.append(ResolvedDate(start, end, first_day=days[0], last_day=days[1]))
+        if len(resolved) == _MAX_DATES:
             break
-    return found
+    return resolved
 
 
 def _foreign_days(phrase: ForeignPhrase, said_on: date) -> tuple[date, date] | None:
@@ -141,7 +141,7 @@ def _month(way: str, month: int, said_on: date) -> tuple[date, date] | None:
 
 
 def _parse(phrase: str, said_on: date, *, past: bool = False) -> date | None:
-    found = dateparser.parse(
+    time = dateparser.parse(
         phrase,
         languages=["en"],
         settings={
@@ -150,7 +150,7 @@ def _parse(phrase: str, said_on: date, *, past: bool = False) -> date | None:
             "RETURN_AS_TIMEZONE_AWARE": False,
         },
     )
-    return None if found is None else found.date()
+    return None if time is None else time.date()
 
 
 def _period_days(unit: str, day: date | None) -> tuple[date, date] | None:

@@ -60,15 +60,15 @@ class _LatinWords:
     letters: Mapping[str, tuple[str, ...]]
 
 
-def detect(text: str, found: Sequence[str] | None = None) -> str | None:
-    """Return the language of a text, or None if it shows none. `found`: the words of the text, if they are known."""
+def detect(text: str, text_words: Sequence[str] | None = None) -> str | None:
+    """Return the language of a text, or None if it shows none. `text_words`: its words, if they are known."""
     if not text.isascii():
         sample = text[:_SAMPLE_CHARACTERS]
         if has_other_script(sample) and (script := _dominant_script(sample)) is not None:
             return _of_script(script, sample)
-    if found is None:
-        found = words(text[:_SAMPLE_CHARACTERS])
-    return _of_words(found[:_SAMPLE_WORDS], text)
+    if text_words is None:
+        text_words = words(text[:_SAMPLE_CHARACTERS])
+    return _of_words(text_words[:_SAMPLE_WORDS], text)
 
 
 def _dominant_script(sample: str) -> Script | None:
@@ -97,26 +97,26 @@ def _of_script(script: Script, sample: str) -> str | None:
     return _LANGUAGES[script]
 
 
-def _of_words(found: Sequence[str], text: str) -> str | None:
-    known = _latin_words()
-    if known.foreign.isdisjoint(found):  # most English texts
-        return None if known.english.isdisjoint(found) else DEFAULT
+def _of_words(text_words: Sequence[str], text: str) -> str | None:
+    latin = _latin_words()
+    if latin.foreign.isdisjoint(text_words):  # most English texts
+        return None if latin.english.isdisjoint(text_words) else DEFAULT
     scores: dict[str, float] = {}
     hits: dict[str, int] = {}
-    for word in dict.fromkeys(found):  # in their order, so that sums are the same in every process
-        weight, codes = known.weights.get(word, (0.0, ()))
+    for word in dict.fromkeys(text_words):  # in their order, so that sums are the same in every process
+        weight, codes = latin.weights.get(word, (0.0, ()))
         for code in codes:
             scores[code] = scores.get(code, 0.0) + weight
             hits[code] = hits.get(code, 0) + 1
     if not text.isascii():
-        shown = {letter for letter in text[:_SAMPLE_CHARACTERS].lower() if letter in known.letters}
+        shown = {letter for letter in text[:_SAMPLE_CHARACTERS].lower() if letter in latin.letters}
         for code in scores:
-            own = sum(code in known.letters[letter] for letter in shown)
-            scores[code] += _LETTER_WEIGHT * min(own, _MAX_LETTERS)
+            count = sum(code in latin.letters[letter] for letter in shown)
+            scores[code] += _LETTER_WEIGHT * min(count, _MAX_LETTERS)
     best = max(scores, key=lambda code: scores[code])
-    others = max((score for code, score in scores.items() if code != best), default=0.0)
-    is_enough = hits[best] > 1 or (len(found) <= _FEW_WORDS and known.common.isdisjoint(found))
-    return best if is_enough and scores[best] >= max(_LEAST, _LEAD * others) else None
+    second_best = max((score for code, score in scores.items() if code != best), default=0.0)
+    is_enough = hits[best] > 1 or (len(text_words) <= _FEW_WORDS and latin.common.isdisjoint(text_words))
+    return best if is_enough and scores[best] >= max(_LEAST, _LEAD * second_best) else None
 
 
 @cache
@@ -124,12 +124,12 @@ def _latin_words() -> _LatinWords:
     of_word: dict[str, list[str]] = {}
     of_letter: dict[str, list[str]] = {}
     for code in CODES:
-        given = read_file(code)
-        if given.script is not Script.LATIN:
+        language = read_file(code)
+        if language.script is not Script.LATIN:
             continue
-        for word in word_set(f"{given.stop_words} {given.frequent}"):
+        for word in word_set(f"{language.stop_words} {language.frequent}"):
             of_word.setdefault(word, []).append(code)
-        for letter in given.letters:
+        for letter in language.letters:
             of_letter.setdefault(letter, []).append(code)
     english = read_file(DEFAULT)
     common = word_set(f"{english.common} {english.frequent}")

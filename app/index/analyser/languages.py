@@ -125,11 +125,11 @@ class WordList:
     words: frozenset[str]
     pattern: "re.Pattern[str] | None" = None
 
-    def is_in(self, found: Collection[str], text: str) -> bool:
-        """Return whether one of the words is among `found`, the words of a text, or anywhere in the text itself."""
+    def is_in(self, text_words: Collection[str], text: str) -> bool:
+        """Return whether one of the words is among the words of a text, or anywhere in the text itself."""
         if self.pattern is not None:
             return self.pattern.search(text) is not None
-        return not self.words.isdisjoint(found)
+        return not self.words.isdisjoint(text_words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,8 @@ def read_file(code: str) -> LanguageFile:
 @cache
 def read_language(code: str) -> Language:
     """Return a language of `CODES`. Its expressions take some milliseconds to make."""
-    given = read_file(code)
-    has_spaces = given.script not in SPACELESS_SCRIPTS
+    file = read_file(code)
+    has_spaces = file.script not in SPACELESS_SCRIPTS
 
     def listed(text: str, pattern: str | None = None) -> WordList:
         if has_spaces:
@@ -183,17 +183,17 @@ def read_language(code: str) -> Language:
 
     return Language(
         code=code,
-        script=given.script,
-        stop_words=word_set(given.stop_words) if has_spaces else frozenset(map(normalise, given.stop_words.split())),
-        keep=frozenset(map(normalise, given.keep.split())),
-        first_person=listed(given.first_person),
-        second_person=listed(given.second_person),
-        saying=asked(given.saying.split()) or re.compile("(?!)"),
-        times=listed(given.times),
-        numbers=listed(given.numbers, given.number_pattern),
-        asked=(asked(given.questions.time), asked(given.questions.number), asked(given.questions.name)),
-        names_have_capitals=given.capitalised,
-        asks=re.compile(rf"(?:{'|'.join(_alternatives(given.asks.split()))})$") if given.asks else None,
+        script=file.script,
+        stop_words=word_set(file.stop_words) if has_spaces else frozenset(map(normalise, file.stop_words.split())),
+        keep=frozenset(map(normalise, file.keep.split())),
+        first_person=listed(file.first_person),
+        second_person=listed(file.second_person),
+        saying=asked(file.saying.split()) or re.compile("(?!)"),
+        times=listed(file.times),
+        numbers=listed(file.numbers, file.number_pattern),
+        asked=(asked(file.questions.time), asked(file.questions.number), asked(file.questions.name)),
+        names_have_capitals=file.capitalised,
+        asks=re.compile(rf"(?:{'|'.join(_alternatives(file.asks.split()))})$") if file.asks else None,
     )
 
 
@@ -209,7 +209,7 @@ def latin_language(code: str) -> str:
 
 def language_of_letter(letter: str) -> str | None:
     """Return the language of words that begin with a letter which is not Latin; None without one."""
-    return next((code for first, last, code in _LETTERS if first <= letter <= last), None)
+    return next((code for first_letter, last_letter, code in _LETTERS if first_letter <= letter <= last_letter), None)
 
 
 def phrase_pattern(phrases: Iterable[str], *, has_spaces: bool, flags: int = 0) -> "re.Pattern[str] | None":

@@ -90,7 +90,7 @@ class Day(NamedTuple):
 
     def fits(self, other: "Day") -> bool:
         """Return whether two mentions may be the same date."""
-        return all(mine is None or its is None or mine == its for mine, its in zip(self, other, strict=True))
+        return all(mine is None or theirs is None or mine == theirs for mine, theirs in zip(self, other, strict=True))
 
 
 class StatedDate(NamedTuple):
@@ -131,17 +131,17 @@ def read_mentions(text: str, code: str = DEFAULT) -> Mentions:
     text = _LIST_MARK.sub("", fold_digits(text))
     if _INLINE_START.search(text):
         text = _INLINE_MARK.sub("", text)
-    dates = [one for one in stated_dates(text, code) if not one.is_alone]
+    dates = [date for date in stated_dates(text, code) if not date.is_alone]
     text = without(text, dates)
     times = list(stated_times(text))
     numbers = list(read_numbers(without(text, times), code))
-    return Mentions(numbers, [one.readings for one in dates], [one.time for one in times])
+    return Mentions(numbers, [date.readings for date in dates], [time.time for time in times])
 
 
-def without(text: str, found: Iterable[StatedDate | StatedTime]) -> str:
+def without(text: str, mentions: Iterable[StatedDate | StatedTime]) -> str:
     """Return a text with spaces in the place of what was found in it."""
-    for one in found:
-        text = text[: one.start] + " " * (one.end - one.start) + text[one.end :]
+    for mention in mentions:
+        text = text[: mention.start] + " " * (mention.end - mention.start) + text[mention.end :]
     return text
 
 
@@ -151,11 +151,11 @@ def read_numbers(text: str, code: str = DEFAULT) -> Iterator[frozenset[str]]:
         yield _readings(match, text, code)
 
 
-def read_words(text: str, found: Iterable[str], code: str = DEFAULT) -> Iterator[str]:
-    """Yield the numbers that a text has in words. `found`: its words in lower case."""
+def read_words(text: str, text_words: Iterable[str], code: str = DEFAULT) -> Iterator[str]:
+    """Yield the numbers that a text has in words. `text_words`: its words in lower case."""
     values = number_words(code)
     tens = 0
-    for word in found:
+    for word in text_words:
         value = values.get(word)
         if value is None:
             tens = 0
@@ -168,12 +168,12 @@ def read_words(text: str, found: Iterable[str], code: str = DEFAULT) -> Iterator
         yield str(_dense_value(match[0]))
 
 
-def has_large_words(text: str, found: Sequence[str]) -> bool:
+def has_large_words(text: str, text_words: Sequence[str]) -> bool:
     """Return whether a text has a word for a hundred or more without digits before it, whose value is not read."""
     large = _large_words()
-    return any(word in large and not before.isdecimal() for before, word in zip(["", *found], found, strict=False)) or (
-        _LARGE_DENSE.search(text) is not None
-    )
+    pairs = zip(["", *text_words], text_words, strict=False)
+    has_large = any(word in large and not before.isdecimal() for before, word in pairs)
+    return has_large or _LARGE_DENSE.search(text) is not None
 
 
 def fold_digits(text: str) -> str:
@@ -190,17 +190,17 @@ def fold_digits(text: str) -> str:
 def stated_dates(text: str, code: str = DEFAULT) -> list[StatedDate]:
     """Return the dates in a text with folded digits, those in digits first; those of a year or a month alone last."""
     months, named = _months(code)
-    found: list[StatedDate] = []
+    dates: list[StatedDate] = []
     for pattern, days_of in (
         (_NUMERIC_DATE, _numeric_days),
         (named, partial(_named_days, months=months)),
         (_ALONE, _days_alone),
     ):
         matches = [StatedDate(*match.span(), _possible(days_of(match))) for match in pattern.finditer(text)]
-        matches = [one for one in matches if one.readings]
+        matches = [date for date in matches if date.readings]
         text = without(text, matches)
-        found += matches
-    return found
+        dates += matches
+    return dates
 
 
 def _possible(days: Iterable[Day]) -> frozenset[Day]:

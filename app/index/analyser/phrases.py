@@ -72,10 +72,10 @@ def find_phrases(text: str, code: str) -> Iterator[ForeignPhrase]:
     if rules is None:
         return
     end = 0
-    for one in sorted(_all_phrases(text, rules), key=lambda phrase: (phrase.start, -phrase.end)):
-        if one.start >= end:
-            end = one.end
-            yield one
+    for phrase in sorted(_all_phrases(text, rules), key=lambda phrase: (phrase.start, -phrase.end)):
+        if phrase.start >= end:
+            end = phrase.end
+            yield phrase
 
 
 def _all_phrases(text: str, rules: _Rules) -> Iterator[ForeignPhrase]:
@@ -118,11 +118,11 @@ def _key(text: str) -> str:
 
 @cache
 def _rules(code: str) -> _Rules | None:
-    given = read_file(code)
-    dates = given.dates
+    file = read_file(code)
+    dates = file.dates
     if dates is None:
         return None
-    has_spaces = given.script not in SPACELESS_SCRIPTS
+    has_spaces = file.script not in SPACELESS_SCRIPTS
 
     def expression(pattern: str) -> "re.Pattern[str]":
         return re.compile(whole_words(pattern) if has_spaces else pattern, re.IGNORECASE)
@@ -136,10 +136,10 @@ def _rules(code: str) -> _Rules | None:
     return _Rules(
         fixed=expression(_any(list(dates.fixed))),
         counted=[
-            *((expression(_templated(one, number, units)), "{n} {unit} ago", since) for one in dates.ago),
-            *((expression(_templated(one, number, units)), "in {n} {unit}", negation) for one in dates.ahead),
+            *((expression(_templated(template, number, units)), "{n} {unit} ago", since) for template in dates.ago),
+            *((expression(_templated(template, number, units)), "in {n} {unit}", negation) for template in dates.ahead),
         ],
-        named=[expression(pattern) for pattern in _named(dates, gap="" if given.script in _JOINED else r"\s")],
+        named=[expression(pattern) for pattern in _named(dates, gap="" if file.script in _JOINED else r"\s")],
         ambiguous=frozenset(map(_key, dates.ambiguous.split())),
         unless_after=before(dates.unless_after, r"\s"),
         weekday_of_week=dates.weekday_of_week,
@@ -173,12 +173,12 @@ def _any(forms: Sequence[str]) -> str:
 
 def _meanings(dates: DateWords) -> dict[str, str]:
     """Return what the words mean in English, by their normalised form."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for unit in _UNITS:
-        found |= {_key(form): unit for form in getattr(dates, unit).split()}
+        meanings |= {_key(form): unit for form in getattr(dates, unit).split()}
     for names, listed in ((_WEEKDAYS, dates.weekdays), (_MONTHS, dates.months)):
         for name, forms in zip(names, listed, strict=True):
-            found |= {_key(form): name for form in forms.replace(" |", "").split()}
+            meanings |= {_key(form): name for form in forms.replace(" |", "").split()}
     for meaning, forms in (("last", dates.last), ("next", dates.next), ("this", dates.this)):
-        found |= {_key(form): meaning for form in forms}
-    return found | {_key(phrase): meaning for phrase, meaning in dates.fixed.items()}
+        meanings |= {_key(form): meaning for form in forms}
+    return meanings | {_key(phrase): meaning for phrase, meaning in dates.fixed.items()}

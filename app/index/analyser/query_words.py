@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeAlias
 
+from app.core.database.transactions import FloatVector
 from app.index.analyser.analyser import Analyser
 from app.index.analyser.languages import CODES, DEFAULT, SPACELESS_SCRIPTS, Language, is_latin, read_file, read_language
 from app.index.analyser.words import has_other_script, is_spaceless, marked_words, pairs, strip_marks
@@ -44,33 +45,30 @@ class QueryWords:
     is_english: bool = True
 
     @property
-    def by_words(self) -> bool:
-        """Return whether any word is searched."""
-        return bool(self.groups)
-
-    def words(self, in_scope: Sequence[str]) -> "QueryWords":
-        """Return these words, which are the same in every scope."""
-        del in_scope
-        return self
-
-    @property
     def lexemes(self) -> list[str]:
         """Return the lexemes of all groups."""
         return [lexeme for group in self.groups for lexeme in group]
 
 
 @dataclass(frozen=True, slots=True)
-class QueryText:
-    """A query whose words depend on the languages of the entries in scope.
+class PreparedQuery:
+    """A query, analysed and embedded. Its words depend on the languages of the entries in scope.
 
-    `language` is that of the text, None if it shows none. `max_words`: further words are ignored; with 0, no word is
-    searched.
+    `names` are those of participants; without them, names count as any other word. `language` is that of the text, None
+    if it shows none. `max_words`: further words are ignored; with 0, no word is searched.
+
+    `vector` has the length 1. It is None if words alone are searched: without an embedder, for a text in a script that
+    its model does not read, or if it failed with the error code `degraded`. `space_id` is the embedding space of the
+    vector, None for the searched one: it is used even if the searched space changes meanwhile.
     """
 
     text: str
-    names: Sequence[str]
-    language: str | None
-    max_words: int
+    names: Sequence[str] = ()
+    language: str | None = None
+    max_words: int = 0
+    vector: FloatVector | None = None
+    space_id: int | None = None
+    degraded: str | None = None
 
     @property
     def by_words(self) -> bool:
@@ -81,16 +79,16 @@ class QueryText:
         """Return the words for a scope with entries in some languages, the most frequent first."""
         if not self.by_words:
             return QueryWords((), frozenset(), self.language or DEFAULT)
-        found = languages_of_words(self.language, in_scope)
+        languages = languages_of_words(self.language, in_scope)
         analyser = Analyser()
-        groups = list(dict.fromkeys(_groups(self.text, found, analyser)))
+        groups = list(dict.fromkeys(_groups(self.text, languages, analyser)))
         if not groups:  # nothing but words that say nothing
             groups = [(pair,) for word in marked_words(self.text) if is_spaceless(word) for pair in _whole(word)]
         groups = groups[: self.max_words]
         names = frozenset(
-            lexeme for group in _groups(" ".join(self.names), found, analyser) for lexeme in group
-        ) if groups else frozenset[str]()  # fmt: skip
-        return QueryWords(groups, names, found.main, is_english=found.latin[0] == DEFAULT)
+            lexeme for group in _groups(" ".join(self.names if groups else ()), languages, analyser) for lexeme in group
+        )
+        return QueryWords(groups, names, languages.main, is_english=languages.latin[0] == DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +107,11 @@ def plain_words(lexemes: Sequence[str], names: Collection[str] = ()) -> QueryWor
 
 def languages_of_words(shown: str | None, in_scope: Sequence[str]) -> QueryLanguages:
     """Return the languages of a query that shows one or none, in a scope with entries in some languages."""
-    known = [code for code in in_scope if code in CODES] or [DEFAULT]
-    main = shown or known[0]
+    codes = [code for code in in_scope if code in CODES] or [DEFAULT]
+    main = shown or codes[0]
     # words in Latin script are English in texts of other scripts
-    latin = dict.fromkeys(code if is_latin(code) else DEFAULT for code in (main, *known))
-    spaceless = [code for code in (main, *known) if read_file(code).script in SPACELESS_SCRIPTS]
+    latin = dict.fromkeys(code if is_latin(code) else DEFAULT for code in (main, *codes))
+    spaceless = [code for code in (main, *codes) if read_file(code).script in SPACELESS_SCRIPTS]
     return QueryLanguages(main, list(latin)[:_MAX_LANGUAGES], spaceless[0] if spaceless else "zh")
 
 
@@ -140,7 +138,7 @@ def _parts_of_run(run: str, han: str) -> Iterator[str]:
         case "ja":
             parts = list(_japanese_parts(run, language))
         case _:
-            parts = [part for found in _without_stop_words(run, language) for part in _whole(found)]
+            parts = [pair for part in _without_stop_words(run, language) for pair in _whole(part)]
     yield from parts
 
 
@@ -182,7 +180,7 @@ def _without_endings(part: str, language: Language, *, follows: bool) -> str:
 def _pairs_of_stem(word: str) -> list[str]:
     """Return the pairs of a Korean word without its ending, if enough is left."""
     endings = read_file("ko").endings.split()
-    fitting = [one for one in endings if word.endswith(one) and len(word) > max(len(one), _MIN_WORD - 1)]
+    fitting = [end for end in endings if word.endswith(end) and len(word) > max(len(end), _MIN_WORD - 1)]
     return _whole(word.removesuffix(max(fitting, key=len, default="")))
 
 

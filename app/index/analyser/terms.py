@@ -32,8 +32,8 @@ class TermHashes(dict[str, bytes]):
         """Return the hash of another lexeme, and keep it."""
         if len(self) >= _MAX_HASHES:
             self.clear()
-        made = self[lexeme] = hashlib.blake2b(lexeme.encode(), digest_size=8).digest()
-        return made
+        digest = self[lexeme] = hashlib.blake2b(lexeme.encode(), digest_size=8).digest()
+        return digest
 
 
 def pack_terms(counts: Mapping[str, int], hashes: TermHashes | None = None) -> bytes:

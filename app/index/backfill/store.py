@@ -7,7 +7,7 @@ Literal SQL: its walks use CTEs and lateral joins.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from app.core.database.transactions import Transaction
@@ -36,6 +36,30 @@ class BackfillStep:
     after: UUID | None
 
 
+_OF_JOBS: Final = "select unnest(j.subject_ids) from jobs j where j.tenant_id = $1 and j.kind = $7"
+_FIND_LACKING: Final = """
+    with walked as materialized (
+        select entry_id, kind, coalesce(source_id, entry_id) as source_id, vectors_due from index_entries
+        where tenant_id = $1 and live and kind = any($3::text[]) and ($4::uuid is null or entry_id > $4)
+        order by entry_id limit $5
+    ),
+    lacking as materialized (
+        select s.entry_id, s.kind, s.source_id from walked s
+        where not exists (
+            select from vectors v where v.tenant_id = $1 and v.entry_id = s.entry_id and v.space_id = $2
+        ) and (not s.vectors_due or s.kind <> 'turn' or s.source_id not in (
+            select unnest(j.subject_ids) from jobs j where j.tenant_id = $1 and j.kind = $7
+        ))
+        order by s.entry_id limit $6
+    )
+    select array(select kind from lacking order by entry_id) as kinds,
+           array(select source_id from lacking order by entry_id) as source_ids,
+           (select entry_id from lacking order by entry_id desc limit 1) as last_lacking,
+           (select count(*) from walked) as examined,
+           (select entry_id from walked order by entry_id desc limit 1) as last
+    """
+
+
 async def find_lacking(
     tx: Transaction, tenant_id: TenantId, space_id: int, *, after: UUID | None, examine: int, limit: int
 ) -> BackfillStep:
@@ -43,31 +67,12 @@ async def find_lacking(
 
     Entries that have their own job are left to it, in any state of the job: an operator may have cancelled it.
     """
-    of_jobs = "select unnest(j.subject_ids) from jobs j where j.tenant_id = $1 and j.kind = $7"
-    jobs: object = VECTORS_JOB
+    sql, jobs = _FIND_LACKING, VECTORS_JOB
     if tx.is_distributed:  # jobs are not on the node of the tenant
-        rows = await tx.fetch(of_jobs.replace("$7", "$2"), tenant_id, VECTORS_JOB)
-        of_jobs, jobs = "select unnest($7::uuid[])", [row[0] for row in rows]
+        rows = await tx.fetch(_OF_JOBS.replace("$7", "$2"), tenant_id, VECTORS_JOB)
+        sql, jobs = sql.replace(_OF_JOBS, "select unnest($7::uuid[])"), [row[0] for row in rows]
     row = await tx.fetchrow(
-        f"""
-        with walked as materialized (
-            select entry_id, kind, coalesce(source_id, entry_id) as source_id, vectors_due from index_entries
-            where tenant_id = $1 and live and kind = any($3::text[]) and ($4::uuid is null or entry_id > $4)
-            order by entry_id limit $5
-        ),
-        lacking as materialized (
-            select s.entry_id, s.kind, s.source_id from walked s
-            where not exists (
-                select from vectors v where v.tenant_id = $1 and v.entry_id = s.entry_id and v.space_id = $2
-            ) and (not s.vectors_due or s.kind <> 'turn' or s.source_id not in ({of_jobs}))
-            order by s.entry_id limit $6
-        )
-        select array(select kind from lacking order by entry_id) as kinds,
-               array(select source_id from lacking order by entry_id) as source_ids,
-               (select entry_id from lacking order by entry_id desc limit 1) as last_lacking,
-               (select count(*) from walked) as examined,
-               (select entry_id from walked order by entry_id desc limit 1) as last
-        """,  # noqa: S608
+        sql,
         tenant_id,
         space_id,
         _FILLED,
@@ -161,9 +166,9 @@ async def find_lacking_tenants(
     ]
     if sum(row["examined"] for row in rows) < examine:
         return TenantStep(tenants, None)
-    last = rows[-1]
     # the other entries of a tenant that was found need not be read
-    return TenantStep(tenants, (last["tenant_id"], _LAST_ID if last["tenant_id"] in tenants else last["last_id"]))
+    tenant_id = rows[-1]["tenant_id"]
+    return TenantStep(tenants, (tenant_id, _LAST_ID if tenant_id in tenants else rows[-1]["last_id"]))
 
 
 async def filter_lacking(

@@ -38,9 +38,16 @@ Raises embedder errors.
 
 _KINDS: Final = "index.backfill_"
 _PASSING: Final = (
-    "embedder_closed", "embedder_failed", "embedder_invalid", "embedder_overloaded", "embedder_rate_limited",
-    "embedder_unavailable", "database_unavailable", "resource_busy", "job_timeout",
-)  # fmt: skip
+    "embedder_closed",
+    "embedder_failed",
+    "embedder_invalid",
+    "embedder_overloaded",
+    "embedder_rate_limited",
+    "embedder_unavailable",
+    "database_unavailable",
+    "resource_busy",
+    "job_timeout",
+)
 """Errors that end by themselves or by an operator's action.
 
 Jobs that crash their worker or fail by a bug stay parked.
@@ -58,9 +65,15 @@ class VectorBackfill:
     """Backfill of vectors in one space, separate from the append."""
 
     def __init__(
-        self, ops: Database, embedder: Embedder | None, *, space: Space, jobs: JobQueue, tenancy: Tenancy,
+        self,
+        ops: Database,
+        embedder: Embedder | None,
+        *,
+        space: Space,
+        jobs: JobQueue,
+        tenancy: Tenancy,
         max_vectors_per_entry: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._ops = ops
         self._embedder = embedder
         self._space = space
@@ -165,14 +178,14 @@ class VectorBackfill:
         """Embed the pieces of each text, in order. Raises embedder errors."""
         if self._embedder is None:
             raise Unavailable("embedder_unavailable", "There is no embedder in this process.")
-        wanted = [piece for some in pieces for piece in some]
+        wanted = [piece for of_text in pieces for piece in of_text]
         vectors: list[FloatVector] = []
         for start in range(0, len(wanted), self._embedder.max_batch):
             vectors.extend(
                 await self._embedder.embed(wanted[start : start + self._embedder.max_batch], purpose="backlog")
             )
-        own = iter(vectors)
-        return [[next(own) for _ in some] for some in pieces]
+        remaining = iter(vectors)
+        return [[next(remaining) for _ in of_text] for of_text in pieces]
 
     async def embed_each(
         self, pieces: Mapping[UUID, Sequence[str]], refused: list[AppError]
@@ -188,24 +201,29 @@ class VectorBackfill:
         except AppError as error:
             if len(pieces) == 1 or not _may_be_caused_by_text(error):
                 raise
-        made: dict[UUID, Sequence[FloatVector]] = {}
-        for entry_id, some in pieces.items():
+        vectors: dict[UUID, Sequence[FloatVector]] = {}
+        for entry_id, of_text in pieces.items():
             try:
-                (made[entry_id],) = await self.embed([some])
+                (vectors[entry_id],) = await self.embed([of_text])
             except AppError as error:
                 if not _may_be_caused_by_text(error):
                     raise
                 refused.append(error)
-        if len(made) < len(pieces):
-            self._log.warning("embedder.refused_texts", code=refused[-1].code, count=len(pieces) - len(made))
-            if not made:  # no text could be embedded, so the texts are not the cause
+        if len(vectors) < len(pieces):
+            self._log.warning("embedder.refused_texts", code=refused[-1].code, count=len(pieces) - len(vectors))
+            if not vectors:  # no text could be embedded, so the texts are not the cause
                 raise refused[-1]
-        return made
+        return vectors
 
     async def write(
-        self, caller: Caller, tx: Transaction, *, kind: EntryKind, vectors: Mapping[UUID, Sequence[FloatVector]],
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        kind: EntryKind,
+        vectors: Mapping[UUID, Sequence[FloatVector]],
         searched: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Store vectors by source, of one kind. The caller has locked the sources and found them unchanged.
 
         `searched`: the space is the searched one, whose vectors an entry may be waiting for.

@@ -40,7 +40,7 @@ class AnnMaintenance:
         self.settings = settings
         self._ops = ops
         self._make_index = make_index
-        self._known: OrderedDict[TenantId, tuple[float, TenantCounts]] = OrderedDict()
+        self._counts: OrderedDict[TenantId, tuple[float, TenantCounts]] = OrderedDict()
         self._due: dict[TenantId, None] = {}
         self._wake = asyncio.Event()
         self._log = get_logger()
@@ -48,17 +48,17 @@ class AnnMaintenance:
     async def read_counts(self, tx: Transaction, tenant_id: TenantId) -> TenantCounts:
         """Return the tenant's counts, cached for half a minute. Stale counts cost time but never change results."""
         now = time.monotonic()
-        known = self._known.get(tenant_id)
-        if known is not None and now - known[0] < _COUNTS_TTL_S:
-            return known[1]
+        cached = self._counts.get(tenant_id)
+        if cached is not None and now - cached[0] < _COUNTS_TTL_S:
+            return cached[1]
         settings = self.settings
         counts = await ann_search.count_tenant(
             tx, tenant_id, self.space, entries=self.exact_entries, fresh=settings.tier_fresh_vectors
         )
-        self._known[tenant_id] = (now, counts)
-        self._known.move_to_end(tenant_id)
-        if len(self._known) > _MAX_CACHED_TENANTS:
-            self._known.popitem(last=False)
+        self._counts[tenant_id] = (now, counts)
+        self._counts.move_to_end(tenant_id)
+        if len(self._counts) > _MAX_CACHED_TENANTS:
+            self._counts.popitem(last=False)
         if self.needs_ann(counts) and self._is_due(counts):
             self._due[tenant_id] = None
             self._wake.set()
@@ -79,7 +79,7 @@ class AnnMaintenance:
     async def schedule(self, tx: Transaction, tenant_ids: Sequence[TenantId]) -> int:
         """Schedule large tenants that were not searched in this space yet; return the number of due tenants."""
         for tenant_id in tenant_ids:
-            self._known.pop(tenant_id, None)
+            self._counts.pop(tenant_id, None)
             await self.read_counts(tx, tenant_id)
         return len(self._due)
 
@@ -119,7 +119,7 @@ class AnnMaintenance:
         for tenant_id in tenant_ids:
             if not stands:
                 self._log.warning("tier.without_index", tenant_id=tenant_id)
-            self._known.pop(tenant_id, None)
+            self._counts.pop(tenant_id, None)
 
     async def _move(self, tenant_id: TenantId) -> int:
         moved = 0
@@ -131,6 +131,6 @@ class AnnMaintenance:
             if count < _BATCH:
                 break
             await asyncio.sleep(_PAUSE_FACTOR * (time.monotonic() - started))  # the rest of the time is left to appends
-        self._known.pop(tenant_id, None)
+        self._counts.pop(tenant_id, None)
         self._log.info("tier.kept", tenant_id=tenant_id, vectors=moved)
         return moved

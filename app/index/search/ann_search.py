@@ -26,7 +26,7 @@ _OVER_FETCH = 4
 _FIRST_MATCHES = 40
 # entries with the same score as the last candidate, per wanted candidate, that are returned with it
 _TIES = 10
-_VALID = "select from pg_index where indisvalid"
+_IS_VALID = "exists (select from pg_index where indisvalid and indexrelid = to_regclass($5))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,13 @@ class TenantCounts:
 
 async def count_tenant(tx: Transaction, tenant_id: TenantId, space: Space, *, entries: int, fresh: int) -> TenantCounts:
     """Count the tenant's entries and unindexed vectors, to one beyond `entries` and `fresh`."""
-    index = f"to_regclass('{vector_index_name(space.id)}')"
-    # a node of Citus has no catalogue of its tables that a statement could join: without a valid index it uses none
-    ready = f"{index} is not null" if tx.is_distributed else f"exists ({_VALID} and indexrelid = {index})"
-    row = await tx.fetchrow(
-        f"""
+    sql = """
         select counted.entries,
                (select count(*) from (
                    select 1 from vectors where tenant_id = $1 and space_id = $3 and not tiered limit $4
                ) few) as fresh,
                exists (select 1 from vectors where tenant_id = $1 and space_id = $3 and tiered) as tiered,
-               {ready} as index_ready,
+               exists (select from pg_index where indisvalid and indexrelid = to_regclass($5)) as index_ready,
                case when counted.entries >= $2 then exists (
                    select 1 from index_entries e
                    where e.tenant_id = $1 and e.live and not e.vectors_due and not exists (
@@ -79,12 +75,10 @@ async def count_tenant(tx: Transaction, tenant_id: TenantId, space: Space, *, en
         from (select count(*) as entries from (
             select 1 from index_entries where tenant_id = $1 and live limit $2
         ) few) counted
-        """,  # noqa: S608
-        tenant_id,
-        entries + 1,
-        space.id,
-        fresh + 1,
-    )
+        """
+    if tx.is_distributed:  # a node of Citus has no catalogue of its tables to join: without a valid index it uses none
+        sql = sql.replace(_IS_VALID, "to_regclass($5) is not null")
+    row = await tx.fetchrow(sql, tenant_id, entries + 1, space.id, fresh + 1, vector_index_name(space.id))
     if row is None:
         return TenantCounts(0, 0, tiered=False, index_ready=False)
     return TenantCounts(
@@ -134,17 +128,14 @@ async def count_words(tx: Transaction, scope: SearchScope, lexemes: Sequence[str
     if not lexemes:
         return CorpusStatistics(size.entries, size.mean_length)
     counts = await tx.fetch(
-        f"select entries from count_in_scope($1, {_scope_from(2)}) order by number",  # noqa: S608
+        """
+        select entries from count_in_scope($1, $2::text[], $3::uuid[], $4::text, $5::text, $6::text, $7::text[],
+                                           $8::text[], $9::timestamptz, $10::timestamptz, $11::jsonb) order by number
+        """,
         [quote_lexeme(lexeme) for lexeme in lexemes],
         *_scope_arguments(scope),
     )
     return CorpusStatistics(size.entries, size.mean_length, [count["entries"] for count in counts])
-
-
-def _scope_from(first: int) -> str:
-    """Return the parameter list of the database functions that take a scope."""
-    types = ["text[]", "uuid[]", "text", "text", "text", "text[]", "text[]", "timestamptz", "timestamptz", "jsonb"]
-    return ", ".join(f"${number}::{kind}" for number, kind in enumerate(types, start=first))
 
 
 def _scope_arguments(scope: SearchScope) -> list[object]:
@@ -183,8 +174,8 @@ async def find_best_by_words(
         # too few to compare with: read the entries of the next word too
         query = candidate_query(left[:1], without=done, score=0) or ""
         done, left = [*done, left[0]], left[1:]
-    if (last := candidate_query(left, without=done, score=best.threshold)) is not None:
-        best.add(await _score_matches(tx, scope, last, lexemes, corpus, pool=pool, matches=matches))
+    if (rest := candidate_query(left, without=done, score=best.threshold)) is not None:
+        best.add(await _score_matches(tx, scope, rest, lexemes, corpus, pool=pool, matches=matches))
     return list(best.scores)
 
 
@@ -212,7 +203,9 @@ async def _score_matches(
                            {words.counted("m.lexemes")}
                     from (
                         select entry_id, occurred_at, doc_length, lexemes || ''::tsvector as lexemes
-                        from match_in_scope($1::tsquery, $2::integer, {_scope_from(3)}) offset 0
+                        from match_in_scope($1::tsquery, $2::integer, $3::text[], $4::uuid[], $5::text, $6::text,
+                                            $7::text, $8::text[], $9::text[], $10::timestamptz, $11::timestamptz,
+                                            $12::jsonb) offset 0
                     ) m cross join (select {args.add(corpus.mean_length)}::float8 as mean_length) c offset 0
                 ) m
                 cross join (select true as one {words.given(args, corpus.weights)}) w

@@ -34,11 +34,11 @@ class Codes:
 
     def add_all(self, values: Sequence[object | None]) -> Rows:
         """Return the code of each value, -1 for None; new values get new codes."""
-        codes, known = self._codes, self._values
+        codes, stored = self._codes, self._values
         for value in dict.fromkeys(values):
             if value is not None and value not in codes:
-                codes[value] = len(known)
-                known.append(value)
+                codes[value] = len(stored)
+                stored.append(value)
         return np.fromiter(map(codes.get, values, repeat(NONE)), np.int32, len(values))
 
     def get(self, value: object) -> int | None:
@@ -77,8 +77,8 @@ class Dictionaries:
 
     def __len__(self) -> int:
         """Return the number of values in all of them."""
-        own = (self.conversation, self.project, self.owner, self.agent, self.actor, self.role, self.group)
-        return sum(map(len, own))
+        dictionaries = (self.conversation, self.project, self.owner, self.agent, self.actor, self.role, self.group)
+        return sum(map(len, dictionaries))
 
     def with_names_of(self, columns: Mapping[str, Rows]) -> "Dictionaries":
         """Return dictionaries whose values in the given columns are those of the given codes."""

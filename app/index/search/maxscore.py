@@ -62,10 +62,10 @@ def words_by_rarity(lexemes: Sequence[str], corpus: CorpusStatistics) -> list[Qu
 
 def first_words(words: Sequence[QueryWord], *, matches: int) -> int:
     """Return how many of the rarest words together find at most `matches` entries; at least one."""
-    found = 0
+    matched = 0
     for count, word in enumerate(words):
-        found += word.frequency
-        if count and found > matches:
+        matched += word.frequency
+        if count and matched > matches:
             return count
     return len(words)
 
@@ -115,9 +115,9 @@ class TopEntries:
     max_size: int
     scores: dict[UUID, float] = field(default_factory=dict)
 
-    def add(self, found: Mapping[UUID, float]) -> None:
+    def add(self, scored: Mapping[UUID, float]) -> None:
         """Add scored entries and keep the best."""
-        scores = sorted((self.scores | dict(found)).items(), key=lambda item: -item[1])
+        scores = sorted((self.scores | dict(scored)).items(), key=lambda item: -item[1])
         threshold = scores[self.max_size - 1][1] if len(scores) >= self.max_size else 0.0
         self.scores = {entry_id: score for entry_id, score in scores if score >= threshold}
 

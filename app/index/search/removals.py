@@ -60,7 +60,7 @@ async def delete_old_removals(ops: Database) -> int:
     deleted = 0
     while True:
         async with ops.across_tenants() as tx:
-            some = await segment_store.delete_old_removals(tx, older_than_s=_KEPT_S, limit=_AT_ONCE)
-        deleted += some
-        if some < _AT_ONCE:
+            count = await segment_store.delete_old_removals(tx, older_than_s=_KEPT_S, limit=_AT_ONCE)
+        deleted += count
+        if count < _AT_ONCE:
             return deleted

@@ -32,7 +32,7 @@ from app.index.schemas import EntryKind, SearchScope
 from app.index.search import segment_store
 from app.index.search.ann_search import Space
 from app.index.search.segment import EntryBatch, Segment, SegmentView
-from app.index.search.segment_store import SegmentScope, SegmentState, SegmentTooLargeError
+from app.index.search.segment_store import SegmentState, SegmentTooLargeError
 
 MAX_AGE_US: Final = 30 * 60 * 1_000_000
 """A segment that was not searched for this long is read again; removals are recorded for longer than that."""
@@ -59,22 +59,9 @@ _CHANGED_INLINE: Final = 10_000
 _CACHED_BYTES: Final = 1024
 _ID_BYTES: Final = 150
 
-_SegmentKey: TypeAlias = tuple[TenantId, SegmentScope, int]
+_SegmentKey: TypeAlias = tuple[TenantId, SearchScope, int]
 _EntrySelector: TypeAlias = Callable[[Segment], EntryIds]
 """Returns the entries to remove from a segment."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedScope:
-    """The entries of a segment, as they were in a search's transaction, at the time `now` (microseconds).
-
-    `space_id` is the embedding space of their vectors.
-    """
-
-    scope: SegmentScope
-    view: SegmentView
-    now: int
-    space_id: int
 
 
 @dataclass(slots=True)
@@ -97,8 +84,8 @@ class _CachedSegment:
     must_be_evicted: bool = False
 
 
-def segment_scope(scope: SearchScope, *, by_project: bool = False) -> SegmentScope:
-    """Return the segment in which a scope is searched: the narrowest that others will use, too.
+def segment_scope(scope: SearchScope, *, by_project: bool = False) -> SearchScope:
+    """Return the scope of the segment in which a scope is searched: the narrowest that others will use, too.
 
     `by_project`: all entries of the tenant are too many for a segment.
     """
@@ -108,14 +95,12 @@ def segment_scope(scope: SearchScope, *, by_project: bool = False) -> SegmentSco
     else:
         chosen = _MEMORY_KINDS if kinds <= set(_MEMORY_KINDS) else _CONVERSATION_KINDS + _MEMORY_KINDS
     if scope.conversation_ids is not None:
-        return SegmentScope("conversations", tuple(sorted(set(scope.conversation_ids))), chosen)
+        return SearchScope(chosen, conversation_ids=tuple(sorted(set(scope.conversation_ids))))
     if scope.agent_id is not None and kinds == {EntryKind.MEMORY}:
-        return SegmentScope("agent", scope.agent_id, (EntryKind.MEMORY,))
+        return SearchScope((EntryKind.MEMORY,), agent_id=scope.agent_id)
     if scope.owner is not None:
-        return SegmentScope("owner", scope.owner, chosen)
-    if scope.project is not None and by_project:
-        return SegmentScope("project", scope.project, chosen)
-    return SegmentScope("tenant", None, chosen)
+        return SearchScope(chosen, owner=scope.owner)
+    return SearchScope(chosen, project=scope.project if by_project else None)
 
 
 class ResidentIndex:
@@ -135,11 +120,11 @@ class ResidentIndex:
         return len(self._cached)
 
     async def load(
-        self, tx: Transaction, tenant_id: TenantId, scope: SegmentScope, space: Space, *, max_entries: int
-    ) -> LoadedScope | None:
-        """Return the entries of a scope as this transaction sees them; None if they are more than fit.
+        self, tx: Transaction, tenant_id: TenantId, scope: SearchScope, space: Space, *, max_entries: int
+    ) -> tuple[SegmentView, int] | None:
+        """Return the entries of the scope of a segment as this transaction sees them, and its time (microseconds).
 
-        The caller is a transaction of the tenant.
+        None if they are more than fit. The caller is a transaction of the tenant.
         """
         if tx.tenant_id != tenant_id:
             raise RuntimeError("a segment is loaded in a transaction of its own tenant")
@@ -163,15 +148,16 @@ class ResidentIndex:
                 cached.pending.clear()
                 self._count_bytes(key, cached)
         self._evict_surplus(key)
-        return None if loaded is None or view is None else LoadedScope(scope, view, loaded[1].now, space.id)
+        return None if loaded is None or view is None else (view, loaded[1].now)
 
     def _find_or_add(self, key: _SegmentKey) -> _CachedSegment:
         cached = self._cached.get(key)
         if cached is None:
-            values = key[1].values
-            own = _CACHED_BYTES + (_ID_BYTES * len(values) if isinstance(values, tuple) else len(values or ""))
-            cached = self._cached[key] = self._of_tenant.setdefault(key[0], {})[key] = _CachedSegment(own, own)
-            self.nbytes += own
+            tenant_id, scope, _ = key
+            nbytes = _CACHED_BYTES + _ID_BYTES * len(scope.conversation_ids or ())
+            nbytes += sum(len(name or "") for name in (scope.agent_id, scope.owner, scope.project))
+            cached = self._cached[key] = self._of_tenant.setdefault(tenant_id, {})[key] = _CachedSegment(nbytes, nbytes)
+            self.nbytes += nbytes
         self._cached.move_to_end(key)
         return cached
 
@@ -239,9 +225,14 @@ class ResidentIndex:
         batches: list[EntryBatch] = []
         if read_ids:
             await segment_store.read_entries(
-                tx, tenant_id, numbers_of_ids(read_ids), batches.append,
-                space_id=space.id, dimensions=space.dimensions, max_bytes=self._max_bytes,
-            )  # fmt: skip
+                tx,
+                tenant_id,
+                numbers_of_ids(read_ids),
+                batches.append,
+                space_id=space.id,
+                dimensions=space.dimensions,
+                max_bytes=self._max_bytes,
+            )
         if len(segment) <= _CHANGED_INLINE or not (read_ids or changes.removed_ids):
             _change(segment, changes.removed_ids, read_ids, batches)
         else:
@@ -250,12 +241,12 @@ class ResidentIndex:
         cached.removed_ids.clear()
         return changes.state
 
-    def _evict_surplus(self, kept: _SegmentKey) -> None:
+    def _evict_surplus(self, searched: _SegmentKey) -> None:
         """Evict the least recently used segments until the others fit."""
         for key, cached in list(islice(self._cached.items(), _MAX_EXAMINED)):
             if self.nbytes <= self._max_bytes and len(self._cached) <= _MAX_CACHED:
                 break
-            if key != kept and not cached.lock.locked():
+            if key != searched and not cached.lock.locked():
                 self._evict(key, cached)
 
     def _count_bytes(self, key: _SegmentKey, cached: _CachedSegment) -> None:

@@ -49,7 +49,7 @@ class WordColumns:
 
     def _listed(self, item: str) -> str:
         """Repeat an item for each word, each after a comma, so that no word gives an empty text."""
-        return "".join(f", {one}" for one in self._each(item))
+        return "".join(f", {column}" for column in self._each(item))
 
     def counted(self, lexemes: str) -> str:
         """Return columns with the count of each word in a tsvector, as a list continuation; null for null.
@@ -72,8 +72,8 @@ class WordColumns:
 
     def given(self, args: StatementArguments, weights: Sequence[float]) -> str:
         """Return columns `w1` … of known weights, as a list continuation."""
-        known = [*weights, *[0.0] * (len(self._queries) - len(weights))]
-        return "".join(f", {args.add(weight)}::float8 as w{number}" for number, weight in enumerate(known, start=1))
+        padded = [*weights, *[0.0] * (len(self._queries) - len(weights))]
+        return "".join(f", {args.add(weight)}::float8 as w{number}" for number, weight in enumerate(padded, start=1))
 
 
 def _room(count: int) -> int:
@@ -104,10 +104,12 @@ class SearchStatement:
         if scope.conversation_ids is not None:
             conditions.append(f"e.conversation_id = any({arg(list(scope.conversation_ids))}::uuid[])")
         if scope.project is not None:
-            own = f"e.project = {arg(scope.project)}"
+            is_of_project = f"e.project = {arg(scope.project)}"
             # a fact without a project belongs to all projects, or to several that only its owner knows
             is_fact = EntryKind.FACT in scope.kinds
-            conditions.append(f"({own} or (e.kind = 'fact' and e.project = ''))" if is_fact else own)
+            conditions.append(
+                f"({is_of_project} or (e.kind = 'fact' and e.project = ''))" if is_fact else is_of_project
+            )
         if scope.owner is not None:
             conditions.append(f"e.owner = {arg(scope.owner)}")
         conditions += self._of_memories(scope)
@@ -129,7 +131,9 @@ class SearchStatement:
             return []
         conditions = ["(e.expires_at is null or e.expires_at > statement_timestamp())"]
         if scope.agent_id is not None:
-            own = f"e.agent_id = {self.args.add(scope.agent_id)}"
+            is_of_agent = f"e.agent_id = {self.args.add(scope.agent_id)}"
             # a separate condition if possible, because only then its index is used
-            conditions.append(own if set(scope.kinds) == {EntryKind.MEMORY} else f"(e.kind <> 'memory' or {own})")
+            conditions.append(
+                is_of_agent if set(scope.kinds) == {EntryKind.MEMORY} else f"(e.kind <> 'memory' or {is_of_agent})"
+            )
         return conditions

@@ -10,18 +10,17 @@ from typing import Final, TypeVar
 
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
-from app.index.analyser.query_words import QueryText, QueryWords
+from app.index.analyser.query_words import PreparedQuery, QueryWords
 from app.index.analyser.word_weights import WordWeights
 from app.index.entry_ids import EntryIds, numbers_of_ids
 from app.index.schemas import SearchResult, SearchScope
 from app.index.search import ann_search, segment_store
 from app.index.search.ann_maintenance import AnnMaintenance
-from app.index.search.resident import LoadedScope, ResidentIndex, read_segment, segment_scope
+from app.index.search.resident import ResidentIndex, read_segment, segment_scope
 from app.index.search.segment import SegmentView
 from app.index.search.segment_search import (
     CorpusCounts,
     MatchedWords,
-    SegmentQuery,
     compare_vectors,
     match_words,
     search_segment,
@@ -37,11 +36,18 @@ _READ_ENTRIES: Final = 2_048
 
 
 @dataclass(slots=True)
-class LoadedSearch:
-    """A scope whose entries are in memory. `matched`: how they match the words of the query, after `match_words`."""
+class LoadedScope:
+    """A scope whose entries are in memory, for the search of one query.
+
+    `view`: the entries of its segment as they were at the time `now` (microseconds), with the vectors of a space.
+    `matched`: how the entries in scope match the words of the query, after `match_words`.
+    """
 
     scope: SearchScope
-    entries: LoadedScope
+    segment: SearchScope
+    view: SegmentView
+    now: int
+    space_id: int
     matched: MatchedWords | None = None
 
 
@@ -54,90 +60,100 @@ class Searcher:
 
     async def load(
         self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope
-    ) -> LoadedSearch | None:
+    ) -> LoadedScope | None:
         """Return the entries of a scope as they are now; None if they are searched by the database's indexes."""
-        wanted = segment_scope(scope)
-        if wanted.column == "tenant" and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
-            wanted = segment_scope(scope, by_project=True)
-            if wanted.column == "tenant":
+        segment = segment_scope(scope)
+        if segment == SearchScope(segment.kinds) and ann.needs_ann(await ann.read_counts(tx, tenant_id)):
+            segment = segment_scope(scope, by_project=True)
+            if segment.project is None:
                 return None
-        loaded = await self._resident.load(tx, tenant_id, wanted, ann.space, max_entries=ann.exact_entries)
-        return None if loaded is None else LoadedSearch(scope, loaded)
+        loaded = await self._resident.load(tx, tenant_id, segment, ann.space, max_entries=ann.exact_entries)
+        return None if loaded is None else LoadedScope(scope, segment, *loaded, ann.space.id)
 
     async def search(
-        self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope, query: SegmentQuery,
-        *, pool: int, rank: Callable[[SearchResult], RankingT], loaded: LoadedSearch | None = None,
-    ) -> RankingT:  # fmt: skip
+        self,
+        tx: Transaction,
+        tenant_id: TenantId,
+        ann: AnnMaintenance,
+        scope: SearchScope,
+        query: PreparedQuery,
+        *,
+        pool: int,
+        rank: Callable[[SearchResult], RankingT],
+        loaded: LoadedScope | None = None,
+    ) -> RankingT:
         """Rank the entries in scope by how well they match. `pool`: candidates of each way, if indexes are used.
 
         `rank` is called once, for many entries in a thread. `loaded`: the scope, if `load` has returned it already.
         """
-        if loaded is None or loaded.entries.space_id != ann.space.id:  # the searched space may have changed since then
+        if loaded is None or loaded.space_id != ann.space.id:  # the searched space may have changed since then
             loaded = await self.load(tx, tenant_id, ann, scope)
         if loaded is None:
             return rank(await self._search_large(tx, tenant_id, ann, scope, query, pool=pool))
         allowed = None
-        if (metadata := loaded.scope.metadata) is not None:
-            allowed = await segment_store.list_in_scope(tx, tenant_id, loaded.entries.scope, metadata=metadata)
+        if scope.metadata is not None:
+            allowed = await segment_store.list_in_scope(tx, tenant_id, loaded.segment, metadata=scope.metadata)
 
         def search_and_rank() -> RankingT:
-            matched = loaded.matched
-            if matched is None or matched.text is not query.text:
-                matched = self._match_words(loaded, query.text, allowed)
-            return rank(compare_vectors(loaded.entries.view, matched, query.vector))
+            matched = loaded.matched or self._match_words(loaded, query, allowed)
+            return rank(compare_vectors(loaded.view, matched, query.vector))
 
         return await _run(loaded, search_and_rank)
 
-    async def match_words(self, loaded: LoadedSearch, text: QueryText) -> None:
+    async def match_words(self, loaded: LoadedScope, query: PreparedQuery) -> None:
         """Find the entries with the words of a query whose vector is not known yet, for the search that follows."""
         if loaded.scope.metadata is None:  # which entries have the metadata, only the database knows
-            loaded.matched = await _run(loaded, lambda: self._match_words(loaded, text, None))
+            loaded.matched = await _run(loaded, lambda: self._match_words(loaded, query, None))
 
-    def _match_words(
-        self, loaded: LoadedSearch, text: QueryText | QueryWords, allowed: EntryIds | None
-    ) -> MatchedWords:
-        view, now = loaded.entries.view, loaded.entries.now
-        return match_words(view, select_rows(view, loaded.scope, now=now, allowed=allowed), text, weigh=self._weights)
+    def _match_words(self, loaded: LoadedScope, query: PreparedQuery, allowed: EntryIds | None) -> MatchedWords:
+        rows = select_rows(loaded.view, loaded.scope, now=loaded.now, allowed=allowed)
+        return match_words(loaded.view, rows, query, weigh=self._weights)
 
     async def _search_large(
-        self, tx: Transaction, tenant_id: TenantId, ann: AnnMaintenance, scope: SearchScope, query: SegmentQuery,
-        *, pool: int,
-    ) -> SearchResult:  # fmt: skip
+        self,
+        tx: Transaction,
+        tenant_id: TenantId,
+        ann: AnnMaintenance,
+        scope: SearchScope,
+        query: PreparedQuery,
+        *,
+        pool: int,
+    ) -> SearchResult:
         """Search a scope that does not fit into memory, or of which filters may leave little."""
         settings = ann.settings
-        most = min(ann.exact_entries, _READ_ENTRIES)
-        max_entries = None if query.text.by_words else most + 1
+        max_read = min(ann.exact_entries, _READ_ENTRIES)
+        max_entries = None if query.by_words else max_read + 1
         size = await ann_search.measure_scope(tx, tenant_id, scope, max_entries=max_entries)
-        if size.entries <= most:
-            entry_ids = await ann_search.list_scope(tx, tenant_id, scope, limit=most)
+        if size.entries <= max_read:
+            entry_ids = await ann_search.list_scope(tx, tenant_id, scope, limit=max_read)
             segment = await read_segment(tx, tenant_id, numbers_of_ids(entry_ids), ann.space)
             return await asyncio.to_thread(self._search_all, segment.view, query, None)
         counts = await ann.read_counts(tx, tenant_id)
-        words = query.text.words(size.languages)
+        words = query.words(size.languages)
         corpus = await ann_search.count_words(tx, scope, words.lexemes, size)
         best_by_words = await ann_search.find_best_by_words(
             tx, scope, words.lexemes, corpus, pool=pool, matches=settings.text_candidates
         )
-        asked = ann_search.AnnQuery(
+        ann_query = ann_search.AnnQuery(
             query.vector, best_by_words, pool, by_index=counts.can_use_index, uncovered=counts.uncovered
         )
-        found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
-        if query.vector is not None and asked.by_index and found.nearest < pool:
+        candidates = await ann_search.find_candidates(tx, tenant_id, scope, ann_query, space=ann.space)
+        if query.vector is not None and ann_query.by_index and candidates.nearest < pool:
             # filters left too few of those that the index returned
-            asked = replace(asked, by_index=False)
-            found = await ann_search.find_candidates(tx, tenant_id, scope, asked, space=ann.space)
-        segment = await read_segment(tx, tenant_id, numbers_of_ids(found.entry_ids), ann.space)
+            ann_query = replace(ann_query, by_index=False)
+            candidates = await ann_search.find_candidates(tx, tenant_id, scope, ann_query, space=ann.space)
+        segment = await read_segment(tx, tenant_id, numbers_of_ids(candidates.entry_ids), ann.space)
         statistics = CorpusCounts(corpus.entries, corpus.mean_length, _frequencies(words, corpus.frequencies), words)
         result = await asyncio.to_thread(self._search_all, segment.view, query, statistics)
-        return replace(result, vectors_pending=found.waiting)
+        return replace(result, vectors_pending=candidates.waiting)
 
-    def _search_all(self, view: SegmentView, query: SegmentQuery, corpus: CorpusCounts | None) -> SearchResult:
+    def _search_all(self, view: SegmentView, query: PreparedQuery, corpus: CorpusCounts | None) -> SearchResult:
         return search_segment(view, view.live.nonzero()[0], query, weigh=self._weights, corpus=corpus)
 
 
-async def _run(loaded: LoadedSearch, work: Callable[[], RankingT]) -> RankingT:
+async def _run(loaded: LoadedScope, work: Callable[[], RankingT]) -> RankingT:
     """Do a part of a search; in a thread if the scope is large."""
-    return work() if len(loaded.entries.view) <= _IN_THREAD_ENTRIES else await asyncio.to_thread(work)
+    return work() if len(loaded.view) <= _IN_THREAD_ENTRIES else await asyncio.to_thread(work)
 
 
 def _frequencies(words: QueryWords, of_lexemes: Sequence[int]) -> list[int]:

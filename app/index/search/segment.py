@@ -10,7 +10,7 @@ A search reads a `SegmentView`. It does not change when entries are added, chang
 vectors of removed entries become zero.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -87,7 +87,13 @@ class Columns:
         return sum(array.nbytes for array in _columns_of(self))
 
 
-_columns_of = cast("Callable[[Columns], tuple[NDArray[Any], ...]]", attrgetter(*(one.name for one in fields(Columns))))
+_COLUMN_NAMES: Final = tuple(column.name for column in fields(Columns))
+_COLUMN_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("kind", "cues", "language"), "u1"),
+    **dict.fromkeys(("position", "session", "occurred_at", "expires_at"), "i8"),
+}
+"""Types of columns; the others are codes, counts and rows: int32."""
+_columns_of = cast("Callable[[Columns], tuple[NDArray[Any], ...]]", attrgetter(*_COLUMN_NAMES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +146,8 @@ class RecentTerms:
 
     def find(self, term: int) -> tuple[Rows, NDArray[np.uint8]]:
         """Return the rows that have a term, and its counts."""
-        found = np.flatnonzero(self.terms == np.uint64(term))
-        return self.row[found], self.count[found]
+        rows = np.flatnonzero(self.terms == np.uint64(term))
+        return self.row[rows], self.count[rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +301,12 @@ class Segment:
         added = self._coded(batch)
         start, stop = self._count, self._count + len(batch)
         self._grow(stop, self._pieces + batch.pieces)
-        for one in fields(added):
-            getattr(self._columns, one.name)[start:stop] = getattr(added, one.name)
+        for name in _COLUMN_NAMES:
+            getattr(self._columns, name)[start:stop] = getattr(added, name)
         for vectors in batch.vectors:
-            own = self._vectors[self._pieces : self._pieces + len(vectors)]
-            own[:] = vectors
-            _normalise(own)
+            stored = self._vectors[self._pieces : self._pieces + len(vectors)]
+            stored[:] = vectors
+            _normalise(stored)
             self._pieces += len(vectors)
         self._live = np.concatenate((self._live, np.ones(len(batch), dtype=np.bool_)))
         self._count, self._recent = stop, self._recent + len(batch)
@@ -363,19 +369,19 @@ class Segment:
         self._by_place = PlaceOrder(np.insert(placed, at, added))
 
     def _coded(self, batch: EntryBatch) -> Columns:
-        texts, given = self._texts, batch.columns
+        texts, columns = self._texts, batch.columns
 
         def coded(codes: Codes, values: Sequence[object | None]) -> Rows:
             return np.repeat(codes.add_all(values), batch.repeats)
 
         conversation = coded(texts.conversation, batch.conversation_ids)
         # most entries are in the same session as the one before
-        is_other = (conversation[1:] != conversation[:-1]) | (given.session[1:] != given.session[:-1])
+        is_other = (conversation[1:] != conversation[:-1]) | (columns.session[1:] != columns.session[:-1])
         first = np.flatnonzero(np.append(True, is_other)[: len(batch)])
-        sessions = zip(conversation[first].tolist(), given.session[first].tolist(), strict=True)
-        group = texts.group.add_all([None if one[1] == NONE else one for one in sessions])
+        sessions = zip(conversation[first].tolist(), columns.session[first].tolist(), strict=True)
+        group = texts.group.add_all([None if session[1] == NONE else session for session in sessions])
         return replace(
-            given,
+            columns,
             conversation=conversation,
             group=np.repeat(group, np.diff(first, append=len(batch))),
             project=coded(texts.project, batch.projects),
@@ -383,7 +389,7 @@ class Segment:
             agent=coded(texts.agent, batch.agents),
             actor=coded(texts.actor, batch.actors),
             role=coded(texts.role, batch.roles),
-            first_piece=self._pieces + given.first_piece,
+            first_piece=self._pieces + columns.first_piece,
         )
 
     def _grow(self, count: int, pieces: int) -> None:
@@ -392,8 +398,8 @@ class Segment:
             # a load of everything at once gets no more than it needs
             room = count if self._count == 0 else max(count, self._count + self._count // 4 + 64)
             columns = _empty_columns(room)
-            for one in fields(columns):
-                getattr(columns, one.name)[: self._count] = getattr(self._columns, one.name)[: self._count]
+            for name in _COLUMN_NAMES:
+                getattr(columns, name)[: self._count] = getattr(self._columns, name)[: self._count]
             self._columns = columns
         if pieces > len(self._vectors):
             room = pieces if self._pieces == 0 else max(pieces, self._pieces + self._pieces // 4 + 64)
@@ -418,18 +424,18 @@ class Segment:
 
     def _rebuild(self) -> None:
         """Leave out dead rows, their vectors, and their terms."""
-        kept = np.flatnonzero(self._live)
-        pieces = self._columns.pieces[kept]
+        live = np.flatnonzero(self._live)
+        pieces = self._columns.pieces[live]
         first = np.cumsum(pieces, dtype=np.int32) - pieces
-        kept_pieces = piece_rows(self._columns.first_piece[kept], pieces)
+        kept_pieces = piece_rows(self._columns.first_piece[live], pieces)
         new_row = np.full(self._count, NONE, dtype=np.int32)
-        new_row[kept] = np.arange(len(kept), dtype=np.int32)
+        new_row[live] = np.arange(len(live), dtype=np.int32)
         terms, row, count = self._all_terms()
         is_kept = new_row[row] != NONE
-        self._columns = replace(self._columns.take(kept), first_piece=first)
+        self._columns = replace(self._columns.take(live), first_piece=first)
         self._vectors = self._vectors[kept_pieces]
-        self._live = np.ones(len(kept), dtype=np.bool_)
-        self._count, self._pieces, self._recent = len(kept), len(self._vectors), 0
+        self._live = np.ones(len(live), dtype=np.bool_)
+        self._count, self._pieces, self._recent = len(live), len(self._vectors), 0
         by_place = new_row[self._by_place.rows]
         self._by_place = PlaceOrder(by_place[by_place != NONE].astype(np.int64))
         self._postings = Postings.sort(terms[is_kept], new_row[row[is_kept]], count[is_kept])
@@ -445,9 +451,9 @@ def piece_rows(first: Rows, pieces: Rows) -> NDArray[np.intp]:
 def _normalise(vectors: Floats) -> None:
     """Give vectors the length 1, except those that have no length."""
     squares = np.vecdot(vectors, vectors)
-    others = np.flatnonzero((np.abs(squares - 1) > _LENGTH_TOLERANCE) & (squares > 0))
-    if len(others):
-        vectors[others] /= np.sqrt(squares[others])[:, None]
+    unequal = np.flatnonzero((np.abs(squares - 1) > _LENGTH_TOLERANCE) & (squares > 0))
+    if len(unequal):
+        vectors[unequal] /= np.sqrt(squares[unequal])[:, None]
 
 
 def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
@@ -455,17 +461,6 @@ def _no_terms() -> tuple[NDArray[np.uint64], Rows, NDArray[np.uint8]]:
 
 
 def _empty_columns(count: int) -> Columns:
-    def rows() -> Rows:
-        return np.empty(count, dtype=np.int32)
-
-    def large() -> NDArray[np.int64]:
-        return np.empty(count, dtype=np.int64)
-
-    def small() -> NDArray[np.uint8]:
-        return np.empty(count, dtype=np.uint8)
-
-    return Columns(
-        entry_id=np.empty((count, 2), dtype=np.uint64), kind=small(), conversation=rows(), project=rows(), owner=rows(),
-        agent=rows(), actor=rows(), role=rows(), group=rows(), position=large(), session=large(), occurred_at=large(),
-        expires_at=large(), length=rows(), cues=small(), language=small(), first_piece=rows(), pieces=rows(),
-    )  # fmt: skip
+    columns: dict[str, Any] = {name: np.empty(count, _COLUMN_TYPES.get(name, "i4")) for name in _COLUMN_NAMES}
+    columns["entry_id"] = np.empty((count, 2), np.uint64)
+    return Columns(**columns)

@@ -15,25 +15,19 @@ from numpy.typing import NDArray
 
 from app.core.database.transactions import FloatVector
 from app.index.analyser.languages import CODES
-from app.index.analyser.query_words import QueryText, QueryWords, WordGroup
+from app.index.analyser.query_words import PreparedQuery, QueryWords, WordGroup
 from app.index.analyser.terms import hash_term
 from app.index.analyser.word_weights import WordWeights
 from app.index.entry_ids import EntryIds, ids_of_numbers, numbers_of_ids, rows_with
-from app.index.schemas import BM25_B, BM25_K1, EntryKind, PlaceOrder, SearchCandidate, SearchResult, SearchScope
+from app.index.schemas import BM25_B, BM25_K1, EntryKind, PlaceOrder, SearchHit, SearchResult, SearchScope
 from app.index.search.dictionaries import NONE, Codes, Rows
-from app.index.search.segment import (
-    Flags,
-    Floats,
-    SegmentView,
-    microseconds,
-    piece_rows,
-)
+from app.index.search.segment import Flags, Floats, SegmentView, microseconds, piece_rows
 
 KINDS: Final = (EntryKind.TURN, EntryKind.SUMMARY, EntryKind.FACT, EntryKind.MEMORY)
 """The kinds of entries in the order of their codes in a segment."""
 
 _MAX_COUNT: Final = 255
-_Own: TypeAlias = slice | NDArray[np.intp]
+_Selection: TypeAlias = slice | NDArray[np.intp]
 """The index of the rows in scope: a slice if these are all, which copies nothing."""
 
 _GATHER_SHARE: Final = 4
@@ -56,20 +50,11 @@ class CorpusCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentQuery:
-    """A query: its vector of length 1, and its words."""
-
-    vector: FloatVector | None
-    text: QueryText | QueryWords
-
-
-@dataclass(frozen=True, slots=True)
 class MatchedWords:
     """How well the rows in scope match the words of a query. `entries` is the size of the scope that words count in."""
 
-    text: QueryText | QueryWords
     rows: NDArray[np.intp]
-    own: _Own
+    selection: _Selection
     words: QueryWords
     bm25: Floats
     share: Floats
@@ -110,66 +95,66 @@ def select_rows(
 
 
 def _any_of(codes: Codes, column: Rows, values: Sequence[object]) -> Flags:
-    found = [code for value in values if (code := codes.get(value)) is not None]
-    if len(found) == 1:
-        return column == found[0]
-    return np.isin(column, found)
+    known_codes = [code for value in values if (code := codes.get(value)) is not None]
+    if len(known_codes) == 1:
+        return column == known_codes[0]
+    return np.isin(column, known_codes)
 
 
 def search_segment(
     view: SegmentView,
     rows: NDArray[np.intp],
-    query: SegmentQuery,
+    query: PreparedQuery,
     *,
     weigh: WordWeights,
     corpus: CorpusCounts | None = None,
 ) -> SearchResult:
     """Return the match of all rows in scope. `corpus`: the statistics of a larger scope, to which the rows belong."""
-    return compare_vectors(view, match_words(view, rows, query.text, weigh=weigh, corpus=corpus), query.vector)
+    return compare_vectors(view, match_words(view, rows, query, weigh=weigh, corpus=corpus), query.vector)
 
 
 def match_words(
     view: SegmentView,
     rows: NDArray[np.intp],
-    text: QueryText | QueryWords,
+    query: PreparedQuery,
     *,
     weigh: WordWeights,
     corpus: CorpusCounts | None = None,
 ) -> MatchedWords:
     """Return how well all rows in scope match the words of a query: the part of a search that needs no vector."""
-    own: _Own = slice(None) if len(rows) == len(view) else rows
-    words = text.words(languages_in(view.columns.language[own])) if corpus is None else corpus.words
-    bm25, share = _match_words(view, rows, own, words, weigh, corpus)
-    return MatchedWords(text, rows, own, words, bm25, share, len(rows) if corpus is None else corpus.entries)
+    selection: _Selection = slice(None) if len(rows) == len(view) else rows
+    words = query.words(languages_in(view.columns.language[selection])) if corpus is None else corpus.words
+    bm25, share = _match_words(view, rows, selection, words, weigh, corpus)
+    return MatchedWords(rows, selection, words, bm25, share, len(rows) if corpus is None else corpus.entries)
 
 
 def compare_vectors(view: SegmentView, matched: MatchedWords, vector: FloatVector | None) -> SearchResult:
     """Return the match of all rows in scope, with their words, and with the vector of the query."""
-    columns, rows, own, words = view.columns, matched.rows, matched.own, matched.words
+    columns, rows, selection, words = view.columns, matched.rows, matched.selection, matched.words
     bm25 = matched.bm25
-    cosine = np.full(len(rows), np.nan, dtype=np.float32) if vector is None else _cosines(view, rows, own, vector)
-    pieces = columns.pieces[own]
-    group = columns.group[own]
+    cosine = np.full(len(rows), np.nan, dtype=np.float32) if vector is None else _cosines(view, rows, selection, vector)
+    pieces = columns.pieces[selection]
+    group = columns.group[selection]
     return SearchResult(
         cosine=cosine,
         pieces=pieces,
         bm25=bm25,
         word_share=matched.share,
         group=group,
-        conversation=columns.conversation[own],
-        position=columns.position[own],
-        actor=columns.actor[own],
-        role=columns.role[own],
-        kind=columns.kind[own],
-        cues=columns.cues[own],
-        occurred_at=columns.occurred_at[own],
-        by_place=view.by_place if isinstance(own, slice) else _places_of(view, rows),
+        conversation=columns.conversation[selection],
+        position=columns.position[selection],
+        actor=columns.actor[selection],
+        role=columns.role[selection],
+        kind=columns.kind[selection],
+        cues=columns.cues[selection],
+        occurred_at=columns.occurred_at[selection],
+        by_place=view.by_place if isinstance(selection, slice) else _places_of(view, rows),
         size=matched.entries,
         actor_code=view.texts.actor.get,
         role_code=view.texts.role.get,
-        candidates=lambda at: _candidates(view, rows[at], cosine[at], bm25[at]),
+        entries=lambda at: _entries(view, rows[at], cosine[at], bm25[at]),
         source_ids=lambda at: _source_ids(view, rows[at]),
-        find=lambda kind, source_ids: _find(view, own, kind, source_ids),
+        find=lambda kind, source_ids: _find(view, selection, kind, source_ids),
         vectors_pending=bool((pieces == 0).any()),
         lexemes=words.lexemes,
         language=words.language,
@@ -184,14 +169,15 @@ def languages_in(places: NDArray[np.uint8]) -> list[str]:
     return [CODES[place] for place in np.argsort(-counts, kind="stable").tolist() if counts[place]]
 
 
-def _find(view: SegmentView, own: _Own, kind: EntryKind, source_ids: Sequence[UUID]) -> dict[UUID, int]:
-    """Return the rows, among `own`, of the entries that some objects of a kind have."""
-    entry_ids, kinds = view.columns.entry_id[own], view.columns.kind[own]
+def _find(view: SegmentView, selection: _Selection, kind: EntryKind, source_ids: Sequence[UUID]) -> dict[UUID, int]:
+    """Return the rows, among the selected ones, of the entries that some objects of a kind have."""
+    entry_ids, kinds = view.columns.entry_id[selection], view.columns.kind[selection]
     wanted = set(source_ids)
-    rekeyed = [UUID(bytes=np.array(key, np.uint64).tobytes()) for key, one in view.sources.items() if one in wanted]
+    keys = [key for key, source_id in view.sources.items() if source_id in wanted]
+    rekeyed = ids_of_numbers(np.array(keys, np.uint64).reshape(-1, 2))
     at = np.flatnonzero(rows_with(entry_ids, numbers_of_ids([*source_ids, *rekeyed])) & (kinds == KINDS.index(kind)))
-    found = zip(_sources_of(view, entry_ids[at]), at.tolist(), strict=True)
-    return {source_id: place for source_id, place in found if source_id in wanted}
+    elements = zip(_sources_of(view, entry_ids[at]), at.tolist(), strict=True)
+    return {source_id: place for source_id, place in elements if source_id in wanted}
 
 
 def _source_ids(view: SegmentView, rows: NDArray[np.intp]) -> list[UUID]:
@@ -217,7 +203,7 @@ def _places_of(view: SegmentView, rows: NDArray[np.intp]) -> PlaceOrder:
 def _match_words(
     view: SegmentView,
     rows: NDArray[np.intp],
-    own: _Own,
+    selection: _Selection,
     words: QueryWords,
     weigh: WordWeights,
     corpus: CorpusCounts | None,
@@ -225,46 +211,46 @@ def _match_words(
     """Return the BM25 of each row, and the share of the query's word weights that it has."""
     bm25, share = np.zeros(len(view), dtype=np.float32), np.zeros(len(view), dtype=np.float32)
     if not words.groups or not len(rows):
-        return bm25[own], share[own]
+        return bm25[selection], share[selection]
     in_scope: Flags | None = None
     if len(rows) < len(view):
         in_scope = np.zeros(len(view), dtype=np.bool_)
         in_scope[rows] = True
-    found: list[tuple[Rows, NDArray[np.uint8]]] = []
+    matches: list[tuple[Rows, NDArray[np.uint8]]] = []
     for group in words.groups:
         at, counts = _find_group(view, group)
         if in_scope is not None and len(at):
-            kept = in_scope[at]
-            at, counts = at[kept], counts[kept]
-        found.append((at, counts))
+            is_kept = in_scope[at]
+            at, counts = at[is_kept], counts[is_kept]
+        matches.append((at, counts))
     if corpus is None:
-        mean_length = max(float(view.columns.length[own].mean()), 1.0)
-        corpus = CorpusCounts(len(rows), mean_length, [len(at) for at, _ in found], words)
+        mean_length = max(float(view.columns.length[selection].mean()), 1.0)
+        corpus = CorpusCounts(len(rows), mean_length, [len(at) for at, _ in matches], words)
     weights = weigh.weights(words, corpus.frequencies, entries=corpus.entries)
-    for weight, (places, counts) in zip(weights, found, strict=True):
+    for weight, (places, counts) in zip(weights, matches, strict=True):
         at, times = places.astype(np.intp), counts.astype(np.float32)  # once, not at each use
         length = view.columns.length[at].astype(np.float32)
         norm = BM25_K1 * (1 - BM25_B + BM25_B / corpus.mean_length * length)
         # a row has a term once, so no sum is lost
         bm25[at] += weight * (BM25_K1 + 1) * times / (times + norm)
         share[at] += np.float32(weight)
-    return bm25[own], share[own] / np.float32(sum(weights) or 1.0)
+    return bm25[selection], share[selection] / np.float32(sum(weights) or 1.0)
 
 
 def _find_group(view: SegmentView, group: WordGroup) -> tuple[Rows, NDArray[np.uint8]]:
     """Return the rows that have any lexeme of a word, and how often: each row once."""
-    found = [view.find_term(hash_term(lexeme)) for lexeme in group]
-    if len(found) == 1:
-        return found[0]
-    at, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    matches = [view.find_term(hash_term(lexeme)) for lexeme in group]
+    if len(matches) == 1:
+        return matches[0]
+    at, counts = (np.concatenate(parts) for parts in zip(*matches, strict=True))
     rows, place = np.unique(at, return_inverse=True)
     total = np.bincount(place, weights=counts, minlength=len(rows))
     return rows, np.minimum(total, _MAX_COUNT).astype(np.uint8)
 
 
-def _cosines(view: SegmentView, rows: NDArray[np.intp], own: _Own, vector: FloatVector) -> Floats:
+def _cosines(view: SegmentView, rows: NDArray[np.intp], selection: _Selection, vector: FloatVector) -> Floats:
     """Return the cosine of the best piece of each row, NaN for rows without vectors."""
-    first, counts = view.columns.first_piece[own], view.columns.pieces[own]
+    first, counts = view.columns.first_piece[selection], view.columns.pieces[selection]
     has_any = counts > 0
     if has_any.all():
         return _best_pieces(view, first, counts, vector)
@@ -284,8 +270,8 @@ def _best_pieces(view: SegmentView, first: Rows, counts: Rows, vector: FloatVect
     best = scores[first]
     several = np.flatnonzero(counts > 1)
     if len(several):
-        some, pieces = scores[piece_rows(first[several], counts[several])], counts[several]
-        best[several] = np.maximum.reduceat(some, np.cumsum(pieces) - pieces)
+        piece_scores, pieces = scores[piece_rows(first[several], counts[several])], counts[several]
+        best[several] = np.maximum.reduceat(piece_scores, np.cumsum(pieces) - pieces)
     return best
 
 
@@ -302,14 +288,14 @@ def _products(vectors: Floats, vector: FloatVector) -> Floats:
     return products
 
 
-def _candidates(view: SegmentView, rows: NDArray[np.intp], cosine: Floats, bm25: Floats) -> list[SearchCandidate]:
+def _entries(view: SegmentView, rows: NDArray[np.intp], cosine: Floats, bm25: Floats) -> list[SearchHit]:
     columns = view.columns
     numbers: list[list[int]] = columns.entry_id[rows].tolist()
     kinds: list[int] = columns.kind[rows].tolist()
     conversations = [view.texts.conversation.value(code) for code in columns.conversation[rows].tolist()]
     cosines, weights = cosine.tolist(), bm25.tolist()
     return [
-        SearchCandidate(
+        SearchHit(
             source_id=source_id,
             kind=KINDS[kinds[at]],
             conversation_id=conversation if isinstance(conversation := conversations[at], UUID) else None,

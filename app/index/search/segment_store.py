@@ -7,12 +7,12 @@ Columns are read as bytes, one value for many entries, because a Python object p
 times as long. Postgres groups entries whose texts are equal, so that it sends these texts once. Each value is of a
 limited number of entries, because Postgres copies a very large one several times.
 
-Literal SQL: search is hot.
+Literal SQL reads the entries: it is hot, and Core has no lateral union of arrays.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -21,36 +21,88 @@ from uuid import UUID
 import asyncpg
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, ScalarSelect, Select, Text, bindparam, cast, func, literal_column, select, text
+from sqlalchemy.dialects.postgresql import JSONB
 
+from app.core.database.queries import Query, is_any
 from app.core.database.transactions import Transaction
 from app.core.ids import TenantId
+from app.index.analyser.languages import CODES
 from app.index.analyser.terms import BYTES_PER_TERM, unpack_all_terms
 from app.index.entry_ids import EntryIds
-from app.index.schemas import EntryKind
+from app.index.schemas import EntryKind, SearchScope
 from app.index.search.dictionaries import NONE, Rows
-from app.index.search.search_statement import LANGUAGE_PLACE
 from app.index.search.segment import Columns, EntryBatch, Floats, microseconds
+from app.index.tables import index_entries, index_removals
 
 ValueT = TypeVar("ValueT")
-SegmentColumn: TypeAlias = Literal["tenant", "project", "conversations", "owner", "agent"]
+SegmentFilter: TypeAlias = Literal["conversation_ids", "agent_id", "owner", "project"]
+_SegmentQueries: TypeAlias = Mapping[SegmentFilter | None, Query]
 
-_CONDITIONS: Final[dict[SegmentColumn, str]] = {
-    # the condition of the partial index, which other statements do not use
-    "tenant": "e.kind <> '' and $2::text is null",
-    "project": "e.kind <> '' and (e.project = $2::text or (e.kind = 'fact' and e.project = ''))",
-    "conversations": "e.conversation_id = any($2::uuid[])",
-    "owner": "e.owner = $2::text",
-    "agent": "e.agent_id = $2::text",
+_FILTERS: Final[tuple[SegmentFilter, ...]] = ("conversation_ids", "agent_id", "owner", "project")
+_E: Final = index_entries.c
+_TENANT: Final = bindparam("tenant_id", type_=_E.tenant_id.type)
+# `kind <> ''` is the condition of the partial index, which other statements do not use
+_CONDITIONS: Final[Mapping[SegmentFilter | None, ColumnElement[bool]]] = {
+    None: _E.kind != "",
+    "project": (_E.kind != "")
+    & ((_E.project == bindparam("value")) | ((_E.kind == EntryKind.FACT.value) & (_E.project == ""))),
+    "conversation_ids": is_any(_E.conversation_id, "value"),
+    "owner": _E.owner == bindparam("value"),
+    "agent_id": _E.agent_id == bindparam("value"),
 }
-_KIND_CODES: Final = "array_position(array['turn', 'summary', 'fact', 'memory'], e.kind) - 1"
-
 # a crash of the server may use the numbers of lost transactions again; statistics are reset by its recovery. On Citus
 # it is the node of the tenant, and the table there is another one whenever the tenant has moved.
 _SERVER: Final = (
-    "pg_postmaster_start_time()::text || coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, '')"
-    " || shard_of_tenant($1)::text"
+    cast(func.pg_postmaster_start_time(), Text)
+    + func.coalesce(cast(func.pg_stat_get_bgwriter_stat_reset_time(), Text), "")
+    + cast(func.shard_of_tenant(_TENANT), Text)
+)
+_STATE: Final = (
+    cast(func.pg_current_snapshot(), Text).label("snapshot"),
+    _SERVER.label("server"),
+    func.statement_timestamp().label("now"),
+)
+# numbers above the current ones are of another server, from which the rows were restored
+_UNSEEN: Final = text(
+    "changed >= pg_snapshot_xmin(cast(:since as text)::pg_snapshot)"
+    " and changed < pg_snapshot_xmax(pg_current_snapshot())"
+    " and not pg_visible_in_snapshot(changed, cast(:since as text)::pg_snapshot)"
 )
 
+
+def _listed(condition: ColumnElement[bool]) -> Select[UUID]:
+    return select(_E.entry_id).where(_E.tenant_id == _TENANT, condition, is_any(_E.kind, "kinds"))
+
+
+def _as_bytes(listed: Select[UUID]) -> ScalarSelect[bytes]:
+    """Return all ids in one value: the driver takes longer to read each one."""
+    listed_ids = listed.subquery("listed").c.entry_id
+    no_bytes: ColumnElement[bytes] = literal_column("''::bytea")
+    return select(func.coalesce(func.string_agg(func.uuid_send(listed_ids), no_bytes), no_bytes)).scalar_subquery()
+
+
+_REMOVED: Final = select(index_removals.c.removed_id).where(index_removals.c.tenant_id == _TENANT, _UNSEEN)
+_LIMIT: Final[ColumnElement[int]] = bindparam("limit")
+_LIST_ENTRIES: Final[_SegmentQueries] = {
+    name: Query(select(*_STATE, _as_bytes(_listed(condition).where(_E.live).limit(_LIMIT)).label("entry_ids")))
+    for name, condition in _CONDITIONS.items()
+}
+_LIST_CHANGES: Final[_SegmentQueries] = {
+    name: Query(
+        select(
+            *_STATE,
+            func.array(_listed(condition).where(_UNSEEN).limit(_LIMIT).scalar_subquery()).label("changed_ids"),
+            func.array(_REMOVED.limit(_LIMIT).scalar_subquery()).label("removed_ids"),
+        )
+    )
+    for name, condition in _CONDITIONS.items()
+}
+_JSON: Final[ColumnElement[object]] = cast(cast(bindparam("metadata"), Text), JSONB)
+_LIST_WITH_METADATA: Final[_SegmentQueries] = {
+    name: Query(select(_as_bytes(_listed(condition).where(_E.live, _E.metadata.contains(_JSON))).label("entry_ids")))
+    for name, condition in _CONDITIONS.items()
+}
 _BYTES_PER_ID: Final = 16
 _DATED: Final = 1
 _REKEYED: Final = 2
@@ -59,26 +111,6 @@ _IDS_PER_READ: Final = 1024
 _IDS_PER_VALUE: Final = 64
 _BYTES_PER_READ: Final = 16 * 2**20
 _UNPACKED_INLINE: Final = 500_000
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentScope:
-    """The entries of one segment: those of some kinds with one of the values in a column."""
-
-    column: SegmentColumn
-    values: tuple[UUID, ...] | str | None
-    kinds: tuple[EntryKind, ...]
-
-    @property
-    def condition(self) -> str:
-        """Return the condition of its entries `e`; the values are $2, the kinds $3."""
-        return f"{_CONDITIONS[self.column]} and e.kind = any($3::text[])"
-
-    @property
-    def arguments(self) -> tuple[object, list[str]]:
-        """Return the arguments of the condition."""
-        values = list(self.values) if isinstance(self.values, tuple) else self.values
-        return values, [kind.value for kind in self.kinds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,55 +132,44 @@ class Changes:
 
 
 async def list_entries(
-    tx: Transaction, tenant_id: TenantId, scope: SegmentScope, *, limit: int
+    tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, limit: int
 ) -> tuple[SegmentState, EntryIds]:
-    """List up to `limit` live entries of a scope."""
-    row = await tx.fetchrow(
-        f"""
-        select pg_current_snapshot()::text as snapshot, {_SERVER} as server, statement_timestamp() as now, (
-            select coalesce(string_agg(uuid_send(entry_id), ''), '') from (
-                select e.entry_id from index_entries e
-                where e.tenant_id = $1 and e.live and {scope.condition} limit $4
-            ) found
-        ) as entry_ids
-        """,  # noqa: S608
-        tenant_id,
-        *scope.arguments,
-        limit,
-    )
+    """List up to `limit` live entries of the scope of a segment."""
+    query, values = _in_segment(_LIST_ENTRIES, scope)
+    row = await query.fetchrow(tx, tenant_id=tenant_id, limit=limit, **values)
     if row is None:
         raise RuntimeError("a statement that always returns a row returned none")
-    state = SegmentState(row["snapshot"], row["server"], microseconds(row["now"]))
-    return state, np.frombuffer(row["entry_ids"], np.uint64).reshape(-1, 2)
+    return _read_state(row), np.frombuffer(row["entry_ids"], np.uint64).reshape(-1, 2)
 
 
-async def list_changes(tx: Transaction, tenant_id: TenantId, scope: SegmentScope, *, since: str, limit: int) -> Changes:
-    """List the entries of a scope that changed since a snapshot, and those deleted: up to `limit` of each."""
-    # numbers above the current ones are of another server, from which the rows were restored
-    unseen = """changed >= pg_snapshot_xmin($4::text::pg_snapshot)
-              and changed < pg_snapshot_xmax(pg_current_snapshot())
-              and not pg_visible_in_snapshot(changed, $4::text::pg_snapshot)"""
-    row = await tx.fetchrow(
-        f"""
-        select pg_current_snapshot()::text as snapshot, {_SERVER} as server, statement_timestamp() as now,
-        array(
-            select e.entry_id from index_entries e
-            where e.tenant_id = $1 and {scope.condition} and {unseen} limit $5
-        ) as changed_ids,
-        array(
-            select removed_id from index_removals where tenant_id = $1 and {unseen} limit $5
-        ) as removed_ids
-        """,  # noqa: S608
-        tenant_id,
-        *scope.arguments,
-        since,
-        limit,
-    )
+async def list_changes(tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, since: str, limit: int) -> Changes:
+    """List the entries of a segment that changed since a snapshot, and those deleted: up to `limit` of each."""
+    query, values = _in_segment(_LIST_CHANGES, scope)
+    row = await query.fetchrow(tx, tenant_id=tenant_id, since=since, limit=limit, **values)
     if row is None:
         raise RuntimeError("a statement that always returns a row returned none")
-    return Changes(
-        SegmentState(row["snapshot"], row["server"], microseconds(row["now"])), row["changed_ids"], row["removed_ids"]
-    )
+    return Changes(_read_state(row), row["changed_ids"], row["removed_ids"])
+
+
+async def list_in_scope(tx: Transaction, tenant_id: TenantId, scope: SearchScope, *, metadata: str) -> EntryIds:
+    """List the live entries of a segment whose metadata contain a JSON object."""
+    query, values = _in_segment(_LIST_WITH_METADATA, scope)
+    row = await query.fetchrow(tx, tenant_id=tenant_id, metadata=metadata, **values)
+    return np.frombuffer(b"" if row is None else row["entry_ids"], np.uint64).reshape(-1, 2)
+
+
+def _in_segment(queries: _SegmentQueries, scope: SearchScope) -> tuple[Query, Mapping[str, object]]:
+    """Return the query for the one filter of a segment's scope, and the arguments of its condition."""
+    kinds = [kind.value for kind in scope.kinds]
+    for name in _FILTERS:
+        value: object = getattr(scope, name)
+        if value is not None:
+            return queries[name], {"kinds": kinds, "value": value}
+    return queries[None], {"kinds": kinds}
+
+
+def _read_state(row: asyncpg.Record) -> SegmentState:
+    return SegmentState(row["snapshot"], row["server"], microseconds(row["now"]))
 
 
 class SegmentTooLargeError(Exception):
@@ -213,40 +234,36 @@ class _Page:
         return packed + sum(len(row["vectors"]) for row in self.vectors)
 
 
-_TEXTS: Final = "conversation_id, project, owner, agent_id, actor, role"
-
-
-def _page_sql(space_id: int) -> str:
-    """Return a query of entries and their vectors in a space; the ids are $2, each value the text of an array."""
-    return f"""
+_READ_PAGE: Final = """
     select read.* from unnest($2::text[]) chunk(ids) cross join lateral (
         select
             string_agg(uuid_send(entry_id), '') as entry_ids, null::bytea as vectors,
             string_agg(
-                int8send(coalesce(position, {NONE})) || int8send(coalesce(session, {NONE}))
+                int8send(coalesce(position, -1)) || int8send(coalesce(session, -1))
                 || timestamptz_send(occurred_at) || timestamptz_send(coalesce(expires_at, 'infinity'))
                 || int4send(doc_length)
-                || int4send(length(terms) / {BYTES_PER_TERM})
+                || int4send(length(terms))
                 || int4send(
                     ((dates is not null)::int << 24) + ((source_id is not null)::int << 25)
-                    + (({_KIND_CODES}) << 16) + ({LANGUAGE_PLACE} << 8) + (cues & 255)
+                    + ((array_position(array['turn', 'summary', 'fact', 'memory'], kind) - 1) << 16)
+                    + ((array_position($4::text[], language) - 1) << 8) + (cues & 255)
                 ),
                 ''
             ) as numbers,
             string_agg(terms, '') as terms,
             array_agg(dates::text) filter (where dates is not null) as dates,
             array_agg(source_id) filter (where source_id is not null) as sources,
-            {_TEXTS}
-        from index_entries e where e.tenant_id = $1 and e.entry_id = any(chunk.ids::uuid[]) and e.live
-        group by {_TEXTS}
+            conversation_id, project, owner, agent_id, actor, role
+        from index_entries where tenant_id = $1 and entry_id = any(chunk.ids::uuid[]) and live
+        group by conversation_id, project, owner, agent_id, actor, role
         union all
         select
-            string_agg(uuid_send(v.entry_id), ''), string_agg(vector_send(v.embedding), ''),
+            string_agg(uuid_send(entry_id), ''), string_agg(vector_send(embedding), ''),
             null, null, null, null, null, null, null, null, null, null
-        from vectors v
-        where v.tenant_id = $1 and v.space_id = {space_id} and v.entry_id = any(chunk.ids::uuid[])
+        from vectors where tenant_id = $1 and space_id = $3 and entry_id = any(chunk.ids::uuid[])
     ) read
-    """  # noqa: S608
+    """
+"""Entries and their vectors in the space $3. The ids are $2, each value the text of an array; $4 are all languages."""
 
 
 async def _read_page(tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, *, space_id: int) -> _Page:
@@ -255,7 +272,7 @@ async def _read_page(tx: Transaction, tenant_id: TenantId, entry_ids: EntryIds, 
         entry_ids[start : start + _IDS_PER_VALUE].tobytes().hex(",", _BYTES_PER_ID)
         for start in range(0, len(entry_ids), _IDS_PER_VALUE)
     ]
-    rows = await tx.fetch(_page_sql(space_id), tenant_id, [f"{{{some}}}" for some in digits])
+    rows = await tx.fetch(_READ_PAGE, tenant_id, [f"{{{ids}}}" for ids in digits], space_id, CODES)
     return _Page(
         [row for row in rows if row["numbers"] is not None], [row for row in rows if row["vectors"] is not None]
     )
@@ -268,7 +285,7 @@ def _unpack(page: _Page, dimensions: int) -> EntryBatch:
     numbers = np.frombuffer(b"".join(packed), _numbers_type())
     ids = np.frombuffer(b"".join(entry_ids), np.uint64).reshape(-1, 2)
     vectors, first_piece, pieces = _unpack_vectors(page.vectors, ids, dimensions)
-    hashes, term_rows, counts = unpack_all_terms(b"".join(terms), numbers["terms"].astype(np.int64))
+    hashes, term_rows, counts = unpack_all_terms(b"".join(terms), numbers["terms"].astype(np.int64) // BYTES_PER_TERM)
     # the segment sorts all terms, which is faster if those of each batch are sorted already. There is a fast method to
     # sort by 16 bits, after which little is left to do.
     order = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
@@ -294,7 +311,7 @@ def _unpack(page: _Page, dimensions: int) -> EntryBatch:
 
 
 def _chained(values: Iterable[Sequence[ValueT] | None]) -> Iterable[ValueT]:
-    return chain.from_iterable(some for some in values if some)
+    return chain.from_iterable(part for part in values if part)
 
 
 def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces: Rows) -> Columns:
@@ -324,12 +341,9 @@ def _columns(ids: EntryIds, numbers: NDArray[np.void], first_piece: Rows, pieces
 
 def _numbers_type() -> np.dtype[np.void]:
     """Return the layout of `numbers` in the statement, in network byte order."""
-    return np.dtype(
-        [
-            ("position", ">i8"), ("session", ">i8"), ("occurred_at", ">i8"), ("expires_at", ">i8"), ("length", ">i4"),
-            ("terms", ">i4"), ("marks", "u1"), ("kind", "u1"), ("language", "u1"), ("cues", "u1"),
-        ]
-    )  # fmt: skip
+    times = [("occurred_at", ">i8"), ("expires_at", ">i8")]
+    bytes_ = [("marks", "u1"), ("kind", "u1"), ("language", "u1"), ("cues", "u1")]
+    return np.dtype([("position", ">i8"), ("session", ">i8"), *times, ("length", ">i4"), ("terms", ">i4"), *bytes_])
 
 
 def _unpack_vectors(
@@ -339,36 +353,22 @@ def _unpack_vectors(
 
     They are in any order, but those of an entry are one after another. Vectors of other entries are left out.
     """
-    own = ids.view("V16").ravel().tolist()
-    place = dict(zip(own, range(len(own)), strict=True))
+    keys = ids.view("V16").ravel().tolist()
+    place = dict(zip(keys, range(len(keys)), strict=True))
     of_entry = np.frombuffer(b"".join([row["entry_ids"] for row in read]), "V16").tolist()
     entry = np.array([place.get(entry_id, NONE) for entry_id in of_entry], dtype=np.int32)
     # 2 bytes for the dimensions and 2 unused ones before each
     packed_type = np.dtype([("header", ">i2", 2), ("values", ">f4", dimensions)])
     vectors = [np.frombuffer(row["vectors"], packed_type)["values"] for row in read]
     is_first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
-    pieces = np.bincount(entry[entry != NONE], minlength=len(own)).astype(np.int32)
+    pieces = np.bincount(entry[entry != NONE], minlength=len(keys)).astype(np.int32)
     if np.count_nonzero(is_first) != np.count_nonzero(pieces) or NONE in entry:
         order = np.argsort(entry, kind="stable")[np.count_nonzero(entry == NONE) :]
         vectors, entry = [np.concatenate(vectors)[order]], entry[order]
         is_first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
-    first_piece = np.zeros(len(own), dtype=np.int32)
+    first_piece = np.zeros(len(keys), dtype=np.int32)
     first_piece[entry[is_first]] = np.flatnonzero(is_first)
     return vectors, first_piece, pieces
-
-
-async def list_in_scope(tx: Transaction, tenant_id: TenantId, scope: SegmentScope, *, metadata: str) -> EntryIds:
-    """List the live entries of a scope whose metadata contain a JSON object."""
-    row = await tx.fetchrow(
-        f"""
-        select coalesce(string_agg(uuid_send(e.entry_id), ''), '') as entry_ids from index_entries e
-        where e.tenant_id = $1 and e.live and {scope.condition} and e.metadata @> $4::text::jsonb
-        """,  # noqa: S608
-        tenant_id,
-        *scope.arguments,
-        metadata,
-    )
-    return np.frombuffer(b"" if row is None else row["entry_ids"], np.uint64).reshape(-1, 2)
 
 
 async def delete_old_removals(tx: Transaction, *, older_than_s: float, limit: int) -> int:

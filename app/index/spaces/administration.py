@@ -45,10 +45,10 @@ class _SpaceCatalogue:
 
     def row(self, space_id: int) -> SpaceRow:
         """Return a space by its id. Raises NotFound."""
-        found = next((row for row in self.rows if row.id == space_id), None)
-        if found is None:
+        row = next((row for row in self.rows if row.id == space_id), None)
+        if row is None:
             raise NotFound("not_found", "There is no such embedding space.")
-        return found
+        return row
 
 
 class SpaceAdministration:
@@ -219,9 +219,9 @@ class SpaceAdministration:
                 if not force:
                     await self._require_complete(tx, runtime)
                 # both are maintained, so that a roll-back is possible
-                for kept in (space_id, searched):
-                    if kept:
-                        await self._set(tx, kept, SpaceState.KEPT)
+                for kept_id in (space_id, searched):
+                    if kept_id:
+                        await self._set(tx, kept_id, SpaceState.KEPT)
                 await space_store.set_searched_space(tx, space_id=space_id, previous_id=searched)
             elif catalogue.choice.space_id is None:
                 await space_store.set_searched_space(tx, space_id=space_id, previous_id=None)
@@ -251,8 +251,8 @@ class SpaceAdministration:
             if runtime.embedder is None or (not wanted and runtime is self._spaces.current):
                 continue
             name = runtime.embedder.space
-            own = {"provider": name.provider, "model": name.model, "dimensions": name.dimensions}
-            if wanted.items() <= own.items():
+            members = {"provider": name.provider, "model": name.model, "dimensions": name.dimensions}
+            if wanted.items() <= members.items():
                 return runtime
         raise _unconfigured()
 
@@ -286,7 +286,7 @@ class SpaceAdministration:
     ) -> EmbeddingSpace:
         searched = self._searched(catalogue) == row.id
         kinds = [f"{_JOBS}{part}{row.id}" for part in ("", "new_")]
-        own = [jobs.get(kind, {}) for kind in kinds]
+        jobs_of_kinds = [jobs.get(kind, {}) for kind in kinds]
         failed = [errors[kind] for kind in (*kinds, f"{_JOBS}plan_{row.id}") if kind in errors]
         return EmbeddingSpace(
             id=row.id,
@@ -304,8 +304,8 @@ class SpaceAdministration:
             share=round(figures.covered / figures.entries, 4) if figures.entries else 1.0,
             exact=figures.exact,
             index_ready=indexed,
-            jobs_waiting=sum(states.get("queued", 0) for states in own),
-            jobs_parked=sum(states.get("parked", 0) for states in own),
+            jobs_waiting=sum(states.get("queued", 0) for states in jobs_of_kinds),
+            jobs_parked=sum(states.get("parked", 0) for states in jobs_of_kinds),
             jobs_error=failed[0] if failed else None,
             created_at=row.created_at,
         )

@@ -70,6 +70,18 @@ async def read_chosen_space(tx: Transaction) -> ChosenSpace | None:
     return None
 
 
+async def ensure_space(ops: Database, embedder: Embedder | None) -> Space:
+    """Return the embedder's space, created at first use; id 0 without an embedder."""
+    if embedder is None:
+        return Space(0, 0)
+    space = embedder.space
+    async with ops.across_tenants() as tx:
+        space_id = await space_store.ensure_space(
+            tx, provider=space.provider, model=space.model, dimensions=space.dimensions
+        )
+    return Space(space_id, space.dimensions)
+
+
 class EmbeddingSpaceRegistry:
     """The embedding spaces of this process. The first is that of the embedder in the settings."""
 

@@ -8,11 +8,16 @@ Literal SQL: samples and walks have no short form in Core.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
+from sqlalchemy import select
+
+from app.core.database.queries import Query, columns
 from app.core.database.schema import vector_index_name
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import TenantId
+from app.index.tables import embedding_spaces
 
 # up to this many entries are counted exactly; of more, about this many are sampled
 _COUNTED = 20_000
@@ -57,13 +62,32 @@ class SpaceCounts:
     exact: bool
 
 
-_COLUMNS = "id, provider, model, dimensions, base_url, state, created_at"
+_LIST: Final = Query(select(*columns(embedding_spaces, SpaceRow)).order_by(embedding_spaces.c.id.desc()))
 
 
 async def list_spaces(tx: Transaction) -> list[SpaceRow]:
     """List all spaces, the newest first."""
-    rows = await tx.fetch(f"select {_COLUMNS} from embedding_spaces order by id desc")  # noqa: S608
-    return [row_as(SpaceRow, row) for row in rows]
+    return [row_as(SpaceRow, row) for row in await _LIST.fetch(tx)]
+
+
+async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
+    """Return the id of an embedding space, created if it is new (ops role)."""
+    for _attempt in range(2):
+        row = await tx.fetchrow(
+            "select id from embedding_spaces where provider = $1 and model = $2 and dimensions = $3",
+            provider,
+            model,
+            dimensions,
+        )
+        if row is not None:
+            return int(row["id"])
+        await tx.execute(
+            "insert into embedding_spaces (provider, model, dimensions) values ($1, $2, $3) on conflict do nothing",
+            provider,
+            model,
+            dimensions,
+        )
+    raise RuntimeError("an embedding space was neither found nor made")
 
 
 async def read_searched_space(tx: Transaction) -> SearchedSpace:
@@ -109,16 +133,14 @@ async def set_state(tx: Transaction, space_id: int, state: str, *, base_url: str
 
 async def _sample_percent(tx: Transaction) -> float:
     """Return the percentage of entries to sample, 100 if there are not many."""
-    size = "citus_relation_size" if tx.is_distributed else "pg_relation_size"
-    row = await tx.fetchrow(
-        f"""
+    sql = """
         select (select count(*) from (select 1 from index_entries limit $1) few) as counted,
-               greatest(c.reltuples, 0)::float8 as known, {size}(c.oid) / 8192 * $2::bigint as guessed
+               greatest(c.reltuples, 0)::float8 as known, pg_relation_size(c.oid) / 8192 * $2::bigint as guessed
         from pg_class c where c.oid = 'index_entries'::regclass
-        """,  # noqa: S608
-        _COUNTED + 1,
-        _ROWS_PER_PAGE,
-    )
+        """
+    if tx.is_distributed:
+        sql = sql.replace("pg_relation_size", "citus_relation_size")
+    row = await tx.fetchrow(sql, _COUNTED + 1, _ROWS_PER_PAGE)
     if row is None or row["counted"] <= _COUNTED:
         return _ALL
     return min(_ALL, _ALL * _SAMPLED / max(row["known"] or row["guessed"], row["counted"]))
@@ -146,8 +168,8 @@ async def _count_space(tx: Transaction, space_id: int, percent: float) -> SpaceC
         space_id,
         percent,
     )
-    found = (0, 0, 0) if row is None else (row["entries"], row["covered"], row["vectors"])
-    entries, covered, vectors = (round(count * _ALL / percent) for count in found)
+    counts = (0, 0, 0) if row is None else (row["entries"], row["covered"], row["vectors"])
+    entries, covered, vectors = (round(count * _ALL / percent) for count in counts)
     return SpaceCounts(entries, covered, vectors, percent == _ALL)
 
 
@@ -157,30 +179,28 @@ async def count_lacking(tx: Transaction, space_id: int, *, job_kind: str) -> tup
     Entries with a running job `job_kind` that has not failed are left out: they were stored a moment ago.
     """
     percent = await _sample_percent(tx)
-    of_jobs = (
-        "select distinct j.tenant_id, u.entry_id from jobs j cross join unnest(j.subject_ids) u (entry_id)"
-        " where j.kind = $1 and j.state = 'queued' and j.last_error is null"
-    )
-    jobs: list[object] = [job_kind]
-    if tx.is_distributed:  # jobs are on the coordinator
-        found = await tx.fetch(of_jobs, job_kind)
-        of_jobs = "select tenant_id, entry_id from unnest($1::uuid[], $4::uuid[]) u (tenant_id, entry_id)"
-        jobs = [[one["tenant_id"] for one in found], [one["entry_id"] for one in found]]
-    row = await tx.fetchrow(
-        f"""
-        with under_way as materialized ({of_jobs})
+    of_jobs = """
+            select distinct j.tenant_id, u.entry_id from jobs j cross join unnest(j.subject_ids) u (entry_id)
+            where j.kind = $1 and j.state = 'queued' and j.last_error is null
+        """
+    sql = """
+        with under_way as materialized (
+            select distinct j.tenant_id, u.entry_id from jobs j cross join unnest(j.subject_ids) u (entry_id)
+            where j.kind = $1 and j.state = 'queued' and j.last_error is null
+        )
         select count(*) as entries, count(*) filter (where not exists (
             select from vectors v where v.tenant_id = e.tenant_id and v.entry_id = e.entry_id and v.space_id = $2
         ) and not exists (
             select from under_way w where w.tenant_id = e.tenant_id and w.entry_id = e.entry_id
         )) as lacking
         from index_entries e tablesample system ($3::real) where e.live
-        """,  # noqa: S608
-        jobs[0],
-        space_id,
-        percent,
-        *jobs[1:],
-    )
+        """
+    jobs: list[object] = [job_kind]
+    if tx.is_distributed:  # jobs are on the coordinator
+        rows = await tx.fetch(of_jobs, job_kind)
+        sql = sql.replace(of_jobs, "select * from unnest($1::uuid[], $4::uuid[]) u (tenant_id, entry_id)")
+        jobs = [[row["tenant_id"] for row in rows], [row["entry_id"] for row in rows]]
+    row = await tx.fetchrow(sql, jobs[0], space_id, percent, *jobs[1:])
     if row is None:
         return 0, 0
     return round(row["lacking"] * _ALL / percent), round(row["entries"] * _ALL / percent)
@@ -261,5 +281,5 @@ async def _drop_on_nodes(tx: Transaction, space_id: int, *, after: tuple[UUID, U
         [row["tenant_id"] for row in walked],
         [row["entry_id"] for row in walked],
     )
-    last = walked[-1] if len(walked) == limit else None
-    return DropStep(vectors, None if last is None else (last["tenant_id"], last["entry_id"]))
+    last_row = walked[-1] if len(walked) == limit else None
+    return DropStep(vectors, None if last_row is None else (last_row["tenant_id"], last_row["entry_id"]))

@@ -18,7 +18,7 @@ def inherit_languages(
 ) -> tuple[list[IndexEntry], str | None]:
     """Give entries that show no language that of the entry before them; return them with the last language."""
     language = before
-    found: list[IndexEntry] = []
+    with_languages: list[IndexEntry] = []
     for entry in entries:
         prepared = entry.prepared
         if prepared.analysis.is_detected:
@@ -27,27 +27,27 @@ def inherit_languages(
             document = replace(prepared.source, language=language)
             analysis, dates_due = analyse(Analyser(), document, max_bytes=max_bytes)
             prepared = replace(prepared, analysis=analysis, dates_due=dates_due)
-        found.append(entry if prepared is entry.prepared else replace(entry, prepared=prepared))
-    return found, language
+        with_languages.append(entry if prepared is entry.prepared else replace(entry, prepared=prepared))
+    return with_languages, language
 
 
 def filter_dated(entries: Sequence[CopiedEntry], texts: Mapping[UUID, str]) -> list[UUID]:
     """Return the copied entries whose texts may have relative dates."""
-    return [one.entry_id for one in entries if may_have_dates(texts[one.entry_id], one.language)]
+    return [entry.entry_id for entry in entries if may_have_dates(texts[entry.entry_id], entry.language)]
 
 
 def resolve_entry_dates(item: tuple[UUID, IndexDocument]) -> DatedEntry | None:
     """Resolve the dates in the document of a turn; None without dates. Blocking."""
     turn_id, document = item
     language = document.language or DEFAULT
-    found = resolve_dates(document.text, occurred_at=document.occurred_at, code=language)
-    if not found:
+    resolved = resolve_dates(document.text, occurred_at=document.occurred_at, code=language)
+    if not resolved:
         return None
-    words = date_words(found, said_on=document.occurred_at.date(), code=language)
+    words = date_words(resolved, said_on=document.occurred_at.date(), code=language)
     lexemes = list(dict.fromkeys(Analyser().lexemes(words, language=language)))
     literal = " ".join(f"{quote_lexeme(lexeme)}:{place}" for place, lexeme in enumerate(lexemes, start=1))
     dates = [
         {"start": d.start, "end": d.end, "first_day": d.first_day.isoformat(), "last_day": d.last_day.isoformat()}
-        for d in found
+        for d in resolved
     ]
     return DatedEntry(turn_id, json.dumps(dates), literal, len(lexemes))

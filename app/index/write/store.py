@@ -78,15 +78,18 @@ async def _insert(
     )
 
 
-async def _dropping_spaces(tx: Transaction) -> str:
-    """Return SQL of the ids of spaces that are being dropped.
+_DROPPING: Final = "select s.id from embedding_spaces s where s.state = 'dropping'"
+
+
+async def _insert_unless_dropping(tx: Transaction, sql: str, *args: object) -> None:
+    """Run an insertion that reads which spaces are being dropped.
 
     On Citus they are read first: an insertion that reads a table without a tenant goes to all shards.
     """
-    sql = "select s.id from embedding_spaces s where s.state = 'dropping'"
-    if not tx.is_distributed:
-        return sql
-    return ", ".join(["0", *(str(int(row["id"])) for row in await tx.fetch(sql))])
+    if tx.is_distributed:
+        sql = sql.replace(_DROPPING, f"select unnest(${len(args) + 1}::integer[])")
+        args = (*args, [row["id"] for row in await tx.fetch(_DROPPING)])
+    await tx.execute(sql, *args)
 
 
 async def insert_vectors(
@@ -104,14 +107,16 @@ async def insert_vectors(
     ]
     if not parts:
         return
-    await tx.execute(
-        f"""
+    await _insert_unless_dropping(
+        tx,
+        """
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
         select o.tenant_id, u.entry_id, $2, u.part, u.embedding
         from tenants o cross join unnest($3::uuid[], $4::smallint[], $5::vector[]) as u (entry_id, part, embedding)
-        where o.tenant_id = $1 and $2::integer not in ({await _dropping_spaces(tx)})
+        where o.tenant_id = $1
+          and $2::integer not in (select s.id from embedding_spaces s where s.state = 'dropping')
         on conflict do nothing
-        """,  # noqa: S608
+        """,
         tenant_id,
         space_id,
         [part[0] for part in parts],
@@ -238,14 +243,15 @@ async def copy_entries(
 
 async def copy_vectors(tx: Transaction, tenant_id: TenantId, pairs: Sequence[tuple[UUID, UUID, int | None]]) -> None:
     """Copy the vectors of entries to their copies, in every space except those that are being dropped."""
-    await tx.execute(
-        f"""
+    await _insert_unless_dropping(
+        tx,
+        """
         insert into vectors (tenant_id, entry_id, space_id, part, embedding)
         select v.tenant_id, u.copy_id, v.space_id, v.part, v.embedding
         from unnest($2::uuid[], $3::uuid[]) as u (entry_id, copy_id)
         join vectors v on v.tenant_id = $1 and v.entry_id = u.entry_id
-        where v.space_id not in ({await _dropping_spaces(tx)})
-        """,  # noqa: S608
+        where v.space_id not in (select s.id from embedding_spaces s where s.state = 'dropping')
+        """,
         tenant_id,
         [pair[0] for pair in pairs],
         [pair[1] for pair in pairs],
@@ -283,20 +289,26 @@ async def read_session_around(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, position: int
 ) -> int | None:
     """Return the session of the nearest live entry before a position, else of the first after it."""
-    for beyond, direction in (("<", "desc"), (">", "asc")):
-        row = await tx.fetchrow(
-            f"""
-            select session from index_entries
-            where tenant_id = $1 and conversation_id = $2 and live and session is not null and position {beyond} $3
-            order by position {direction} limit 1
-            """,  # noqa: S608
-            tenant_id,
-            conversation_id,
-            position,
-        )
-        if row is not None:
-            return int(row["session"])
-    return None
+    row = await tx.fetchrow(
+        """
+        select coalesce(
+            (
+                select session from index_entries
+                where tenant_id = $1 and conversation_id = $2 and live and session is not null and position < $3
+                order by position desc limit 1
+            ),
+            (
+                select session from index_entries
+                where tenant_id = $1 and conversation_id = $2 and live and session is not null and position > $3
+                order by position limit 1
+            )
+        ) as session
+        """,
+        tenant_id,
+        conversation_id,
+        position,
+    )
+    return None if row is None else row["session"]
 
 
 async def read_languages(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, str]:
@@ -349,23 +361,3 @@ async def add_dates(tx: Transaction, tenant_id: TenantId, entries: Sequence[Unda
         [entry.dated.length for entry in entries],
         [entry.dated.tsvector for entry in entries],
     )
-
-
-async def ensure_space(tx: Transaction, *, provider: str, model: str, dimensions: int) -> int:
-    """Return the id of an embedding space, created if it is new (ops role)."""
-    for _attempt in range(2):
-        row = await tx.fetchrow(
-            "select id from embedding_spaces where provider = $1 and model = $2 and dimensions = $3",
-            provider,
-            model,
-            dimensions,
-        )
-        if row is not None:
-            return int(row["id"])
-        await tx.execute(
-            "insert into embedding_spaces (provider, model, dimensions) values ($1, $2, $3) on conflict do nothing",
-            provider,
-            model,
-            dimensions,
-        )
-    raise RuntimeError("an embedding space was neither found nor made")

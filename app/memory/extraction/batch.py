@@ -60,8 +60,8 @@ class TurnBatch:
 
 async def open_batch(unread: Unread) -> TurnBatch:
     """Return the turns of users and assistants without tool results, redacted by patterns if that is required."""
-    turns = [one for one in unread.turns if one.turn.role in {Role.USER, Role.ASSISTANT}]
-    texts = [content_text(one.turn.content) for one in turns]
+    turns = [source for source in unread.turns if source.turn.role in {Role.USER, Role.ASSISTANT}]
+    texts = [content_text(source.turn.content) for source in turns]
     redacted_texts = RedactedTexts() if unread.redact else None
     redacted: Counter[str] = Counter()
     if redacted_texts is not None:
@@ -69,16 +69,17 @@ async def open_batch(unread: Unread) -> TurnBatch:
             redactions = _redactions(texts)
         else:
             redactions = await asyncio.to_thread(_redactions, texts)
-        for text, one in zip(texts, redactions, strict=True):
-            redacted.update(one.counts)
-            redacted_texts.add_redaction(text, one)
-        texts = [one.text for one in redactions]
+        for text, redaction in zip(texts, redactions, strict=True):
+            redacted.update(redaction.counts)
+            redacted_texts.add_redaction(text, redaction)
+        texts = [redaction.text for redaction in redactions]
     names = names_to_actors(
-        (one.actor, [name for name in (one.name, *one.aliases) if name]) for one in unread.participants
+        (participant.actor, [name for name in (participant.name, *participant.aliases) if name])
+        for participant in unread.participants
     )
     shown = [
-        ExtractedTurn(one.id, one.turn.actor, one.turn.role, one.said_at, text)
-        for one, text in zip(turns, texts, strict=True)
+        ExtractedTurn(source.id, source.turn.actor, source.turn.role, source.said_at, text)
+        for source, text in zip(turns, texts, strict=True)
     ]
     return TurnBatch(shown, Names(unread.owner, names), redacted_texts, redacted)
 
@@ -135,15 +136,21 @@ class ModelReader:
 
 def _confirmed(statements: Sequence[Statement], by_rules: Sequence[Statement]) -> list[Statement]:
     """Return a model's statements, as those of the rules where these find the same in the same turn."""
-    found = {(one.sources, one.subject, one.predicate, object_key(one.object), one.negated): one for one in by_rules}
+    of_rules = {_claim(statement): statement for statement in by_rules}
     confirmed: list[Statement] = []
-    for one in statements:
-        same = found.get((one.sources, one.subject, one.predicate, object_key(one.object), one.negated))
+    for statement in statements:
+        same = of_rules.get(_claim(statement))
         if same is None:
-            confirmed.append(one)
+            confirmed.append(statement)
         else:
-            confirmed.append(replace(one, stated_by=StatedBy.RULES, confidence=max(one.confidence, same.confidence)))
+            confidence = max(statement.confidence, same.confidence)
+            confirmed.append(replace(statement, stated_by=StatedBy.RULES, confidence=confidence))
     return confirmed
+
+
+def _claim(statement: Statement) -> tuple[object, ...]:
+    """Return what a statement says, and its sources."""
+    return (statement.sources, statement.subject, statement.predicate, object_key(statement.object), statement.negated)
 
 
 async def read_by_rules(batch: TurnBatch) -> BatchResult:
@@ -152,9 +159,9 @@ async def read_by_rules(batch: TurnBatch) -> BatchResult:
 
     def find() -> list[Statement]:
         return [
-            one
+            statement
             for turn in people
-            for one in find_statements(
+            for statement in find_statements(
                 turn.text,
                 speaker=turn.speaker or names.owner or "user",
                 source=turn.id,
@@ -170,10 +177,12 @@ async def read_by_rules(batch: TurnBatch) -> BatchResult:
         statements = await asyncio.to_thread(find)
     # the caller chooses the names of actors: they are not personal data taken from a text
     called = {name for turn in people if (name := turn.speaker)} | {names.owner, *names.actors.values()}
-    kept = [
-        one
-        for one in statements
+    stored = [
+        statement
+        for statement in statements
         if batch.redacted_texts is None
-        or not is_personal_fact("" if one.subject in called else one.subject, one.predicate, one.object)
+        or not is_personal_fact(
+            "" if statement.subject in called else statement.subject, statement.predicate, statement.object
+        )
     ]
-    return BatchResult(kept, len(statements) - len(kept), batch.redacted)
+    return BatchResult(stored, len(statements) - len(stored), batch.redacted)

@@ -120,6 +120,6 @@ def _sentences(text: str) -> Iterator[str]:
             line_is_own = _ANOTHERS_LINE.match(text[at : at + 60]) is None
         if count == _MAX_SENTENCES:
             return
-    last = text[at:].strip()
-    if line_is_own and last and len(last) <= _MAX_SENTENCE:
-        yield _OPENING.sub("", last)
+    rest = text[at:].strip()
+    if line_is_own and rest and len(rest) <= _MAX_SENTENCE:
+        yield _OPENING.sub("", rest)

@@ -153,7 +153,7 @@ async def find_personal(
         purpose=ModelPurpose.REDACTION,
         max_output_tokens=limits.max_answer_tokens(len(texts)),
     )
-    findings = [(one.text, one.kind) for one in answer.value.found]
+    findings = [(finding.text, finding.kind) for finding in answer.value.found]
     return await asyncio.to_thread(usable_findings, findings, texts=texts)
 
 
@@ -304,8 +304,12 @@ def _wrong_form(
 
 def _visible_line(text: str) -> str:
     """Return a text in one line, without characters that cannot be seen or stored."""
-    kept = "".join(one for one in text if one.isspace() or unicodedata.category(one) not in {"Cc", "Cs", "Cn"})
-    return " ".join(kept.split())
+    visible = "".join(
+        character
+        for character in text
+        if character.isspace() or unicodedata.category(character) not in {"Cc", "Cs", "Cn"}
+    )
+    return " ".join(visible.split())
 
 
 def _since(text: str | None, said_at: datetime) -> datetime | None:

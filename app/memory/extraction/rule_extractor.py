@@ -246,11 +246,11 @@ def find_statements(
 
     `speaker` is the actor of the turn, `actors` the actors by key of a name (`spelling.names_to_actors`).
     """
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for clause in statement_clauses(text):
         for who, predicate, value, negated in _in_clause(clause):
             subject = resolve_subject(who or "i", speaker=speaker, owner=owner, actors=actors)
-            found.append(
+            statements.append(
                 Statement(
                     subject=subject,
                     predicate=predicate_key(predicate),
@@ -259,14 +259,14 @@ def find_statements(
                     sources=(source,),
                     confidence=CONFIDENCE_OF_OTHERS if who else CONFIDENCE_OWN,
                     tier=starting_tier(predicate),
-                    position=len(found),
+                    position=len(statements),
                     negated=negated,
                     stated_by=StatedBy.RULES,
                 )
             )
-            if len(found) == MAX_STATEMENTS:
-                return found
-    return found
+            if len(statements) == MAX_STATEMENTS:
+                return statements
+    return statements
 
 
 def starting_tier(predicate: str) -> Tier:

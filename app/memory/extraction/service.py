@@ -154,14 +154,14 @@ class Extractor:
 
         Raises NotFound, Conflict if that turn is superseded, Busy, and the model's error if a retry may help.
         """
-        last = None
+        last_seq = None
         if through is not None:
-            last = await self._sources.seq_of(caller, conversation_id, turn_id=TurnId(through))
+            last_seq = await self._sources.seq_of(caller, conversation_id, turn_id=TurnId(through))
         use = _ModelUse(patient=True)
-        tally = await self._advance(caller, conversation_id, use, through=last, asked=True)
+        tally = await self._advance(caller, conversation_id, use, through=last_seq, asked=True)
         if not use.failed_batches:
             await self._read_again(caller, conversation_id, use, tally, asked=True)
-        if tally.continues and last is None:
+        if tally.continues and last_seq is None:
             await self._sources.enqueue(caller, conversation_id)
         return Extraction(
             conversation_id=format_id(conversation_id),
@@ -182,14 +182,14 @@ class Extractor:
         while self._chat is not None and rest.turns:
             limits = self._limits(caller.tenant_id, self._chat, None)
             batch = limits.first_of(rest)
-            if any(one.turn.role is Role.USER for one in batch.turns):
+            if any(source.turn.role is Role.USER for source in batch.turns):
                 # personal data is looked for by a request of its own
                 requests += [limits.size_of(batch.turns)] * (2 if unread.redact else 1)
             rest = replace(rest, turns=rest.turns[len(batch.turns) :])
         return ExtractionPreview(
             enabled=unread.enabled,
             turns=len(unread.turns),
-            tokens=sum(one.turn.content_tokens for one in unread.turns),
+            tokens=sum(source.turn.content_tokens for source in unread.turns),
             requests=requests,
             reach=unread.reach,
         )
@@ -210,9 +210,9 @@ class Extractor:
             tally.read_through = unread.after
             if unread.reach <= unread.after or not (asked or unread.enabled):
                 return tally
-            unread, found = await self._find(caller.tenant_id, unread, use)
-            unread, found = _limited(unread, found)
-            if await self._store(caller, unread, found, tally):
+            unread, result = await self._find(caller.tenant_id, unread, use)
+            unread, result = _limited(unread, result)
+            if await self._store(caller, unread, result, tally):
                 steps += 1
                 continue
             lost += 1
@@ -236,12 +236,12 @@ class Extractor:
             unread = await self._sources.unread(caller, conversation_id, through=None, limit=_PAGE, again=True)
             if unread.by_rules is None or not (asked or unread.enabled):
                 return
-            unread, _, found = await self._ask(self._reader, caller.tenant_id, unread, use)
-            if isinstance(found, AppError):
-                await self._postpone(caller, conversation_id, unread, found)
+            unread, _, result = await self._ask(self._reader, caller.tenant_id, unread, use)
+            if isinstance(result, AppError):
+                await self._postpone(caller, conversation_id, unread, result)
                 return
-            unread, found = _limited(unread, found)
-            if not await self._store(caller, unread, found, tally):
+            unread, result = _limited(unread, result)
+            if not await self._store(caller, unread, result, tally):
                 break
         await self._postpone(caller, conversation_id, None, None)
 
@@ -276,18 +276,18 @@ class Extractor:
         if use.is_given_up:
             by_rules = await read_by_rules(await open_batch(unread))
             return unread, replace(by_rules, model_failed=True)
-        part, batch, found = await self._ask(self._reader, tenant_id, unread, use)
-        if not isinstance(found, AppError):
-            return part, found
-        may_pass = found.retryable and found.code not in {*_ASK_FOR_LESS, "model_budget_exhausted"}
+        part, batch, result = await self._ask(self._reader, tenant_id, unread, use)
+        if not isinstance(result, AppError):
+            return part, result
+        may_pass = result.retryable and result.code not in {*_ASK_FOR_LESS, "model_budget_exhausted"}
         if may_pass and use.patient:
-            raise found
-        self._log.warning("facts.by_rules", code=found.code)
-        use.count_failure(found)
+            raise result
+        self._log.warning("facts.by_rules", code=result.code)
+        use.count_failure(result)
         # the batch is redacted by the model if only its second answer has failed
         by_rules = await read_by_rules(batch)
         # one that declines these turns would decline them again
-        return part, replace(by_rules, model_failed=found.code != "model_refused")
+        return part, replace(by_rules, model_failed=result.code != "model_refused")
 
     async def _ask(
         self, reader: ModelReader, tenant_id: TenantId, unread: Unread, use: _ModelUse
@@ -298,13 +298,13 @@ class Extractor:
         """
         part = self._limits(tenant_id, reader.chat, use).first_of(unread)
         batch = await open_batch(part)
-        found = await self._ask_once(reader, tenant_id, batch, use)
-        if isinstance(found, AppError) and found.code in _ASK_FOR_LESS and len(part.turns) > 1:
+        result = await self._ask_once(reader, tenant_id, batch, use)
+        if isinstance(result, AppError) and result.code in _ASK_FOR_LESS and len(part.turns) > 1:
             part = first_turns(part, (len(part.turns) + 1) // 2)
             use.max_turns = len(part.turns)
             batch = await open_batch(part)
-            found = await self._ask_once(reader, tenant_id, batch, use)
-        return part, batch, found
+            result = await self._ask_once(reader, tenant_id, batch, use)
+        return part, batch, result
 
     async def _ask_once(
         self, reader: ModelReader, tenant_id: TenantId, batch: TurnBatch, use: _ModelUse
@@ -312,21 +312,22 @@ class Extractor:
         if not batch.people:
             return BatchResult([], 0, batch.redacted)
         try:
-            found = await reader.read(tenant_id, batch, limits=self._limits(tenant_id, reader.chat, use))
+            result = await reader.read(tenant_id, batch, limits=self._limits(tenant_id, reader.chat, use))
         except AppError as error:
             return error
         use.has_answered = True
-        return found
+        return result
 
     # storing facts
 
-    async def _store(self, caller: Caller, unread: Unread, found: BatchResult, tally: _Tally) -> bool:
+    async def _store(self, caller: Caller, unread: Unread, result: BatchResult, tally: _Tally) -> bool:
         """Store the statements and advance `facts_seq`. Return False, storing nothing, if sources have changed.
 
         Raises NotFound if the conversation does not exist.
         """
         prepared = await self._writer.prepare(
-            caller, (fact_text(one.subject, one.predicate, one.object) for one in found.statements if not one.negated)
+            caller,
+            (fact_text(said.subject, said.predicate, said.object) for said in result.statements if not said.negated),
         )
         read = {turn.id: turn.content_hash for turn in unread.turns}
         outcomes: list[Outcome] = []
@@ -337,17 +338,20 @@ class Extractor:
             is_same = head.by_rules == unread.by_rules if unread.again else head.facts_seq == unread.after
             if not is_same or not await self._sources.has_same_policy(caller, tx, unread):
                 return False
-            sources = await self._sources.lock_turns(caller, tx, turn_ids=list(read)) if found.statements else {}
-            if found.statements and {key: source.content_hash for key, source in sources.items()} != read:
+            sources = await self._sources.lock_turns(caller, tx, turn_ids=list(read)) if result.statements else {}
+            if result.statements and {key: source.content_hash for key, source in sources.items()} != read:
                 return False
-            keyed = [(FactKey(unread.owner or "", one.subject, one.predicate), one) for one in found.statements]
+            keyed = [
+                (FactKey(unread.owner or "", statement.subject, statement.predicate), statement)
+                for statement in result.statements
+            ]
             timelines = await self._writer.open(caller, tx, keys=sorted({key for key, _ in keyed}))
             origins: dict[UUID | None, Origin] = {
                 key: Origin(source.conversation_id, unread.project, source.actor, source.content_hash, head.rev + 1)
                 for key, source in sources.items()
             }
-            for key, one in keyed:
-                outcomes.append(timelines[key].merge(one, origins).outcome)
+            for key, statement in keyed:
+                outcomes.append(timelines[key].merge(statement, origins).outcome)
                 await asyncio.sleep(0)  # a key may have many facts: let other requests run
             await self._writer.write(caller, tx, timelines=timelines.values(), prepared=prepared)
             has_facts = any(outcome is not Outcome.IGNORED for outcome in outcomes)
@@ -360,26 +364,26 @@ class Extractor:
                 has_facts=has_facts,
                 rev=head.rev + 1 if gained else None,
             )
-            await self._record_by_rules(caller, tx, head.by_rules, unread, found)
+            await self._record_by_rules(caller, tx, head.by_rules, unread, result)
             record(
                 tx, caller, Action.FACT_EXTRACT, conversation_id=unread.conversation_id, counts={"facts": len(outcomes)}
             )
         for outcome in outcomes:
             tally.count(outcome)
-        tally.passed_over += found.passed_over
-        tally.redacted.update(found.redacted)
+        tally.passed_over += result.passed_over
+        tally.redacted.update(result.redacted)
         tally.read_through = tally.read_through if unread.again else unread.reach
         self._log.info("facts.extracted", conversation_id=unread.conversation_id, count=len(outcomes))
         return True
 
     async def _record_by_rules(
-        self, caller: Caller, tx: Transaction, before: ReadByRules | None, unread: Unread, found: BatchResult
+        self, caller: Caller, tx: Transaction, before: ReadByRules | None, unread: Unread, result: BatchResult
     ) -> None:
         """Write which turns only rules have read, after a batch."""
         after, delay_s = before, None
         if unread.again:
             after = None if before is None else _rest(before, unread.reach)
-        elif found.model_failed:
+        elif result.model_failed:
             after, delay_s = _with_range(before, unread.after + 1, unread.reach), _FIRST_DELAY_S
         if after != before:
             await self._sources.record_by_rules(
@@ -401,20 +405,20 @@ def _rest(by_rules: ReadByRules, reach: int) -> ReadByRules | None:
     return None if reach >= by_rules.last else ReadByRules(reach + 1, by_rules.last)
 
 
-def _with_range(by_rules: ReadByRules | None, first: int, last: int) -> ReadByRules:
+def _with_range(by_rules: ReadByRules | None, first_seq: int, last_seq: int) -> ReadByRules:
     if by_rules is None:
-        return ReadByRules(first, last)
-    return replace(by_rules, first=min(by_rules.first, first), last=max(by_rules.last, last))
+        return ReadByRules(first_seq, last_seq)
+    return replace(by_rules, first=min(by_rules.first, first_seq), last=max(by_rules.last, last_seq))
 
 
-def _limited(unread: Unread, found: BatchResult) -> tuple[Unread, BatchResult]:
+def _limited(unread: Unread, result: BatchResult) -> tuple[Unread, BatchResult]:
     """Return as many of the turns as one commit stores the statements of; the next step reads the others again."""
-    statements_of = Counter(source for one in found.statements for source in one.sources)
+    statements_of = Counter(source for statement in result.statements for source in statement.sources)
     total = 0
     for count, turn in enumerate(unread.turns):
         total += statements_of[turn.id]
         if count and total > _MAX_STATEMENTS:
-            kept = {other.id for other in unread.turns[:count]}
-            statements = [one for one in found.statements if kept.issuperset(one.sources)]
-            return first_turns(unread, count), replace(found, statements=statements)
-    return unread, found
+            turn_ids = {other.id for other in unread.turns[:count]}
+            statements = [statement for statement in result.statements if turn_ids.issuperset(statement.sources)]
+            return first_turns(unread, count), replace(result, statements=statements)
+    return unread, result

@@ -28,8 +28,8 @@ class TurnDates:
         plain = normalise(text)
         self._said_on = said_at.date()
         stated = stated_dates(fold_digits(text), code)
-        self._stated = [day for one in stated for day in one.readings]
-        self._periods = [(one.first_day, one.last_day) for one in _resolved(text, said_at, code)]
+        self._stated = [day for stated_date in stated for day in stated_date.readings]
+        self._periods = [(resolved.first_day, resolved.last_day) for resolved in _resolved(text, said_at, code)]
         self._periods += _weekdays(plain, self._said_on, code)
         self._periods += _counted(plain, self._said_on)
         if _TODAY.search(plain):
@@ -40,8 +40,8 @@ class TurnDates:
         return any(map(self._supports, claimed.readings))
 
     def _supports(self, claimed: Day) -> bool:
-        return any(self._is_same(claimed, one) for one in self._stated) or any(
-            _is_within(claimed, first, last) for first, last in self._periods
+        return any(self._is_same(claimed, stated) for stated in self._stated) or any(
+            _is_within(claimed, first_day, last_day) for first_day, last_day in self._periods
         )
 
     def supports_day(self, day: date) -> bool:
@@ -64,47 +64,47 @@ class TurnDates:
 
 
 def _resolved(text: str, said_at: datetime, code: str) -> list[ResolvedDate]:
-    found = resolve_dates(text, occurred_at=said_at, code=code)
-    return found if code == DEFAULT else [*found, *resolve_dates(text, occurred_at=said_at)]
+    dates = resolve_dates(text, occurred_at=said_at, code=code)
+    return dates if code == DEFAULT else [*dates, *resolve_dates(text, occurred_at=said_at)]
 
 
 def _weekdays(text: str, said_on: date, code: str) -> list[tuple[date, date]]:
     """Return the two days nearest to the turn of each weekday that it names."""
     dates = read_file(code).dates
     names = [*enumerate(_ENGLISH_WEEKDAYS), *enumerate([] if dates is None else map(normalise, dates.weekdays))]
-    found: list[tuple[date, date]] = []
+    days: list[tuple[date, date]] = []
     for number, spellings in names:
         if any(re.search(rf"\b{re.escape(name)}\b", text) for name in spellings.split()):
             ahead = said_on + timedelta(days=(number - said_on.weekday()) % 7)
-            found += [(day, day) for day in (ahead, ahead - timedelta(days=7))]
-    return found
+            days += [(day, day) for day in (ahead, ahead - timedelta(days=7))]
+    return days
 
 
 def _counted(text: str, said_on: date) -> list[tuple[date, date]]:
     """Return the periods about which "for three years" began."""
-    found: list[tuple[date, date]] = []
+    periods: list[tuple[date, date]] = []
     for match in _AGO.finditer(text):
         word = match["count"]
         count = int(word) if word.isdigit() else {"a": 1, "an": 1}.get(word, number_words().get(word))
         if count is None or count * _DAYS[match["unit"]] >= said_on.toordinal():
             continue
         if match["unit"] == "year":
-            found.append((date(max(1, said_on.year - count), 1, 1), date(max(1, said_on.year - count), 12, 31)))
+            periods.append((date(max(1, said_on.year - count), 1, 1), date(max(1, said_on.year - count), 12, 31)))
             continue
         day = said_on - timedelta(days=count * _DAYS[match["unit"]])
-        found.append((day, day))
-    return found
+        periods.append((day, day))
+    return periods
 
 
-def _is_within(claimed: Day, first: date, last: date) -> bool:
+def _is_within(claimed: Day, first_day: date, last_day: date) -> bool:
     """Return whether a claimed date is in a period; a day only in a short one, or at its beginning."""
     if claimed.month is None:
-        return claimed.year in {first.year, last.year}
+        return claimed.year in {first_day.year, last_day.year}
     if claimed.day is None:
-        months = {(first.year, first.month), (last.year, last.month)}
+        months = {(first_day.year, first_day.month), (last_day.year, last_day.month)}
         return any(claimed.month == month and claimed.year in {None, year} for year, month in months)
     try:
-        day = date(claimed.year or first.year, claimed.month, claimed.day)
+        day = date(claimed.year or first_day.year, claimed.month, claimed.day)
     except ValueError:
         return False
-    return day == first or (last - first < _SHORT_PERIOD and first <= day <= last)
+    return day == first_day or (last_day - first_day < _SHORT_PERIOD and first_day <= day <= last_day)

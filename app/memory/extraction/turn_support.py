@@ -47,8 +47,8 @@ def _common_words() -> frozenset[str]:
 
 def _letters(text: str) -> list[str]:
     """Return the words of a text without its numbers."""
-    found = marked_words(_SUFFIX.sub(" ", _ELISION.sub(" ", _SHORT_FORM.sub("", text))))
-    return [part for word in found for part in _LETTERS.findall(word)]
+    text_words = marked_words(_SUFFIX.sub(" ", _ELISION.sub(" ", _SHORT_FORM.sub("", text))))
+    return [part for word in text_words for part in _LETTERS.findall(word)]
 
 
 class TurnSupport:
@@ -58,17 +58,17 @@ class TurnSupport:
         self._text, self._said_at, self._analyser = text, said_at, analyser
         self._code = analyser.detect(text) or DEFAULT
         self._latin = latin_language(self._code)
-        found = _letters(text)
-        self._forms = {form for word in found for form in self._forms_of(word)}
+        text_words = _letters(text)
+        self._forms = {form for word in text_words for form in self._forms_of(word)}
         # "part-time" is "parttime"
-        self._forms |= {strip_marks(first + second) for first, second in pairwise(found)}
+        self._forms |= {strip_marks(first + second) for first, second in pairwise(text_words)}
         self._spaceless = "".join(normalise(text).split())
         self._pairs = frozenset(pairs(self._spaceless))
         folded = fold_digits(text)
         self._numbers = frozenset[str]().union(*read_numbers(folded, self._code)) | {
             *read_words(folded, words(text), self._code)
         }
-        self._times = {one.time for one in stated_times(folded)}
+        self._times = {time.time for time in stated_times(folded)}
         self._dates_of_turn: TurnDates | None = None
 
     @property
@@ -85,23 +85,25 @@ class TurnSupport:
     def supports(self, text: str) -> bool:
         """Return whether the turn states these words, numbers and dates."""
         rest = fold_digits(text)
-        dates = [one for one in stated_dates(rest, self._code) if self._dates.supports(one)]
+        dates = [stated for stated in stated_dates(rest, self._code) if self._dates.supports(stated)]
         rest = without(rest, dates)
-        times = [one for one in stated_times(rest) if one.time in self._times]
+        times = [stated for stated in stated_times(rest) if stated.time in self._times]
         rest = without(rest, times)
         if any(self._numbers.isdisjoint(readings) for readings in read_numbers(rest, self._code)):
             return False
         return self._supports_words(_letters(rest), written=text, is_rest=bool(dates or times))
 
-    def _supports_words(self, found: list[str], *, written: str, is_rest: bool) -> bool:
-        content = [word for word in found if not self._is_function_word(word)]
+    def _supports_words(self, claimed_words: list[str], *, written: str, is_rest: bool) -> bool:
+        content = [word for word in claimed_words if not self._is_function_word(word)]
         if not content:
-            return all(self._has(word) for word in found) and (bool(found) or is_rest or _has_number(written))
+            return all(self._has(word) for word in claimed_words) and (
+                bool(claimed_words) or is_rest or _has_number(written)
+            )
         missing = [word for word in content if not self._has(word)]
         if len(content) - len(missing) < len(content) * _LEAST_SHARE:
             return False
         capitals = {word for word in _SHORT_FORM.sub("", written).split() if word[:1].isupper()}
-        names = {one for word in capitals for one in words(word)}
+        names = {name for word in capitals for name in words(word)}
         return all(word in _common_words() and word not in names for word in missing)
 
     def supports_subject(
@@ -150,10 +152,12 @@ class TurnSupport:
             run = strip_marks(word)
             if run in self._spaceless:
                 return True
-            found = pairs(run)
+            run_pairs = pairs(run)
             if any(character not in self._spaceless for character in _SPACELESS_NUMBERS.intersection(run)):
                 return False
-            return len(found) > 1 and sum(pair in self._pairs for pair in found) >= len(found) * _LEAST_PAIRS
+            return (
+                len(run_pairs) > 1 and sum(pair in self._pairs for pair in run_pairs) >= len(run_pairs) * _LEAST_PAIRS
+            )
         number = number_words(self._code).get(strip_marks(word))
         return any(form in self._forms for form in self._forms_of(word)) or (
             number is not None and str(number) in self._numbers

@@ -39,7 +39,7 @@ class Asserted:
     @property
     def fact_ids(self) -> list[UUID]:
         """Return the id of the named fact, then those of the other changed facts."""
-        return [self.fact_id, *(one for one in self.changed if one != self.fact_id)]
+        return [self.fact_id, *(changed_id for changed_id in self.changed if changed_id != self.fact_id)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,14 @@ class Asserter:
                     caller, tx, ConversationId(conversation_id), read_through=None, has_facts=True, rev=rev
                 )
             record(
-                tx, caller, Action.FACT_CREATE, ObjectKind.FACT, done.fact_id, conversation_id=place.conversation_id,
+                tx,
+                caller,
+                Action.FACT_CREATE,
+                ObjectKind.FACT,
+                done.fact_id,
+                conversation_id=place.conversation_id,
                 counts={"facts": int(done.is_new)},
-            )  # fmt: skip
+            )
             await self._idempotency.store_result(caller, tx, idempotency_key, done.fact_ids, is_new=done.is_new)
         return RequestResult(done, done.is_new)
 
@@ -122,9 +127,9 @@ class Asserter:
             owner or conversation.owner,
             conversation.project,
             [
-                Participant(actor=one.actor, name=one.name, aliases=one.aliases)
-                for one in conversation.participants
-                if one.role is None
+                Participant(actor=participant.actor, name=participant.name, aliases=participant.aliases)
+                for participant in conversation.participants
+                if participant.role is None
             ],
             [conversation_id],
         )
@@ -167,7 +172,7 @@ class Asserter:
             raise Conflict(
                 "source_gone", "A source turn is superseded or erased; nothing was recorded.", fields=unusable
             )
-        origins: dict[UUID | None, Origin] = {key: _origin(one, heads) for key, one in sources.items()}
+        origins: dict[UUID | None, Origin] = {key: _origin(turn, heads) for key, turn in sources.items()}
         of = None if place.conversation_id is None else heads[place.conversation_id]
         origins[None] = Origin(place.conversation_id, place.project, rev=None if of is None else of.rev + 1)
         return origins
@@ -189,7 +194,8 @@ def _origin(source: LockedTurn, heads: Mapping[UUID, LockedConversation]) -> Ori
 def _stated(body: FactCreate, place: _FactOrigin) -> tuple[FactKey, Statement]:
     """Return the key and the statement of an assertion. Raises Invalid if it has no words, or ends before it begins."""
     actors = names_to_actors(
-        (one.actor, [name for name in (one.name, *one.aliases) if name]) for one in place.participants
+        (participant.actor, [name for name in (participant.name, *participant.aliases) if name])
+        for participant in place.participants
     )
     subject = resolve_subject(body.subject, speaker=None, owner=place.owner, actors=actors)
     wrong = [
@@ -228,36 +234,37 @@ def _display_subject(body: FactCreate, key: FactKey) -> str:
 
 def _merged(timeline: FactTimeline, statement: Statement, origins: Mapping[UUID | None, Origin]) -> Asserted:
     decision = timeline.merge(statement, origins)
-    changed = [one.after.id for one in decision.changes if one.after is not None]
     if decision.outcome is not Outcome.IGNORED and decision.fact_id is not None:
-        return Asserted(decision.fact_id, changed, is_new=decision.outcome is Outcome.RECORDED, gained=True)
-    known = timeline.find(decision.fact_id) if decision.fact_id is not None else None
-    known = known or timeline.known(statement, object_key(statement.object))
-    if known is None:
+        return Asserted(
+            decision.fact_id, decision.changed_ids, is_new=decision.outcome is Outcome.RECORDED, gained=True
+        )
+    fact = timeline.find(decision.fact_id) if decision.fact_id is not None else None
+    fact = fact or timeline.find_stated(statement, object_key(statement.object))
+    if fact is None:
         raise Conflict(
             "too_many_facts", "There are too many facts of this subject and predicate; name a predicate that says more."
         )
-    if known.retracted:
+    if fact.retracted:
         raise Conflict("fact_retracted", "This statement was retracted; undo the retraction instead.")
-    is_widened = not statement.sources and timeline.widen(known, statement, object_key(statement.object), origins[None])
-    return Asserted(known.id, [known.id] if is_widened else [])
+    is_widened = not statement.sources and timeline.widen(fact, statement, object_key(statement.object), origins[None])
+    return Asserted(fact.id, [fact.id] if is_widened else [])
 
 
 def correction_statement(fact: TimelineFact, body: FactUpdate) -> Statement | None:
     """Return the statement of a correction, None if nothing changes. Raises Invalid if it ends before it begins."""
-    given = body.model_fields_set
+    set_fields = body.model_fields_set
     # an end that comes from another fact does not belong to this one
     own_end = fact.valid_to if fact.invalidated_by is None else None
     valid_from = truncate_ms(body.valid_from) if body.valid_from is not None else fact.valid_from
     valid_to = own_end
-    if "valid_to" in given:
+    if "valid_to" in set_fields:
         valid_to = None if body.valid_to is None else truncate_ms(body.valid_to)
     if valid_to is not None and valid_to <= valid_from:
         raise Invalid(
             "invalid_request",
             "The fact ends before it begins; nothing was changed.",
             fields=[
-                FieldError("/valid_to" if "valid_to" in given else "/valid_from", "valid_to lies after valid_from")
+                FieldError("/valid_to" if "valid_to" in set_fields else "/valid_from", "valid_to lies after valid_from")
             ],
         )
     value = fact.object if body.object is None else " ".join(body.object.split())

@@ -54,7 +54,7 @@ class KeptDecision:
 
 
 def _written(decision: Decision) -> str:
-    before = tuple((one.before, one.after is None) for one in decision.changes if one.before is not None)
+    before = tuple((change.before, change.after is None) for change in decision.changes if change.before is not None)
     form = _StoredDecision(decision.outcome, decision.fact_id, decision.added, decision.retracted, before)
     return _FORM.dump_json(form).decode()
 
@@ -75,7 +75,9 @@ def is_decision(text: str) -> bool:
 
 
 def _touched(decision: Decision) -> list[UUID]:
-    return list(dict.fromkeys(fact.id for one in decision.changes if (fact := one.after or one.before) is not None))
+    return list(
+        dict.fromkeys(fact.id for change in decision.changes if (fact := change.after or change.before) is not None)
+    )
 
 
 async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDecision]) -> None:
@@ -93,18 +95,18 @@ async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDe
         """,
         tenant_id,
         ids,
-        [one.key.owner for one in decisions],
-        [one.key.subject for one in decisions],
-        [one.key.predicate for one in decisions],
+        [new.key.owner for new in decisions],
+        [new.key.subject for new in decisions],
+        [new.key.predicate for new in decisions],
         # as text: Postgres arrays of arrays must be rectangular
-        [",".join(map(str, _touched(one.decision))) for one in decisions],
-        [_written(one.decision) for one in decisions],
+        [",".join(map(str, _touched(new.decision))) for new in decisions],
+        [_written(new.decision) for new in decisions],
     )
     sources = [
         (decision_id, place, *source)
-        for decision_id, one in zip(ids, decisions, strict=True)
+        for decision_id, new in zip(ids, decisions, strict=True)
         for place, source in enumerate(
-            [*((turn_id, None) for turn_id in one.turn_ids), *((None, other) for other in one.conversation_ids)]
+            [*((turn_id, None) for turn_id in new.turn_ids), *((None, other) for other in new.conversation_ids)]
         )
     ]
     await tx.execute(
@@ -119,7 +121,7 @@ async def insert(tx: Transaction, tenant_id: TenantId, decisions: Sequence[NewDe
         [source[2] for source in sources],
         [source[3] for source in sources],
     )
-    keys = sorted({one.key for one in decisions})
+    keys = sorted({new.key for new in decisions})
     await tx.execute(
         """
         delete from fact_decisions where tenant_id = $1 and id in (

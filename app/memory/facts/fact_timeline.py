@@ -50,13 +50,13 @@ class FactTimeline:
         settings: FactSettings,
     ) -> None:
         self.key = key
-        self.facts: list[TimelineFact] = [one.fact for one in stored]
+        self.facts: list[TimelineFact] = [row.fact for row in stored]
         self.decisions: list[Decision] = []
-        self.before: Mapping[UUID, StoredFact] = {one.fact.id: one for one in stored}
+        self.before: Mapping[UUID, StoredFact] = {row.fact.id: row for row in stored}
         self._origins = dict(origins)
         self._clock = clock
         self._settings = settings
-        self.expired = [one.fact.id for one in stored if one.expires_at is not None and one.expires_at <= clock.now]
+        self.expired = [row.fact.id for row in stored if row.expires_at is not None and row.expires_at <= clock.now]
         if self.expired:  # all in one call: each call computes the whole timeline again
             self.facts = merge.without_facts(set(self.expired), self.facts, clock)
 
@@ -71,14 +71,14 @@ class FactTimeline:
         decision = merge.merge(statement, self.facts, self._clock)
         if decision.outcome is Outcome.RECORDED and len(self.facts) >= MAX_FACTS_OF_A_KEY:
             return Decision(Outcome.IGNORED, reason="facts enough")
-        self._origins.update({one: origins.get(one.source, _NOWHERE) for one in decision.added})
+        self._origins.update({item: origins.get(item.source, _NOWHERE) for item in decision.added})
         return self._decided(decision)
 
-    def known(self, statement: Statement, object_key: str) -> TimelineFact | None:
+    def find_stated(self, statement: Statement, object_key: str) -> TimelineFact | None:
         """Return a fact that already has this statement as evidence, retracted ones last, or None."""
         for fact in sorted(self.facts, key=lambda fact: fact.retracted):
-            for one in fact.evidence:
-                if (one.object_key, one.at, one.denies) == (object_key, statement.valid_from, statement.negated):
+            for item in fact.evidence:
+                if (item.object_key, item.at, item.denies) == (object_key, statement.valid_from, statement.negated):
                     return fact
         return None
 
@@ -89,13 +89,13 @@ class FactTimeline:
         it is known in all projects.
         """
         said = [
-            one
-            for one in fact.evidence
-            if one.source is None
-            and (one.object_key, one.at, one.denies) == (object_key, statement.valid_from, statement.negated)
+            item
+            for item in fact.evidence
+            if item.source is None
+            and (item.object_key, item.at, item.denies) == (object_key, statement.valid_from, statement.negated)
         ]
-        wider = {one: _common_origin(self.origin(one), origin) for one in said}
-        is_changed = any(self.origin(one) != after for one, after in wider.items())
+        wider = {item: _common_origin(self.origin(item), origin) for item in said}
+        is_changed = any(self.origin(item) != after for item, after in wider.items())
         self._origins.update(wider)
         return is_changed
 
@@ -106,8 +106,8 @@ class FactTimeline:
     def correct(self, fact: TimelineFact, statement: Statement) -> Decision:
         """Replace a fact by a statement with the same sources. It is deleted with them."""
         decision = merge.correct(fact.id, statement, self.facts, self._clock)
-        origins = {one.source: self.origin(one) for one in fact.evidence}
-        self._origins.update({one: origins.get(one.source, _NOWHERE) for one in decision.added})
+        origins = {item.source: self.origin(item) for item in fact.evidence}
+        self._origins.update({item: origins.get(item.source, _NOWHERE) for item in decision.added})
         return self._decided(decision)
 
     def undo_decision(self, decision: Decision) -> Decision:
@@ -118,7 +118,7 @@ class FactTimeline:
 
     def remove(self, is_removed: Callable[[Evidence, Origin], bool]) -> int:
         """Remove evidence. Return how many items were removed."""
-        removed = [one for fact in self.facts for one in fact.evidence if is_removed(one, self.origin(one))]
+        removed = [item for fact in self.facts for item in fact.evidence if is_removed(item, self.origin(item))]
         self.facts = apply(merge.remove(removed, self.facts, self._clock).changes, self.facts)
         return len(removed)
 
@@ -127,23 +127,23 @@ class FactTimeline:
         facts: list[TimelineFact] = []
         whole: set[UUID] = set()
         for fact in self.facts:
-            evidence = tuple(one for one in fact.evidence if is_released(self.origin(one)))
+            evidence = tuple(item for item in fact.evidence if is_released(self.origin(item)))
             if len(evidence) == len(fact.evidence):
                 whole.add(fact.id)
             if evidence:
                 fact_id = fact.id if fact.id in whole else self._clock.new_id()
                 facts.append(replace(fact, id=fact_id, evidence=evidence))
-        origins = {one: self.origin(one) for fact in facts for one in fact.evidence}
+        origins = {item: self.origin(item) for fact in facts for item in fact.evidence}
         self.facts = merge.without_facts(whole, self.facts, self._clock)
         self.remove(lambda _, origin: is_released(origin))
         return Released(facts, origins)
 
     def take(self, released: Released) -> None:
         """Add facts that another key released: their evidence and that of this key make one timeline."""
-        before = {one for fact in self.facts for one in fact.evidence}
+        before = {item for fact in self.facts for item in fact.evidence}
         others = [replace(fact, subject=self._subject(fact)) for fact in released.facts]
         self.facts = merge.join(others, self.facts, self._clock)
-        self._origins.update({one: origin for one, origin in released.origins.items() if one not in before})
+        self._origins.update({item: origin for item, origin in released.origins.items() if item not in before})
 
     def restore(self, facts: Sequence[TimelineFact], origins: Mapping[Evidence, Origin]) -> None:
         """Set the facts of a key that has none, exactly as they were recorded."""
@@ -163,13 +163,13 @@ class FactTimeline:
             self.decisions.append(decision)
         return decision
 
-    def origin(self, one: Evidence) -> Origin:
+    def origin(self, item: Evidence) -> Origin:
         """Return the origin of evidence of this key."""
-        return self._origins.get(one, _NOWHERE)
+        return self._origins.get(item, _NOWHERE)
 
     def evidence(self, fact: TimelineFact) -> list[tuple[Evidence, Origin]]:
         """Return the evidence of a fact, with its origins."""
-        return [(one, self.origin(one)) for one in fact.evidence]
+        return [(item, self.origin(item)) for item in fact.evidence]
 
     # changes to write
 
@@ -181,11 +181,11 @@ class FactTimeline:
     def written(self) -> list[StoredFact]:
         """Return the rows that are new or changed."""
         after = (self._stored(fact) for fact in self.facts)
-        return [one for one in after if self.before.get(one.fact.id) != one]
+        return [row for row in after if self.before.get(row.fact.id) != row]
 
     def _stored(self, fact: TimelineFact) -> StoredFact:
-        origins = [self.origin(one) for one in fact.evidence]
-        projects = {self.origin(one).project for one in fact.evidence if not one.denies}
+        origins = [self.origin(item) for item in fact.evidence]
+        projects = {self.origin(item).project for item in fact.evidence if not item.denies}
         conversations = {origin.conversation_id for origin in origins}
         return StoredFact(
             fact,

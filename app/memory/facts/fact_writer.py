@@ -58,8 +58,8 @@ class FactWriter:
         clock = Clock(now, new_uuid)
         timelines: dict[FactKey, FactTimeline] = {}
         for key in keys:
-            own = [one for one in stored if one.key == key]
-            origins = {one: origin for fact in own for one, origin in evidence[fact.fact.id]}
+            own = [row for row in stored if row.key == key]
+            origins = {item: origin for fact in own for item, origin in evidence[fact.fact.id]}
             timelines[key] = FactTimeline(key, own, origins, clock=clock, settings=self._settings)
         return timelines
 
@@ -74,19 +74,19 @@ class FactWriter:
         """Write the changes. Return the numbers of deleted facts, index entries and vectors, by table."""
         timelines = list(timelines)
         deleted = [fact_id for timeline in timelines for fact_id in timeline.deleted()]
-        written = [(timeline, one) for timeline in timelines for one in timeline.written()]
+        written = [(timeline, fact) for timeline in timelines for fact in timeline.written()]
         deleted_count = await store.delete_facts(tx, caller.tenant_id, deleted) if deleted else 0
         if written:
-            await store.write_facts(tx, caller.tenant_id, [one for _, one in written])
-            tiers = [one.fact.tier.value for _, one in written]
+            await store.write_facts(tx, caller.tenant_id, [fact for _, fact in written])
+            tiers = [fact.fact.tier.value for _, fact in written]
             tx.after_commit.append(lambda: self.counts.update(tiers))
-            evidence = {one.fact.id: timeline.evidence(one.fact) for timeline, one in written}
+            evidence = {fact.fact.id: timeline.evidence(fact.fact) for timeline, fact in written}
             await store.write_evidence(tx, caller.tenant_id, evidence)
-        before = {fact_id: one for timeline in timelines for fact_id, one in timeline.before.items()}
-        moved = {one.fact.id for _, one in written}
+        before = {fact_id: fact for timeline in timelines for fact_id, fact in timeline.before.items()}
+        moved = {fact.fact.id for _, fact in written}
         unindexed = [fact_id for fact_id in deleted if fact_id not in moved]
-        removed = await self._write_entries(caller, tx, before, unindexed, [one for _, one in written], prepared)
-        self._record_events(caller, tx, before, unindexed, [one for _, one in written])
+        removed = await self._write_entries(caller, tx, before, unindexed, [fact for _, fact in written], prepared)
+        self._record_events(caller, tx, before, unindexed, [fact for _, fact in written])
         for timeline in timelines:
             if timeline.expired:
                 await decision_store.delete_of_facts(tx, caller.tenant_id, timeline.key, timeline.expired)
@@ -105,12 +105,16 @@ class FactWriter:
     ) -> None:
         """Record the changes for webhooks."""
         changes = [(EventType.FACT_DELETED, before[fact_id]) for fact_id in deleted if fact_id in before]
-        changes += [(_event_of(before.get(one.fact.id), one), one) for one in written]
-        for event_type, one in changes:
+        changes += [(_event_of(before.get(fact.fact.id), fact), fact) for fact in written]
+        for event_type, fact in changes:
             self._outbox.record(
-                tx, caller.tenant_id, event_type, [one.fact.id], conversation_id=one.conversation_id,
-                project=one.project,
-            )  # fmt: skip
+                tx,
+                caller.tenant_id,
+                event_type,
+                [fact.fact.id],
+                conversation_id=fact.conversation_id,
+                project=fact.project,
+            )
 
     async def _write_entries(
         self,
@@ -122,13 +126,13 @@ class FactWriter:
         prepared: Mapping[str, PreparedEntries],
     ) -> dict[str, int]:
         """Replace the entries of changed facts. Return the rows of those that are gone, by table."""
-        fresh = [one for one in written if one.listed and not _same_entry(before.get(one.fact.id), one)]
+        fresh = [fact for fact in written if fact.listed and not _same_entry(before.get(fact.fact.id), fact)]
         stale = [
             *deleted,
-            *(one.fact.id for one in written if not _same_entry(before.get(one.fact.id), one)),
+            *(fact.fact.id for fact in written if not _same_entry(before.get(fact.fact.id), fact)),
         ]
         stale = [fact_id for fact_id in stale if fact_id in before and before[fact_id].listed]
-        fresh_ids = {one.fact.id for one in fresh}
+        fresh_ids = {fact.fact.id for fact in fresh}
         replaced = [fact_id for fact_id in stale if fact_id in fresh_ids]
         gone = [fact_id for fact_id in stale if fact_id not in fresh_ids]
         if replaced:
@@ -138,12 +142,12 @@ class FactWriter:
             removed = await self._index.erase_entries(caller, tx, kind=EntryKind.FACT, source_ids=gone)
         if not fresh:
             return removed
-        missing = [one for one in fresh if _text(one) not in prepared]
+        missing = [fact for fact in fresh if _text(fact) not in prepared]
         in_words = self._index.prepare_words(
-            [IndexDocument(_text(one), _NO_ACTOR, one.fact.valid_from) for one in missing]
+            [IndexDocument(_text(fact), _NO_ACTOR, fact.fact.valid_from) for fact in missing]
         )
-        ready = dict(prepared) | {_text(one): words for one, words in zip(missing, in_words, strict=True)}
-        entries = [_entry(one, replace(ready[_text(one)], dates_due=False)) for one in fresh]
+        ready = dict(prepared) | {_text(fact): words for fact, words in zip(missing, in_words, strict=True)}
+        entries = [_entry(fact, replace(ready[_text(fact)], dates_due=False)) for fact in fresh]
         due = [entry.source_id for entry in entries if entry.prepared.vectors_due]
         jobs = [
             NewJob(VECTORS_JOB, subject_ids=due[start : start + _FACTS_PER_JOB])
@@ -161,8 +165,8 @@ def _event_of(before: StoredFact | None, after: StoredFact) -> EventType:
     return EventType.FACT_RECORDED if before is None else EventType.FACT_UPDATED
 
 
-def _text(one: StoredFact) -> str:
-    return fact_text(one.fact.subject, one.fact.predicate, one.fact.object)
+def _text(stored: StoredFact) -> str:
+    return fact_text(stored.fact.subject, stored.fact.predicate, stored.fact.object)
 
 
 def _same_entry(before: StoredFact | None, after: StoredFact) -> bool:
@@ -176,19 +180,19 @@ def _same_entry(before: StoredFact | None, after: StoredFact) -> bool:
     )
 
 
-def _entry(one: StoredFact, prepared: PreparedEntries) -> IndexEntry:
+def _entry(stored: StoredFact, prepared: PreparedEntries) -> IndexEntry:
     return IndexEntry(
-        source_id=one.fact.id,
+        source_id=stored.fact.id,
         kind=EntryKind.FACT,
-        conversation_id=None if one.conversation_id is None else ConversationId(one.conversation_id),
-        project=one.project,
-        owner=one.key.owner or None,
+        conversation_id=None if stored.conversation_id is None else ConversationId(stored.conversation_id),
+        project=stored.project,
+        owner=stored.key.owner or None,
         agent_id=None,
         actor=None,
         role=None,
         position=None,
         session=None,
-        occurred_at=one.fact.valid_from,
+        occurred_at=stored.fact.valid_from,
         metadata="{}",
         prepared=prepared,
     )
@@ -196,14 +200,14 @@ def _entry(one: StoredFact, prepared: PreparedEntries) -> IndexEntry:
 
 def _kept(timeline: FactTimeline, decision: Decision) -> NewDecision:
     """Return a decision with the turns and conversations that its text is derived from."""
-    said: dict[Evidence, Origin] = {one: timeline.origin(one) for one in decision.added}
+    said: dict[Evidence, Origin] = {item: timeline.origin(item) for item in decision.added}
     for change in decision.changes:
-        for one in change.before.evidence if change.before is not None else ():
-            said[one] = timeline.origin(one)
+        for item in change.before.evidence if change.before is not None else ():
+            said[item] = timeline.origin(item)
     return NewDecision(
         timeline.key,
         decision,
-        turn_ids=list(dict.fromkeys(one.source for one in said if one.source is not None)),
+        turn_ids=list(dict.fromkeys(item.source for item in said if item.source is not None)),
         conversation_ids=list(
             dict.fromkeys(origin.conversation_id for origin in said.values() if origin.conversation_id is not None)
         ),

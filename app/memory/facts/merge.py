@@ -93,6 +93,11 @@ class Decision:
     retracted: tuple[UUID, ...] = ()
     restored: tuple[UUID, ...] = ()
 
+    @property
+    def changed_ids(self) -> list[UUID]:
+        """Return the ids of the facts that are new or changed."""
+        return [change.after.id for change in self.changes if change.after is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -109,14 +114,16 @@ def merge(statement: Statement, facts: Sequence[TimelineFact], clock: Clock) -> 
     or replaces. A denial ends the fact with the same object. A hypothetical statement changes nothing.
     """
     # with the evidence of retracted facts: the turn that stated one does not bring it back
-    return _merge(statement, facts, [one for fact in facts for one in fact.evidence], clock)
+    return _merge(statement, facts, [item for fact in facts for item in fact.evidence], clock)
 
 
-def _merge(statement: Statement, facts: Sequence[TimelineFact], known: Sequence[Evidence], clock: Clock) -> Decision:
+def _merge(
+    statement: Statement, facts: Sequence[TimelineFact], known_evidence: Sequence[Evidence], clock: Clock
+) -> Decision:
     key = object_key(statement.object)
     if statement.hypothetical or not (key and statement.subject and statement.predicate):
         return Decision(Outcome.IGNORED, reason="hypothetical" if statement.hypothetical else "incomplete")
-    fresh = [one for one in evidence_of(statement, key) if not _is_among(one, known)]
+    fresh = [item for item in evidence_of(statement, key) if not _is_among(item, known_evidence)]
     if not fresh:
         return Decision(Outcome.IGNORED, reason="known from the same source")
     target = _valid_at(facts, key, statement.valid_from)
@@ -127,9 +134,13 @@ def _merge(statement: Statement, facts: Sequence[TimelineFact], known: Sequence[
         return Decision(Outcome.IGNORED, fact_id=target.id, reason="evidence enough")
     changes = _redraw(facts, [*_pool(facts), *fresh], statement, clock)
     about = next(
-        (change.after for change in changes if change.after and not change.after.retracted
-         and any(one in change.after.evidence for one in fresh)), None,
-    )  # fmt: skip
+        (
+            change.after
+            for change in changes
+            if change.after and not change.after.retracted and any(item in change.after.evidence for item in fresh)
+        ),
+        None,
+    )
     if about is None:
         return Decision(Outcome.IGNORED, reason="nothing to end")
     outcome = Outcome.RECORDED
@@ -145,7 +156,7 @@ def invalidate(sources: Collection[UUID], facts: Sequence[TimelineFact], clock: 
 
     Retracted facts lose the evidence too, and are deleted with the last of it: nothing of an erased turn remains.
     """
-    return remove([one for fact in facts for one in fact.evidence if one.source in sources], facts, clock)
+    return remove([item for fact in facts for item in fact.evidence if item.source in sources], facts, clock)
 
 
 def remove(evidence: Collection[Evidence], facts: Sequence[TimelineFact], clock: Clock) -> Decision:
@@ -155,8 +166,8 @@ def remove(evidence: Collection[Evidence], facts: Sequence[TimelineFact], clock:
     left = [_without(fact, evidence) for fact in facts]
     changes = _difference(facts, apply(_redraw(left, _pool(left), facts[0], clock), left))
     # a denial is removed with the fact that it denies
-    after = {one for fact in apply(changes, facts) for one in fact.evidence}
-    removed = tuple(one for fact in facts for one in fact.evidence if one not in after)
+    after = {item for fact in apply(changes, facts) for item in fact.evidence}
+    removed = tuple(item for fact in facts for item in fact.evidence if item not in after)
     return Decision(Outcome.WITHDRAWN, changes, removed=removed)
 
 
@@ -171,11 +182,11 @@ def join(others: Sequence[TimelineFact], facts: Sequence[TimelineFact], clock: C
 
     A fact keeps its id, unless it is merged with another one. Evidence that the same source already gave is not added.
     """
-    known = [one for fact in facts for one in fact.evidence]
+    known_evidence = [item for fact in facts for item in fact.evidence]
     fresh = [
         replace(fact, evidence=evidence)
         for fact in others
-        if (evidence := tuple(one for one in fact.evidence if not _is_among(one, known)))
+        if (evidence := tuple(item for item in fact.evidence if not _is_among(item, known_evidence)))
     ]
     every = [*facts, *fresh]
     return apply(_redraw(every, _pool(every), every[0], clock), every) if fresh else list(facts)
@@ -187,7 +198,7 @@ def retract(fact_id: UUID, facts: Sequence[TimelineFact], clock: Clock) -> Decis
     if fact is None:
         return Decision(Outcome.IGNORED, reason="no such fact")
     after = replace(fact, retracted=True, valid_to=fact.valid_from, invalidated_at=clock.now, invalidated_by=None)
-    rest = [one for one in facts if one.id != fact_id]
+    rest = [other for other in facts if other.id != fact_id]
     changes = (Change(fact, after), *_redraw(rest, _pool(rest), fact, clock))
     return Decision(Outcome.RETRACTED, changes, fact_id=fact_id, retracted=(fact_id,))
 
@@ -213,7 +224,7 @@ def undo_decision(decision: Decision, facts: Sequence[TimelineFact], clock: Cloc
     restored = [replace(fact, retracted=False) if fact.id in decision.retracted else fact for fact in facts]
     restored = [replace(fact, retracted=True) if fact.id in decision.restored else fact for fact in restored]
     dropped = [fact if fact.id in decision.retracted else _without(fact, decision.added) for fact in restored]
-    pool = [*_pool(dropped), *(one for one in decision.removed if not _is_among(one, _pool(dropped)))]
+    pool = [*_pool(dropped), *(item for item in decision.removed if not _is_among(item, _pool(dropped)))]
     naming = next(iter(facts), None) or next((change.before for change in decision.changes if change.before), None)
     if naming is None:
         return Decision(Outcome.IGNORED, reason="nothing to take back")
@@ -225,9 +236,14 @@ def undo_decision(decision: Decision, facts: Sequence[TimelineFact], clock: Cloc
     if not changes:
         return Decision(Outcome.IGNORED, reason="nothing to take back")
     return Decision(
-        Outcome.TAKEN_BACK, changes, fact_id=decision.fact_id, added=decision.removed, removed=decision.added,
-        retracted=decision.restored, restored=decision.retracted,
-    )  # fmt: skip
+        Outcome.TAKEN_BACK,
+        changes,
+        fact_id=decision.fact_id,
+        added=decision.removed,
+        removed=decision.added,
+        retracted=decision.restored,
+        restored=decision.retracted,
+    )
 
 
 def _as_it_was(fact: TimelineFact, before: TimelineFact | None) -> TimelineFact:
@@ -247,20 +263,20 @@ def apply(changes: Sequence[Change], facts: Sequence[TimelineFact]) -> list[Time
 
 
 def _pool(facts: Sequence[TimelineFact]) -> list[Evidence]:
-    return [one for fact in facts if not fact.retracted for one in fact.evidence]
+    return [item for fact in facts if not fact.retracted for item in fact.evidence]
 
 
-def _is_among(one: Evidence, others: Collection[Evidence]) -> bool:
+def _is_among(item: Evidence, others: Collection[Evidence]) -> bool:
     """Return whether the same source already gave this evidence: a repeated extraction adds nothing.
 
     Rules and callers confirm what a model has read in the same source. A model that reads a source again gives no other
     day for what is known from it: else a retracted fact would be back.
     """
-    is_models = one.stated_by is StatedBy.MODEL and one.source is not None
+    is_models = item.stated_by is StatedBy.MODEL and item.source is not None
     return any(
-        (one.source, one.object_key, one.denies) == (other.source, other.object_key, other.denies)
-        and (one.at == other.at or is_models)
-        and (other.stated_by is not StatedBy.MODEL or one.stated_by is StatedBy.MODEL)
+        (item.source, item.object_key, item.denies) == (other.source, other.object_key, other.denies)
+        and (item.at == other.at or is_models)
+        and (other.stated_by is not StatedBy.MODEL or item.stated_by is StatedBy.MODEL)
         for other in others
     )
 
@@ -275,7 +291,7 @@ def _valid_at(facts: Sequence[TimelineFact], key: str, at: datetime) -> Timeline
 
 
 def _without(fact: TimelineFact, removed: Collection[Evidence]) -> TimelineFact:
-    return replace(fact, evidence=tuple(one for one in fact.evidence if one not in removed))
+    return replace(fact, evidence=tuple(item for item in fact.evidence if item not in removed))
 
 
 def _redraw(
@@ -295,8 +311,8 @@ def _redraw(
         else:
             drawn.append(_begin(owner, naming, run, ended_by, clock))
     # a retracted row is kept while it has evidence; other rows are deleted with their last evidence
-    kept = [fact for fact in facts if fact.retracted and fact.evidence]
-    return _difference(facts, [*kept, *drawn])
+    retracted = [fact for fact in facts if fact.retracted and fact.evidence]
+    return _difference(facts, [*retracted, *drawn])
 
 
 def _assign_rows(facts: Sequence[TimelineFact], runs: Sequence[Run], clock: Clock) -> list[TimelineFact | UUID]:
@@ -311,7 +327,7 @@ def _assign_rows(facts: Sequence[TimelineFact], runs: Sequence[Run], clock: Cloc
     for run in runs:
         # undoing a withdrawal returns the evidence to the row that lost it
         spare = (fact for fact in emptied if object_key(fact.object) == run.object_key)
-        candidates = [*(home[one] for one in run.evidence if one in home), *spare]
+        candidates = [*(home[item] for item in run.evidence if item in home), *spare]
         owner = next((fact for fact in candidates if fact.id not in taken), None)
         if owner is not None:
             taken.add(owner.id)
@@ -339,15 +355,25 @@ def _begin(
     fact_id: UUID, naming: Statement | TimelineFact, run: Run, ended_by: UUID | None, clock: Clock
 ) -> TimelineFact:
     fact = TimelineFact(
-        fact_id, naming.subject, naming.predicate, _spelling(run), (), 0.0, Tier.L1, run.valid_from, None,
-        recorded_at=clock.now, invalidated_at=None, invalidated_by=None,
-    )  # fmt: skip
+        fact_id,
+        naming.subject,
+        naming.predicate,
+        _spelling(run),
+        (),
+        0.0,
+        Tier.L1,
+        run.valid_from,
+        None,
+        recorded_at=clock.now,
+        invalidated_at=None,
+        invalidated_by=None,
+    )
     return _write(fact, run, ended_by, clock)
 
 
 def _spelling(run: Run) -> str:
     """Return the object as the newest assertion spells it."""
-    return [one.object for one in run.evidence if not one.denies][-1]
+    return [item.object for item in run.evidence if not item.denies][-1]
 
 
 def _difference(before: Sequence[TimelineFact], after: Sequence[TimelineFact]) -> tuple[Change, ...]:

@@ -162,11 +162,11 @@ def is_single_valued(predicate: str) -> bool:
     return predicate in SINGLE_VALUED or predicate.startswith(_SINGLE_VALUED_PREFIX)
 
 
-def excludes(predicate: str, one: str, another: str) -> bool:
+def excludes(predicate: str, first: str, second: str) -> bool:
     """Return whether a subject cannot have both objects (keys) of a canonical predicate at the same time."""
-    if one == another:
+    if first == second:
         return False
-    said = {text.removesuffix(f" {predicate}") for text in (one, another)}  # a "vegan diet" is "vegan"
+    said = {text.removesuffix(f" {predicate}") for text in (first, second)}  # a "vegan diet" is "vegan"
     return is_single_valued(predicate) or (len(said) > 1 and said <= _ALTERNATIVES.get(predicate, frozenset()))
 
 

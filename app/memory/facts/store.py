@@ -23,6 +23,7 @@ from sqlalchemy import (
     any_,
     bindparam,
     case,
+    column,
     delete,
     exists,
     false,
@@ -47,8 +48,6 @@ UNKNOWN_AUTHOR: Final = "unknown"
 """Author of facts that were extracted before authors were recorded."""
 _LOCKS_OF_A_TENANT = 256
 _F, _E = facts.c, fact_evidence.c
-_FACT = ", ".join(f"f.{column.name}" for column in _F if column.name not in {"tenant_id", "due_at"})
-_EVIDENCE = ", ".join(f"e.{column.name}" for column in _E if column.name not in {"tenant_id", "place"})
 _KEPT = or_(_F.expires_at.is_(None), _F.expires_at > func.now())
 # clocks differ: a statement may be dated this far ahead
 _HAS_BEGUN = _F.valid_from <= func.now() + timedelta(minutes=5)
@@ -156,6 +155,28 @@ _RECORDED = Query(
     .order_by(_LAST_REV_OF_FACT.c.rev, _F.id)
 )
 _KEY = (_F.owner, _F.subject_key, _F.predicate)
+_EVIDENCE = Query(
+    select(*(column for column in _E if column.name not in {"tenant_id", "place"}))
+    .where(*equals(fact_evidence, "tenant_id"), is_any(_E.fact_id, "ids"))
+    .order_by(_E.fact_id, _E.place)
+)
+
+
+def _of_keys() -> ClauseElement:
+    keys = (
+        func.unnest(*(bindparam(name, type_=ARRAY(Text)) for name in ("owners", "subjects", "predicates")))
+        .table_valued(column("owner", Text), column("subject_key", Text), column("predicate", Text))
+        .render_derived(name="k")
+    )
+    return (
+        select(*(column for column in _F if column.name not in {"tenant_id", "due_at"}))
+        .join_from(keys, facts, (_F.subject_key == keys.c.subject_key) & (_F.predicate == keys.c.predicate))
+        .where(*_OF_TENANT, _F.owner.is_not_distinct_from(func.nullif(keys.c.owner, "")))
+        .order_by(_F.id)
+    )
+
+
+_OF_KEYS = Query(_of_keys())
 _LOCK = Query(select(_F.id).where(*_OF_TENANT, is_any(_F.id, "ids")).order_by(_F.id).with_for_update(read=True))
 _LISTED = Query(_SHOWN.where(is_any(_F.id, "ids"), _F.listed))
 _FIND_KEY = Query(select(*_KEY).where(*equals(facts, "tenant_id", "id"), _KEPT))
@@ -205,29 +226,18 @@ async def read_keys(
     tx: Transaction, tenant_id: TenantId, keys: Sequence[FactKey]
 ) -> tuple[list[StoredFact], dict[UUID, list[tuple[Evidence, Origin]]]]:
     """Return the facts of locked keys, and the ordered evidence of each fact."""
-    rows = await tx.fetch(
-        f"""
-        select {_FACT} from unnest($2::text[], $3::text[], $4::text[]) as k (owner, subject_key, predicate)
-        join facts f on f.tenant_id = $1 and f.subject_key = k.subject_key and f.predicate = k.predicate
-            and f.owner is not distinct from nullif(k.owner, '')
-        order by f.id
-        """,  # noqa: S608
-        tenant_id,
-        [key.owner for key in keys],
-        [key.subject for key in keys],
-        [key.predicate for key in keys],
+    rows = await _OF_KEYS.fetch(
+        tx,
+        tenant_id=tenant_id,
+        owners=[key.owner for key in keys],
+        subjects=[key.subject for key in keys],
+        predicates=[key.predicate for key in keys],
     )
     evidence: dict[UUID, list[tuple[Evidence, Origin]]] = {row["id"]: [] for row in rows}
     if rows:
-        found = await tx.fetch(
-            f"select {_EVIDENCE} from fact_evidence e where e.tenant_id = $1 and e.fact_id = any($2::uuid[])"  # noqa: S608
-            " order by e.fact_id, e.place",
-            tenant_id,
-            list(evidence),
-        )
-        for row in found:
+        for row in await _EVIDENCE.fetch(tx, tenant_id=tenant_id, ids=list(evidence)):
             evidence[row["fact_id"]].append((_evidence(row), _origin(row)))
-    return [_stored(row, [one for one, _ in evidence[row["id"]]]) for row in rows], evidence
+    return [_stored(row, [item for item, _ in evidence[row["id"]]]) for row in rows], evidence
 
 
 def _evidence(row: asyncpg.Record) -> Evidence:
@@ -278,7 +288,7 @@ async def delete_facts(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[
 
 async def write_facts(tx: Transaction, tenant_id: TenantId, written: Sequence[StoredFact]) -> None:
     """Insert or update facts."""
-    facts = [one.fact for one in written]
+    facts = [stored.fact for stored in written]
     await tx.execute(
         """
         insert into facts (tenant_id, id, owner, subject, subject_key, predicate, object, conversation_id, project,
@@ -299,13 +309,13 @@ async def write_facts(tx: Transaction, tenant_id: TenantId, written: Sequence[St
         """,
         tenant_id,
         [fact.id for fact in facts],
-        [one.key.owner or None for one in written],
+        [stored.key.owner or None for stored in written],
         [fact.subject for fact in facts],
-        [one.key.subject for one in written],
-        [one.key.predicate for one in written],
+        [stored.key.subject for stored in written],
+        [stored.key.predicate for stored in written],
         [fact.object for fact in facts],
-        [one.conversation_id for one in written],
-        [one.project for one in written],
+        [stored.conversation_id for stored in written],
+        [stored.project for stored in written],
         [fact.confidence for fact in facts],
         [fact.tier.value for fact in facts],
         [fact.evidence_count for fact in facts],
@@ -315,9 +325,9 @@ async def write_facts(tx: Transaction, tenant_id: TenantId, written: Sequence[St
         [fact.invalidated_at for fact in facts],
         [fact.invalidated_by for fact in facts],
         [fact.retracted for fact in facts],
-        [one.expires_at for one in written],
-        [one.listed for one in written],
-        [one.due_at for one in written],
+        [stored.expires_at for stored in written],
+        [stored.listed for stored in written],
+        [stored.due_at for stored in written],
     )
 
 
@@ -327,7 +337,9 @@ async def write_evidence(
     """Replace all evidence of facts."""
     await _DELETE_EVIDENCE.execute(tx, tenant_id=tenant_id, ids=list(evidence))
     rows = [
-        (fact_id, place, one, origin) for fact_id, some in evidence.items() for place, (one, origin) in enumerate(some)
+        (fact_id, place, item, origin)
+        for fact_id, items in evidence.items()
+        for place, (item, origin) in enumerate(items)
     ]
     await tx.execute(
         """
@@ -344,22 +356,22 @@ async def write_evidence(
         tenant_id,
         [fact_id for fact_id, _, _, _ in rows],
         [place for _, place, _, _ in rows],
-        [one.source for _, _, one, _ in rows],
+        [item.source for _, _, item, _ in rows],
         [origin.conversation_id for _, _, _, origin in rows],
         [origin.project for _, _, _, origin in rows],
         [origin.actor for _, _, _, origin in rows],
         [origin.content_hash for _, _, _, origin in rows],
-        [one.object_key for _, _, one, _ in rows],
-        [one.object for _, _, one, _ in rows],
-        [one.at for _, _, one, _ in rows],
-        [one.ends_at for _, _, one, _ in rows],
-        [one.position for _, _, one, _ in rows],
-        [one.confidence for _, _, one, _ in rows],
-        [one.tier.value for _, _, one, _ in rows],
-        [one.denies for _, _, one, _ in rows],
-        [one.replaces for _, _, one, _ in rows],
+        [item.object_key for _, _, item, _ in rows],
+        [item.object for _, _, item, _ in rows],
+        [item.at for _, _, item, _ in rows],
+        [item.ends_at for _, _, item, _ in rows],
+        [item.position for _, _, item, _ in rows],
+        [item.confidence for _, _, item, _ in rows],
+        [item.tier.value for _, _, item, _ in rows],
+        [item.denies for _, _, item, _ in rows],
+        [item.replaces for _, _, item, _ in rows],
         [origin.rev for _, _, _, origin in rows],
-        [one.stated_by for _, _, one, _ in rows],
+        [item.stated_by for _, _, item, _ in rows],
     )
 
 
@@ -403,32 +415,32 @@ async def find_key(tx: Transaction, tenant_id: TenantId, fact_id: UUID) -> FactK
 
 def _narrowed(shape: frozenset[str]) -> list[ColumnElement[bool]]:
     """Return the conditions of a list: `shape` has the names of the filters of `Where` that are given."""
-    found = [_CURRENT if "current" in shape else _KEPT]
-    found += equals(facts, *sorted(shape & {"subject_key", "predicate", "owner", "tier"}))
+    conditions = [_CURRENT if "current" in shape else _KEPT]
+    conditions += equals(facts, *sorted(shape & {"subject_key", "predicate", "owner", "tier"}))
     # an end or retraction that was recorded after `known_at` does not count
     invalidated_later = false()
     if "known_at" in shape:
-        found.append(_F.recorded_at <= bindparam("known_at"))
+        conditions.append(_F.recorded_at <= bindparam("known_at"))
         invalidated_later = _F.invalidated_at > bindparam("known_at")
     if "include_retracted" not in shape:
-        found.append(or_(not_(_F.retracted), invalidated_later))
+        conditions.append(or_(not_(_F.retracted), invalidated_later))
     if "as_of" in shape:
-        found.append(_F.valid_from <= bindparam("as_of"))
-        found.append(or_(_F.valid_to.is_(None), _F.valid_to > bindparam("as_of"), invalidated_later))
+        conditions.append(_F.valid_from <= bindparam("as_of"))
+        conditions.append(or_(_F.valid_to.is_(None), _F.valid_to > bindparam("as_of"), invalidated_later))
     if "conversation_id" in shape:
-        found.append(_F.id.in_(select(_E.fact_id).where(*equals(fact_evidence, "tenant_id", "conversation_id"))))
+        conditions.append(_F.id.in_(select(_E.fact_id).where(*equals(fact_evidence, "tenant_id", "conversation_id"))))
     if "project" in shape:
         of_project = or_(_E.project == bindparam("project"), _E.project == NO_PROJECT)
-        found.append(exists().where(*_OF_FACT, not_(_E.denies), of_project))
+        conditions.append(exists().where(*_OF_FACT, not_(_E.denies), of_project))
     if "projects" in shape:
         in_projects = or_(_E.project == any_(bindparam("projects", type_=ARRAY(Text))), _E.project == NO_PROJECT)
-        found.append(exists().where(*_OF_FACT, not_(_E.denies), in_projects))
+        conditions.append(exists().where(*_OF_FACT, not_(_E.denies), in_projects))
     if "owners" in shape:
-        found.append(is_any(_F.owner, "owners"))
+        conditions.append(is_any(_F.owner, "owners"))
     if "actors" in shape:
         others = _E.actor != all_(bindparam("actors", type_=ARRAY(Text)))
-        found.append(not_(exists().where(*_OF_FACT, not_(_E.denies), others)))
-    return found
+        conditions.append(not_(exists().where(*_OF_FACT, not_(_E.denies), others)))
+    return conditions
 
 
 @compiled
@@ -467,8 +479,8 @@ async def list_page(
 ) -> list[FactRow]:
     """Return facts in the order they were recorded, or the newest first."""
     query = _page(where.shape(), newest_first=newest_first, after=after is not None)
-    last = None if after is None else (after,)
-    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **where.filters(), **after_key(last))
+    after_id = None if after is None else (after,)
+    rows = await query.fetch(tx, tenant_id=tenant_id, limit=limit, **where.filters(), **after_key(after_id))
     return [_shown(row) for row in rows]
 
 

@@ -94,70 +94,70 @@ def lay_out(evidence: Iterable[Evidence], *, excludes: Callable[[str, str], bool
     runs: list[Run] = []
     opened: dict[str, Run] = {}
     latest: dict[str, Run] = {}
-    for moment, step, one in _steps(evidence):
-        run = opened.get(one.object_key)
+    for moment, step, item in _steps(evidence):
+        run = opened.get(item.object_key)
         if step is _Step.ASSERT:
             if run is None:
-                run = Run(one.object_key, moment)
+                run = Run(item.object_key, moment)
                 runs.append(run)
-                opened[one.object_key] = latest[one.object_key] = run
-            run.evidence.append(one)
+                opened[item.object_key] = latest[item.object_key] = run
+            run.evidence.append(item)
             run.denied_by.clear()
             for other in [other for other in opened.values() if other is not run]:
-                is_excluded = one.replaces or excludes(one.object_key, other.object_key)
+                is_excluded = item.replaces or excludes(item.object_key, other.object_key)
                 if is_excluded and (is_confirmed(run.evidence) or not is_confirmed(other.evidence)):
                     other.valid_to, other.ended_by = moment, run
                     del opened[other.object_key]
             continue
-        if run is not None and _ends(run, step, one):
+        if run is not None and _ends(run, step, item):
             run.valid_to = moment
-            del opened[one.object_key]
+            del opened[item.object_key]
         # keep a denial that ends nothing with the previous run: it may end that run after an undo
-        if step is _Step.DENY and one.object_key in latest:
-            latest[one.object_key].evidence.append(one)
+        if step is _Step.DENY and item.object_key in latest:
+            latest[item.object_key].evidence.append(item)
     return runs
 
 
-def _ends(run: Run, step: _Step, one: Evidence) -> bool:
+def _ends(run: Run, step: _Step, item: Evidence) -> bool:
     """Return whether a denial or an end ends a run."""
-    if step is _Step.END or one.stated_by is not StatedBy.MODEL or not is_confirmed(run.evidence):
+    if step is _Step.END or item.stated_by is not StatedBy.MODEL or not is_confirmed(run.evidence):
         return True
-    run.denied_by.add(one.source)
+    run.denied_by.add(item.source)
     return len(run.denied_by) >= SOURCES_TO_CONFIRM
 
 
 def is_confirmed(evidence: Iterable[Evidence]) -> bool:
     """Return whether more supports a fact than a model's statement of one turn."""
-    support = [one for one in evidence if not one.denies]
-    is_only_models = all(one.stated_by is StatedBy.MODEL for one in support)
+    support = [item for item in evidence if not item.denies]
+    is_only_models = all(item.stated_by is StatedBy.MODEL for item in support)
     return not is_only_models or len(sources_of(support)) >= SOURCES_TO_CONFIRM
 
 
 def _steps(evidence: Iterable[Evidence]) -> list[tuple[datetime, _Step, Evidence]]:
     steps: list[tuple[datetime, _Step, Evidence]] = []
-    for one in evidence:
-        steps.append((one.at, _Step.DENY if one.denies else _Step.ASSERT, one))
-        if one.ends_at is not None:
-            steps.append((one.ends_at, _Step.END, one))
+    for item in evidence:
+        steps.append((item.at, _Step.DENY if item.denies else _Step.ASSERT, item))
+        if item.ends_at is not None:
+            steps.append((item.ends_at, _Step.END, item))
     return sorted(steps, key=lambda step: (step[0], *_order(step[1], step[2])))
 
 
-def _order(step: _Step, one: Evidence) -> tuple[bool, int, int, int, str, str]:
+def _order(step: _Step, item: Evidence) -> tuple[bool, int, int, int, str, str]:
     # order statements of one turn by their position in its text, and turns by their ids, which contain the time
-    source = 0 if one.source is None else one.source.int
-    return (step is not _Step.END, source, one.position, step, one.object_key, one.object)
+    source = 0 if item.source is None else item.source.int
+    return (step is not _Step.END, source, item.position, step, item.object_key, item.object)
 
 
 def confidence_of(evidence: Sequence[Evidence]) -> float:
     """Return the confidence of a fact: that of the best evidence, and a little more for each further source."""
-    asserted = [one for one in evidence if not one.denies]
-    best = max((one.confidence for one in asserted), default=0.0)
+    asserted = [item for item in evidence if not item.denies]
+    best = max((item.confidence for item in asserted), default=0.0)
     return round(1 - (1 - best) * _DOUBT_FACTOR ** (len(sources_of(asserted)) - 1), 4)
 
 
 def sources_of(evidence: Iterable[Evidence]) -> list[UUID | None]:
     """Return the different sources that support a fact, in the order of the evidence (oldest first)."""
-    return list(dict.fromkeys(one.source for one in evidence if not one.denies))
+    return list(dict.fromkeys(item.source for item in evidence if not item.denies))
 
 
 def tier_of(evidence: Sequence[Evidence]) -> Tier:
@@ -165,7 +165,7 @@ def tier_of(evidence: Sequence[Evidence]) -> Tier:
 
     A fact that is not confirmed gets at most `l2`.
     """
-    asked = max((_TIER_RANK.index(one.tier) for one in evidence if not one.denies), default=0)
+    asked = max((_TIER_RANK.index(item.tier) for item in evidence if not item.denies), default=0)
     if not is_confirmed(evidence):
         asked = min(asked, _TIER_RANK.index(Tier.L2))
     count = len(sources_of(evidence))

@@ -19,7 +19,7 @@ _AUTHORS = (StatedBy.CALLER.value, StatedBy.RULES.value, UNKNOWN_AUTHOR, StatedB
 
 
 def _stated_by(row: FactRow) -> StatedBy | None:
-    author = next((one for one in _AUTHORS if one in row.authors), UNKNOWN_AUTHOR)
+    author = next((author for author in _AUTHORS if author in row.authors), UNKNOWN_AUTHOR)
     return None if author == UNKNOWN_AUTHOR else StatedBy(author)
 
 
@@ -34,7 +34,7 @@ def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
         owner=row.owner,
         conversation_id=_id(row.conversation_id),
         project=row.project or None,
-        source_turn_ids=[format_id(one) for one in row.sources],
+        source_turn_ids=[format_id(turn_id) for turn_id in row.sources],
         confidence=row.confidence,
         tier=Tier(row.tier),
         stated_by=_stated_by(row),

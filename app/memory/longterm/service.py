@@ -37,9 +37,15 @@ class Memories:
     """Public API of long-term memories. The agent whose memory is stored is that of the caller, and no parameter."""
 
     def __init__(
-        self, database: Database, reader: DatabaseReader, *, tenancy: Tenancy, index: SearchIndex, cursors: Cursors,
+        self,
+        database: Database,
+        reader: DatabaseReader,
+        *,
+        tenancy: Tenancy,
+        index: SearchIndex,
+        cursors: Cursors,
         settings: LimitSettings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._database, self._reader = database, reader
         self._idempotency = tenancy.idempotency
         self._quotas = tenancy.quotas
@@ -68,9 +74,13 @@ class Memories:
         prepared = await self._index.prepare_now(IndexDocument(body.content, _NO_ACTOR, datetime.now(UTC)))
         async with self._database.transaction(caller.tenant_id) as tx:
             result = await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: self._write(caller, tx, body, prepared),
-                result_ids=lambda memory_id: [memory_id], read=_read,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: self._write(caller, tx, body, prepared),
+                result_ids=lambda memory_id: [memory_id],
+                read=_read,
+            )
         return result.with_value(_stored(result.value))
 
     async def _write(
@@ -167,10 +177,10 @@ class Memories:
         caller.require(Scope.READ)
         if Scope.ADMIN not in caller.scopes:
             caller.require_long_term()
-        found = await self._reader.read(
+        rows = await self._reader.read(
             caller.tenant_id, lambda tx: memory_store.find(tx, caller.tenant_id, [memory_id])
         )
-        row = found.get(memory_id)
+        row = rows.get(memory_id)
         if row is None or (Scope.ADMIN not in caller.scopes and row.agent_id != caller.agent):
             raise NotFound("not_found", "There is no such memory.")
         if not caller.reaches_owner(row.owner):
@@ -188,12 +198,12 @@ class Memories:
         Return the number of these memories. Raises the embedder's error; vectors made before it are kept.
         """
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await memory_store.find(tx, caller.tenant_id, memory_ids) if memory_ids else {}
-        made = 0
-        rows = list(found.values())
+            memories = await memory_store.find(tx, caller.tenant_id, memory_ids) if memory_ids else {}
+        count = 0
+        rows = list(memories.values())
         for start in range(0, len(rows), _EMBEDDED_AT_ONCE):
-            some = rows[start : start + _EMBEDDED_AT_ONCE]
-            vectors = await backfill.embed_each(await backfill.split_each({row.id: row.content for row in some}), [])
+            batch = rows[start : start + _EMBEDDED_AT_ONCE]
+            vectors = await backfill.embed_each(await backfill.split_each({row.id: row.content for row in batch}), [])
             if not self._index.spaces.still_needs(backfill):
                 break
             async with self._database.transaction(caller.tenant_id) as tx:
@@ -201,8 +211,8 @@ class Memories:
                 own = {memory_id: vectors[memory_id] for memory_id in locked}
                 searched = self._index.spaces.searches(backfill)
                 await backfill.write(caller, tx, kind=EntryKind.MEMORY, vectors=own, searched=searched)
-            made += len(locked)
-        return made
+            count += len(locked)
+        return count
 
     async def erase(self, caller: Caller, tx: Transaction, *, memory_id: UUID) -> dict[str, int]:
         """Delete a memory with its index entry. Return the deleted rows by table: none if it does not exist."""

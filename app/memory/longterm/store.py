@@ -14,7 +14,6 @@ from sqlalchemy import ClauseElement, func, or_, select
 from sqlalchemy import delete as delete_from
 
 from app.core.database.queries import (
-    NOW_SQL,
     Query,
     after_key,
     columns,
@@ -95,18 +94,15 @@ async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tup
     It is the same memory if agent, owner, text and metadata are equal. It expires at the later of both times. Of its
     dates the newest hundred are kept. The caller locks the text.
     """
-    expires_at = "null"  # it never expires
-    args: list[object] = []
-    if memory.ttl_s is not None:
-        expires_at = f"""nullif(
-            greatest(coalesce(m.expires_at, 'infinity'), {NOW_SQL} + make_interval(secs => $7)), 'infinity'
-        )"""
-        args.append(memory.ttl_s)
     row = await tx.fetchrow(
-        f"""
+        """
         update memories m
-        set repeated_at = m.repeated_at[greatest(1, cardinality(m.repeated_at) - $6 + 2):] || {NOW_SQL},
-            expires_at = {expires_at}
+        set repeated_at = m.repeated_at[greatest(1, cardinality(m.repeated_at) - $6 + 2):]
+                || date_trunc('milliseconds', statement_timestamp()),
+            expires_at = case when $7::float8 is not null then nullif(greatest(
+                coalesce(m.expires_at, 'infinity'),
+                date_trunc('milliseconds', statement_timestamp()) + make_interval(secs => $7)
+            ), 'infinity') end
         where m.tenant_id = $1 and m.id = (
             select id from memories
             where tenant_id = $1 and agent_id = $2 and md5(content) = md5($3) and content = $3
@@ -115,14 +111,14 @@ async def repeat(tx: Transaction, tenant_id: TenantId, memory: NewMemory) -> tup
             order by created_at, id limit 1
         )
         returning m.id, m.expires_at
-        """,  # noqa: S608
+        """,
         tenant_id,
         memory.agent_id,
         memory.content,
         memory.owner,
         memory.metadata,
         _MAX_REPEATED,
-        *args,
+        memory.ttl_s,
     )
     return None if row is None else (row["id"], row["expires_at"])
 
@@ -132,11 +128,12 @@ async def insert(
 ) -> tuple[datetime, datetime | None]:
     """Store a memory. Return its creation time and its expiry, by the clock of the database."""
     row = await tx.fetchrow(
-        f"""
+        """
         insert into memories (tenant_id, id, agent_id, owner, content, metadata, created_at, expires_at)
-        values ($1, $2, $3, $4, $5, $6::json, {NOW_SQL}, {NOW_SQL} + make_interval(secs => $7))
+        values ($1, $2, $3, $4, $5, $6::json, date_trunc('milliseconds', statement_timestamp()),
+                date_trunc('milliseconds', statement_timestamp()) + make_interval(secs => $7))
         returning created_at, expires_at
-        """,  # noqa: S608
+        """,
         tenant_id,
         memory_id,
         memory.agent_id,

@@ -53,13 +53,13 @@ class DeobfuscatedText:
 def deobfuscate(text: str) -> DeobfuscatedText:
     """Return the normalised form of a text."""
     if text.isascii():
-        found = DeobfuscatedText(text.replace(BARRIER, " "), range(len(text)), range(1, len(text) + 1))
+        deobfuscated = DeobfuscatedText(text.replace(BARRIER, " "), range(len(text)), range(1, len(text) + 1))
     else:
         pieces = [_folded(character) for character in text]
         starts = [at for at, piece in enumerate(pieces) for _ in piece]
-        found = DeobfuscatedText("".join(pieces), starts, [at + 1 for at in starts])
-    placeholders = [match.span() for match in _PLACEHOLDER.finditer(found.characters)]
-    return found.without(placeholders) if placeholders else found
+        deobfuscated = DeobfuscatedText("".join(pieces), starts, [at + 1 for at in starts])
+    placeholders = [match.span() for match in _PLACEHOLDER.finditer(deobfuscated.characters)]
+    return deobfuscated.without(placeholders) if placeholders else deobfuscated
 
 
 @lru_cache(maxsize=4096)

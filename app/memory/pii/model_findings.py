@@ -98,7 +98,7 @@ def usable_findings(
             ignored[IgnoredFinding.NOT_IN_TEXT.value] += 1
         else:
             usable[piece] = kind
-    return sorted(usable.items(), key=lambda found: -len(found[0])), ignored
+    return sorted(usable.items(), key=lambda finding: -len(finding[0])), ignored
 
 
 def replace_personal(text: str, personal: Sequence[tuple[str, PersonalKind]]) -> tuple[str, list[PersonalKind]]:
@@ -108,7 +108,7 @@ def replace_personal(text: str, personal: Sequence[tuple[str, PersonalKind]]) ->
     """
     if not personal:
         return text, []
-    longest_first = sorted(personal, key=lambda found: -len(found[0]))
+    longest_first = sorted(personal, key=lambda finding: -len(finding[0]))
     groups = [f"(?P<piece{number}>{_whole_words(piece)})" for number, (piece, _) in enumerate(longest_first)]
     replaced: list[PersonalKind] = []
 
@@ -126,9 +126,9 @@ def replace_personal(text: str, personal: Sequence[tuple[str, PersonalKind]]) ->
 def looks_like(piece: str, kind: PersonalKind) -> bool:
     """Return whether a piece of text can be personal data of this kind."""
     plain = unicodedata.normalize("NFKC", piece).lower()
-    digits = sum(one.isdigit() or one in _SPOKEN_CHARACTERS for one in plain)
+    digits = sum(character.isdigit() or character in _SPOKEN_CHARACTERS for character in plain)
     digits += sum(word in _digit_words() for word in words(plain))
-    characters = sum(one.isalnum() for one in plain)
+    characters = sum(character.isalnum() for character in plain)
     if digits < _LEAST_DIGITS.get(kind, 0) or characters < _LEAST_CHARACTERS.get(kind, 0):
         return False
     form = _FORMS.get(kind)
@@ -157,9 +157,9 @@ def _is_birth_date(plain: str, digits: int) -> bool:
 
 def _is_distinct(plain: str, _: int) -> bool:
     """Return whether a piece is more than common words: these are in many turns that have no personal data."""
-    found = words(plain)
-    spoken = sum(word in _SPOKEN_DIGITS for word in found)
-    return spoken > 1 or any(word not in _common_words() for word in found)
+    piece_words = words(plain)
+    spoken = sum(word in _SPOKEN_DIGITS for word in piece_words)
+    return spoken > 1 or any(word not in _common_words() for word in piece_words)
 
 
 _FORMS: Mapping[PersonalKind, Callable[[str, int], bool]] = {

@@ -219,10 +219,10 @@ def _in_run(characters: str, start: int, end: int) -> Iterator[Found]:
         return
     at = 0
     while at < len(groups):
-        last, kind = _longest_match(characters, groups, at, start, cue)
-        if kind is not None and not _AMOUNT_AFTER.match(characters, groups[last - 1][1]):
-            yield _start_of(characters, groups[at][0], start), groups[last - 1][1], kind
-        at = max(last, at + 1)
+        stop, kind = _longest_match(characters, groups, at, start, cue)
+        if kind is not None and not _AMOUNT_AFTER.match(characters, groups[stop - 1][1]):
+            yield _start_of(characters, groups[at][0], start), groups[stop - 1][1], kind
+        at = max(stop, at + 1)
 
 
 def _longest_match(
@@ -231,14 +231,14 @@ def _longest_match(
     """Return the end and the kind of the longest personal window from a group on, or (0, None)."""
     if not (at == 0 or " " in characters[groups[at - 1][1] : groups[at][0]]):
         return 0, None
-    for last in range(min(len(groups), at + _MAX_GROUPS), at, -1):
+    for stop in range(min(len(groups), at + _MAX_GROUPS), at, -1):
         # a space must follow, so that the window is no part of a date or a version
-        if last < len(groups) and " " not in characters[groups[last - 1][1] : groups[last][0]]:
+        if stop < len(groups) and " " not in characters[groups[stop - 1][1] : groups[stop][0]]:
             continue
-        if sum(end - begin for begin, end in groups[at:last]) in _COUNTS:
-            kind = _classify(_window(characters, groups[at:last], start, cue))
+        if sum(end - begin for begin, end in groups[at:stop]) in _COUNTS:
+            kind = _classify(_window(characters, groups[at:stop], start, cue))
             if kind is not None:
-                return last, kind
+                return stop, kind
     return 0, None
 
 

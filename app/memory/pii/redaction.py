@@ -47,11 +47,11 @@ def redact(text: str) -> Redaction:
     plain = deobfuscate(text)
     spans: list[Span] = []
     for _ in range(_MAX_ROUNDS):
-        found = _merged((*plain.whole(start, end), kind) for start, end, kind in _candidates(plain.characters))
-        if not found:
+        matches = _merged((*plain.whole(start, end), kind) for start, end, kind in _candidates(plain.characters))
+        if not matches:
             break
-        spans += (Span(plain.starts[start], plain.ends[end - 1], kind) for start, end, kind in found)
-        plain = plain.without([(start, end) for start, end, _ in found])
+        spans += (Span(plain.starts[start], plain.ends[end - 1], kind) for start, end, kind in matches)
+        plain = plain.without([(start, end) for start, end, _ in matches])
     spans.sort(key=lambda span: span.start)
     pieces: list[str] = []
     at = 0
@@ -94,22 +94,22 @@ def _host_end(characters: str, start: int) -> int:
     while end < min(len(characters), start + 253) and (characters[end].isalnum() or characters[end] in ".-_"):
         end += 1
     host = characters[start:end].rstrip(".-_")
-    name, dot, last = host.rpartition(".")
-    return start + len(host) if name and dot and len(last) > 1 and not last.isdigit() else 0
+    name, dot, top_level = host.rpartition(".")
+    return start + len(host) if name and dot and len(top_level) > 1 and not top_level.isdigit() else 0
 
 
-def _merged(found: Iterable[Found]) -> list[Found]:
+def _merged(spans: Iterable[Found]) -> list[Found]:
     """Return the spans in order. Overlapping spans become one, of the kind of the longest."""
     merged: list[Found] = []
     longest = 0
-    for start, end, kind in sorted(found, key=lambda one: (one[0], -one[1])):
+    for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
         if merged and start < merged[-1][1]:
             before = merged[-1]
-            kept = before[2] if longest >= end - start else kind
+            merged_kind = before[2] if longest >= end - start else kind
             # a URL that contains a password is a secret
-            kept = PersonalKind.SECRET if PersonalKind.SECRET in {before[2], kind} else kept
+            merged_kind = PersonalKind.SECRET if PersonalKind.SECRET in {before[2], kind} else merged_kind
             longest = max(longest, end - start)
-            merged[-1] = (before[0], max(before[1], end), kept)
+            merged[-1] = (before[0], max(before[1], end), merged_kind)
         else:
             merged.append((start, end, kind))
             longest = end - start

@@ -371,7 +371,7 @@ class LiveSocket:
             self._conversation_id,
             turns=frame.turns,
             expected_seq=frame.expected_seq,
-            index=frame.index,
+            vectors=frame.index,
             idempotency_key=key,
             is_import=frame.is_import,
             sanitised=frame.sanitised,

@@ -78,7 +78,7 @@ async def append_turns(
         conversation_id,
         turns=body.turns,
         expected_seq=body.expected_seq,
-        index=body.index,
+        vectors=body.index,
         idempotency_key=idempotency_key,
         is_import=body.is_import,
         sanitised=body.sanitised,

@@ -55,7 +55,7 @@ class CountCache:
 class TenantCounter:
     """A counter of the texts of one tenant."""
 
-    def __init__(self, cache: CountCache, tenant_id: TenantId, counter: TextCounter) -> None:
+    def __init__(self, cache: CountCache, tenant_id: TenantId, counter: TokenCounter) -> None:
         self.name = counter.name
         self.exact = counter.exact
         self._cache = cache

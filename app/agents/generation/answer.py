@@ -241,19 +241,13 @@ def turn_of(parsed: ParsedTurn) -> TurnInput:
     """Return the turn to append for a parsed message."""
     return TurnInput.model_construct(
         None,
-        id=None,
         role=parsed.role,
-        kind=None,
         actor=parsed.actor,
         content=parsed.content,
         tool_calls=parsed.tool_calls,
         tool_call_id=parsed.tool_call_id,
         tool_results=parsed.tool_results,
-        usage=None,
-        model=None,
         adapter=parsed.adapter,
-        metadata={},
-        occurred_at=None,
     )
 
 

@@ -36,6 +36,7 @@ from app.providers.pieces import estimated_tokens
 from app.providers.window import output_tokens
 from app.settings import Settings
 from app.tenancy.schemas import Caller
+from app.transfer.service import Forker
 
 _EXTRA_TURNS: Final = 50
 _MAX_ALIGNED_TURNS: Final = 2000
@@ -79,13 +80,21 @@ class Preparer:
     """Prepares requests for the chat model."""
 
     def __init__(
-        self, *, conversations: Conversations, contexts: ContextBuilder, governance: Governance, settings: Settings,
-        run_shielded: RunShielded, window: Callable[[TenantId, str | None], int],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        conversations: Conversations,
+        contexts: ContextBuilder,
+        governance: Governance,
+        forker: Forker,
+        settings: Settings,
+        run_shielded: RunShielded,
+        window: Callable[[TenantId, str | None], int],
+    ) -> None:
         """`window` returns the tokens that a model reads and writes for a tenant in one call; None: the default."""
         self._conversations = conversations
         self._contexts = contexts
         self._governance = governance
+        self._forker = forker
         self._settings = settings
         self._run_shielded = run_shielded
         self._window = window
@@ -160,9 +169,10 @@ class Preparer:
         fork = ForkRequest(through=parse_id(live.data[0].id))
         if key is not None:
             fork = fork.model_copy(update={"id": key.derive_id(caller)})
-        made = await self._conversations.fork(caller, previous.conversation_id, body=fork, idempotency_key=None)
-        conversation_id = ConversationId(parse_id(made.value.id))
-        target = _Target(conversation_id, is_private=True, owns_conversation=True, last_seq=made.value.last_seq)
+        fork_result = await self._forker.fork(caller, previous.conversation_id, body=fork, idempotency_key=None)
+        conversation_id = ConversationId(parse_id(fork_result.value.id))
+        last_seq = fork_result.value.last_seq
+        target = _Target(conversation_id, is_private=True, owns_conversation=True, last_seq=last_seq)
         if key is None:
             cleanup.push_async_exit(partial(self._delete_private, caller, target))
         return target

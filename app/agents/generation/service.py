@@ -51,6 +51,7 @@ from app.providers.shapes import LimitName
 from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
+from app.transfer.service import Forker
 
 _COMPLETIONS: Final = "/chat/completions"
 _MAX_BYTES_PER_CHARACTER: Final = 4
@@ -74,6 +75,7 @@ class Generation:
         conversations: Conversations,
         contexts: ContextBuilder,
         governance: Governance,
+        forker: Forker,
         upstream: Upstream | None,
         settings: Settings,
     ) -> None:
@@ -83,9 +85,14 @@ class Generation:
         self._pending: set[asyncio.Task[object]] = set()
         self._running: dict[tuple[TenantId, TurnId], AnswerStream] = {}
         self._preparer = Preparer(
-            conversations=conversations, contexts=contexts, governance=governance, settings=settings,
-            run_shielded=self._run_shielded, window=self._window,
-        )  # fmt: skip
+            conversations=conversations,
+            contexts=contexts,
+            governance=governance,
+            forker=forker,
+            settings=settings,
+            run_shielded=self._run_shielded,
+            window=self._window,
+        )
 
     def _window(self, tenant_id: TenantId, model: str | None) -> int:
         return configured(self._upstream).window(tenant_id, model)

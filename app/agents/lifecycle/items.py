@@ -9,6 +9,7 @@ from app.formats.schemas import CanonicalTurn, Format, JsonObject, ParsedTurn, R
 from app.formats.service import admit_message, parse_single_message, text_of, to_canonical
 
 _CHARACTERS_PER_TOKEN = 4
+_PARSED = ("role", "kind", "actor", "content", "tool_calls", "tool_call_id", "tool_results", "adapter")
 _MEMBER_OF = {"tool_calls": "", "tool_call_id": "/call_id", "actor": ""}
 
 
@@ -45,17 +46,7 @@ def turn_inputs(items: Sequence[Item]) -> list[tuple[str, TurnInput]]:
     return [
         (
             item.at,
-            TurnInput.model_construct(
-                None,
-                role=item.turn.role,
-                kind=item.turn.kind,
-                actor=item.turn.actor,
-                content=item.turn.content,
-                tool_calls=item.turn.tool_calls,
-                tool_call_id=item.turn.tool_call_id,
-                tool_results=item.turn.tool_results,
-                adapter=item.turn.adapter,
-            ),
+            TurnInput.model_construct(None, **{name: getattr(item.turn, name) for name in _PARSED}),
         )
         for item in items
     ]

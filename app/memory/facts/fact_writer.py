@@ -183,13 +183,7 @@ def _entry(one: StoredFact, prepared: PreparedEntries) -> IndexEntry:
         conversation_id=None if one.conversation_id is None else ConversationId(one.conversation_id),
         project=one.project,
         owner=one.key.owner or None,
-        agent_id=None,
-        actor=None,
-        role=None,
-        position=None,
-        session=None,
         occurred_at=one.fact.valid_from,
-        metadata="{}",
         prepared=prepared,
     )
 

@@ -94,16 +94,19 @@ def _filled_json_text(value: object) -> str | None:
     return json_text(value) if value else None
 
 
-_TO_RECORD: Final[Mapping[Form, Callable[..., JsonValue]]] = {
-    Form.JSON: json.loads,
-    Form.FILLED_JSON: json.loads,
-    Form.JSONB: jsonb_value,
-    Form.ID: format_id,
-    Form.IDS: _formatted_ids,
-    Form.HASH: bytes.hex,
-    Form.TIME: format_time,
-    Form.TIMES: _formatted_times,
-}
+_TO_RECORD: Final = cast(
+    "Mapping[Form, Callable[[object], JsonValue]]",
+    {
+        Form.JSON: json.loads,
+        Form.FILLED_JSON: json.loads,
+        Form.JSONB: jsonb_value,
+        Form.ID: format_id,
+        Form.IDS: _formatted_ids,
+        Form.HASH: bytes.hex,
+        Form.TIME: format_time,
+        Form.TIMES: _formatted_times,
+    },
+)
 
 
 def _members(value: object) -> object:
@@ -113,14 +116,17 @@ def _members(value: object) -> object:
     return [_members(item) for item in cast("list[object]", value)] if isinstance(value, list) else value
 
 
-_TO_COLUMN: Final[Mapping[Form, Callable[..., object]]] = {
-    Form.JSONB: _members,
-    Form.JSON: json_text,
-    Form.FILLED_JSON: _filled_json_text,
-    Form.HASH: bytes.fromhex,
-    Form.TIME: truncate_ms,
-    Form.TIMES: _truncated_times,
-}
+_TO_COLUMN: Final = cast(
+    "Mapping[Form, Callable[[object], object]]",
+    {
+        Form.JSONB: _members,
+        Form.JSON: json_text,
+        Form.FILLED_JSON: _filled_json_text,
+        Form.HASH: bytes.fromhex,
+        Form.TIME: truncate_ms,
+        Form.TIMES: _truncated_times,
+    },
+)
 
 
 def record_of(fields: Iterable[EntityField], row: Mapping[str, object]) -> dict[str, JsonValue]:
@@ -128,8 +134,7 @@ def record_of(fields: Iterable[EntityField], row: Mapping[str, object]) -> dict[
     record: dict[str, JsonValue] = {}
     for field in fields:
         if field.is_recorded:
-            value = row[field.column]
-            convert = cast("Callable[[object], JsonValue] | None", _TO_RECORD.get(field.form))
+            value, convert = row[field.column], _TO_RECORD.get(field.form)
             member = cast("JsonValue", value) if value is None or convert is None else convert(value)
             if field.omits_empty and not member:
                 member = None
@@ -153,7 +158,9 @@ def columns_of(fields: Iterable[EntityField], record: BaseModel) -> dict[str, ob
 
 def to_column(field: EntityField, value: object) -> object:
     """Return the value of a column for that of a record or of a request."""
-    if isinstance(value, Enum):
-        return value.value
-    convert = cast("Callable[[object], object] | None", _TO_COLUMN.get(field.form))
-    return value if value is None or convert is None else convert(value)
+    if value is None:
+        return None
+    convert = _TO_COLUMN.get(field.form)
+    if convert is not None:
+        return convert(value)
+    return value.value if isinstance(value, Enum) else value

@@ -17,6 +17,8 @@ from app.agents.lifecycle.service import Lifecycle
 from app.agents.tools.tool import ToolServices
 from app.audit.service import AuditTrail
 from app.context.service import Compactor, ContextBuilder, DryRuns, TitleWriter
+from app.conversations.derived_titles import DerivedTitles
+from app.conversations.events import EventPublisher
 from app.conversations.live.event_listener import event_listener
 from app.conversations.live.list_subscription import ListSubscriptions
 from app.conversations.live.subscription import ConversationSubscriptions
@@ -34,7 +36,7 @@ from app.core.paging import Cursors
 from app.diagnostics.service import Statistics
 from app.embedding import base_url, build_spaces, open_ann_maintenance, open_embedders
 from app.foundation import Foundation, open_foundation
-from app.governance.service import Erasures, Exports, Governance, ImportRunner, Imports
+from app.governance.service import Erasures, Governance
 from app.index.search.ann_maintenance import AnnMaintenance
 from app.index.search.removals import REMOVALS, apply_removal
 from app.index.service import SearchIndex
@@ -42,7 +44,7 @@ from app.index.spaces.administration import SpaceAdministration
 from app.index.spaces.runtime import EmbeddingSpaceRegistry
 from app.memory.longterm.service import Memories
 from app.memory.service import FactService
-from app.operations.service import Operations
+from app.operations.service import OperationHandler, Operations
 from app.providers.chat import ChatModel
 from app.providers.embed_meter import EmbedMeter
 from app.providers.queues.endpoint_calls import EndpointCalls
@@ -63,6 +65,7 @@ from app.tenancy.limit_admin import LimitAdministration
 from app.tenancy.limits.rate_sharing import RATES, RateSharing
 from app.tenancy.service import Tenancy
 from app.tenancy.spending.service import Spending
+from app.transfer.service import IMPORT, ConversationWriter, Exports, Forker, ImportRunner, Imports
 from app.webhooks.dispatch import Dispatcher
 from app.webhooks.outbox import WebhookOutbox
 from app.webhooks.rendering import EventRenderer
@@ -109,6 +112,9 @@ class Container:
     dry_runs: DryRuns
     title_writer: TitleWriter
     governance: Governance
+    exports: Exports
+    imports: Imports
+    forker: Forker
     lifecycle: Lifecycle
     bus: Bus
     replicas: Replicas
@@ -281,10 +287,6 @@ def _space_administration(
     )
 
 
-def _limits(settings: Settings, base: Foundation) -> LimitAdministration:
-    return LimitAdministration(base.ops, tenancy=base.tenancy, rates=settings.rates, chat=settings.chat)
-
-
 def _rate_sharing(settings: Settings, tenancy: Tenancy, bus: Bus) -> RateSharing:
     return RateSharing(tenancy.rates, publish=bus.publish, settings=settings.rates)
 
@@ -297,11 +299,12 @@ def _subscriptions(settings: Settings, database: Database, facts: FactService) -
 
 def _generation(
     settings: Settings, conversations: Conversations, contexts: ContextBuilder, governance: Governance,
-    upstream: Upstream | None, subscriptions: ConversationSubscriptions,
+    forker: Forker, upstream: Upstream | None, subscriptions: ConversationSubscriptions,
 ) -> tuple[Generation, Responses]:  # fmt: skip
     generation = Generation(
-        conversations=conversations, contexts=contexts, governance=governance, upstream=upstream, settings=settings
-    )
+        conversations=conversations, contexts=contexts, governance=governance, forker=forker, upstream=upstream,
+        settings=settings,
+    )  # fmt: skip
     responses = Responses(
         generation=generation, conversations=conversations, governance=governance, subscriptions=subscriptions
     )
@@ -338,28 +341,29 @@ def build_container(
     compactor, dry_runs = _compaction(settings, database, conversations, facts, chat, counter)
     audit = AuditTrail(database, ops, cursors=cursors, settings=settings.audit)
     governance, operations = _governance(
-        base, settings, queue, cursors, conversations=conversations, facts=facts, memories=memories, index=index,
-        audit=audit,
-    )  # fmt: skip
+        base, settings, queue, cursors, conversations=conversations, facts=facts, memories=memories, index=index
+    )
+    imports, forker = _transfer(base, settings, queue, operations, index, facts, counter, EventPublisher(bus, outbox))
     lifecycle = Lifecycle(
         database, conversations=conversations, contexts=contexts, compactor=compactor, governance=governance,
         facts=facts, queue=queue, secret=tenancy.secret_for("operation-tokens"), settings=settings,
     )  # fmt: skip
     subscriptions = _subscriptions(settings, database, facts)
-    generation, responses = _generation(settings, conversations, contexts, governance, upstream, subscriptions)
+    generation, responses = _generation(settings, conversations, contexts, governance, forker, upstream, subscriptions)
     tools = ToolServices(conversations, contexts, recall_service, memories, compactor, facts)
     ask_service = AskService(tools, governance=governance, audit=audit, chat=chat, settings=settings)
     return Container(
         settings=settings, database=database, ops=ops, reader=reader, server=base.server, tenancy=tenancy,
         conversations=conversations, facts=facts, memories=memories, recall_service=recall_service,
         contexts=contexts, compactor=compactor, governance=governance, lifecycle=lifecycle, bus=bus, queue=queue,
-        spending=spending, chat=chat, replicas=Replicas(bus.publish),
-        rate_sharing=_rate_sharing(settings, tenancy, bus),
+        exports=Exports(database, audit=audit, cursors=cursors), imports=imports, forker=forker, spending=spending,
+        chat=chat, replicas=Replicas(bus.publish), rate_sharing=_rate_sharing(settings, tenancy, bus),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
         subscriptions=subscriptions, audit=audit, index=index, responses=responses,
         list_subscriptions=ListSubscriptions(database, settings=settings),
-        title_writer=TitleWriter(conversations=conversations, chat=chat), limits=_limits(settings, base),
+        title_writer=TitleWriter(conversations=conversations, chat=chat),
+        limits=LimitAdministration(ops, tenancy=tenancy, rates=settings.rates, chat=settings.chat),
         jobs=JobAdministration(database, ops, queue=queue, cursors=cursors), operations=operations, cursors=cursors,
         openai_conversations=OpenAIConversations(conversations=conversations, governance=governance),
         embedder=spaces.first.embedder, ann=spaces.first.ann, spaces=_space_administration(base, spaces, queue, bus),
@@ -440,29 +444,39 @@ def _governance(
     facts: FactService,
     memories: Memories,
     index: SearchIndex,
-    audit: AuditTrail,
 ) -> tuple[Governance, Operations]:
-    """Return what deletes, erases, exports and imports, and the operations of erasures and imports."""
+    """Return what deletes and erases, and the operations of erasures and imports."""
     operations = Operations(base.database, base.ops, queue=queue, cursors=cursors, settings=settings.jobs)
     erasures = Erasures(base.database, base.ops, tenancy=base.tenancy, operations=operations, cursors=cursors)
     governance = Governance(
         base.database, base.ops, conversations=conversations, facts=facts, memories=memories, index=index,
         erasures=erasures,
-        imports=_imports(base, settings, operations, conversations=conversations, facts=facts),
-        exports=Exports(base.database, conversations=conversations, facts=facts, audit=audit, cursors=cursors),
     )  # fmt: skip
     return governance, operations
 
 
-def _imports(
-    base: Foundation, settings: Settings, operations: Operations, *, conversations: Conversations, facts: FactService
-) -> Imports:
-    """Return what imports, with the runner of its operations."""
-    imports = Imports(base.database, base.ops, tenancy=base.tenancy, operations=operations, settings=settings.requests)
-    imports.run_with(
-        ImportRunner(base.database, tenancy=base.tenancy, conversations=conversations, facts=facts, settings=settings)
+def _transfer(
+    base: Foundation,
+    settings: Settings,
+    queue: JobQueue,
+    operations: Operations,
+    index: SearchIndex,
+    facts: FactService,
+    counter: TiktokenCounter,
+    publisher: EventPublisher,
+) -> tuple[Imports, Forker]:
+    """Return what imports, its runner registered, and what forks conversations."""
+    database, tenancy, limits = base.database, base.tenancy, settings.limits
+    writer = ConversationWriter(tenancy=tenancy, index=index, publisher=publisher, settings=settings.conversations)
+    runner = ImportRunner(
+        database, writer, fact_writer=facts.writer, tenancy=tenancy, index=index, counter=counter, settings=settings
     )
-    return imports
+    operations.handlers[IMPORT] = OperationHandler(runner.run, runner.stop)
+    titles = DerivedTitles(queue, model=settings.chat.title_model)
+    return (
+        Imports(database, base.ops, tenancy=tenancy, operations=operations, settings=settings.requests),
+        Forker(database, writer, tenancy=tenancy, index=index, publisher=publisher, titles=titles, limits=limits),
+    )
 
 
 def _compaction(

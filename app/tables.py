@@ -13,7 +13,8 @@ from app.memory.facts import tables as facts
 from app.memory.longterm import tables as memories
 from app.operations import tables as operations
 from app.tenancy import tables as tenancy
+from app.transfer import tables as transfer
 from app.webhooks import tables as webhooks
 
-DESCRIBED = (audit, tenancy, operations, conversations, index, memories, facts, governance, webhooks)
+DESCRIBED = (audit, tenancy, operations, conversations, index, memories, facts, governance, transfer, webhooks)
 __all__ = ["DESCRIBED", "METADATA"]

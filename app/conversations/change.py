@@ -18,7 +18,7 @@ from app.conversations.schemas.conversations import ConversationUpdate, Facts, R
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.titles import TitleSource
 from app.conversations.stores import conversation_store, turn_store
-from app.conversations.stores.conversation_store import ConversationRow
+from app.conversations.stores.conversation_store import CHANGEABLE, ConversationRow
 from app.conversations.summaries.invalidation import compact_job, is_due, retain_job
 from app.conversations.views import participants_column
 from app.core.database.transactions import Transaction
@@ -71,22 +71,16 @@ async def change_conversation(
     participants, tools = row.participants, row.tools
     if "participants" in given:
         participants, tools = await _participants(caller, tx, row, body.participants)
-    await conversation_store.update_conversation(
-        tx,
-        caller.tenant_id,
-        conversation_id,
-        owner=owner,
-        title=body.title if "title" in given else row.title,
-        participants=participants,
-        tools=tools,
-        metadata=_metadata(row, body, conditions) if "metadata" in given else row.metadata,
-        retention=retention,
-        compaction=compaction_policy(body.compaction, row.compaction),
-        facts=facts,
-        ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
-        archived=body.archived if "archived" in given else row.archived,
-        pinned=body.pinned if "pinned" in given else row.pinned,
-    )
+    columns = {name: getattr(body if name in given else row, name) for name in CHANGEABLE} | {
+        "owner": owner,
+        "participants": participants,
+        "tools": tools,
+        "metadata": _metadata(row, body, conditions) if "metadata" in given else row.metadata,
+        "retention": retention,
+        "compaction": compaction_policy(body.compaction, row.compaction),
+        "facts": facts,
+    }
+    await conversation_store.update_conversation(tx, caller.tenant_id, conversation_id, columns)
     if not Facts.model_validate(row.facts).enabled and Facts.model_validate(facts).enabled:
         due = [facts_job(conversation_id)] if row.facts_seq < row.last_seq else []
         due += [facts_again_job(conversation_id, delay_s=0)] if row.facts_rules_from is not None else []

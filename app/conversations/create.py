@@ -3,8 +3,13 @@
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import record
 from app.conversations.find import find_by_external_id, refuse_trashed, require_owner
-from app.conversations.hash_chain import GENESIS
-from app.conversations.policies import compaction_policy, facts_policy, require_small
+from app.conversations.policies import (
+    compaction_policy,
+    default_compaction,
+    default_facts,
+    facts_policy,
+    require_small,
+)
 from app.conversations.schemas.conversations import ConversationCreate
 from app.conversations.stores import conversation_store
 from app.conversations.stores.conversation_store import ConversationRow
@@ -28,32 +33,18 @@ async def get_or_create(
     require_small(body.metadata, maximum=settings.limits.max_metadata_bytes)
     owner = caller.owner_of_new(body.project, body.owner)
     defaults = settings.conversations
-    created = await conversation_store.insert_conversation(
-        tx,
-        caller.tenant_id,
-        conversation_id := ConversationId(body.id or new_uuid()),
-        project=body.project,
-        external_id=body.external_id,
-        owner=owner,
-        title=body.title,
-        participants=participants_column(one for one in body.participants if one.role is None),
-        tools=participants_column(one for one in body.participants if one.role is not None),
-        metadata=body.metadata,
-        retention=body.retention.value,
-        compaction=compaction_policy(
-            body.compaction,
-            {
-                "strategy": "rolling",
-                "trigger_turns": defaults.compaction_trigger_turns,
-                "trigger_tokens": defaults.compaction_trigger_tokens,
-                "summarizer_model": None,
-                "summaries": None,
-            },
-        ),
-        facts=facts_policy(body.facts, {"enabled": defaults.fact_extraction_enabled, "redact": True}),
-        ttl_s=defaults.default_ttl_s if body.ttl_s is None else body.ttl_s,
-        genesis=GENESIS,
-    )
+    conversation_id = ConversationId(body.id or new_uuid())
+    columns = {name: getattr(body, name) for name in ConversationCreate.model_fields} | {
+        "id": conversation_id,
+        "owner": owner,
+        "participants": participants_column(item for item in body.participants if item.role is None),
+        "tools": participants_column(item for item in body.participants if item.role is not None),
+        "retention": body.retention.value,
+        "compaction": compaction_policy(body.compaction, default_compaction(defaults)),
+        "facts": facts_policy(body.facts, default_facts(defaults)),
+        "ttl_s": defaults.default_ttl_s if body.ttl_s is None else body.ttl_s,
+    }
+    created = await conversation_store.insert_conversation(tx, caller.tenant_id, columns)
     if created:
         record(
             tx,

@@ -43,7 +43,7 @@ def _from_question(turn_id: UUID, text: str) -> DerivedTitle:
 
 
 def _has_text(draft: Draft, kind: Kind) -> bool:
-    return draft.kind is kind and bool(content_text(json_column(draft.content, None)).strip())
+    return draft.kind is kind and bool(content_text(draft.fields["content"]).strip())
 
 
 async def title_of_new(

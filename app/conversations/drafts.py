@@ -4,17 +4,19 @@ A draft has its default values, its JSON text and its search text. Errors name t
 its content.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import Final, cast
 from uuid import UUID
 
 from pydantic import JsonValue
 
 from app.conversations.hash_chain import canonical_form
 from app.conversations.schemas.conversations import Revision, Turn, TurnContent, TurnInput, content_text
+from app.conversations.schemas.fields import TURN_INPUTS
+from app.core.entity_fields import json_text, to_column
 from app.core.errors import FieldError, Invalid, InvalidFields, TooLarge
 from app.core.ids import format_id
 from app.core.times import format_time, truncate_ms
@@ -23,11 +25,10 @@ from app.formats.turns import call_key
 from app.settings.conversations import LimitSettings
 
 _MAX_NAME = 256
-# made once: `json.dumps` makes another one for each value
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _MANY_PIECES = 500
 _MANY_CHARACTERS = 256 * 2**10
 
+_GIVEN: Final = tuple(field for field in TURN_INPUTS if field.column not in {"role", "kind", "actor"})
 # The default kinds of each role. The caller set any other kind explicitly.
 USUAL_KINDS = {
     Role.USER: {Kind.USER_MESSAGE},
@@ -51,7 +52,7 @@ class InheritedFields:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A checked turn without a position. JSON columns are text; `fields` are the input of the content hash.
+    """A checked turn without a position. `columns` are those that callers set, `fields` the input of the content hash.
 
     `call_ids`, `answered_ids`: the calls of the turn and those that it answers, as they are paired (`call_key`).
 
@@ -62,15 +63,8 @@ class Draft:
     role: Role
     kind: Kind
     actor: str
-    content: str | None
-    tool_calls: str | None
-    tool_call_id: str | None
-    tool_results: str | None
-    usage: str | None
-    model: str | None
-    adapter: str | None
-    metadata: str | None
     occurred_at: datetime | None
+    columns: Mapping[str, str | None]
     fields: Mapping[str, JsonValue]
     text: str
     call_ids: tuple[str, ...]
@@ -81,13 +75,7 @@ class Draft:
     @property
     def size(self) -> int:
         """Number of characters to process: the JSON that is hashed, and the text that is counted and searched."""
-        return len(self.text) + sum(map(len, filter(None, (self.content, self.tool_calls, self.tool_results))))
-
-    @property
-    def stored_bytes(self) -> int:
-        """Number of bytes of the stored JSON in UTF-8."""
-        stored = (self.content, self.tool_calls, self.tool_results, self.metadata)
-        return sum(len(text.encode()) for text in stored if text is not None)
+        return len(self.text) + sum(len(self.columns[name] or "") for name in ("content", "tool_calls", "tool_results"))
 
     def form(self, *, with_time: bool) -> bytes:
         """Return the bytes to hash, with or without the time that the caller gave (see `counts_time`)."""
@@ -212,9 +200,9 @@ def _member_errors(turn: TurnInput, at: str, limits: LimitSettings) -> Iterator[
     yield from _content_errors(turn.content, f"{at}/content", limits)
     yield from _call_errors(turn.tool_calls, f"{at}/tool_calls", limits)
     yield from _result_errors(turn.tool_results, f"{at}/tool_results", limits)
-    if turn.metadata and len(_json(turn.metadata).encode()) > limits.max_metadata_bytes:
+    if turn.metadata and len(json_text(turn.metadata).encode()) > limits.max_metadata_bytes:
         yield FieldError(f"{at}/metadata", f"over {limits.max_metadata_bytes} bytes as JSON")
-    if turn.usage is not None and len(_json(turn.usage).encode()) > limits.max_metadata_bytes:
+    if turn.usage is not None and len(json_text(turn.usage).encode()) > limits.max_metadata_bytes:
         yield FieldError(f"{at}/usage", f"over {limits.max_metadata_bytes} bytes as JSON")
 
 
@@ -290,42 +278,23 @@ def _result_errors(results: Sequence[JsonObject], at: str, limits: LimitSettings
             yield FieldError(f"{here}/is_error", "true or false")
 
 
-def _json(value: object) -> str:
-    return _ENCODER.encode(value)
-
-
 def _draft(turn: TurnInput, *, supersedes: UUID | None = None) -> Draft:
     kind = turn.kind or kind_of(turn.role, calls=bool(turn.tool_calls))
     actor = turn.actor or turn.role.value
-    fields: dict[str, JsonValue] = {
-        "role": turn.role.value,
-        "kind": kind.value,
-        "actor": actor,
-        "content": turn.content,  # pyright: ignore[reportAssignmentType]
-        "tool_calls": turn.tool_calls or None,  # pyright: ignore[reportAssignmentType]
-        "tool_call_id": turn.tool_call_id,
-        "tool_results": turn.tool_results or None,  # pyright: ignore[reportAssignmentType]
-        "usage": turn.usage,
-        "model": turn.model,
-        "adapter": turn.adapter,
-        "metadata": turn.metadata or None,
-        "supersedes": None if supersedes is None else format_id(supersedes),
-    }
+    columns: dict[str, str | None] = {"role": turn.role.value, "kind": kind.value, "actor": actor}
+    fields: dict[str, JsonValue] = {**columns, "supersedes": None if supersedes is None else format_id(supersedes)}
+    for field in _GIVEN:
+        value = cast("JsonValue", getattr(turn, field.column))
+        columns[field.column] = cast("str | None", to_column(field, value))
+        fields[field.column] = None if columns[field.column] is None else value
     answered = [str(result["tool_call_id"]) for result in turn.tool_results]
     return Draft(
         id=turn.id,
         role=turn.role,
         kind=kind,
         actor=actor,
-        content=None if turn.content is None else _json(turn.content),
-        tool_calls=_json(turn.tool_calls) if turn.tool_calls else None,
-        tool_call_id=turn.tool_call_id,
-        tool_results=_json(turn.tool_results) if turn.tool_results else None,
-        usage=None if turn.usage is None else _json(turn.usage),
-        model=turn.model,
-        adapter=turn.adapter,
-        metadata=_json(turn.metadata) if turn.metadata else None,
         occurred_at=None if turn.occurred_at is None else truncate_ms(turn.occurred_at),
+        columns=columns,
         fields=fields,
         text=plain_text(turn),
         call_ids=tuple(call_key(str(call["id"])) for call in turn.tool_calls),
@@ -341,6 +310,6 @@ def plain_text(turn: TurnInput | Turn) -> str:
         function = call.get("function")
         body = function if isinstance(function, dict) else call
         arguments = body.get("arguments", "")
-        pieces.append(f"{body.get('name')} {arguments if isinstance(arguments, str) else _json(arguments)}")
+        pieces.append(f"{body.get('name')} {arguments if isinstance(arguments, str) else json_text(arguments)}")
     pieces.extend(content_text(result.get("content")) for result in turn.tool_results)
     return "\n".join(piece for piece in pieces if piece)

@@ -8,6 +8,7 @@ from app.conversations.schemas.conversations import CompactionIn, FactsIn
 from app.core.errors import FieldError, Invalid
 from app.core.jobs import NewJob
 from app.formats.schemas import JsonObject
+from app.settings.conversations import ConversationSettings
 
 FACTS_JOB = "conversation.facts"
 FACTS_AGAIN_JOB = "conversation.facts_again"
@@ -53,9 +54,25 @@ def compaction_policy(given: CompactionIn, base: JsonObject) -> JsonObject:
     return {**base, **changed}
 
 
+def default_compaction(settings: ConversationSettings) -> JsonObject:
+    """Return the compaction policy of a conversation that was created without one."""
+    return {
+        "strategy": "rolling",
+        "trigger_turns": settings.compaction_trigger_turns,
+        "trigger_tokens": settings.compaction_trigger_tokens,
+        "summarizer_model": None,
+        "summaries": None,
+    }
+
+
 def facts_policy(given: FactsIn, base: JsonObject) -> JsonObject:
     """Return the facts policy `base` (extraction and redaction) with the given fields changed."""
     return {**base, **given.model_dump(exclude_none=True)}
+
+
+def default_facts(settings: ConversationSettings) -> JsonObject:
+    """Return the facts policy of a conversation that was created without one."""
+    return {"enabled": settings.fact_extraction_enabled, "redact": True}
 
 
 def facts_job(conversation_id: UUID) -> NewJob:

@@ -9,9 +9,6 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
-from app.conversations.archive.export import ConversationExporter
-from app.conversations.archive.rebuild import ConversationRebuilder
-from app.conversations.archive.restore import ConversationRestorer, NotExactError
 from app.conversations.change import ChangeConditions, change_conversation
 from app.conversations.create import get_or_create, require_same_people
 from app.conversations.derived_titles import TITLE_JOB, DerivedTitles, Titles
@@ -24,7 +21,7 @@ from app.conversations.find import (
     lock_conversation,
     require_reachable,
 )
-from app.conversations.policies import FACTS_AGAIN_JOB, FACTS_JOB, WITHDRAW_JOB, require_small
+from app.conversations.policies import FACTS_AGAIN_JOB, FACTS_JOB, WITHDRAW_JOB
 from app.conversations.queries.context_turns import (
     ContextTurns,
     ContextTurnsQuery,
@@ -45,7 +42,6 @@ from app.conversations.schemas.conversations import (
     Conversation,
     ConversationCreate,
     ConversationUpdate,
-    ForkRequest,
     Hydrated,
     ListedConversation,
     Revision,
@@ -68,7 +64,6 @@ from app.conversations.summaries.service import Summaries
 from app.conversations.turns.append import Appender
 from app.conversations.turns.erase import TurnErasure, erase_turns
 from app.conversations.turns.erase_actor import ActorEraser
-from app.conversations.turns.fork import Forker
 from app.conversations.turns.index_jobs import Indexing
 from app.conversations.turns.revise import Reviser
 from app.conversations.turns.sessions import Sessions
@@ -106,7 +101,6 @@ __all__ = [
     "ContextTurns",
     "ContextTurnsQuery",
     "Conversations",
-    "NotExactError",
     "OmittedTurns",
     "TurnErasure",
 ]  # fmt: skip
@@ -125,18 +119,12 @@ class Conversations:
     ) -> None:  # fmt: skip
         self._database, self._reader, self._idempotency = database, reader, tenancy.idempotency
         self._cursors, self._settings, self._index, self._jobs = cursors, settings, index, jobs
-        self.exporter = ConversationExporter()
-        """Reads conversations as records of an export."""
         self.indexing = Indexing(database, index=index)
         """Indexing jobs that run after the append."""
         limits, options = settings.limits, settings.conversations
         self._history = History(reader, cursors=cursors, max_bytes=limits.max_answer_bytes)
         self._publisher = publisher = EventPublisher(bus, outbox)
         self._titles = titles = DerivedTitles(jobs, model=settings.chat.title_model)
-        self.restorer = restorer = ConversationRestorer(
-            tenancy=tenancy, index=index, publisher=publisher, limits=limits, session_gap_s=options.session_gap_s
-        )
-        self.rebuilder = ConversationRebuilder(restorer, index=index, counter=counter, limits=limits, options=options)
         self.responses = StoredResponses(database, max_bytes=limits.max_answer_bytes)
         """Answers that are read and continued by an id."""
         self.titles = Titles(database, publisher=publisher)
@@ -149,7 +137,6 @@ class Conversations:
             database, tenancy=tenancy, index=index, appender=self._appender, limits=limits, jobs=jobs, outbox=outbox,
             titles=titles,
         )  # fmt: skip
-        self._forker = Forker(database, tenancy=tenancy, index=index, publisher=publisher, titles=titles)
         self.streams = Streams(
             database, ops, tenancy=tenancy, appender=self._appender, reviser=self._reviser, publisher=publisher,
             settings=settings, jobs=jobs,
@@ -286,18 +273,6 @@ class Conversations:
         Raises NotFound.
         """
         return (await lock_conversation(caller, tx, conversation_id)).project
-
-    async def fork(
-        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest,
-        idempotency_key: IdempotencyKey | None,
-    ) -> RequestResult[Conversation]:  # fmt: skip
-        """Copy the live turns through a given turn into a new conversation.
-
-        Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id of the
-        live turn) or `conversation_conflict`.
-        """
-        require_small(body.metadata or {}, maximum=self._settings.limits.max_metadata_bytes)
-        return await self._forker.fork(caller, conversation_id, body=body, idempotency_key=idempotency_key)
 
     async def verify(self, caller: Caller, conversation_id: ConversationId) -> Verification:
         """Check the hash chain and return the first break."""

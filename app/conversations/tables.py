@@ -124,17 +124,6 @@ def call_key(expression: str) -> str:
     return rf"btrim({expression}, E' \t\r\n')"
 
 
-ERASED_COLUMNS: Final = (
-    "content",
-    "tool_calls",
-    "tool_call_id",
-    "tool_results",
-    "usage",
-    "model",
-    "adapter",
-    "metadata",
-)
-"""Columns of a turn that erasure and retention empty, besides the salt."""
 turns = Table(
     "turns",
     METADATA,

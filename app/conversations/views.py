@@ -1,7 +1,7 @@
 """Convert rows to the schemas of the API. Pure."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Literal, TypeVar, cast
@@ -10,21 +10,16 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from app.conversations.previews import PREVIEW_CHARACTERS, first_words
-from app.conversations.schemas.conversations import (
-    Compaction,
-    Conversation,
-    Facts,
-    ListedConversation,
-    MessagePreview,
-    Retention,
-    Turn,
-)
+from app.conversations.schemas.conversations import Conversation, ListedConversation, MessagePreview, Turn
+from app.conversations.schemas.fields import CONVERSATION, ERASED_COLUMNS
 from app.conversations.schemas.participants import Participant, ParticipantOut
-from app.conversations.schemas.summaries import RefusedFor, Summary, SummaryKind, SummaryLine
+from app.conversations.schemas.summaries import Summary, SummaryLine
 from app.conversations.schemas.titles import TitleSource
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.stores.list_store import ListedRow, MessageRow
 from app.conversations.stores.summary_store import SummaryRow
+from app.core.database.transactions import field_names
+from app.core.entity_fields import Form
 from app.core.ids import format_id
 from app.core.paging import SortKey
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
@@ -36,6 +31,13 @@ Value = TypeVar("Value")
 # looking up a member takes an eighth of the time of calling its class, and contexts read hundreds of turns
 _ROLES: Final = {role.value: role for role in Role}
 _KINDS: Final = {kind.value: kind for kind in Kind}
+_CONVERSATION_MEMBERS: Final = tuple(Conversation.model_fields.keys() & set(field_names(ConversationRow)))
+_SUMMARY_MEMBERS: Final = tuple(Summary.model_fields.keys() & set(field_names(SummaryRow)))
+_NO_CONTENT: Final[Mapping[str, object]] = {
+    field.column: {} if field.column == "metadata" else [] if field.form is Form.JSONB else None
+    for field in CONVERSATION
+    if field.is_content and field.column != "external_id"
+}
 
 
 def _id(value: UUID | None) -> str | None:
@@ -78,34 +80,17 @@ def conversation_view(row: ConversationRow) -> Conversation:
     expires_at = None if row.ttl_s is None else row.updated_at + timedelta(seconds=row.ttl_s)
     if row.trashed_at is not None:
         expires_at = row.purge_at
-    return Conversation(
-        id=format_id(row.id),
-        project=row.project,
-        external_id=row.external_id,
-        owner=row.owner,
-        title=row.derived_title if row.title is None else row.title,
-        title_source=_title_source(row),
-        participants=_participants(row),
-        metadata=row.metadata,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        active_at=row.active_at,
-        ttl_s=row.ttl_s,
-        expires_at=expires_at,
-        last_seq=row.last_seq,
-        rev=row.rev,
-        turn_count=row.turn_count,
-        token_count=row.token_count,
-        summarized_through=_id(row.summarized_through),
-        retention=Retention(row.retention),
-        compaction=Compaction.model_validate(row.compaction),
-        facts=Facts.model_validate(row.facts),
-        forked_from=_id(row.forked_from),
-        head_hash=row.chain_hash.hex(),
-        archived=row.archived,
-        pinned=row.pinned,
-        trashed_at=row.trashed_at,
-    )
+    members = {name: getattr(row, name) for name in _CONVERSATION_MEMBERS} | {
+        "id": format_id(row.id),
+        "title": row.derived_title if row.title is None else row.title,
+        "title_source": _title_source(row),
+        "participants": _participants(row),
+        "expires_at": expires_at,
+        "summarized_through": _id(row.summarized_through),
+        "forked_from": _id(row.forked_from),
+        "head_hash": row.chain_hash.hex(),
+    }
+    return Conversation.model_validate(members)
 
 
 def conversation_view_for(caller: Caller, row: ConversationRow, *, external_id: str | None = None) -> Conversation:
@@ -115,10 +100,7 @@ def conversation_view_for(caller: Caller, row: ConversationRow, *, external_id: 
     """
     if Scope.READ in caller.scopes:
         return conversation_view(row)
-    untitled = replace(row, title=None, derived_title=None, derived_title_source=None)
-    return conversation_view(
-        replace(untitled, external_id=external_id, owner=None, participants=[], tools=[], metadata={})
-    )
+    return conversation_view(replace(row, **_NO_CONTENT, external_id=external_id))
 
 
 def listed_view(row: ListedRow) -> ListedConversation:
@@ -147,36 +129,23 @@ def turn_view(row: TurnRow, *, content: JsonValue | None = None, conversation_id
 
     `content`: the value of `row.content`, if it is parsed already; `conversation_id`: the id in its public form.
     """
-    return Turn(
-        id=format_id(row.id),
-        conversation_id=conversation_id or format_id(row.conversation_id),
-        seq=row.seq,
-        position=row.position,
-        rev=row.rev,
-        kind=_KINDS[row.kind],
-        actor=row.actor,
-        role=_ROLES[row.role],
-        content=cast("str | list[JsonObject] | None", json_column(row.content, None) if content is None else content),
-        tool_calls=_objects(row.tool_calls),
-        tool_call_id=row.tool_call_id,
-        tool_results=_objects(row.tool_results),
-        usage=json_column(row.usage, cast("JsonObject | None", None)),
-        content_tokens=row.content_tokens,
-        model=row.model,
-        adapter=row.adapter,
-        status=row.status,
-        superseded_by=_id(row.superseded_by),
-        supersedes=_id(row.supersedes),
-        origin_turn_id=_id(row.origin_turn_id),
-        metadata=_object(row.metadata),
-        occurred_at=row.occurred_at,
-        created_at=row.created_at,
-        committed_at=row.committed_at,
-        content_hash=None if row.content_hash is None else row.content_hash.hex(),
-        chain_hash=None if row.chain_hash is None else row.chain_hash.hex(),
-        index_state=row.index_state,
-        erased_at=row.erased_at,
-    )
+    members = row._asdict() | {
+        "id": format_id(row.id),
+        "conversation_id": conversation_id or format_id(row.conversation_id),
+        "kind": _KINDS[row.kind],
+        "role": _ROLES[row.role],
+        "content": json_column(row.content, None) if content is None else content,
+        "tool_calls": _objects(row.tool_calls),
+        "tool_results": _objects(row.tool_results),
+        "usage": json_column(row.usage, None),
+        "superseded_by": _id(row.superseded_by),
+        "supersedes": _id(row.supersedes),
+        "origin_turn_id": _id(row.origin_turn_id),
+        "metadata": _object(row.metadata),
+        "content_hash": None if row.content_hash is None else row.content_hash.hex(),
+        "chain_hash": None if row.chain_hash is None else row.chain_hash.hex(),
+    }
+    return Turn.model_validate(members)
 
 
 def turn_view_for(caller: Caller, row: TurnRow, *, content: JsonValue | None = None) -> Turn:
@@ -186,8 +155,7 @@ def turn_view_for(caller: Caller, row: TurnRow, *, content: JsonValue | None = N
     """
     if Scope.READ in caller.scopes:
         return turn_view(row, content=content)
-    blank = row._replace(content=None, tool_calls=None, tool_call_id=None, tool_results=None, usage=None)
-    return turn_view(blank._replace(model=None, adapter=None, metadata=None, actor=row.role))
+    return turn_view(row._replace(**dict.fromkeys(ERASED_COLUMNS), actor=row.role))
 
 
 def canonical_turn(row: TurnRow) -> CanonicalTurn:
@@ -218,27 +186,15 @@ def summary_text(row: SummaryRow) -> str:
 
 def summary_view(row: SummaryRow) -> Summary:
     """Return a summary as an API schema."""
-    return Summary(
-        id=format_id(row.id),
-        conversation_id=format_id(row.conversation_id),
-        kind=SummaryKind(row.kind),
-        level=row.level,
-        from_position=row.from_position,
-        to_position=row.to_position,
-        valid=row.replaced_by is None,
-        replaced_by=_id(row.replaced_by),
-        actors=list(row.actors),
-        text=summary_text(row),
-        abstract=row.abstract,
-        lines=[SummaryLine(turn_id=format_id(line.turn_id), text=line.text) for line in row.lines],
-        tokens=row.tokens,
-        model=row.model,
-        prompt_version=row.prompt_version,
-        refused_for=None if row.refused_for is None else RefusedFor(row.refused_for),
-        doubtful=list(row.doubtful),
-        rev=row.rev,
-        created_at=row.created_at,
-    )
+    members = {name: getattr(row, name) for name in _SUMMARY_MEMBERS} | {
+        "id": format_id(row.id),
+        "conversation_id": format_id(row.conversation_id),
+        "valid": row.replaced_by is None,
+        "replaced_by": _id(row.replaced_by),
+        "text": summary_text(row),
+        "lines": [SummaryLine(turn_id=format_id(line.turn_id), text=line.text) for line in row.lines],
+    }
+    return Summary.model_validate(members)
 
 
 def summary_view_for(caller: Caller, row: SummaryRow) -> Summary:

@@ -11,10 +11,10 @@ from typing import cast
 from uuid import UUID
 
 from app.conversations.drafts import plain_text
-from app.conversations.hash_chain import GENESIS, chain_hash
+from app.conversations.hash_chain import GENESIS
+from app.conversations.schemas.fields import ERASED_COLUMNS
 from app.conversations.schemas.participants import MAX_PARTICIPANTS
-from app.conversations.tables import ERASED_COLUMNS
-from app.conversations.turns.verify import content_holds
+from app.conversations.turns.hashes import content_holds, next_hash
 from app.conversations.views import turn_view
 from app.diagnostics.schemas import Fault
 from app.diagnostics.store import CheckedTurn, HeadRow
@@ -134,18 +134,8 @@ class ConversationCheck:
                 yield self._fault(
                     "content_changed", f"seq {turn.row.seq} is not what its hash was made of", turn.row.id
                 )
-        if self._chain is not None:
-            expected = chain_hash(
-                self._chain,
-                turn_id=turn.row.id,
-                seq=turn.row.seq or 0,
-                role=turn.row.role,
-                kind=turn.row.kind,
-                created_at=turn.row.created_at,
-                content=turn.row.content_hash,
-            )
-            if expected != turn.row.chain_hash:
-                yield self._fault("chain_broken", f"the hash chain is broken at seq {turn.row.seq}", turn.row.id)
+        if self._chain is not None and next_hash(self._chain, turn.row) != turn.row.chain_hash:
+            yield self._fault("chain_broken", f"the hash chain is broken at seq {turn.row.seq}", turn.row.id)
         self._chain = turn.row.chain_hash
 
     def end(self) -> Iterator[Fault]:

@@ -1,13 +1,13 @@
-"""Types of erasures, of their receipts, of the view of an owner, and of exports."""
+"""Types of erasures, of their receipts, and of the view of an owner."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
+from pydantic import BaseModel, Field, StrictInt, StringConstraints, model_validator
 
 from app.conversations.schemas.conversations import ListedConversation, Name
 from app.core.errors import PublicValueError
-from app.core.times import TimeIn, TimeOut
+from app.core.times import TimeOut
 from app.core.validation.ids import ConversationIdIn, IdIn
 from app.core.validation.strict import Strict
 from app.memory.longterm.schemas import Memory
@@ -171,39 +171,3 @@ class OwnerView(BaseModel):
     conversations: OwnedConversations
     facts: OwnedFacts
     memories: OwnedMemories
-
-
-class ExportOptions(Strict):
-    """Options of an export."""
-
-    created_at: TimeIn | None = Field(
-        default=None,
-        description="The time in the header; default: now. With the time of an earlier export, equal data gives equal"
-        " bytes.",
-    )
-    checkpoints: StrictBool = Field(
-        default=False,
-        description="Whether lines of the type `checkpoint` with a `cursor` stand between the records, about every 500"
-        " records. They are no part of the format, and of its hash: remove them from a file that you keep.",
-    )
-    cursor: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
-        default=None,
-        description="The cursor of the last checkpoint that was received: the export continues after it, without a"
-        " header.",
-    )
-
-
-class ExportCreate(ExportOptions):
-    """What to export: a project, or without one all data of the tenant."""
-
-    project: Name | None = None
-
-
-class ExportLine(BaseModel):
-    """One line of an export: a header, a record, a trailer or a checkpoint. The export format lists their members."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: Literal[
-        "header", "conversation", "turn", "summary", "fact", "fact_decision", "memory", "trailer", "checkpoint"
-    ]

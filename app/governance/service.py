@@ -17,10 +17,6 @@ from app.core.ids import ConversationId, TurnId
 from app.core.telemetry import get_logger
 from app.governance.erasures.runner import ErasureRunner
 from app.governance.erasures.service import Erasures
-from app.governance.exports.service import Exports
-from app.governance.importers.service import ForeignSystem
-from app.governance.imports.runner import ImportRunner
-from app.governance.imports.service import Imports
 from app.governance.owners import OwnerViews
 from app.governance.purge import Purger
 from app.governance.schemas import OwnerLookup, OwnerView
@@ -31,7 +27,7 @@ from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.tenancy.schemas import Caller, Scope
 
-__all__ = ["Erasures", "Exports", "ForeignSystem", "Governance", "ImportRunner", "Imports"]
+__all__ = ["Erasures", "Governance"]
 
 _SWEPT_AT_ONCE = 1_000
 _MAX_SWEEPS = 100
@@ -56,8 +52,6 @@ class Governance:
         memories: Memories,
         index: SearchIndex,
         erasures: Erasures,
-        exports: Exports,
-        imports: Imports,
     ) -> None:
         self._database = database
         self._ops = ops
@@ -67,10 +61,6 @@ class Governance:
         self._index = index
         self.purger = Purger(database, ops, expiry=conversations.expiry, facts=facts, index=index)
         """Deletes expired conversations, and large ones, in steps."""
-        self.exports = exports
-        """Exports a conversation, a project or the tenant as lines."""
-        self.imports = imports
-        """Imports lines of an export, or of another system."""
         self.erasures = erasures
         """Erases all data of a conversation, an owner, an actor or a tenant, with a receipt."""
         erasures.run_with(

@@ -1,17 +1,10 @@
-"""Tables of the receipts of erasures and of the uploaded lines of imports.
-
-A receipt has no personal data: of the subject, it has a keyed hash. `data` of a chunk is whole lines,
-compressed by zlib.
-"""
+"""Table of the receipts of erasures. A receipt has no personal data: of the subject, it has a keyed hash."""
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
     Column,
     DateTime,
     ForeignKey,
-    Index,
-    Integer,
     LargeBinary,
     Table,
     Text,
@@ -44,15 +37,3 @@ erasures = Table(
     ),
 )
 """Receipts of erasures: counts, a keyed hash of the subject, a signature; no personal data."""
-import_chunks = Table(
-    "import_chunks",
-    METADATA,
-    Column("tenant_id", Uuid, ForeignKey("tenants.tenant_id", ondelete="CASCADE"), primary_key=True),
-    Column("import_id", Uuid, primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("first_line", BigInteger, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-    Column("created_at", _TIME, nullable=False, server_default=sql("clock_timestamp()")),
-    Index("import_chunks_created_idx", "created_at"),
-)
-"""Uploaded lines of imports that have not ended."""

@@ -108,17 +108,17 @@ class IndexEntry:
 
     source_id: UUID
     kind: EntryKind
-    conversation_id: ConversationId | None
-    project: str
-    owner: str | None
-    agent_id: str | None
-    actor: str | None
-    role: str | None
-    position: int | None
-    session: int | None
     occurred_at: datetime
-    metadata: str
     prepared: PreparedEntries
+    conversation_id: ConversationId | None = None
+    project: str = ""
+    owner: str | None = None
+    agent_id: str | None = None
+    actor: str | None = None
+    role: str | None = None
+    position: int | None = None
+    session: int | None = None
+    metadata: str = "{}"
     expires_at: datetime | None = None
 
 

@@ -10,16 +10,13 @@ from uuid import UUID
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from app.conversations.schemas.conversations import Filter, Name
-from app.conversations.schemas.records import Counter, RecordRefusedError, Sha256
 from app.core.errors import PublicValueError
 from app.core.paging import Order
 from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationIdIn, IdIn
 from app.core.validation.strict import Strict
-from app.formats.schemas import JsonObject
 
 MAX_SOURCES = 100
-MAX_RECORDED_EVIDENCE = 1_000
 MAX_OBJECT_CHARACTERS = 4_096
 
 Predicate: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -270,94 +267,6 @@ class Extraction(BaseModel):
     ended: int
     passed_over: int
     redacted: Mapping[str, int]
-
-
-# records of an export
-
-
-class EvidenceRecord(Strict):
-    """One source of a fact: a turn, or an assertion if `turn_id` is left out. `project`: empty for all projects."""
-
-    turn_id: IdIn | None = None
-    conversation_id: IdIn | None = None
-    rev: Counter | None = None
-    project: Annotated[str, StringConstraints(max_length=256)] = ""
-    actor: Name | None = None
-    content_hash: Sha256 | None = None
-    object_key: KeyText
-    object: ObjectText
-    at: TimeIn
-    ends_at: TimeIn | None = None
-    position: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)] = 0
-    confidence: Confidence = 1.0
-    tier: Tier = Tier.L3
-    denies: StrictBool = False
-    replaces: StrictBool = False
-    stated_by: StatedBy | None = None
-
-
-class FactRecord(Strict):
-    """A fact. Without `evidence` it is a statement of another system, and is stored like one that a caller asserts.
-
-    `is_partial`: it has other evidence outside of the exported scope.
-    """
-
-    type: Literal["fact"]
-    id: IdIn | None = None
-    owner: Name | None = None
-    subject: Name
-    subject_key: KeyText | None = None
-    predicate: Predicate
-    object: ObjectText
-    conversation_id: IdIn | None = None
-    project: Annotated[str, StringConstraints(max_length=256)] = ""
-    confidence: Confidence = 1.0
-    tier: Tier = Tier.L3
-    valid_from: TimeIn | None = None
-    valid_to: TimeIn | None = None
-    recorded_at: TimeIn | None = None
-    invalidated_at: TimeIn | None = None
-    invalidated_by: IdIn | None = None
-    retracted: StrictBool = False
-    expires_at: TimeIn | None = None
-    is_partial: StrictBool = False
-    evidence: list[EvidenceRecord] = Field(default=[], max_length=MAX_RECORDED_EVIDENCE, fail_fast=True)
-
-
-class DecisionSource(Strict):
-    """A turn or a conversation that the text of a decision is derived from."""
-
-    turn_id: IdIn | None = None
-    conversation_id: IdIn | None = None
-
-
-class FactDecisionRecord(Strict):
-    """A change of facts that can be undone. `decision` has the facts before it, in the form of this installation."""
-
-    type: Literal["fact_decision"]
-    id: IdIn
-    owner: Name | None = None
-    subject_key: KeyText
-    predicate: Predicate
-    fact_ids: list[IdIn] = Field(default=[], max_length=1_000, fail_fast=True)
-    decision: JsonObject
-    sources: list[DecisionSource] = Field(default=[], max_length=100_000, fail_fast=True)
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredMemory:
-    """How many facts, decisions and memories were stored, and how many were not.
-
-    `left_out` counts all that were not stored, `existing` those of them that were there already, and `refused` has
-    those that break a rule, or whose id another object of the kind has.
-    """
-
-    facts: int = 0
-    decisions: int = 0
-    memories: int = 0
-    left_out: int = 0
-    existing: int = 0
-    refused: Sequence[RecordRefusedError] = ()
 
 
 def fact_text(subject: str, predicate: str, value: str) -> str:

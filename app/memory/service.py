@@ -19,8 +19,6 @@ from app.core.outbox import EventOutbox
 from app.core.paging import Cursors, Page, make_page, page_of_views
 from app.index.schemas import EntryKind
 from app.index.service import SearchIndex, VectorBackfill
-from app.memory.archive.export import MemoryExporter
-from app.memory.archive.restore import MemoryRestorer, key_of
 from app.memory.extraction.service import Extractor
 from app.memory.facts import decision_store, erasure_store, store, sweep_store
 from app.memory.facts.assertion import Asserted, Asserter, correction_statement, require_effect
@@ -48,7 +46,7 @@ from app.settings.memory import FactSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, job_caller, result_deleted
 from app.tenancy.service import Tenancy
 
-__all__ = ["FACTS_AGAIN_JOB", "FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "FactService", "key_of"]
+__all__ = ["FACTS_AGAIN_JOB", "FACTS_JOB", "VECTORS_JOB", "WITHDRAW_JOB", "FactService"]
 
 _SWEPT_AT_ONCE = 500
 _SWEEPS = 20
@@ -83,12 +81,9 @@ class FactService:
         self._index = index
         self._cursors = cursors
         index.makers[EntryKind.FACT] = self._make_vectors
-        self._writer = FactWriter(index=index, settings=settings, outbox=outbox)
-        self.restorer = MemoryRestorer(writer=self._writer, index=index, tenancy=tenancy)
-        """Stores records of facts and memories of an import."""
+        self.writer = self._writer = FactWriter(index=index, settings=settings, outbox=outbox)
+        """Reads and writes the facts of keys, also for imports."""
         self._asserter = Asserter(database, tenancy=tenancy, conversations=conversations, writer=self._writer)
-        self.exporter = MemoryExporter()
-        """Reads facts and memories as records of an export."""
         self.extractor = Extractor(
             database, conversations=conversations, writer=self._writer, chat=chat, max_output_tokens=max_output_tokens
         )

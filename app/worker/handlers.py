@@ -49,7 +49,7 @@ def _housekeeping(container: Container) -> dict[str, JobHandler]:
     async def sweep(_job: Job) -> None:
         await container.tenancy.idempotency.delete_expired()
         await container.governance.sweep_memories()
-        await container.governance.imports.sweep()
+        await container.imports.sweep()
         await container.index.sweep()
         await container.queue.delete_cancelled(older_than_s=_CANCELLED_KEPT_S, limit=_SWEEP_LIMIT)
 

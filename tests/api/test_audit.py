@@ -14,10 +14,10 @@ from app.audit.schemas import Action, Command
 from app.audit.service import AuditTrail
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid, parse_id
-from app.governance.exports.records import write_foreign
 from app.main import openapi_document
 from app.settings.audit import AuditSettings
 from app.tenancy.schemas import Scope
+from app.transfer.lines import write_foreign
 from tests.support.api import Client, Service, open_service, problem
 from tests.support.live import serving
 from tests.support.mcp import call, post

@@ -672,7 +672,7 @@ async def test_services_refuse_a_bound_caller_unless_they_ask_for_the_conversati
         container.governance.erase_turns(caller, here, turn_ids=[turn]),
         container.governance.update_conversation(caller, here, body=ConversationUpdate(owner="x")),
         conversations.revise(caller, here, turn_id=turn, body=Revision(content="x")),
-        conversations.fork(caller, here, body=ForkRequest(), idempotency_key=None),
+        container.forker.fork(caller, here, body=ForkRequest(), idempotency_key=None),
         conversations.verify(caller, here),
         conversations.recent(caller, here, limit=1),
         conversations.list_conversations(caller, where=ConversationFilter(), order="asc", limit=1, cursor=None),

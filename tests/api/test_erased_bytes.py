@@ -11,8 +11,8 @@ import pytest
 
 from app.core.ids import format_id, new_uuid
 from app.core.telemetry import configure_logging
-from app.governance.exports.records import write_foreign
 from app.settings import Settings
+from app.transfer.lines import write_foreign
 from tests.support.api import Client, Service, open_service
 from tests.support.byte_search import memory_with, tables_with
 from tests.support.fake_chat import CHAT_MODEL, FakeChat, Reply, open_fake_chat, says

@@ -10,15 +10,22 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.conversations.archive import export as conversation_export
-from app.conversations.schemas.records import RecordedResponse
 from app.core.errors import Unavailable
 from app.core.ids import format_id, new_uuid
-from app.governance.exports import service as exports
-from app.governance.exports.records import RECORD_LINE, RECORD_MODELS, RECORD_TYPES, HeaderRecord, TrailerRecord
 from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
-from app.memory.schemas import DecisionSource, EvidenceRecord
 from app.tenancy.schemas import Scope
+from app.transfer.exports import conversations as conversation_export
+from app.transfer.exports import service as exports
+from app.transfer.records import (
+    RECORD_LINE,
+    RECORD_MODELS,
+    RECORD_TYPES,
+    DecisionSource,
+    EvidenceRecord,
+    HeaderRecord,
+    RecordedResponse,
+    TrailerRecord,
+)
 from tests.support.api import Client, Service, problem
 from tests.support.live import serving
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from app.core.ids import format_id, new_uuid
-from app.governance.imports import upload
-from app.governance.imports.upload import UploadReader
 from app.tenancy.limits.schemas import Quotas
 from app.tenancy.limits.store import Usage
 from app.tenancy.restriction import Restriction
 from app.tenancy.schemas import Scope
+from app.transfer.imports import upload
+from app.transfer.imports.upload import UploadReader
 from tests.api.test_exports import export, records, stored
 from tests.api.test_imports import file_of, foreign, imported, staged, started, verified
 from tests.support.api import Client, Service, problem
@@ -158,7 +158,7 @@ async def test_the_sweep_keeps_the_lines_of_an_import_that_waits_for_days(
             "update import_chunks set created_at = now() - interval '3 days' where tenant_id = $1", other.tenant_id
         )
     kept = await staged(service, other) - 1
-    await service.container.governance.imports.sweep()
+    await service.container.imports.sweep()
     assert await staged(service, other) == kept > 0
     assert (await ended(service, other, operation))["status"] == "succeeded"
     assert await export(other) == before

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 
 from app.core.ids import new_uuid
-from app.governance.exports.records import write_foreign
 from app.tenancy.schemas import Restriction, Scope
+from app.transfer.lines import write_foreign
 from tests.api.test_imports import CREATED_AT, imported
 from tests.support.api import Client, Service, problem
 from tests.support.fake_chat import CHAT_MODEL, FakeChat

@@ -13,8 +13,8 @@ from app.cli.archives import upload as uploads
 from app.cli.archives.connection import RunningServer, TransportError
 from app.cli.archives.download import ExportSelection, download
 from app.cli.archives.progress import TransferProgress
-from app.conversations.archive import export as conversation_export
-from app.governance.exports import service as exports
+from app.transfer.exports import conversations as conversation_export
+from app.transfer.exports import service as exports
 from tests.api.test_exports import CREATED_AT, export, records, stored
 from tests.api.test_guides import working
 from tests.api.test_import_odd_files import chat

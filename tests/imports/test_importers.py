@@ -15,8 +15,9 @@ from app.core.errors import Invalid
 from app.formats import service as formats
 from app.formats.parts import parse_parts, to_text
 from app.formats.schemas import Format
-from app.governance.exports.records import RECORD_LINE, ExportDigest
-from app.governance.importers.service import ForeignSystem, convert, convert_file, detect, read_document
+from app.transfer.importers.service import ForeignSystem, convert, convert_file, detect, read_document
+from app.transfer.lines import ExportDigest
+from app.transfer.records import RECORD_LINE
 
 SAMPLES = Path(__file__).parent / "samples"
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from typing import Any
 
-from app.governance.importers.service import ForeignSystem
+from app.transfer.importers.service import ForeignSystem
 from tests.soak.export_units import ExportUnit, sample_units, texts_of
 from tests.soak.mutated_exports import MutatedExport, mutated_export, unmutated
 from tests.support.api import Client, Service

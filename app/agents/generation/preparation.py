@@ -35,6 +35,7 @@ from app.governance.service import Governance
 from app.providers.service import Upstream, estimated_tokens, output_tokens, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller
+from app.transfer.service import Forker
 
 _EXTRA_TURNS: Final = 50
 _MAX_ALIGNED_TURNS: Final = 2000
@@ -78,6 +79,7 @@ class PreparationServices:
     conversations: Conversations
     contexts: ContextBuilder
     governance: Governance
+    forker: Forker
     settings: Settings
     run_shielded: Callable[[Coroutine[object, object, None]], Awaitable[object]]
     upstream: Upstream | None
@@ -154,7 +156,9 @@ class Preparation:
         fork = ForkRequest(through=parse_id(live.data[0].id))
         if self._key is not None:
             fork = fork.model_copy(update={"id": self._key.derive_id(self._caller)})
-        forked = await self._conversations.fork(self._caller, previous.conversation_id, body=fork, idempotency_key=None)
+        forked = await self._services.forker.fork(
+            self._caller, previous.conversation_id, body=fork, idempotency_key=None
+        )
         conversation_id = ConversationId(parse_id(forked.value.id))
         target = _Target(conversation_id, is_private=True, owns_conversation=True, last_seq=forked.value.last_seq)
         self._delete_on_error(target, cleanup)

@@ -41,6 +41,7 @@ from app.providers.schemas import DONE, InvalidAnswer, LimitName, Refused, Upstr
 from app.providers.service import Streamed, Upstream, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
+from app.transfer.service import Forker
 
 Result = TypeVar("Result")
 
@@ -66,6 +67,7 @@ class Generation:
         conversations: Conversations,
         contexts: ContextBuilder,
         governance: Governance,
+        forker: Forker,
         upstream: Upstream | None,
         settings: Settings,
     ) -> None:
@@ -75,7 +77,7 @@ class Generation:
         self._pending: set[asyncio.Task[object]] = set()
         self._running: dict[tuple[TenantId, TurnId], AnswerStream] = {}
         self._preparation = PreparationServices(
-            conversations, contexts, governance, settings, self._run_shielded, upstream
+            conversations, contexts, governance, forker, settings, self._run_shielded, upstream
         )
 
     @property

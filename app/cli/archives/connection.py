@@ -72,6 +72,6 @@ def _sentence(answer: httpx2.Response) -> str:
         return f"the server answered with status {answer.status_code}."
     line = f" (line {problem['line']})" if isinstance(problem.get("line"), int) else ""
     errors = problem.get("errors")
-    fields = [one for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
-    wrong = "".join(f"\n  {one.get('pointer') or '/'}: {one.get('detail')}" for one in fields)
+    fields = [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+    wrong = "".join(f"\n  {error.get('pointer') or '/'}: {error.get('detail')}" for error in fields)
     return f"{problem.get('detail') or problem.get('title')} [{problem.get('code')}]{line}{wrong}"

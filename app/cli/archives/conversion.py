@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from app.cli.common import fail
 
 if TYPE_CHECKING:
-    from app.governance.importers.service import ForeignDocument, ForeignSystem
+    from app.transfer.importers.service import ForeignDocument, ForeignSystem
 
 _MAX_BYTES = 2 * 2**30
 _HEAD_BYTES = 2**20
@@ -28,7 +28,7 @@ class ForeignFile:
         from datetime import UTC, datetime
 
         from app.core.times import format_time
-        from app.governance.importers.service import convert_file
+        from app.transfer.importers.service import convert_file
 
         created_at = format_time(datetime.now(UTC))
         return convert_file(self.system, self.document.value, created_at=created_at, broken=self.document.broken)
@@ -37,7 +37,7 @@ class ForeignFile:
 def foreign_file(file: Path, system: str | None) -> ForeignFile | None:
     """Return the file of another system, or None for an export of Turnkeep. Without `system` its content decides."""
     from app.core.errors import AppError
-    from app.governance.importers.service import ForeignSystem, detect, is_export, read_archive
+    from app.transfer.importers.service import ForeignSystem, detect, is_export, read_archive
 
     named = None if system is None else system.lower().replace("-", "_")
     if named is not None and named not in set(ForeignSystem):

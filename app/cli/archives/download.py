@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from app.cli.archives.connection import RunningServer, TransportError, UnavailableError, require_success
 from app.cli.archives.progress import TransferProgress
@@ -45,35 +45,9 @@ class _Place:
     records: int = 0
 
 
-class _Sink(Protocol):
-    """Destination of the lines."""
-
-    place: _Place
-
-    def write(self, line: bytes) -> None:
-        """Take one line with its end."""
-        ...
-
-    def checkpoint(self, place: _Place) -> None:
-        """Keep all lines so far, and the place after them."""
-        ...
-
-    def rewind(self) -> None:
-        """Drop the lines after the last checkpoint."""
-        ...
-
-    def complete(self) -> None:
-        """Keep all lines, with the trailer."""
-        ...
-
-    def close(self) -> None:
-        """Release what is open."""
-        ...
-
-
 def download(server: RunningServer, scope: ExportSelection, file: Path | None, *, progress: TransferProgress) -> int:
     """Write an export to a file, or to standard output; return the number of records."""
-    sink: _Sink = _Pipe() if file is None else _PartFile(file, server, scope)
+    sink = _Pipe() if file is None else _PartFile(file, server, scope)
     if sink.place.cursor is not None:
         progress.say(f"continuing {file} after {sink.place.records} records.")
     try:
@@ -85,16 +59,20 @@ def download(server: RunningServer, scope: ExportSelection, file: Path | None, *
 
 
 def _receive_all(
-    server: RunningServer, scope: ExportSelection, sink: _Sink, file: Path | None, progress: TransferProgress
+    server: RunningServer,
+    scope: ExportSelection,
+    sink: "_Pipe | _PartFile",
+    file: Path | None,
+    progress: TransferProgress,
 ) -> int:
     """Write the lines of an export, across lost connections; return the number of records."""
-    waits, last = 0, sink.place.cursor
+    waits, last_cursor = 0, sink.place.cursor
     while True:
         try:
             return _receive(server, scope, sink, progress)
         except (TransportError, UnavailableError, _BrokenOffError) as error:
-            waits = 0 if sink.place.cursor != last else waits + 1
-            last = sink.place.cursor
+            waits = 0 if sink.place.cursor != last_cursor else waits + 1
+            last_cursor = sink.place.cursor
             sentence = error.sentence if isinstance(error, UnavailableError) else server.unreachable()
             if waits >= _MAX_WAITS:
                 fail(f"{sentence} Run the same command again to continue." if file else sentence)
@@ -108,7 +86,9 @@ class _BrokenOffError(Exception):
     """The answer ended without a trailer."""
 
 
-def _receive(server: RunningServer, scope: ExportSelection, sink: _Sink, progress: TransferProgress) -> int:
+def _receive(
+    server: RunningServer, scope: ExportSelection, sink: "_Pipe | _PartFile", progress: TransferProgress
+) -> int:
     """Write the lines of one answer; return the number of all records. Raises _BrokenOffError."""
     records = sink.place.records
     size = sink.place.size
@@ -127,8 +107,8 @@ def _receive(server: RunningServer, scope: ExportSelection, sink: _Sink, progres
 
 def _lines(server: RunningServer, scope: ExportSelection, cursor: str | None) -> Iterator[bytes]:
     """Yield the whole lines of one answer, with their ends."""
-    given: JsonObject = {"checkpoints": True, "cursor": cursor, "created_at": scope.created_at}
-    body = {name: value for name, value in given.items() if value is not None}
+    options: JsonObject = {"checkpoints": True, "cursor": cursor, "created_at": scope.created_at}
+    body = {name: value for name, value in options.items() if value is not None}
     with server.client() as client:
         if scope.conversation is not None:
             params = {name: "true" if value is True else str(value) for name, value in body.items()}
@@ -141,15 +121,19 @@ def _lines(server: RunningServer, scope: ExportSelection, cursor: str | None) ->
             require_success(answer)
             rest = bytearray()
             for part in answer.iter_bytes():
-                *whole, last = part.split(b"\n")
+                *whole, unfinished = part.split(b"\n")
                 for line in whole:
                     yield bytes(rest) + line + b"\n"
                     rest.clear()
-                rest += last
+                rest += unfinished
 
 
 class _Pipe:
-    """Standard output: lines after a checkpoint are written when the next one has arrived."""
+    """Standard output: lines after a checkpoint are written when the next one has arrived.
+
+    As `_PartFile` it takes lines (`write`), keeps them at a `checkpoint` and at the end (`complete`), and drops those
+    after the last checkpoint (`rewind`).
+    """
 
     def __init__(self) -> None:
         self.place = _Place()

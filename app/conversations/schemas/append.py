@@ -94,9 +94,9 @@ class TurnsToAppend(BaseModel):
         sanitised: list[str] = []
         if isinstance(body, dict) and (cls.is_always_unchecked or isinstance(body, Unchecked)):
             members = dict(cast("dict[str, object]", body))
-            given = cast("list[object]", members.get("turns"))
-            if isinstance(cast("object", given), list) and len(given) <= MAX_TURNS:
-                members["turns"], sanitised = admit_messages(given, "/turns")
+            turns = cast("list[object]", members.get("turns"))
+            if isinstance(cast("object", turns), list) and len(turns) <= MAX_TURNS:
+                members["turns"], sanitised = admit_messages(turns, "/turns")
             body = members
         read = handler(cls._with_parsed(cast("object", body)))
         read.sanitised.extend(sanitised)
@@ -106,17 +106,19 @@ class TurnsToAppend(BaseModel):
     def _with_parsed(cls, body: object) -> object:
         if not isinstance(body, dict):
             return body
-        given = cast("dict[str, Any]", body)
-        turns, named = cast("list[object]", given.get("turns")), given.get("format")
+        members = cast("dict[str, Any]", body)
+        turns, named = cast("list[object]", members.get("turns")), members.get("format")
         if not isinstance(cast("object", turns), list) or len(turns) > MAX_TURNS:
-            return given
+            return members
         if named is None or named == Format.CANONICAL:
             read = _detected(turns, has_contexts=named is not None)
         elif named in list(Format):
-            read = [one for index, turn in enumerate(turns) for one in _parsed(Format(named), turn, f"/turns/{index}")]
+            read = [
+                parsed for index, turn in enumerate(turns) for parsed in _parsed(Format(named), turn, f"/turns/{index}")
+            ]
         else:
-            return given
-        return given if read is None else {**given, "turns": read}
+            return members
+        return members if read is None else {**members, "turns": read}
 
 
 class Append(Strict, TurnsToAppend):
@@ -135,11 +137,11 @@ def _without_place(message: JsonObject, at: str) -> JsonObject:
 def _parsed(source: Format, turn: object, at: str) -> list[JsonObject]:
     if not isinstance(turn, dict):
         raise field_error(at, "an object")
-    given = cast("JsonObject", turn)
-    beside = {name: given[name] for name in _BESIDE_MESSAGES if name in given}
-    message = {name: value for name, value in given.items() if name not in beside} if beside else given
+    members = cast("JsonObject", turn)
+    beside = {name: members[name] for name in _BESIDE_MESSAGES if name in members}
+    message = {name: value for name, value in members.items() if name not in beside} if beside else members
     # bodies and frames are already validated as JSON; to validate each value of a large one again would take a second
-    return [{**one.members(), **beside} for one in formats.parse_single_message(source, message, at)]
+    return [{**parsed.members(), **beside} for parsed in formats.parse_single_message(source, message, at)]
 
 
 def _detected(turns: Sequence[object], *, has_contexts: bool) -> list[object] | None:
@@ -174,18 +176,20 @@ def _format_of(turn: object) -> Format | None:
         return Format.OPENAI_RESPONSES
     blocks = cast("list[object]", content)[:MAX_PARTS] if isinstance(content, list) else []
     ours = any(name in members for name in ("tool_calls", "tool_results", "tool_call_id"))
-    if not ours and any(isinstance(one, dict) and cast("JsonObject", one).get("type") in _BLOCKS for one in blocks):
+    if not ours and any(
+        isinstance(block, dict) and cast("JsonObject", block).get("type") in _BLOCKS for block in blocks
+    ):
         return Format.ANTHROPIC
     return None
 
 
-def _read(source: Format, given: JsonObject, at: str) -> list[JsonObject]:
+def _read(source: Format, members: JsonObject, at: str) -> list[JsonObject]:
     """Return one message as turns. Members that only turns have (`actor`, `metadata`) are copied to each of them."""
     if source is Format.OPENAI_RESPONSES:
-        return _parsed(source, given, at)
-    of_turns = {name: value for name, value in given.items() if name in _OF_TURNS}
-    message = {name: value for name, value in given.items() if name not in _OF_TURNS}
+        return _parsed(source, members, at)
+    of_turns = {name: value for name, value in members.items() if name in _OF_TURNS}
+    message = {name: value for name, value in members.items() if name not in _OF_TURNS}
     parsed = formats.parse_single_message(source, message, at)
     if len(parsed) > 1 and "id" in of_turns:
         raise field_error(f"{at}/id", "a message with results and text becomes two turns, which have ids of their own")
-    return [{**one.members(), **of_turns} for one in parsed]
+    return [{**turn.members(), **of_turns} for turn in parsed]

@@ -4,7 +4,7 @@ Literal SQL: most of these statements run with every append or request.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -12,13 +12,25 @@ from uuid import UUID
 
 import asyncpg
 from pydantic import JsonValue
-from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy import bindparam, func, update
+from sqlalchemy.dialects.postgresql import insert
 
-from app.conversations.schemas.conversations import IndexState, TurnStatus
+from app.conversations.hash_chain import GENESIS
+from app.conversations.schemas.conversations import ConversationUpdate, IndexState, TurnStatus
+from app.conversations.schemas.fields import CONVERSATION, TURN
 from app.conversations.schemas.titles import DerivedTitle
-from app.conversations.tables import LIVE_TURN, call_key, conversations, turns
-from app.core.database.queries import NOW_SQL
+from app.conversations.tables import LIVE_TURN, call_key, conversation_heads, conversations, turns
+from app.core.database.queries import (
+    NOW,
+    InsertMany,
+    Query,
+    arguments,
+    equals,
+    milliseconds,
+    seconds,
+)
 from app.core.database.transactions import Transaction, row_as
+from app.core.entity_fields import Form, jsonb_value
 from app.core.ids import ConversationId, TenantId, TurnId
 from app.formats.schemas import JsonObject
 
@@ -84,50 +96,49 @@ class TurnRow(NamedTuple):
 
     id: UUID
     conversation_id: UUID
-    seq: int | None
-    position: int | None
     rev: int
     kind: str
     actor: str
     role: str
-    content: str | None
-    tool_calls: str | None
-    tool_call_id: str | None
-    tool_results: str | None
-    usage: str | None
-    content_tokens: int
-    model: str | None
-    adapter: str | None
     status: TurnStatus
-    superseded_by: UUID | None
-    supersedes: UUID | None
-    origin_turn_id: UUID | None
-    metadata: str | None
     occurred_at: datetime
     created_at: datetime
-    committed_at: datetime | None
-    salt: bytes | None
-    content_hash: bytes | None
-    chain_hash: bytes | None
-    index_state: IndexState
-    erased_at: datetime | None
+    seq: int | None = None
+    position: int | None = None
+    content: str | None = None
+    tool_calls: str | None = None
+    tool_call_id: str | None = None
+    tool_results: str | None = None
+    usage: str | None = None
+    content_tokens: int = 0
+    model: str | None = None
+    adapter: str | None = None
+    superseded_by: UUID | None = None
+    supersedes: UUID | None = None
+    origin_turn_id: UUID | None = None
+    metadata: str | None = None
+    committed_at: datetime | None = None
+    salt: bytes | None = None
+    content_hash: bytes | None = None
+    chain_hash: bytes | None = None
+    index_state: IndexState = "none"
+    erased_at: datetime | None = None
+
+    @property
+    def stored_bytes(self) -> int:
+        """Number of bytes of the stored JSON in UTF-8, which count for the quota."""
+        stored = (self.content, self.tool_calls, self.tool_results, self.metadata)
+        return sum(len(text.encode()) for text in stored if text is not None)
 
 
 _CONVERSATION_FIELDS = tuple(field.name for field in fields(ConversationRow))
 _TURN_FIELDS = TurnRow._fields
-_POSTGRES = PGDialect()
-_TEXTS = ("content", "tool_calls", "tool_results", "usage", "metadata")
+_TEXTS = tuple(field.column for field in TURN if field.form in {Form.JSON, Form.FILLED_JSON})
 _TURN_COLUMNS = ", ".join(_TURN_FIELDS)
 _COLUMNS_WITHOUT_CONTENT = ", ".join(f"null as {name}" if name in _TEXTS else name for name in _TURN_FIELDS)
 _TURN_BYTES = " + ".join(f"coalesce(octet_length(t.{name}::text), 0)" for name in _TEXTS)
 _TURN_COLUMNS_T = ", ".join(f"t.{name}" for name in _TURN_FIELDS)
-_INSERT_TURNS = (
-    f"insert into turns (tenant_id, {_TURN_COLUMNS}) select o.tenant_id, u.* from tenants o cross join unnest("  # noqa: S608
-    + ", ".join(
-        f"${index}::{turns.c[name].type.compile(_POSTGRES)}[]" for index, name in enumerate(_TURN_FIELDS, start=2)
-    )
-    + ") u where o.tenant_id = $1"
-)
+_INSERT_TURNS = InsertMany(turns, _TURN_FIELDS)
 _COMPUTED = {
     "updated_at": "greatest(c.updated_at, h.updated_at)",
     "active_at": "greatest(c.active_at, h.active_at)",
@@ -138,6 +149,51 @@ _COMPUTED = {
 CONVERSATION_COLUMNS = ", ".join(
     f"{_COMPUTED.get(name, f'c.{name}' if name in conversations.c else f'h.{name}')} as {name}"
     for name in _CONVERSATION_FIELDS
+)
+_JSONB = tuple(field.column for field in CONVERSATION if field.form is Form.JSONB)
+_OF_CONVERSATION = tuple(field.column for field in CONVERSATION if field.column in conversations.c)
+_OF_HEAD = tuple(field.column for field in CONVERSATION if field.column not in conversations.c)
+_NEW: Mapping[str, object] = {
+    **dict.fromkeys(_OF_CONVERSATION),
+    **dict.fromkeys(_OF_HEAD, 0),
+    "participants": list[JsonValue](),
+    "tools": list[JsonValue](),
+    **dict.fromkeys(("archived", "pinned", "facts_held"), False),
+    "metadata": dict[str, JsonValue](),
+    "retention": "full",
+    "token_epoch": 0,
+    "chain_hash": GENESIS,
+    "summarized_through": None,
+}
+CHANGEABLE = (*ConversationUpdate.model_fields, "tools")
+"""Columns of a conversation that PATCH writes."""
+_CREATED = {
+    name: func.coalesce(bindparam(name, type_=conversations.c[name].type), milliseconds(NOW))
+    for name in ("created_at", "updated_at", "active_at")
+}
+_EXPIRES_AT = milliseconds(NOW) + seconds(bindparam("ttl_s", type_=conversations.c.ttl_s.type))
+_INSERT = Query(
+    insert(conversations)
+    .values(
+        arguments("tenant_id", *_OF_CONVERSATION)
+        | _CREATED
+        | {"expires_at": func.coalesce(bindparam("expires_at", type_=conversations.c.expires_at.type), _EXPIRES_AT)}
+    )
+    .on_conflict_do_nothing()
+    .returning(conversations.c.updated_at)
+)
+_INSERT_HEAD = Query(
+    insert(conversation_heads).values(arguments("tenant_id", "conversation_id", "updated_at", "active_at", *_OF_HEAD))
+)
+_INCREASE_REV = Query(
+    update(conversation_heads)
+    .values(rev=conversation_heads.c.rev + 1)
+    .where(*equals(conversation_heads, "tenant_id", "conversation_id"))
+)
+_UPDATE = Query(
+    update(conversations)
+    .values(arguments(*CHANGEABLE) | {"updated_at": milliseconds(NOW), "expires_at": _EXPIRES_AT})
+    .where(*equals(conversations, "tenant_id", "id"))
 )
 FROM_CONVERSATIONS = """
     from conversations c
@@ -156,7 +212,6 @@ OF_NOT_DELETING = """(
 """SQL condition: the conversation of a turn or summary `t` of tenant $1 is not being deleted."""
 ACTIVITY_GRAIN = timedelta(minutes=1)
 """Maximum time by which the indexed `conversations.active_at` is older than `conversation_heads.active_at`."""
-_MAX_SAFE_INTEGER = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,53 +245,29 @@ def turn_rows(rows: "Sequence[asyncpg.Record]") -> TurnRows:
 
 def conversation_row(row: asyncpg.Record) -> ConversationRow:
     """Return the conversation in a row that has the `CONVERSATION_COLUMNS` and possibly others."""
-    texts = {name: _JSON.decode(row[name]) for name in ("participants", "tools", "metadata", "compaction", "facts")}
-    return ConversationRow(**{name: row[name] for name in _CONVERSATION_FIELDS} | texts)
-
-
-def _number(digits: str) -> int | float:
-    # jsonb writes 1e22 as 23 digits; not every JSON reader can represent such an integer
-    value = int(digits)
-    return value if abs(value) <= _MAX_SAFE_INTEGER else float(value)
-
-
-_JSON = json.JSONDecoder(parse_int=_number)
-"""Made once: `json.loads` makes a decoder for every call with options."""
+    return row_as(ConversationRow, {**row, **{name: jsonb_value(row[name]) for name in _JSONB}})
 
 
 def _turn(row: asyncpg.Record) -> TurnRow:
     return row_as(TurnRow, row)
 
 
-async def insert_conversation(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, project: str, external_id: str | None,
-    owner: str | None, title: str | None, participants: Sequence[JsonValue], tools: Sequence[JsonValue],
-    metadata: JsonObject, retention: str, compaction: JsonObject, facts: JsonObject, ttl_s: int | None, genesis: bytes,
-) -> bool:  # fmt: skip
-    """Insert a conversation and its head; return false if its id or external id is already used."""
-    made = await tx.fetchrow(
-        f"""
-        insert into conversations (tenant_id, id, project, external_id, owner, title, participants, metadata, retention,
-                                   compaction, facts, ttl_s, tools, expires_at, created_at, updated_at, active_at)
-        values ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9, $10::jsonb, $11::jsonb, $12::bigint,
-                $13::jsonb, {NOW_SQL} + make_interval(secs => $12::bigint), {NOW_SQL}, {NOW_SQL}, {NOW_SQL})
-        on conflict do nothing returning created_at
-        """,  # noqa: S608
-        tenant_id, conversation_id, project, external_id, owner, title, json.dumps(participants), json.dumps(metadata),
-        retention, json.dumps(compaction), json.dumps(facts), ttl_s, json.dumps(tools),
-    )  # fmt: skip
-    if made is None:
+async def insert_conversation(tx: Transaction, tenant_id: TenantId, columns: Mapping[str, object]) -> bool:
+    """Insert a conversation and its head; return false if its id or external id is already used.
+
+    `columns`: those of `schemas.fields.CONVERSATION`. Without times it is created now; the others have defaults.
+    """
+    values = _encoded({**_NEW, **{name: value for name, value in columns.items() if value is not None}})
+    row = await _INSERT.fetchrow(tx, tenant_id=tenant_id, **{name: values[name] for name in _OF_CONVERSATION})
+    if row is None:
         return False
-    await tx.execute(
-        """
-        insert into conversation_heads (tenant_id, conversation_id, chain_hash, updated_at) values ($1, $2, $3, $4)
-        """,
-        tenant_id,
-        conversation_id,
-        genesis,
-        made["created_at"],
-    )
+    head = {name: values[name] for name in (*_OF_HEAD, "active_at")} | {"updated_at": row["updated_at"]}
+    await _INSERT_HEAD.execute(tx, tenant_id=tenant_id, conversation_id=columns["id"], **head)
     return True
+
+
+def _encoded(columns: Mapping[str, object]) -> dict[str, object]:
+    return {name: json.dumps(value) if name in _JSONB else value for name, value in columns.items()}
 
 
 async def _find(tx: Transaction, condition: str, *args: object) -> ConversationRow | None:
@@ -298,27 +329,11 @@ async def lock_by_external_id(
 
 
 async def update_conversation(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, owner: str | None, title: str | None,
-    participants: Sequence[JsonValue], tools: Sequence[JsonValue], metadata: JsonObject, retention: str,
-    compaction: JsonObject, facts: JsonObject, ttl_s: int | None, archived: bool, pinned: bool,
-) -> None:  # fmt: skip
-    """Write all fields of a conversation that can change, under the lock of its head, and increase its rev."""
-    await tx.execute(
-        "update conversation_heads set rev = rev + 1 where tenant_id = $1 and conversation_id = $2",
-        tenant_id,
-        conversation_id,
-    )
-    await tx.execute(
-        f"""
-        update conversations c set title = $3, participants = $4::jsonb, metadata = $5::jsonb, retention = $6,
-            compaction = $7::jsonb, facts = $8::jsonb, ttl_s = $9::bigint, owner = $10, tools = $11::jsonb,
-            archived = $12, pinned = $13, updated_at = {NOW_SQL},
-            expires_at = {NOW_SQL} + make_interval(secs => $9::bigint)
-        where c.tenant_id = $1 and c.id = $2
-        """,  # noqa: S608
-        tenant_id, conversation_id, title, json.dumps(participants), json.dumps(metadata), retention,
-        json.dumps(compaction), json.dumps(facts), ttl_s, owner, json.dumps(tools), archived, pinned,
-    )  # fmt: skip
+    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, columns: Mapping[str, object]
+) -> None:
+    """Write the `CHANGEABLE` columns of a conversation, under the lock of its head, and increase its rev."""
+    await _INCREASE_REV.execute(tx, tenant_id=tenant_id, conversation_id=conversation_id)
+    await _UPDATE.execute(tx, tenant_id=tenant_id, id=conversation_id, **_encoded(columns))
 
 
 def _with_new(column: str, items: str) -> str:
@@ -381,8 +396,7 @@ async def update_head(
 
 async def insert_turns(tx: Transaction, tenant_id: TenantId, rows: Sequence[TurnRow]) -> None:
     """Insert turns in one statement."""
-    columns = [[getattr(row, name) for row in rows] for name in _TURN_FIELDS]
-    await tx.execute(_INSERT_TURNS, tenant_id, *columns)
+    await _INSERT_TURNS.execute(tx, tenant_id, rows)
 
 
 async def find_turns(

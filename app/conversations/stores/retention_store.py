@@ -10,7 +10,8 @@ from uuid import UUID
 
 from sqlalchemy import ClauseElement, bindparam, func, literal, not_, null, or_, select, union_all, update
 
-from app.conversations.tables import ERASED_COLUMNS, conversation_heads, conversations, turns
+from app.conversations.schemas.fields import ERASED_COLUMNS
+from app.conversations.tables import conversation_heads, conversations, turns
 from app.core.database.queries import NOW, NOW_SQL, Query, arguments, columns, compiled, equals, is_any, milliseconds
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId

@@ -138,6 +138,12 @@ def _page(*, with_replaced: bool, newest_first: bool, after: bool) -> ClauseElem
     return page(statement, (_S.to_position, _S.id), newest_first=newest_first, after=after)
 
 
+@compiled
+def _list_recorded(*, after: bool) -> ClauseElement:
+    statement = _ROWS.where(*_OF_CONVERSATION, _S.rev <= bindparam("rev"))
+    return page(statement, (_S.to_position, _S.id), newest_first=False, after=after)
+
+
 def _row(row: asyncpg.Record) -> SummaryRow:
     values = dict(row)
     values["actors"] = json.loads(values["actors"])
@@ -156,7 +162,8 @@ def doubtful_column(sentences: Sequence[DoubtfulSentence]) -> str | None:
     return json.dumps([[one.start, one.end, one.reason] for one in sentences]) if sentences else None
 
 
-def _lines(lines: Sequence[HighlightLine]) -> str | None:
+def lines_column(lines: Sequence[HighlightLine]) -> str | None:
+    """Return the lines of highlights as they are stored."""
     items = [[str(line.turn_id), line.text, line.tokens] for line in lines]
     return json.dumps(items, ensure_ascii=False) if items else None
 
@@ -170,8 +177,8 @@ async def insert(
         tx, tenant_id=tenant_id, id=summary_id, conversation_id=conversation_id, kind=draft.kind.value,
         level=draft.level, from_position=draft.from_position, to_position=draft.to_position,
         actors=json.dumps(list(draft.actors)), text=None if draft.lines else draft.text, abstract=draft.abstract,
-        lines=_lines(draft.lines), tokens=draft.tokens, model=draft.model, prompt_version=draft.prompt_version, rev=rev,
-        refused_for=draft.refused_for, doubtful=doubtful_column(draft.doubtful), attempts=draft.attempts,
+        lines=lines_column(draft.lines), tokens=draft.tokens, model=draft.model, prompt_version=draft.prompt_version,
+        rev=rev, refused_for=draft.refused_for, doubtful=doubtful_column(draft.doubtful), attempts=draft.attempts,
         retry_at=draft.retry_at,
     )  # fmt: skip
 
@@ -235,6 +242,22 @@ async def list_page(
     return [_row(row) for row in rows]
 
 
+async def list_recorded(
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    rev: int,
+    after: tuple[int, UUID] | None,
+    limit: int,
+) -> list[SummaryRow]:
+    """Return summaries by the end of their range and id, replaced ones included, that were made up to a rev."""
+    rows = await _list_recorded(after=after is not None).fetch(
+        tx, tenant_id=tenant_id, conversation_id=conversation_id, rev=rev, limit=limit, **after_key(after)
+    )
+    return [_row(row) for row in rows]
+
+
 async def find(tx: Transaction, tenant_id: TenantId, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryRow]:
     """Return summaries by id, without those of conversations that are being deleted.
 
@@ -293,7 +316,7 @@ async def set_lines(
         """,
         tenant_id,
         summary_id,
-        _lines(lines),
+        lines_column(lines),
         sum(line.tokens for line in lines),
         from_position,
     )

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from app.conversations.schemas.fields import ERASED_COLUMNS
 from app.conversations.schemas.sources import LockedTurn
 from app.conversations.stores.conversation_store import (
     NOT_DELETING,
@@ -19,7 +20,7 @@ from app.conversations.stores.conversation_store import (
     limit_bytes,
     turn_rows,
 )
-from app.conversations.tables import ERASED_COLUMNS, LIVE_TURN, call_key
+from app.conversations.tables import LIVE_TURN, call_key
 from app.core.database.queries import NOW_SQL
 from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
@@ -289,19 +290,6 @@ async def update_after_erase(
         """,  # noqa: S608
         tenant_id, conversation_id, rev, tokens, unsummarised,
     )  # fmt: skip
-
-
-async def set_fork_origin(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, parent: UUID, chain_start: bytes
-) -> None:
-    """Write the conversation that a conversation was forked from, and the start of its hash chain."""
-    await tx.execute(
-        "update conversations set forked_from = $3, chain_start = $4 where tenant_id = $1 and id = $2",
-        tenant_id,
-        conversation_id,
-        parent,
-        chain_start,
-    )
 
 
 async def lock_turns(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, bytes]:

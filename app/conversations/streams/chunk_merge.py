@@ -18,12 +18,8 @@ _DEFAULT_KINDS: Final = frozenset({Kind.USER_MESSAGE, Kind.AGENT_MESSAGE, Kind.S
 
 def new_turn(turn: OpenTurn) -> TurnInput:
     """Return the turn at its opening, with empty content."""
-    return TurnInput.model_construct(None, **_members(turn), content="")
-
-
-def _members(turn: OpenTurn) -> dict[str, object]:
-    names = ("id", "role", "actor", "kind", "model", "adapter", "metadata", "tool_call_id", "occurred_at")
-    return {name: getattr(turn, name) for name in names}
+    members = {name: getattr(turn, name) for name in OpenTurn.model_fields if name in TurnInput.model_fields}
+    return TurnInput.model_construct(None, **members, content="")
 
 
 def finished_turn(row: TurnRow, parts: Mapping[str, str], ending: Ending) -> TurnInput:
@@ -41,23 +37,19 @@ def finished_turn(row: TurnRow, parts: Mapping[str, str], ending: Ending) -> Tur
     calls = _calls(parts, ending.tool_calls)
     kind = Kind(row.kind)
     metadata: JsonObject = json_column(row.metadata, {})
-    return TurnInput.model_construct(
-        None,
-        id=row.id,
-        role=Role(row.role),
-        actor=row.actor,
+    members = {name: getattr(row, name) for name in TurnInput.model_fields} | {
+        "role": Role(row.role),
         # a default kind is derived again, since the tool calls are known now
-        kind=None if kind in _DEFAULT_KINDS else kind,
-        content=None if calls and not content else content,
-        tool_calls=calls,
-        tool_call_id=row.tool_call_id,
-        tool_results=[],
-        usage=ending.usage,
-        model=ending.model or row.model,
-        adapter=row.adapter,
-        metadata={**metadata, **(ending.metadata or {})},
-        occurred_at=None if row.occurred_at == row.created_at else row.occurred_at,
-    )
+        "kind": None if kind in _DEFAULT_KINDS else kind,
+        "content": None if calls and not content else content,
+        "tool_calls": calls,
+        "tool_results": [],
+        "usage": ending.usage,
+        "model": ending.model or row.model,
+        "metadata": {**metadata, **(ending.metadata or {})},
+        "occurred_at": None if row.occurred_at == row.created_at else row.occurred_at,
+    }
+    return TurnInput.model_construct(None, **members)
 
 
 def streamed_calls(parts: Mapping[str, str]) -> dict[int, dict[str, str]]:

@@ -27,6 +27,7 @@ from app.tenancy.service import Tenancy
 
 # Upper bound: each concurrent opening uses a connection to Postgres.
 _MAX_CONCURRENT_OPENINGS = 500
+_STREAMED = ("content", "tool_calls", "tool_results")
 
 
 class StoredOpenTurn(NamedTuple):
@@ -214,40 +215,21 @@ def _too_many(rule: str) -> RateLimited:
 
 def _pending_row(head: ConversationRow, draft: Draft, supersedes: UUID | None) -> TurnRow:
     """Return the row of a turn before its text."""
-    return TurnRow(
+    row = TurnRow(
         id=draft.id or new_uuid(),
         conversation_id=head.id,
-        seq=None,
-        position=None,
         rev=head.rev,
         kind=draft.kind.value,
         actor=draft.actor,
         role=draft.role.value,
-        content=None,
-        tool_calls=None,
-        tool_call_id=draft.tool_call_id,
-        tool_results=None,
-        usage=None,
-        content_tokens=0,
-        model=draft.model,
-        adapter=draft.adapter,
         status="pending",
-        superseded_by=None,
         supersedes=supersedes,
-        origin_turn_id=None,
-        metadata=draft.metadata,
         occurred_at=draft.occurred_at or head.now,
         created_at=head.now,
-        committed_at=None,
-        salt=None,
-        content_hash=None,
-        chain_hash=None,
-        index_state="none",
-        erased_at=None,
     )
+    return row._replace(**{**draft.columns, **dict.fromkeys((*_STREAMED, "usage"))})
 
 
 def _complete_row(head: ConversationRow, draft: Draft) -> TurnRow:
     """Return the pending row of a turn with its whole content."""
-    row = _pending_row(head, draft, None)
-    return row._replace(content=draft.content, tool_calls=draft.tool_calls, tool_results=draft.tool_results)
+    return _pending_row(head, draft, None)._replace(**{name: draft.columns[name] for name in _STREAMED})

@@ -333,21 +333,7 @@ class Summaries:
     ) -> None:
         if prepared is None:
             return
-        entry = IndexEntry(
-            source_id=summary_id,
-            kind=EntryKind.SUMMARY,
-            conversation_id=ConversationId(head.id),
-            project=head.project,
-            owner=head.owner,
-            agent_id=None,
-            actor=None,
-            role=None,
-            position=None,
-            session=None,
-            occurred_at=draft.occurred_at,
-            metadata="{}",
-            prepared=prepared,
-        )
+        entry = summary_entry(head, summary_id, draft.occurred_at, prepared)
         await self._index.write(caller, tx, entries=[entry])
 
     async def undo(self, caller: Caller, conversation_id: ConversationId) -> Undone:
@@ -401,4 +387,19 @@ def _valid_summaries(head: ConversationRow, rows: Sequence[SummaryRow]) -> Valid
         summaries=[valid_summary(row) for row in rows],
         rev=head.rev,
         summarized_through=head.summarized_through,
+    )
+
+
+def summary_entry(
+    head: ConversationRow, summary_id: UUID, occurred_at: datetime, prepared: PreparedEntries
+) -> IndexEntry:
+    """Return the index entry of a summary."""
+    return IndexEntry(
+        source_id=summary_id,
+        kind=EntryKind.SUMMARY,
+        conversation_id=ConversationId(head.id),
+        project=head.project,
+        owner=head.owner,
+        occurred_at=occurred_at,
+        prepared=prepared,
     )

@@ -22,7 +22,6 @@ from app.conversations.hash_chain import content_hash, new_salt
 from app.conversations.policies import facts_job
 from app.conversations.schemas.append import IndexTime
 from app.conversations.schemas.conversations import AppendResult, TurnInput
-from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.conversations.stores import conversation_store, retention_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import compact_job, is_due
@@ -219,7 +218,7 @@ class Appender:
         )
         if owner is not None and owner != head.owner:  # the owner was set while this append waited for the lock
             await self._index.set_owner(caller, tx, conversation_id=conversation_id, owner=owner)
-        speakers, tools = new_participants(head, drafts, maximum=MAX_PARTICIPANTS)
+        speakers, tools = new_participants(head, placed.rows)
         is_stale = placed.at - head.listed_at >= conversation_store.ACTIVITY_GRAIN
         if speakers or tools or is_stale or title is not None:
             await conversation_store.update_activity(
@@ -235,7 +234,7 @@ class Appender:
         self._publisher.outbox.record(
             tx, caller.tenant_id, EventType.TURN_COMMITTED, turn_ids(placed.rows), conversation_id=conversation_id
         )
-        size = sum(draft.stored_bytes for draft in drafts)
+        size = sum(row.stored_bytes for row in placed.rows)
         self._quotas.count(tx, caller.tenant_id, turns=len(placed.rows), size=size)
 
     async def _known(
@@ -325,7 +324,7 @@ async def check_answers(
         if item.draft.id in stored:
             continue
         for number, call_id in enumerate(item.draft.answered_ids):
-            at = "tool_call_id" if item.draft.tool_call_id else f"tool_results/{number}/tool_call_id"
+            at = "tool_call_id" if item.draft.columns["tool_call_id"] else f"tool_results/{number}/tool_call_id"
             pointer = f"{f'/turns/{turn_number}' if root is None else root}/{at}"
             if item.draft.id in of_history:
                 is_answered[call_id] = True

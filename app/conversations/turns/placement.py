@@ -6,8 +6,10 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.conversations.drafts import Draft
-from app.conversations.hash_chain import chain_hash, content_hash
+from app.conversations.hash_chain import content_hash
+from app.conversations.schemas.participants import MAX_PARTICIPANTS
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.turns.hashes import next_hash
 from app.core.ids import ConversationId, new_uuid
 from app.formats.schemas import JsonObject, Kind, Role
 from app.index.schemas import EntryKind, IndexEntry, PreparedEntries
@@ -59,23 +61,17 @@ def place(head: ConversationRow, prepared: Sequence[PreparedTurn], *, session_ga
     rows: list[TurnRow] = []
     entries: list[IndexEntry] = []
     for item in prepared:
-        draft, seq = item.draft, seq + 1
-        turn_id = draft.id or new_uuid()
-        created_at = draft.created_at or now
-        occurred_at = draft.occurred_at or created_at
-        if last is None or abs(occurred_at - last) > gap:
+        seq += 1
+        row = _row(head, item, turn_id=item.draft.id or new_uuid(), seq=seq, rev=rev, chain=chain)
+        chain = row.chain_hash or b""
+        if last is None or abs(row.occurred_at - last) > gap:
             session += 1
-        last = occurred_at
-        hashed = _hash(item, created_at)
-        chain = chain_hash(
-            chain, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=created_at, content=hashed
-        )
+        last = row.occurred_at
         tokens += item.tokens
-        row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, hashed=hashed, chain=chain)
         rows.append(row)
         if item.prepared is not None:
             # the index counts live turns, so that its positions have no gaps
-            entries.append(_entry(head, row, draft, item.prepared, head.turn_count + len(rows), session))
+            entries.append(turn_entry(head, row, item.prepared, (head.turn_count + len(rows), session)))
     return PlacedTurns(
         rows=rows,
         entries=entries,
@@ -107,20 +103,12 @@ class RevisionPlacement:
 
 def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, spot: RevisionPlacement) -> PlacedTurns:
     """Place one turn as a revision, or between other turns, at `spot`, under a locked `head`."""
-    draft = item.draft
     head = replace(head, now=max(head.now, head.updated_at))
     now, seq, rev = head.now, head.last_seq + 1, head.rev + 1
-    created_at = draft.created_at or now
-    hashed = _hash(item, created_at)
-    chain = chain_hash(
-        head.chain_hash, turn_id=turn_id, seq=seq, role=draft.role, kind=draft.kind, created_at=created_at,
-        content=hashed,
-    )  # fmt: skip
-    row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, hashed=hashed, chain=chain)
-    row = row._replace(position=spot.position)
+    row = _row(head, item, turn_id=turn_id, seq=seq, rev=rev, chain=head.chain_hash)._replace(position=spot.position)
     entries: list[IndexEntry] = []
     if item.prepared is not None:
-        entries.append(_entry(head, row, draft, item.prepared, spot.index_position, spot.session))
+        entries.append(turn_entry(head, row, item.prepared, (spot.index_position, spot.session)))
     last = row.occurred_at if spot.is_last else head.last_occurred_at
     return PlacedTurns(
         rows=[row],
@@ -129,7 +117,7 @@ def place_revision(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, 
         rev=rev,
         turn_count=head.turn_count - spot.superseded_turns + 1,
         token_count=head.token_count - spot.superseded_tokens + item.tokens,
-        chain=chain,
+        chain=row.chain_hash or b"",
         # the next append continues after the newest live turn
         session=spot.session if spot.is_last else head.session,
         last_occurred_at=last or now,
@@ -144,13 +132,11 @@ def _hash(item: PreparedTurn, created_at: datetime) -> bytes:
     return item.content_hash
 
 
-def _row(
-    head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, seq: int, rev: int, hashed: bytes,
-    chain: bytes,
-) -> TurnRow:  # fmt: skip
+def _row(head: ConversationRow, item: PreparedTurn, *, turn_id: UUID, seq: int, rev: int, chain: bytes) -> TurnRow:
+    """Return the row of a committed turn that follows the chain hash `chain`."""
     draft = item.draft
-    state = "none" if item.prepared is None else "pending" if item.prepared.vectors_due else "indexed"
-    return TurnRow(
+    created_at = draft.created_at or head.now
+    row = TurnRow(
         id=turn_id,
         conversation_id=head.id,
         seq=seq,
@@ -159,62 +145,48 @@ def _row(
         kind=draft.kind.value,
         actor=draft.actor,
         role=draft.role.value,
-        content=draft.content,
-        tool_calls=draft.tool_calls,
-        tool_call_id=draft.tool_call_id,
-        tool_results=draft.tool_results,
-        usage=draft.usage,
         content_tokens=item.tokens,
-        model=draft.model,
-        adapter=draft.adapter,
         status="committed",
-        superseded_by=None,
         supersedes=draft.supersedes,
-        origin_turn_id=None,
-        metadata=draft.metadata,
-        occurred_at=draft.occurred_at or draft.created_at or head.now,
-        created_at=draft.created_at or head.now,
+        occurred_at=draft.occurred_at or created_at,
+        created_at=created_at,
         committed_at=head.now,
         salt=item.salt,
-        content_hash=hashed,
-        chain_hash=chain,
-        index_state=state,
-        erased_at=None,
+        content_hash=_hash(item, created_at),
+        index_state="none" if item.prepared is None else "pending" if item.prepared.vectors_due else "indexed",
     )
+    return row._replace(**draft.columns, chain_hash=next_hash(chain, row))
 
 
-def _entry(
-    head: ConversationRow, row: TurnRow, draft: Draft, prepared: PreparedEntries, index_position: int, session: int
-) -> IndexEntry:
+def turn_entry(head: ConversationRow, row: TurnRow, prepared: PreparedEntries, place: tuple[int, int]) -> IndexEntry:
+    """Return the index entry of a turn. `place`: its position among the live turns, and its session."""
+    position, session = place
     return IndexEntry(
         source_id=row.id,
         kind=EntryKind.TURN,
         conversation_id=ConversationId(head.id),
         project=head.project,
         owner=head.owner,
-        agent_id=None,
         actor=row.actor,
         role=row.role,
-        position=index_position,
+        position=position,
         session=session,
         occurred_at=row.occurred_at,
-        metadata=draft.metadata or "{}",
+        metadata=row.metadata or "{}",
         prepared=prepared,
     )
 
 
-def new_participants(
-    head: ConversationRow, drafts: Sequence[Draft], *, maximum: int
-) -> tuple[list[JsonObject], list[JsonObject]]:
+def new_participants(head: ConversationRow, rows: Sequence[TurnRow]) -> tuple[list[JsonObject], list[JsonObject]]:
     """Return the speakers and the tools that these turns add to the participants, as they are stored.
 
-    An actor that speaks and acts as a tool is a speaker. `maximum`: of speakers and tools together.
+    An actor that speaks and acts as a tool is a speaker.
     """
     speakers, tools = ({str(item["actor"]): item for item in items} for items in (head.participants, head.tools))
     listed = speakers | tools
-    room = max(0, maximum - len(listed))
-    fresh = [actor for actor in dict.fromkeys(draft.actor for draft in drafts) if actor not in listed][:room]
-    spoke = dict.fromkeys(draft.actor for draft in drafts if draft.role is not Role.TOOL)
+    room = max(0, MAX_PARTICIPANTS - len(listed))
+    fresh = [actor for actor in dict.fromkeys(row.actor for row in rows) if actor not in listed][:room]
+    spoke = dict.fromkeys(row.actor for row in rows if row.role != Role.TOOL.value)
     return (
         [_participant(actor, tools) for actor in spoke if actor not in speakers and (actor in tools or actor in fresh)],
         [_participant(actor, tools) for actor in fresh if actor not in spoke],

@@ -6,22 +6,19 @@ meanwhile.
 """
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pydantic import JsonValue
-
 from app.conversations.find import get_conversation
-from app.conversations.hash_chain import GENESIS, canonical_form, chain_hash, content_hash
+from app.conversations.hash_chain import GENESIS
 from app.conversations.schemas.conversations import ChainBreak, Verification
 from app.conversations.stores import conversation_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.turns.hashes import content_holds, next_hash
 from app.core.database.transactions import Database
 from app.core.errors import NotFound
 from app.core.ids import ConversationId, format_id
-from app.core.times import format_time
 from app.tenancy.schemas import Caller
 
 _BATCH = 500
@@ -64,25 +61,6 @@ async def verify(database: Database, caller: Caller, conversation_id: Conversati
     return _verification(head, walk)
 
 
-def row_fields(row: TurnRow) -> dict[str, JsonValue]:
-    """Return the fields of a stored turn that its content hash covers."""
-    fields: dict[str, JsonValue] = {
-        "role": row.role,
-        "kind": row.kind,
-        "actor": row.actor,
-        "tool_call_id": row.tool_call_id,
-        "model": row.model,
-        "adapter": row.adapter,
-        "supersedes": None if row.supersedes is None else format_id(row.supersedes),
-    }
-    for name in ("content", "tool_calls", "tool_results", "usage", "metadata"):
-        text: str | None = getattr(row, name)
-        fields[name] = None if text is None else json.loads(text)
-    if row.occurred_at != row.created_at:
-        fields["occurred_at"] = format_time(row.occurred_at)
-    return fields
-
-
 def _follow(walk: _VerifyProgress, rows: Sequence[TurnRow], last_seq: int) -> _VerifyProgress:
     for row in rows:
         if row.seq != walk.seq + 1:
@@ -91,26 +69,13 @@ def _follow(walk: _VerifyProgress, rows: Sequence[TurnRow], last_seq: int) -> _V
         is_erased = row.erased_at is not None
         if not is_erased and not content_holds(row):
             return _broken(walk, "content_hash", seq, row)
-        chain = chain_hash(
-            walk.chain,
-            turn_id=row.id,
-            seq=seq,
-            role=row.role,
-            kind=row.kind,
-            created_at=row.created_at,
-            content=row.content_hash or b"",
-        )
+        chain = next_hash(walk.chain, row)
         if chain != row.chain_hash:
             return _broken(walk, "chain_hash", seq, row)
         walk = _VerifyProgress(seq, chain, walk.content + (not is_erased), walk.erased + is_erased)
     if not rows and walk.seq < last_seq:
         return _broken(walk, "missing", walk.seq + 1)
     return walk
-
-
-def content_holds(row: TurnRow) -> bool:
-    """Return whether the content hash of a stored turn is that of its fields."""
-    return row.salt is not None and content_hash(row.salt, canonical_form(row_fields(row))) == row.content_hash
 
 
 def _broken(

@@ -35,6 +35,7 @@ from sqlalchemy.dialects.postgresql.base import PGCompiler
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from app.core.database.transactions import Transaction, field_names
+from app.core.ids import TenantId
 
 NOW: ColumnElement[datetime] = func.statement_timestamp(type_=DateTime(timezone=True))
 """The time at which the statement came. Nodes of Citus refuse functions in an update that have a value for each row."""
@@ -109,6 +110,41 @@ class Query:
     def execute(self, tx: Transaction, /, **values: object) -> Awaitable[int]:
         """Run the statement; return the number of affected rows."""
         return tx.execute(self.sql, *self.bind(**values))
+
+
+class InsertMany:
+    """The insertion of rows of one tenant in one statement, with an array for the values of each column.
+
+    With `skips_existing`, rows whose keys are used are left out; with `updates`, these columns of them are written.
+    """
+
+    def __init__(
+        self, table: Table, names: Sequence[str], *, skips_existing: bool = False, updates: Sequence[str] = ()
+    ) -> None:
+        self._table = table
+        self._names = names
+        self._skips_existing = skips_existing
+        self._updates = updates
+
+    @cached_property
+    def sql(self) -> str:
+        """Return the SQL; `$1` is the tenant."""
+        types = [self._table.c[name].type.compile(_DIALECT) for name in self._names]
+        arrays = ", ".join(f"${number}::{type_}[]" for number, type_ in enumerate(types, start=2))
+        on_conflict = " on conflict do nothing" if self._skips_existing else ""
+        if self._updates:
+            key = ", ".join(column.name for column in self._table.primary_key)
+            changes = ", ".join(f"{name} = excluded.{name}" for name in self._updates)
+            on_conflict = f" on conflict ({key}) do update set {changes}"
+        # selected from the tenant, so that Citus sends the statement to one node
+        return (
+            f"insert into {self._table.name} (tenant_id, {', '.join(self._names)}) select o.tenant_id, u.*"  # noqa: S608
+            f" from tenants o cross join unnest({arrays}) u where o.tenant_id = $1{on_conflict}"
+        )
+
+    async def execute(self, tx: Transaction, tenant_id: TenantId, rows: Sequence[Sequence[object]]) -> int:
+        """Insert rows, whose values are in the order of the names; return the number of inserted ones."""
+        return await tx.execute(self.sql, tenant_id, *map(list, zip(*rows, strict=True))) if rows else 0
 
 
 def compiled(build: Callable[P, ClauseElement]) -> Callable[P, Query]:

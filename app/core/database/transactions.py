@@ -112,7 +112,7 @@ class Transaction:
         return int(count) if count.isdigit() else 0
 
 
-def row_as(row_type: Callable[..., RowT], record: asyncpg.Record) -> RowT:
+def row_as(row_type: Callable[..., RowT], record: asyncpg.Record | Mapping[str, object]) -> RowT:
     """Return a dataclass or named tuple whose fields are the columns of the same names; other columns are left out."""
     return cast("RowT", _reader_of(row_type)(record))
 
@@ -123,9 +123,9 @@ def field_names(row_type: Callable[..., object]) -> tuple[str, ...]:
 
 
 @cache
-def _reader_of(row_type: Callable[..., object]) -> Callable[[asyncpg.Record], object]:
+def _reader_of(row_type: Callable[..., object]) -> Callable[[asyncpg.Record | Mapping[str, object]], object]:
     # as fast as reading the values by position; passing them as keyword arguments takes three times as long
-    values = cast("Callable[[asyncpg.Record], Iterable[object]]", itemgetter(*field_names(row_type)))
+    values = cast("Callable[[object], Iterable[object]]", itemgetter(*field_names(row_type)))
     make = cast("Callable[[Iterable[object]], object] | None", getattr(row_type, "_make", None))
     return (lambda record: row_type(*values(record))) if make is None else (lambda record: make(values(record)))
 

@@ -31,6 +31,7 @@ from app.memory.longterm.service import Memories
 from app.memory.service import FactService
 from app.operations.service import OperationRun
 from app.tenancy.schemas import Caller, job_caller
+from app.transfer.service import delete_uploads
 
 _CONVERSATIONS: Final = 20
 _TURNS: Final = 200
@@ -303,7 +304,7 @@ class ErasureRunner:
         These imports fail. The deletion waits for the object that an import is storing.
         """
         if erasing.subject.kind is not SubjectKind.TENANT:  # that of a tenant deletes all its rows
-            await store.delete_uploads(tx, erasing.run.tenant_id)
+            await delete_uploads(tx, erasing.run.tenant_id)
 
     async def _erase_actor(self, erasing: _Erasing, tx: Transaction) -> bool:
         state, subject, caller = erasing.state, erasing.subject, erasing.caller

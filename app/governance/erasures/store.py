@@ -9,7 +9,7 @@ from typing import Final, cast
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import ClauseElement, ColumnElement, DateTime, bindparam, delete, func, or_, select, update
+from sqlalchemy import ClauseElement, ColumnElement, DateTime, bindparam, func, or_, select, update
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
@@ -20,7 +20,7 @@ from app.core.ids import KeyId, TenantId
 from app.core.paging import Window
 from app.governance.registry import NOT_OF_CONVERSATIONS, REGISTRY
 from app.governance.schemas import SubjectKind
-from app.governance.tables import erasures, import_chunks
+from app.governance.tables import erasures
 from app.operations.schemas import JOB_PREFIX
 from app.tenancy.schemas import ERASED_NAME
 
@@ -62,7 +62,6 @@ _END = Query(
 _NOW = Query(
     select(func.date_trunc("milliseconds", func.clock_timestamp(), type_=DateTime(timezone=True)).label("now"))
 )
-_DELETE_UPLOADS = Query(delete(import_chunks).where(*equals(import_chunks, "tenant_id")))
 _OF_TENANT: Final = (
     *("turn_chunks", "turn_streams", "vectors", "index_entries", "fact_decision_sources", "fact_decisions"),
     *("fact_evidence", "facts", "summaries", "responses", "turns", "conversation_heads", "conversations"),
@@ -213,11 +212,6 @@ async def delete_jobs_of_ended(tx: Transaction, tenant_id: TenantId) -> int:
     are_open = {row["id"] for row in await tx.fetch(sql, tenant_id)}
     ended = [job["id"] for job in jobs if are_open.isdisjoint(job["subject_ids"])]
     return await tx.execute("delete from jobs where tenant_id = $1 and id = any($2::uuid[])", tenant_id, ended)
-
-
-async def delete_uploads(tx: Transaction, tenant_id: TenantId) -> None:
-    """Delete the uploaded lines of all imports of a tenant."""
-    await _DELETE_UPLOADS.execute(tx, tenant_id=tenant_id)
 
 
 async def close_tenant(tx: Transaction, tenant_id: TenantId, *, kept_key: KeyId | None) -> dict[str, tuple[int, int]]:

@@ -187,13 +187,7 @@ def _entry(stored: StoredFact, prepared: PreparedEntries) -> IndexEntry:
         conversation_id=None if stored.conversation_id is None else ConversationId(stored.conversation_id),
         project=stored.project,
         owner=stored.key.owner or None,
-        agent_id=None,
-        actor=None,
-        role=None,
-        position=None,
-        session=None,
         occurred_at=stored.fact.valid_from,
-        metadata="{}",
         prepared=prepared,
     )
 

@@ -33,12 +33,13 @@ from sqlalchemy import (
     select,
 )
 
-from app.core.database.queries import Query, after_key, columns, compiled, equals, is_any, page
-from app.core.database.transactions import Transaction
+from app.core.database.queries import InsertMany, Query, after_key, columns, compiled, equals, is_any, page
+from app.core.database.transactions import Transaction, field_names, row_as
 from app.core.ids import TenantId
 from app.memory.facts.merge import TimelineFact
 from app.memory.facts.tables import fact_evidence, facts
 from app.memory.facts.validity import Evidence
+from app.memory.fields import EVIDENCE, FACT
 from app.memory.schemas import StatedBy, Tier, Where
 from app.tenancy.schemas import Reach
 
@@ -181,6 +182,11 @@ _LOCK = Query(select(_F.id).where(*_OF_TENANT, is_any(_F.id, "ids")).order_by(_F
 _LISTED = Query(_SHOWN.where(is_any(_F.id, "ids"), _F.listed))
 _FIND_KEY = Query(select(*_KEY).where(*equals(facts, "tenant_id", "id"), _KEPT))
 _DELETE_EVIDENCE = Query(delete(fact_evidence).where(*equals(fact_evidence, "tenant_id"), is_any(_E.fact_id, "ids")))
+_FACT_COLUMNS = tuple(field.column for field in FACT)
+_UNCHANGED = frozenset({"id", "owner", "subject", "subject_key", "predicate", "recorded_at"})
+_WRITE_FACTS = InsertMany(facts, _FACT_COLUMNS, updates=[name for name in _FACT_COLUMNS if name not in _UNCHANGED])
+_INSERT_EVIDENCE = InsertMany(fact_evidence, ("fact_id", "place", *(field.column for field in EVIDENCE)))
+_OF_TIMELINE = tuple(field.column for field in FACT if field.column in field_names(TimelineFact))
 _DELETE_FACTS = Query(delete(facts).where(*_OF_TENANT, is_any(_F.id, "ids")))
 
 
@@ -236,47 +242,56 @@ async def read_keys(
     evidence: dict[UUID, list[tuple[Evidence, Origin]]] = {row["id"]: [] for row in rows}
     if rows:
         for row in await _EVIDENCE.fetch(tx, tenant_id=tenant_id, ids=list(evidence)):
-            evidence[row["fact_id"]].append((_evidence(row), _origin(row)))
+            evidence[row["fact_id"]].append(evidence_of(dict(row)))
     return [_stored(row, [item for item, _ in evidence[row["id"]]]) for row in rows], evidence
 
 
-def _evidence(row: asyncpg.Record) -> Evidence:
-    return Evidence(
-        source=row["turn_id"],
-        object_key=row["object_key"],
-        object=row["object"],
-        at=row["at"],
-        ends_at=row["ends_at"],
-        position=row["position"],
-        confidence=row["confidence"],
-        tier=Tier(row["tier"]),
-        denies=row["denies"],
-        replaces=row["replaces"],
-        stated_by=None if row["stated_by"] is None else StatedBy(row["stated_by"]),
-    )
+def evidence_columns(evidence: Evidence, origin: Origin) -> dict[str, object]:
+    """Return the columns of evidence, besides those of its key."""
+    values: dict[str, object] = {name: getattr(evidence, name) for name in field_names(Evidence)}
+    values |= {name: getattr(origin, name) for name in field_names(Origin)}
+    values |= {"turn_id": evidence.source, "tier": evidence.tier.value}
+    return {field.column: values[field.column] for field in EVIDENCE}
 
 
-def _origin(row: asyncpg.Record) -> Origin:
-    return Origin(row["conversation_id"], row["project"], row["actor"], row["content_hash"], row["rev"])
+def evidence_of(columns: Mapping[str, object]) -> tuple[Evidence, Origin]:
+    """Return the evidence in these columns."""
+    stated_by = columns["stated_by"]
+    values = {
+        **columns,
+        "source": columns["turn_id"],
+        "tier": Tier(columns["tier"]),
+        "stated_by": None if stated_by is None else StatedBy(stated_by),
+    }
+    return row_as(Evidence, values), row_as(Origin, values)
+
+
+def fact_columns(stored: StoredFact) -> dict[str, object]:
+    """Return the columns of a fact."""
+    fact, key = stored.fact, stored.key
+    columns: dict[str, object] = {name: getattr(fact, name) for name in _OF_TIMELINE}
+    return columns | {
+        "owner": key.owner or None,
+        "subject_key": key.subject,
+        "predicate": key.predicate,
+        "conversation_id": stored.conversation_id,
+        "project": stored.project,
+        "tier": fact.tier.value,
+        "evidence_count": fact.evidence_count,
+        "expires_at": stored.expires_at,
+        "listed": stored.listed,
+        "due_at": stored.due_at,
+    }
+
+
+def fact_of(columns: Mapping[str, object], evidence: Sequence[Evidence]) -> TimelineFact:
+    """Return the fact in these columns, with its evidence."""
+    return row_as(TimelineFact, {**columns, "evidence": tuple(evidence), "tier": Tier(columns["tier"])})
 
 
 def _stored(row: asyncpg.Record, evidence: Sequence[Evidence]) -> StoredFact:
-    fact = TimelineFact(
-        id=row["id"],
-        subject=row["subject"],
-        predicate=row["predicate"],
-        object=row["object"],
-        evidence=tuple(evidence),
-        confidence=row["confidence"],
-        tier=Tier(row["tier"]),
-        valid_from=row["valid_from"],
-        valid_to=row["valid_to"],
-        recorded_at=row["recorded_at"],
-        invalidated_at=row["invalidated_at"],
-        invalidated_by=row["invalidated_by"],
-        retracted=row["retracted"],
-    )
     key = FactKey(row["owner"] or "", row["subject_key"], row["predicate"])
+    fact = fact_of(dict(row), evidence)
     return StoredFact(fact, key, row["conversation_id"], row["project"], row["expires_at"], row["listed"])
 
 
@@ -288,47 +303,8 @@ async def delete_facts(tx: Transaction, tenant_id: TenantId, fact_ids: Sequence[
 
 async def write_facts(tx: Transaction, tenant_id: TenantId, written: Sequence[StoredFact]) -> None:
     """Insert or update facts."""
-    facts = [stored.fact for stored in written]
-    await tx.execute(
-        """
-        insert into facts (tenant_id, id, owner, subject, subject_key, predicate, object, conversation_id, project,
-                           confidence, tier, evidence_count, valid_from, valid_to, recorded_at, invalidated_at,
-                           invalidated_by, retracted, expires_at, listed, due_at)
-        select o.tenant_id, u.* from tenants o
-        cross join unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::uuid[],
-                          $9::text[], $10::float8[], $11::text[], $12::integer[], $13::timestamptz[],
-                          $14::timestamptz[], $15::timestamptz[], $16::timestamptz[], $17::uuid[],
-                          $18::boolean[], $19::timestamptz[], $20::boolean[], $21::timestamptz[]) u
-        where o.tenant_id = $1
-        on conflict (tenant_id, id) do update set object = excluded.object, conversation_id = excluded.conversation_id,
-            project = excluded.project, confidence = excluded.confidence, tier = excluded.tier,
-            evidence_count = excluded.evidence_count, valid_from = excluded.valid_from, valid_to = excluded.valid_to,
-            invalidated_at = excluded.invalidated_at, invalidated_by = excluded.invalidated_by,
-            retracted = excluded.retracted, expires_at = excluded.expires_at, listed = excluded.listed,
-            due_at = excluded.due_at
-        """,
-        tenant_id,
-        [fact.id for fact in facts],
-        [stored.key.owner or None for stored in written],
-        [fact.subject for fact in facts],
-        [stored.key.subject for stored in written],
-        [stored.key.predicate for stored in written],
-        [fact.object for fact in facts],
-        [stored.conversation_id for stored in written],
-        [stored.project for stored in written],
-        [fact.confidence for fact in facts],
-        [fact.tier.value for fact in facts],
-        [fact.evidence_count for fact in facts],
-        [fact.valid_from for fact in facts],
-        [fact.valid_to for fact in facts],
-        [fact.recorded_at for fact in facts],
-        [fact.invalidated_at for fact in facts],
-        [fact.invalidated_by for fact in facts],
-        [fact.retracted for fact in facts],
-        [stored.expires_at for stored in written],
-        [stored.listed for stored in written],
-        [stored.due_at for stored in written],
-    )
+    rows = [fact_columns(stored) for stored in written]
+    await _WRITE_FACTS.execute(tx, tenant_id, [[row[name] for name in _FACT_COLUMNS] for row in rows])
 
 
 async def write_evidence(
@@ -337,42 +313,11 @@ async def write_evidence(
     """Replace all evidence of facts."""
     await _DELETE_EVIDENCE.execute(tx, tenant_id=tenant_id, ids=list(evidence))
     rows = [
-        (fact_id, place, item, origin)
-        for fact_id, items in evidence.items()
-        for place, (item, origin) in enumerate(items)
+        [fact_id, place, *evidence_columns(said, origin).values()]
+        for fact_id, of_fact in evidence.items()
+        for place, (said, origin) in enumerate(of_fact)
     ]
-    await tx.execute(
-        """
-        insert into fact_evidence (tenant_id, fact_id, place, turn_id, conversation_id, project, actor, content_hash,
-                                   object_key, object, at, ends_at, position, confidence, tier, denies, replaces, rev,
-                                   stated_by)
-        select o.tenant_id, u.* from tenants o
-        cross join unnest($2::uuid[], $3::integer[], $4::uuid[], $5::uuid[], $6::text[], $7::text[],
-                          $8::bytea[], $9::text[], $10::text[], $11::timestamptz[], $12::timestamptz[],
-                          $13::integer[], $14::float8[], $15::text[], $16::boolean[], $17::boolean[],
-                          $18::bigint[], $19::text[]) u
-        where o.tenant_id = $1
-        """,
-        tenant_id,
-        [fact_id for fact_id, _, _, _ in rows],
-        [place for _, place, _, _ in rows],
-        [item.source for _, _, item, _ in rows],
-        [origin.conversation_id for _, _, _, origin in rows],
-        [origin.project for _, _, _, origin in rows],
-        [origin.actor for _, _, _, origin in rows],
-        [origin.content_hash for _, _, _, origin in rows],
-        [item.object_key for _, _, item, _ in rows],
-        [item.object for _, _, item, _ in rows],
-        [item.at for _, _, item, _ in rows],
-        [item.ends_at for _, _, item, _ in rows],
-        [item.position for _, _, item, _ in rows],
-        [item.confidence for _, _, item, _ in rows],
-        [item.tier.value for _, _, item, _ in rows],
-        [item.denies for _, _, item, _ in rows],
-        [item.replaces for _, _, item, _ in rows],
-        [origin.rev for _, _, _, origin in rows],
-        [item.stated_by for _, _, item, _ in rows],
-    )
+    await _INSERT_EVIDENCE.execute(tx, tenant_id, rows)
 
 
 async def list_recorded(

@@ -4,9 +4,10 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
+from app.core.database.transactions import field_names
 from app.core.ids import format_id
 from app.memory.facts.store import UNKNOWN_AUTHOR, FactRow
-from app.memory.schemas import Fact, StatedBy, Tier
+from app.memory.schemas import Fact, StatedBy
 from app.tenancy.schemas import Caller, Scope
 
 
@@ -14,6 +15,7 @@ def _id(value: UUID | None) -> str | None:
     return None if value is None else format_id(value)
 
 
+_MEMBERS = tuple(Fact.model_fields.keys() & set(field_names(FactRow)))
 # the first of these that states a fact
 _AUTHORS = (StatedBy.CALLER.value, StatedBy.RULES.value, UNKNOWN_AUTHOR, StatedBy.MODEL.value)
 
@@ -25,26 +27,17 @@ def _stated_by(row: FactRow) -> StatedBy | None:
 
 def fact_view(row: FactRow, *, known_at: datetime | None = None) -> Fact:
     """Return a fact of the API. With `known_at`, leave out an end that was recorded later."""
-    told_later = known_at is not None and row.invalidated_at is not None and row.invalidated_at > known_at
-    return Fact(
-        id=format_id(row.id),
-        subject=row.subject,
-        predicate=row.predicate,
-        object=row.object,
-        owner=row.owner,
-        conversation_id=_id(row.conversation_id),
-        project=row.project or None,
-        source_turn_ids=[format_id(turn_id) for turn_id in row.sources],
-        confidence=row.confidence,
-        tier=Tier(row.tier),
-        stated_by=_stated_by(row),
-        evidence_count=row.evidence_count,
-        valid_from=row.valid_from,
-        valid_to=None if told_later else row.valid_to,
-        recorded_at=row.recorded_at,
-        invalidated_at=None if told_later else row.invalidated_at,
-        invalidated_by=None if told_later else _id(row.invalidated_by),
-    )
+    members = {name: getattr(row, name) for name in _MEMBERS} | {
+        "id": format_id(row.id),
+        "conversation_id": _id(row.conversation_id),
+        "project": row.project or None,
+        "source_turn_ids": [format_id(turn_id) for turn_id in row.sources],
+        "stated_by": _stated_by(row),
+        "invalidated_by": _id(row.invalidated_by),
+    }
+    if known_at is not None and row.invalidated_at is not None and row.invalidated_at > known_at:
+        members |= dict.fromkeys(("valid_to", "invalidated_at", "invalidated_by"))
+    return Fact.model_validate(members)
 
 
 def fact_view_for(caller: Caller, row: FactRow) -> Fact:

@@ -5,11 +5,9 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, Field, StrictFloat, StrictInt, StringConstraints, field_validator
 
 from app.conversations.schemas.conversations import Name
-from app.conversations.schemas.records import ExternalId
 from app.core.errors import PublicValueError
 from app.core.paging import Order
 from app.core.times import TimeIn, TimeOut
-from app.core.validation.ids import IdIn
 from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 
@@ -117,21 +115,3 @@ class MemoryEntries(BaseModel):
 
     entries: list[MemoryEntry]
     degraded: list[str]
-
-
-class MemoryRecord(Strict):
-    """A long-term memory. `repeated_at`: when it was stored again.
-
-    A file from another system can leave out `id`: it is then derived from `external_id`, or from the memory itself.
-    """
-
-    type: Literal["memory"]
-    id: IdIn | None = None
-    external_id: ExternalId | None = None
-    agent_id: Name
-    owner: Name | None = None
-    content: Annotated[str, StringConstraints(min_length=1, max_length=2**20)]
-    metadata: JsonObject = Field(default={})
-    created_at: TimeIn | None = None
-    expires_at: TimeIn | None = None
-    repeated_at: list[TimeIn] = Field(default=[], max_length=1_000)

@@ -30,7 +30,6 @@ from app.tenancy.service import Tenancy
 _EMBEDDED_AT_ONCE = 32
 _NO_ACTOR = ""
 # memories belong to an agent, not to a project: a search in one project finds none
-_NO_PROJECT = ""
 
 
 class Memories:
@@ -101,14 +100,8 @@ class Memories:
         entry = IndexEntry(
             source_id=memory_id,
             kind=EntryKind.MEMORY,
-            conversation_id=None,
-            project=_NO_PROJECT,
             owner=body.owner,
             agent_id=caller.agent,
-            actor=None,
-            role=None,
-            position=None,
-            session=None,
             occurred_at=created_at,
             metadata=metadata,
             prepared=prepared,

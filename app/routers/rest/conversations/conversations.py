@@ -151,7 +151,7 @@ async def fork_conversation(
     response: Response,
 ) -> Conversation:
     """Create a conversation with copies of the live turns through one; its hash chain continues the parent's."""
-    fork = await services.conversations.fork(caller, conversation_id, body=body, idempotency_key=idempotency_key)
+    fork = await services.forker.fork(caller, conversation_id, body=body, idempotency_key=idempotency_key)
     return _tagged(response, respond(response, fork))
 
 

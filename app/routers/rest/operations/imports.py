@@ -5,12 +5,12 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from app.core.validation.content_codings import require_coding
-from app.governance.service import ForeignSystem
 from app.operations.schemas import Operation
 from app.routers.http.body_reader import UPLOAD_CODINGS
 from app.routers.http.dependencies import Admin, Services
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import UploadRoute
+from app.transfer.service import ForeignSystem
 
 LINES_MEDIA_TYPE: Final = "application/x-ndjson"
 
@@ -56,6 +56,6 @@ async def import_data(
     ids, and `origin_turn_id` names the turns. What exists already is not stored again, so a file can be sent again.
     """
     require_coding(request.headers.getlist("content-encoding"), accepted=UPLOAD_CODINGS)
-    operation = await services.governance.imports.start(caller, body=request.stream(), dry_run=dry_run, source=source)
+    operation = await services.imports.start(caller, body=request.stream(), dry_run=dry_run, source=source)
     response.headers["Location"] = f"/v1/operations/{operation.id}"
     return operation

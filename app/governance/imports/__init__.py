@@ -1,4 +1,0 @@
-"""Imports: uploaded lines of an export, stored by an operation.
-
-Public API: `Imports` in `governance.service`. `upload` reads the body, `runner` stores the records.
-"""

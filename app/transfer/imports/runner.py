@@ -15,12 +15,11 @@ from app.core.database.transactions import Database, Transaction, row_as
 from app.core.errors import Conflict, FieldError
 from app.core.ids import format_id
 from app.core.threads import pause_after_step
-from app.formats.schemas import JsonObject
+from app.formats.schemas import JsonObject, TokenCounter
 from app.index.service import SearchIndex
 from app.memory.facts.fact_writer import FactWriter
 from app.operations.schemas import OperationStatus
 from app.operations.service import OperationRun
-from app.providers.schemas import TokenCounter
 from app.settings import Settings
 from app.tenancy.schemas import job_caller
 from app.tenancy.service import Tenancy

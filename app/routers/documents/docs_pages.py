@@ -3,7 +3,6 @@
 A page runs only scripts of this package and its own inline script, connects only to this server, and cannot be framed.
 """
 
-import asyncio
 import base64
 import hashlib
 import re
@@ -67,18 +66,18 @@ async def get_style_of_error_codes() -> FileResponse:
 @router.get("/openapi.json")
 async def get_openapi(request: Request) -> Response:
     """Show the OpenAPI document."""
-    return await _encoded_once(request, openapi_document)
+    return _encoded_once(request, openapi_document)
 
 
 @router.get("/asyncapi.json")
 async def get_asyncapi(request: Request) -> Response:
     """Show the AsyncAPI document: the WebSocket and the event streams."""
-    return await _encoded_once(request, lambda app: asyncapi_document(app.version))
+    return _encoded_once(request, lambda app: asyncapi_document(app.version))
 
 
-async def _encoded_once(request: Request, document_of: Callable[[FastAPI], object]) -> Response:
+def _encoded_once(request: Request, document_of: Callable[[FastAPI], object]) -> Response:
     """Answer with a document. Anyone may ask for it as often as they like, and encoding it takes 15 ms."""
     documents, path = app_state(request.app).documents, request.url.path
     if path not in documents:
-        documents[path] = await asyncio.to_thread(lambda: bytes(JSONResponse(document_of(request.app)).body))
+        documents[path] = bytes(JSONResponse(document_of(request.app)).body)
     return Response(documents[path], media_type="application/json")

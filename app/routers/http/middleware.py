@@ -407,7 +407,10 @@ def _is_stream(message: Message) -> bool:
 
 
 async def _send_in_slices(send: Send, message: Message) -> None:
-    """Send a part of an answer; a long part in slices, each after the client has read most of the one before."""
+    """Send a part of an answer; a long part in slices, each after the client has read most of the one before.
+
+    Other requests have their turn between two slices: the buffers of the system take megabytes at once.
+    """
     body: bytes = message.get("body", b"")
     if message["type"] != "http.response.body" or len(body) <= _ANSWER_SLICE_BYTES:
         await send(message)
@@ -416,6 +419,7 @@ async def _send_in_slices(send: Send, message: Message) -> None:
         end = start + _ANSWER_SLICE_BYTES
         is_last = end >= len(body) and not message.get("more_body", False)
         await send({"type": message["type"], "body": body[start:end], "more_body": not is_last})
+        await asyncio.sleep(0)
 
 
 async def _refuse_connection(scope: Scope, receive: Receive, send: Send, error: AppError) -> None:

@@ -135,7 +135,7 @@ def _state(settings: Settings, registry: CollectorRegistry, monitor: Monitor) ->
         settings=settings,
         registry=registry,
         monitor=monitor,
-        bytes_in_flight=BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s),
+        bytes_in_flight=BytesInFlight(max_bytes=settings.bytes_in_flight),
         require_room=require_room,
         body_guard=require_caller,
         slot_of=slot_of,

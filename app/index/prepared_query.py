@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from app.core.database.transactions import FloatVector
 from app.core.errors import AppError
@@ -13,6 +13,9 @@ from app.index.analyser.query_words import QueryText, QueryWords
 from app.index.spaces.runtime import EmbeddingSpaceRuntime
 from app.providers.schemas import Embedder, Vectors
 from app.settings.memory import IndexSettings
+
+_MAX_WORDS: Final = 64
+"""The work grows with the entries in scope times the words of the query; questions have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,7 @@ async def prepare_query(
     settings: IndexSettings,
 ) -> PreparedQuery:
     """Prepare a query: see `SearchIndex.prepare_query`. `meanwhile` is called while a text is embedded `ahead`."""
-    # the work grows with the entries in scope times the words of the query
-    max_words = settings.max_query_lexemes if by_words else 0
+    max_words = _MAX_WORDS if by_words else 0
     words = QueryText(text, names, Analyser(settings.forced_language).detect(text), max_words)
     if not by_vector:
         return PreparedQuery(None, words, None, runtime)

@@ -50,7 +50,12 @@ from app.index.search.searcher import LoadedSearch, RankingT, Searcher
 from app.index.search.segment_search import SegmentQuery
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.write import removal_store, store
-from app.index.write.batch_analyser import BatchAnalyser, text_length
+from app.index.write.batch_analyser import (
+    MAX_TEXT_BYTES,
+    MAX_VECTORS_PER_ENTRY,
+    BatchAnalyser,
+    text_length,
+)
 from app.index.write.entry_languages import filter_dated, inherit_languages, resolve_entry_dates
 from app.index.write.key_store import find_keys, find_keys_of_tenants
 from app.providers.schemas import IN_PROCESS, Embedder
@@ -72,6 +77,8 @@ _FEW_VECTORS = 4
 _INLINE_APPENDS = 4
 # a short job does not delay a shutdown, and a retry repeats little work
 _ENTRIES_PER_JOB = 50
+# candidates of each way of search in a large scope: hits by both ways are mostly among the first hundred of one
+_MIN_POOL = 100
 
 _DATES_FACTOR = 20
 """Resolving the dates of a text takes this many times as long as hashing and counting it."""
@@ -164,7 +171,7 @@ class SearchIndex:
         Without an embedder the document is found by words.
         """
         runtime = self.spaces.current
-        analyser = BatchAnalyser(self._settings, runtime.embedder, max_vectors=self._settings.max_vectors_per_entry)
+        analyser = BatchAnalyser(self._settings, runtime.embedder, max_vectors=MAX_VECTORS_PER_ENTRY)
         [one] = await map_in_threads(analyser.analyse_next, [document], size=text_length, inline=_INLINE_CHARACTERS)
         vectors = await self._embed_all(runtime.embedder, one.pieces) if runtime.embedder is not None else ()
         return PreparedEntries(one.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
@@ -191,7 +198,7 @@ class SearchIndex:
 
         `before` is the language of the turn before the first one. Not blocking: such texts are short.
         """
-        return inherit_languages(entries, before, max_bytes=self._settings.index_text_bytes)
+        return inherit_languages(entries, before, max_bytes=MAX_TEXT_BYTES)
 
     async def write(
         self, caller: Caller, tx: Transaction, *, entries: Sequence[IndexEntry], also: Sequence[NewJob] = ()
@@ -431,7 +438,7 @@ class SearchIndex:
         """
         ann = (query.runtime or self.spaces.current).ann
         asked = SegmentQuery(_normalised(query.vector), query.words)
-        pool = max(self._settings.recall_pool, min_candidates)
+        pool = max(_MIN_POOL, min_candidates)
         return await self._searcher.search(tx, caller.tenant_id, ann, scope, asked, pool=pool, rank=rank, loaded=loaded)
 
     def apply_removal(self, message: Message) -> None:

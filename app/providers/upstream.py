@@ -51,6 +51,8 @@ DONE: Final = "[DONE]"
 
 _RAW: Final = {"X-Stainless-Raw-Response": "stream"}
 _MAX_ANSWER_BYTES: Final = 64 * 2**20
+_MAX_ANSWERS: Final = 100
+"""Answers at once in a process; each keeps a connection and its text. Most of their time is spent waiting."""
 _OK: Final = 400
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
@@ -137,7 +139,7 @@ class Upstream:
         self._guard = guard
         self._calls = calls or EndpointCalls(settings)
         self._windows = windows or LearntWindows(settings.llm_context_tokens)
-        self._slots = asyncio.Semaphore(settings.generation_concurrency)
+        self._slots = asyncio.Semaphore(_MAX_ANSWERS)
         self._usage = UsageRecorder(ledger)
         self._log = get_logger()
         self._client = client_of(endpoint, timeout_s=settings.generation_timeout_s)

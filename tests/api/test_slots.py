@@ -15,6 +15,7 @@ from app.settings.rates import RateSettings
 from app.tenancy.limits import slots as limits_slots
 from app.tenancy.limits.slots import TenantSlots
 from tests.support.api import Client, Service, open_service, problem
+from tests.support.constants import other_constants
 from tests.support.live import serving, socket_on
 from tests.support.postgres import TestDatabase
 
@@ -23,7 +24,8 @@ ONE, OTHER, THIRD = (TenantId(new_uuid()) for _ in range(3))
 
 def slots(**settings: float) -> TenantSlots:
     given = {"concurrent_calls": 6, "concurrent_calls_shared": 2, "concurrent_calls_wait_s": 20, **settings}
-    return TenantSlots(RateSettings(**given))  # type: ignore[arg-type]
+    with other_constants(**given) as values:
+        return TenantSlots(RateSettings(**values))
 
 
 async def until(is_so: Callable[[], bool]) -> None:

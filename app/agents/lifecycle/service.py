@@ -57,6 +57,8 @@ __all__ = ["COMPACT_EARLY_JOB", "Lifecycle"]
 COMPACT_EARLY_JOB: Final = "session.compact"
 """Job that summarises a session with contexts near their limit; the subject is its conversation."""
 
+_OPERATION_TTL: Final = timedelta(minutes=15)
+"""Time for the agent's own model to answer between the two calls of a turn; the API promises it."""
 _MAX_QUERY: Final = 10_000
 _BUDGET: Final = "budget_too_small"
 _TO_PREPARE: Final = ("session_id", "user_id", "turn_id", "current_input")
@@ -274,7 +276,7 @@ class Lifecycle:
         await self._store(
             caller, name, request.turn_id, IdempotentAppend(turn_inputs(items), ids.candidates(), ids.plan)
         )
-        expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self._settings.operation_ttl_s)
+        expires_at = datetime.now(UTC).replace(microsecond=0) + _OPERATION_TTL
         operation = PreparedOperation(
             caller.tenant_id, request.project, request.session_id, request.turn_id, len(items), expires_at
         )

@@ -39,9 +39,11 @@ from app.formats.service import (
 )
 from app.formats.units import Unit, group_turns
 from app.recall.schemas import RecalledTurn
-from app.settings.memory import ContextSettings
 
 _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
+# Shares of the budget that sections keep, the last one each of facts, memories and recalled. The sum is 70 %: the rest
+# goes to the sections in their order.
+_FLOOR_RECENT, _FLOOR_SUMMARY, _FLOOR_OTHER = 0.4, 0.15, 0.05
 # Typical tokens of a line of the volatile block, and the maximum share of the budget for a section's floor.
 _LINE_TOKENS: Final = 56
 _VOLATILE_SHARE: Final = 0.2
@@ -49,16 +51,14 @@ _VOLATILE_SHARE: Final = 0.2
 _MAX_MISSES: Final = 16
 
 
-def assemble(
-    parts: ContextParts, *, request: ContextRequest, counter: TextCounter, settings: ContextSettings
-) -> Assembled:
+def assemble(parts: ContextParts, *, request: ContextRequest, counter: TextCounter) -> Assembled:
     """Build the context. Raises Invalid `budget_too_small` if system text and newest turn do not fit.
 
     Of the request, only `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries), `explain` and
     `semantic_recall.k` are used. `k` is the maximum of recalled turns outside the window, so `parts` may contain more.
     `parts` contains only what was requested. `counter` is the tokenizer that the request names.
     """
-    return _Assembly(parts, request, counter, settings).run()
+    return _Assembly(parts, request, counter).run()
 
 
 def _stored_counts(parts: ContextParts, counter: TextCounter) -> dict[str, int]:
@@ -87,14 +87,11 @@ class Floors(Enum):
 class _Assembly:
     """One assembly: its parts, the decisions so far, and their reasons."""
 
-    def __init__(
-        self, parts: ContextParts, request: ContextRequest, counter: TextCounter, settings: ContextSettings
-    ) -> None:
+    def __init__(self, parts: ContextParts, request: ContextRequest, counter: TextCounter) -> None:
         self._parts = parts
         self._request = request
-        self._settings = settings
         self._counter = CachingCounter(counter, _stored_counts(parts, counter))
-        self._margin = format_margin(request.format, settings.context_margin)
+        self._margin = format_margin(request.format)
         self._limit = self._margin.limit(request.token_budget)
         self._paired = group_turns(parts.recent)
         self._units = self._paired.units
@@ -216,8 +213,8 @@ class _Assembly:
         """Set each section's floor: at most its need for the summary, always complete for the volatile sections."""
         has_summary = bool(summaries) or self._parts.is_erased
         reserved = {
-            "recent": int(self._limit * self._settings.floor_recent) if self._units else 0,
-            "summary": int(self._limit * self._settings.floor_summary) if has_summary else 0,
+            "recent": int(self._limit * _FLOOR_RECENT) if self._units else 0,
+            "summary": int(self._limit * _FLOOR_SUMMARY) if has_summary else 0,
             "facts": self._volatile_floor("facts", 1) if self._parts.facts else 0,
             "memories": self._volatile_floor("memories", 1) if self._parts.memories else 0,
             "recalled": self._volatile_floor("recalled", self._recall_lines(floors)) if self._parts.recalled else 0,
@@ -236,7 +233,7 @@ class _Assembly:
         sections = sum(bool(items) for items in (self._parts.facts, self._parts.memories, self._parts.recalled))
         most = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
         wanted = self._costs.frame + self._costs.line(HEADINGS[name]) + lines * _LINE_TOKENS
-        return max(int(self._limit * self._settings.floor_other), min(wanted, int(most)))
+        return max(int(self._limit * _FLOOR_OTHER), min(wanted, int(most)))
 
     def _recall_lines(self, floors: Floors) -> int:
         wanted = self._request.semantic_recall

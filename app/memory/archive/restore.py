@@ -26,7 +26,7 @@ from app.memory.facts.merge import TimelineFact
 from app.memory.facts.spelling import name_key, predicate_key, resolve_subject
 from app.memory.facts.store import FactKey, Origin
 from app.memory.facts.validity import Evidence
-from app.memory.longterm.schemas import MemoryRecord
+from app.memory.longterm.schemas import MAX_MEMORY_BYTES, MemoryRecord
 from app.memory.schemas import EvidenceRecord, FactDecisionRecord, FactRecord, RestoredMemory, Statement
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
@@ -109,7 +109,7 @@ class MemoryRestorer:
         return stored
 
     async def restore_memories(
-        self, caller: Caller, tx: Transaction, records: Sequence[tuple[int, MemoryRecord]], *, max_bytes: int
+        self, caller: Caller, tx: Transaction, records: Sequence[tuple[int, MemoryRecord]]
     ) -> RestoredMemory:
         """Store memories; equal ones that exist are left as they are, and a wrong one does not affect the others."""
         rows: dict[UUID, MemoryRecord] = {}
@@ -117,8 +117,9 @@ class MemoryRestorer:
         refused: list[RecordRefusedError] = []
         for line, one in records:
             memory_id = _memory_id(caller.tenant_id, one)
-            if len(one.content.encode()) > max_bytes:
-                refused.append(RecordRefusedError(line, [FieldError("/content", f"over {max_bytes} bytes in UTF-8")]))
+            if len(one.content.encode()) > MAX_MEMORY_BYTES:
+                problem = FieldError("/content", f"over {MAX_MEMORY_BYTES} bytes in UTF-8")
+                refused.append(RecordRefusedError(line, [problem]))
             elif memory_id not in rows:
                 rows[memory_id], lines[memory_id] = one, line
             elif _text_of(one) != _text_of(rows[memory_id]):

@@ -18,13 +18,14 @@ SMALL_BODY_BYTES: Final = 64 * 2**10
 _SMALL_PART: Final = 4
 """Small bodies have a quarter of the limit of large ones, in addition."""
 _RETRY_AFTER_S: Final = 2
+_WAIT_S: Final = 10.0
+"""Time that a large request waits, unread, for room: as long as a call waits for a slot (`TenantSlots`)."""
 
 
 class BytesInFlight:
     """Counter of the bytes of small and of large bodies that are being handled."""
 
-    def __init__(self, *, max_bytes: int, wait_s: float) -> None:
-        self.wait_s = wait_s
+    def __init__(self, *, max_bytes: int) -> None:
         self._large = TenantShares(max_bytes)
         self._small = TenantShares(max(max_bytes // _SMALL_PART, 2 * SMALL_BODY_BYTES))
 
@@ -53,8 +54,7 @@ class BodyReservation:
 
     async def make(self, size: int, tenant: TenantId) -> None:
         """Reserve the bytes of a body of this size. Raises Unavailable `overloaded` if there is no room in time."""
-        wait_s = self._bytes_in_flight.wait_s
-        if not await self._bytes_in_flight.shares_for(size).wait(tenant, size, timeout_s=wait_s):
+        if not await self._bytes_in_flight.shares_for(size).wait(tenant, size, timeout_s=_WAIT_S):
             raise _overloaded()
         self._tenant, self._size = tenant, size
 

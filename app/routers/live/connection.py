@@ -44,6 +44,7 @@ from app.core.errors import AppError, Forbidden, Invalid, Malformed, NotFound, R
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
+from app.routers.live import connection_limits
 from app.routers.live.connection_limits import Connections, ConnectionSlot, RateLimiter, recheck
 from app.routers.live.epochs import Epochs
 from app.routers.live.frames import asked, error_frame, read_message
@@ -53,7 +54,6 @@ from app.tenancy.schemas import Caller, RateClass, Scope, token_expired
 NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, TIMED_OUT, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
 _LAST_FRAMES_S: Final = 1.0
-_TIMES_OPEN: Final = 4
 _HAS_ENDED: Final = frozenset({"turn_committed", "turn_aborted"})
 _CODE_OF_KIND: Final[dict[str, int]] = {
     Unauthenticated.kind: UNAUTHENTICATED,
@@ -111,8 +111,8 @@ class LiveSocket:
         self._token = token
         self._known = known
         self._bytes_in_flight = bytes_in_flight
-        self._epochs = Epochs(most=_TIMES_OPEN * container.settings.streams.max_open_turns_per_conversation)
-        self._outbox = Outbox(websocket, connections, max_bytes=container.settings.live.live_queue_bytes)
+        self._epochs = Epochs(most=connection_limits.MAX_EPOCHS)
+        self._outbox = Outbox(websocket, connections, max_bytes=connection_limits.ANSWER_BYTES)
         self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
         self._subscription: Subscription | None = None
         self._pumping: asyncio.Task[None] | None = None
@@ -189,10 +189,7 @@ class LiveSocket:
     # Receiving
 
     async def _read(self) -> None:
-        frames, volume = (
-            RateLimiter(self._settings.live.live_frames_per_s),
-            RateLimiter(self._settings.live.live_bytes_per_s),
-        )
+        frames, volume = RateLimiter(connection_limits.FRAMES_PER_S), RateLimiter(connection_limits.BYTES_PER_S)
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
@@ -261,7 +258,7 @@ class LiveSocket:
 
     def _count_bad(self) -> None:
         self._bad_in_row += 1
-        if self._bad_in_row >= self._settings.live.live_bad_frames:
+        if self._bad_in_row >= connection_limits.BAD_FRAMES:
             self._end(Closing(MALFORMED, "too many frames that cannot be read"))
 
     def _renew(self) -> None:
@@ -425,7 +422,7 @@ class LiveSocket:
 
     async def _recheck(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.live.live_recheck_s)
+            await asyncio.sleep(connection_limits.RECHECK_S)
             token = self._token
             try:
                 caller = await recheck(self._container, token)

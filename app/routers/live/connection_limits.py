@@ -18,6 +18,24 @@ from app.tenancy.schemas import Caller
 ConnectionKind: TypeAlias = Literal["websocket", "events"]
 _Counted = TypeVar("_Counted")
 _RETRY_AFTER_S: Final = 5
+_MAX_PER_TOKEN: Final = 20
+"""Connections of one person in one conversation: several windows on several machines."""
+_MAX_UNAUTHENTICATED: Final = 500
+"""Each takes little and lasts `AUTH_TIMEOUT_S` at most; without a limit, a flood would take all file handles."""
+AUTH_TIMEOUT_S: Final = 5.0
+"""Time for the first frame: clients send it with the connection."""
+RECHECK_S: Final = 5.0
+"""Time between two checks of the key of a connection. A revoked key is followed no longer than that."""
+FRAMES_PER_S: Final = 2000.0
+"""Ten times the frames of a model that streams fast; one process handles some tens of thousands."""
+BYTES_PER_S: Final = 2 * 2**20
+"""Thirty of the largest chunks."""
+BAD_FRAMES: Final = 20
+"""Consecutive invalid frames after which a client is closed: it does not learn from their errors."""
+ANSWER_BYTES: Final = 2**20
+"""Answers that a client has not read, from which on it is not read either."""
+MAX_EPOCHS: Final = 256
+"""Open turns that a connection remembers: four times those that a conversation may have."""
 
 CREDENTIALS_IN_QUERY: Final = frozenset(
     {"token", "key", "api_key", "apikey", "x-api-key", "access_token", "auth", "authorization", "bearer"}
@@ -108,7 +126,7 @@ class Connections:
     @contextmanager
     def arriving(self) -> Generator[None]:
         """Count an unauthenticated connection until the block ends. Raises RateLimited over the limit."""
-        if self._unknown >= self._settings.live_max_unauthenticated:
+        if self._unknown >= _MAX_UNAUTHENTICATED:
             raise _too_many(
                 "Too many connections here are not authenticated yet: send the key with the connection, in a"
                 " header or as a subprotocol, or connect again later."
@@ -146,9 +164,7 @@ class Connections:
         """Add one to the count of each holder, or of none: raises RateLimited if one of them has too many."""
         for one in whose:
             if self._of.get(one, 0) >= (
-                self._settings.live_max_connections_per_key
-                if isinstance(one, _CountedKey)
-                else self._settings.live_max_connections_per_token
+                self._settings.live_max_connections_per_key if isinstance(one, _CountedKey) else _MAX_PER_TOKEN
             ):
                 raise self._too_many_of(one)
         for one in whose:
@@ -166,10 +182,9 @@ class Connections:
                 f"This key, with the tokens made by it, has {most} live connections to this server, and no more are"
                 " allowed: close some, connect with another key, or later."
             )
-        most = self._settings.live_max_connections_per_token
         return _too_many(
-            f"The holder of this token has {most} live connections to this server in this conversation, and no more are"
-            " allowed: close some, or connect again later."
+            f"The holder of this token has {_MAX_PER_TOKEN} live connections to this server in this conversation, and"
+            " no more are allowed: close some, or connect again later."
         )
 
     def sent(self, kind: ConnectionKind, count: int = 1) -> None:

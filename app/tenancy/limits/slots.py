@@ -19,6 +19,12 @@ from app.tenancy.limits.schemas import overloaded
 
 SHARED_S: Final = 1.0
 """Tenants that called within this time call at the same time."""
+_SHARED_CALLS: Final = 4
+"""Calls of one tenant at once while others call too: enough to use the time that one of them waits for the database."""
+_MAX_WAITING: Final = 256
+"""Waiting calls of one tenant: each holds a connection and its body; more would only wait until they are refused."""
+_WAIT_S: Final = 10.0
+"""Clients and proxies give up after a similar time, mostly 30 s, and would send the call again."""
 
 
 class TenantSlots:
@@ -30,9 +36,9 @@ class TenantSlots:
 
     def __init__(self, settings: RateSettings) -> None:
         self._alone = settings.concurrent_calls
-        self._shared = min(settings.concurrent_calls_shared, settings.concurrent_calls)
-        self._max_waiting = settings.concurrent_calls_waiting
-        self._wait_s = settings.concurrent_calls_wait_s
+        self._shared = min(_SHARED_CALLS, settings.concurrent_calls)
+        self._max_waiting = _MAX_WAITING
+        self._wait_s = _WAIT_S
         self._used_by: dict[TenantId, int] = {}
         self._waiting: dict[TenantId, deque[asyncio.Future[None]]] = {}
         self._refusals: WeakValueDictionary[TenantId, asyncio.Lock] = WeakValueDictionary()

@@ -1,5 +1,5 @@
 # The image of Turnkeep: Python, what is locked, the embedding model, and nothing that builds. See docs/guides/deploying.md.
-# Nothing here needs BuildKit; tests/containers runs these very steps without an engine.
+# Nothing here needs BuildKit.
 
 # A release names the image with its digest: --build-arg BASE=python:3.11-slim@sha256:… (see CONTRIBUTING.md)
 ARG BASE=python:3.11-slim

@@ -5,6 +5,8 @@
 
 UV_VERSION := 0.13.8
 WORKERS ?= 2
+FILE ?=
+K ?=
 PYTHON ?=
 BENCH ?=
 TYPESCRIPT := openapi/clients/typescript
@@ -38,8 +40,13 @@ help: ## show this list
 run: .venv/.run assets ## start the service with its own Postgres, on http://127.0.0.1:8765
 	@exec $(BIN)/turnkeep serve
 
-test: .venv/.dev assets ## run the tests
+# FILE: files, folders or tests; K: a part of their names. Those run with their slow tests, in one process.
+test: .venv/.dev assets ## run the tests; some: make test FILE=tests/api/test_fork.py, make test K=fork
+ifeq ($(FILE)$(K),)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow and not soak"
+else
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 0 -m "not soak" $(FILE) $(if $(K),-k "$(K)")
+endif
 
 test-slow: .venv/.dev assets ## run the tests that take some seconds each
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "slow and not soak"

@@ -222,7 +222,7 @@ def make_bus(settings: BusSettings, server: Server) -> Bus:
         from app.core.bus.nats import NatsBus, NatsCluster  # noqa: PLC0415 - its client is for installations with NATS
 
         return NatsBus(NatsCluster.from_urls(settings.nats_url.get_secret_value()), settings=settings)
-    return NotifyBus(server.direct.url, role=server.direct.role, application="turnkeep-{}", settings=settings)
+    return NotifyBus(server.direct.url, role=server.direct.role, application="turnkeep-{}")
 
 
 def _listener(container: Container, live: Listener) -> Listener:
@@ -287,10 +287,6 @@ def _space_administration(
     )
 
 
-def _rate_sharing(settings: Settings, tenancy: Tenancy, bus: Bus) -> RateSharing:
-    return RateSharing(tenancy.rates, publish=bus.publish, settings=settings.rates)
-
-
 def _subscriptions(settings: Settings, database: Database, facts: FactService) -> ConversationSubscriptions:
     subscriptions = ConversationSubscriptions(database, settings=settings)
     subscriptions.event_sources.append(facts.recorded)
@@ -319,7 +315,7 @@ def build_container(
     counters, counter = _counters()
     queue = _queue(settings.jobs, ops, bus)
     cursors = Cursors(tenancy.secret_for("cursors"))
-    spaces = build_spaces(settings.index, ops, runtimes, queue, tenancy)
+    spaces = build_spaces(ops, runtimes, queue, tenancy)
     index = SearchIndex(spaces, ops, reader, jobs=queue, settings=settings.index, publish=bus.publish, tenancy=tenancy)
     outbox = _outbox(settings, ops, bus)
     conversations = Conversations(
@@ -357,7 +353,7 @@ def build_container(
         conversations=conversations, facts=facts, memories=memories, recall_service=recall_service,
         contexts=contexts, compactor=compactor, governance=governance, lifecycle=lifecycle, bus=bus, queue=queue,
         exports=Exports(database, audit=audit, cursors=cursors), imports=imports, forker=forker, spending=spending,
-        chat=chat, replicas=Replicas(bus.publish), rate_sharing=_rate_sharing(settings, tenancy, bus),
+        chat=chat, replicas=Replicas(bus.publish), rate_sharing=RateSharing(tenancy.rates, publish=bus.publish),
         administration=Administration(ops, tenancy=tenancy, cursors=cursors), dry_runs=dry_runs,
         statistics=Statistics(database, ops=ops, searched=lambda: spaces.current.space.id),
         subscriptions=subscriptions, audit=audit, index=index, responses=responses,
@@ -406,8 +402,7 @@ def _webhooks(
 ) -> WebhookServices:
     """Return the API of webhooks, and what sends their deliveries. `read`: the services that events are read from."""
     conversations, facts = read
-    max_bytes = settings.webhooks.webhook_max_payload_bytes
-    renderer = EventRenderer(conversations=conversations, facts=facts, max_bytes=max_bytes)
+    renderer = EventRenderer(conversations=conversations, facts=facts)
     sender = WebhookSender(settings.webhooks, guard=partial(_refuse_in_transaction, base))
     api = Webhooks(
         base.database, base.ops, tenancy=base.tenancy, operations=operations, jobs=queue, cursors=cursors,
@@ -415,7 +410,7 @@ def _webhooks(
     )  # fmt: skip
     dispatcher = Dispatcher(
         base.database, base.ops, renderer=renderer, sender=sender, secret=base.tenancy.secret_for(SECRET_PURPOSE),
-        settings=settings.webhooks, user_agent=f"Turnkeep/{version('turnkeep')}",
+        user_agent=f"Turnkeep/{version('turnkeep')}",
         grace_s=settings.server.graceful_shutdown_s,
     )  # fmt: skip
     return WebhookServices(api, outbox, dispatcher, sender)

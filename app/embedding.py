@@ -75,20 +75,15 @@ async def open_ann_maintenance(
 
 
 def build_spaces(
-    settings: IndexSettings,
-    ops: Database,
-    runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]],
-    jobs: JobQueue,
-    tenancy: Tenancy,
+    ops: Database, runtimes: Sequence[tuple[Embedder | None, AnnMaintenance]], jobs: JobQueue, tenancy: Tenancy
 ) -> EmbeddingSpaceRegistry:
     """Return the registry of the embedding spaces of a process, each with its embedder and its maintenance."""
-    most = settings.max_vectors_per_entry
     by_space = {
         # of two runtimes for the same space, keep the first
         ann.space.id: EmbeddingSpaceRuntime(
             embedder,
             ann,
-            VectorBackfill(ops, embedder, space=ann.space, jobs=jobs, tenancy=tenancy, max_vectors_per_entry=most),
+            VectorBackfill(ops, embedder, space=ann.space, jobs=jobs, tenancy=tenancy),
         )
         for embedder, ann in reversed(runtimes)
     }

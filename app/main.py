@@ -143,7 +143,7 @@ def _state(settings: Settings, registry: CollectorRegistry, monitor: Monitor) ->
         settings=settings,
         registry=registry,
         monitor=monitor,
-        bytes_in_flight=BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s),
+        bytes_in_flight=BytesInFlight(max_bytes=settings.bytes_in_flight),
         connections=Connections(registry, settings=settings.live),
         frame_members=frame_members(),
     )

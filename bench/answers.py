@@ -232,7 +232,7 @@ async def run(dialogues: Sequence[Dialogue], comparison: Comparison, folder: Pat
     """Load all dialogues into a server of its own, and compare."""
     async with serve(folder) as server:
         name = "answers"
-        replayed = Run(server.url, server.key, 1.35, name, comparison.progress)
+        replayed = Run(server.url, server.key, name, comparison.progress)
         loaded = await load(replayed, dialogues, 2)
         async with Client(server.url, server.key) as client:
             for one in loaded:

@@ -51,6 +51,8 @@ WINDOWS: Final = (None, 1000)
 """`recent_turns`: the default, which large budgets hold whole, and one that no budget holds."""
 TOKENIZERS: Final[tuple[EncodingName, ...]] = ("o200k_base", "cl100k_base")
 ESTIMATED: Final = frozenset({"anthropic", "workers_ai"})
+_MARGIN: Final = 1.35
+"""The service's factor on counts for these."""
 SYSTEM: Final = "You are a helpful assistant who remembers what was said."
 UNPROCESSABLE: Final = 422
 
@@ -128,7 +130,6 @@ class Run:
 
     url: str
     key: str
-    margin: float
     name: str
     progress: Progress
     recalled: Recalled = field(default_factory=Recalled)
@@ -275,7 +276,7 @@ async def build_one(run: Run, client: Client, wish: Wish, counter: TiktokenCount
     if answer.status != 200:  # noqa: PLR2004 - success
         raise failure(call, answer)
     context = _Context.model_validate_json(answer.body)
-    margin = run.margin if wish.shape in ESTIMATED else 1.0
+    margin = _MARGIN if wish.shape in ESTIMATED else 1.0
     counted = recount(context.messages, context.system, counter, margin=margin)
     run.contexts.degraded.update(context.degraded)
     run.contexts.record(
@@ -378,7 +379,6 @@ def main(
     limit_conversations: Annotated[int, typer.Option(min=1, help="Only the first so many dialogues.")] = 1000,
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Connections while loading and asking.")] = 2,
     contexts: Annotated[int, typer.Option(min=-1, help="Questions to build contexts for; 0: all, -1: none.")] = 0,
-    margin: Annotated[float, typer.Option(min=1, help="The service's context_margin.")] = 1.35,
     json_file: Annotated[Path | None, typer.Option("--json", help="Where to write the figures.")] = None,
 ) -> None:
     """Replay dialogues through the API and measure recall and budgets."""
@@ -387,7 +387,7 @@ def main(
         console=Console(stderr=True),
     )  # fmt: skip
     name = f"replay-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}"
-    run = Run(url, key, margin, name, progress)
+    run = Run(url, key, name, progress)
     dialogues = read_dialogues(dataset)[:limit_conversations]
     options = Options(dialogues, concurrency, contexts, json_file)
     console = Console()

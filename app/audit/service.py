@@ -1,7 +1,7 @@
 """Public API of the audit: record entries in transactions, record reads in memory, list, seal and verify entries.
 
 Invariant: the entry of a change is stored in its transaction. Entries of requests that change nothing wait in
-memory, up to `audit_flush_s` and `audit_buffer_entries`; a crash loses those.
+memory for a second, up to a number; a crash loses those.
 """
 
 import asyncio
@@ -57,6 +57,10 @@ __all__ = [
 ]
 
 _WRITTEN_AT_ONCE = 1_000
+# a crash loses the entries of reads of this time; a statement a second costs little
+_FLUSH_S = 1.0
+# about 10 MB: what many callers read in a minute without a database
+_MAX_WAITING = 10_000
 
 
 class AuditTrail:
@@ -66,7 +70,6 @@ class AuditTrail:
         self._database = database
         self._ops = ops
         self._cursors = cursors
-        self._settings = settings
         self.sealer = AuditSealer(ops, retention_days=settings.audit_retention_days)
         """Adds entries to the hash chains. Run by a job."""
         self._waiting: dict[TenantId, list[Entry]] = {}
@@ -101,7 +104,7 @@ class AuditTrail:
             self._due.set()
 
     def _drop_surplus(self) -> None:
-        while self._size > self._settings.audit_buffer_entries:
+        while self._size > _MAX_WAITING:
             largest = max(self._waiting, key=lambda tenant_id: len(self._waiting[tenant_id]))
             self._waiting[largest].pop()
             self._size -= 1
@@ -142,16 +145,16 @@ class AuditTrail:
         return taken
 
     async def run_forever(self) -> None:
-        """Write waiting entries every `audit_flush_s`, and sooner if many wait, until cancelled."""
+        """Write waiting entries every second, and sooner if many wait, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), self._settings.audit_flush_s)
+                await asyncio.wait_for(self._due.wait(), _FLUSH_S)
             self._due.clear()
             try:
                 await self.flush()
             except AppError as error:
                 self._log.warning("audit.flush_failed", code=error.code)
-                await asyncio.sleep(self._settings.audit_flush_s)
+                await asyncio.sleep(_FLUSH_S)
 
     async def list_entries(self, tenant_id: TenantId, *, where: AuditFilter, asked: PageRequest) -> Page[AuditEntry]:
         """Return a tenant's entries by time, sealed or not. Entries that wait in this process are written first."""

@@ -197,7 +197,7 @@ class ContextBuilder:
 
     async def _assembled(self, caller: Caller, parts: ContextParts, request: ContextRequest) -> Assembled:
         counter = self._count_cache.of(caller.tenant_id, self._counters[request.tokenizer])
-        work = partial(assemble, parts, request=request, counter=counter, settings=self._settings)
+        work = partial(assemble, parts, request=request, counter=counter)
         # In a thread: counting and rendering megabytes takes seconds, and the event loop must answer other requests.
         max_tokens = max(request.token_budget, sum(turn.content_tokens for turn in parts.recent))
         with MeasuredStage(Stage.ASSEMBLE, token_budget=request.token_budget):

@@ -36,6 +36,8 @@ USUAL_KINDS = {
     Role.SYSTEM: {Kind.SYSTEM_INSTRUCTION},
     Role.TOOL: {Kind.TOOL_RESULT},
 }
+# How far in the future `occurred_at` may lie: machines without synchronised clocks differ by minutes.
+_CLOCK_SKEW = timedelta(seconds=300)
 # Kinds that a turn of any role may have.
 _KINDS_OF_ANY_ROLE = {Kind.SYSTEM_INSTRUCTION, Kind.COMPACTION}
 
@@ -165,9 +167,8 @@ def _repeated_ids(turns: Sequence[TurnInput]) -> Iterator[FieldError]:
 def _first_error(turn: TurnInput, at: str, limits: LimitSettings, now: datetime) -> FieldError | None:
     for error in _errors(turn, at, limits):
         return error
-    skew = timedelta(seconds=limits.clock_skew_s)
-    if turn.occurred_at is not None and turn.occurred_at > now + skew:
-        return FieldError(f"{at}/occurred_at", f"more than {limits.clock_skew_s} seconds in the future")
+    if turn.occurred_at is not None and turn.occurred_at > now + _CLOCK_SKEW:
+        return FieldError(f"{at}/occurred_at", f"more than {_CLOCK_SKEW.seconds} seconds in the future")
     return None
 
 

@@ -44,7 +44,7 @@ from app.settings.database import JobSettings
 
 INSTALLATION: Final = TenantId(UUID(int=0))
 """The tenant of jobs of the whole installation."""
-
+_RETRY_BASE_S = 1.0  # most faults that pass do so within seconds
 _PERIODIC: Final = "periodic"
 
 
@@ -300,7 +300,7 @@ class JobQueue:
         A periodic job gives `max_s`, waits no longer than that, and is never parked. `not_before_s` is the delay that a
         refusing provider asked for; it overrides the other bounds.
         """
-        delay_s = self._settings.job_retry_base_s * 2.0 ** min(job.attempts - 1, 32)
+        delay_s = _RETRY_BASE_S * 2.0 ** min(job.attempts - 1, 32)
         delay_s = min(delay_s, self._settings.job_retry_max_s, max_s or self._settings.job_retry_max_s)
         # jitter, so that jobs that failed together do not return together
         spread = random.uniform(0.5, 1.0)  # noqa: S311 - no cryptography

@@ -246,7 +246,7 @@ def check_vectors(facts: VectorFacts, settings: Settings) -> Check:
         fault += f"; last errors: {', '.join(facts.errors)}"
     remedy = (
         "They are found by words. Workers make them: `turnkeep serve` or `turnkeep worker` looks at its start"
-        f" and every {settings.jobs.backfill_interval_s:g} s (TURNKEEP_BACKFILL_INTERVAL_S). Run one, and ask again."
+        f" and every {10 * settings.jobs.sweep_interval_s:g} s. Run one, and ask again."
     )
     if facts.parked or facts.cancelled:
         remedy += (
@@ -296,14 +296,6 @@ def check_settings(settings: Settings, environment: Mapping[str, str]) -> list[C
 
 
 def _contradictions(settings: Settings) -> Iterator[Check]:
-    floors = settings.context.floor_recent + settings.context.floor_summary + 3 * settings.context.floor_other
-    if floors > 1:
-        yield Check(
-            "settings: floors",
-            Level.FAIL,
-            f"the floors sum to {floors:.2f} of the budget",
-            "TURNKEEP_FLOOR_RECENT + _SUMMARY + 3 x _OTHER must be at most 1.",
-        )
     if settings.database.database_url is None and (
         settings.database.ops_database_url or settings.database.owner_database_url
     ):

@@ -36,6 +36,8 @@ from app.tenancy.schemas import Caller, Scope
 
 INTERVAL_S: Final = 10
 MAX_MINUTES: Final = 60
+_SLOW_CALLS: Final = 100
+"""Slow calls kept of each tenant, about 1 KiB each."""
 _MEDIAN, _P95 = 0.5, 0.95
 _STATM: Final = Path("/proc/self/statm")
 
@@ -80,7 +82,7 @@ class Monitor:
         self._counts: dict[str, RequestCounts] = {}
         self._counted_since = time.monotonic()
         self._samples: deque[MetricSample] = deque(maxlen=MAX_MINUTES * 60 // INTERVAL_S)
-        self.kept_slow_calls = SlowCalls(max_per_tenant=settings.slow_calls_kept)
+        self.kept_slow_calls = SlowCalls(max_per_tenant=_SLOW_CALLS)
         self.figures: ProcessFigures | None = None
         """Sources of figures, set when the services are open."""
 

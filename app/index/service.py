@@ -25,7 +25,7 @@ from app.core.limits import TenantLimiter
 from app.core.telemetry import get_logger
 from app.core.threads import map_in_threads
 from app.index.analyser.analyser import Analyser
-from app.index.analyser.query_words import PreparedQuery
+from app.index.analyser.query_words import MAX_QUERY_WORDS, PreparedQuery
 from app.index.analyser.terms import pack_lexemes
 from app.index.backfill import store as backfill_store
 from app.index.backfill.vector_backfill import VectorBackfill, VectorMaker
@@ -49,7 +49,7 @@ from app.index.search.searcher import LoadedScope, RankingT, Searcher
 from app.index.spaces.runtime import ChosenSpace, EmbeddingSpaceRegistry, EmbeddingSpaceRuntime, read_chosen_space
 from app.index.vector_ahead import VectorAhead
 from app.index.write import removal_store, store
-from app.index.write.batch_analyser import BatchAnalyser, text_length
+from app.index.write.batch_analyser import MAX_TEXT_BYTES, MAX_VECTORS_PER_ENTRY, BatchAnalyser, text_length
 from app.index.write.entry_languages import filter_dated, inherit_languages, resolve_entry_dates
 from app.index.write.key_store import find_keys, find_keys_of_tenants
 from app.providers.schemas import IN_PROCESS, Embedder
@@ -76,6 +76,7 @@ _FEW_VECTORS = 4
 _INLINE_APPENDS = 4
 # a short job does not delay a shutdown, and a retry repeats little work
 _ENTRIES_PER_JOB = 50
+_MIN_POOL = 100  # of each way of search in a large scope: hits by both are mostly among the first hundred of one
 # resolving the dates of a text takes this many times as long as hashing and counting it
 _DATES_FACTOR = 20
 
@@ -177,7 +178,7 @@ class SearchIndex:
         Without an embedder the document is found by words.
         """
         runtime = self.spaces.current
-        analyser = BatchAnalyser(self._settings, runtime.embedder, max_vectors=self._settings.max_vectors_per_entry)
+        analyser = BatchAnalyser(self._settings, runtime.embedder, max_vectors=MAX_VECTORS_PER_ENTRY)
         [text] = await map_in_threads(analyser.analyse_next, [document], size=text_length, inline=_INLINE_CHARACTERS)
         vectors = await self._embed_all(runtime.embedder, text.pieces) if runtime.embedder is not None else ()
         return PreparedEntries(text.analysis, vectors, vectors_due=False, space_id=runtime.space.id)
@@ -204,7 +205,7 @@ class SearchIndex:
 
         `before` is the language of the turn before the first one. Not blocking: such texts are short.
         """
-        return inherit_languages(entries, before, max_bytes=self._settings.index_text_bytes)
+        return inherit_languages(entries, before, max_bytes=MAX_TEXT_BYTES)
 
     async def write(
         self, caller: Caller, tx: Transaction, *, entries: Sequence[IndexEntry], also: Sequence[NewJob] = ()
@@ -423,8 +424,7 @@ class SearchIndex:
         alone. Raises the embedder's errors only if words are not searched.
         """
         runtime = runtime or self.spaces.current
-        # the work grows with the entries in scope times the words of the query
-        max_words = 0 if mode is Mode.VECTOR else self._settings.max_query_lexemes
+        max_words = 0 if mode is Mode.VECTOR else MAX_QUERY_WORDS
         language = Analyser(self._settings.forced_language).detect(text)
         query = PreparedQuery(text, names, language, max_words, space_id=runtime.space.id)
         if mode is Mode.TEXT or runtime.embedder is None:
@@ -475,7 +475,7 @@ class SearchIndex:
         called once, for many entries in a thread. `loaded` is what `load` has returned for the same scope.
         """
         ann = self.runtime(query.space_id).ann
-        pool = max(self._settings.recall_pool, min_candidates)
+        pool = max(_MIN_POOL, min_candidates)
         return await self._searcher.search(tx, caller.tenant_id, ann, scope, query, pool=pool, rank=rank, loaded=loaded)
 
     def evict_tenant(self, caller: Caller) -> None:

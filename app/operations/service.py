@@ -33,6 +33,12 @@ from app.tenancy.schemas import Caller, Scope, job_caller
 
 _SWEPT_AT_ONCE = 1_000
 _LOST_AT_ONCE = 100
+# open operations of one kind of a tenant: they run one after the other, so the last one waits for long already
+_MAX_OPEN = 100
+# results are read by who started the operation, mostly within minutes
+_KEPT = timedelta(days=1)
+# an operation pauses within a lease, so that jobs that wait have their turn
+_RUN_PER_LEASE = 2 / 3
 
 
 class OperationStopped(Exception):
@@ -165,10 +171,10 @@ class Operations:
         if kind not in self.handlers:
             raise RuntimeError(f"there is no handler of {kind}")
         # of each kind, so that imports cannot keep a tenant from an erasure
-        if await store.count_open(tx, caller.tenant_id, kind=kind) >= self._settings.max_open_operations:
+        if await store.count_open(tx, caller.tenant_id, kind=kind) >= _MAX_OPEN:
             raise RateLimited(
                 "too_many_operations",
-                f"{self._settings.max_open_operations} operations of this kind have not ended; wait, or cancel some.",
+                f"{_MAX_OPEN} operations of this kind have not ended; wait, or cancel some.",
                 retry_after_s=10,
             )
         operation_id = operation_id or new_uuid()
@@ -274,7 +280,7 @@ class Operations:
             row = await store.begin(tx, tenant_id, operation_id)
             if row is None:
                 return None
-            run = OperationRun(row, step_s=self._settings.operation_run_s)
+            run = OperationRun(row, step_s=_RUN_PER_LEASE * self._settings.job_lease_s)
             if row.status == OperationStatus.CANCELLING.value:
                 await self._end(tx, run, self.handlers[row.kind], OperationStatus.CANCELLED, None)
                 return None
@@ -318,21 +324,19 @@ class Operations:
                 await self._stop(run, self.handlers[lost_operation.kind], status, error)
             async with self._ops.across_tenants() as tx:
                 await store.delete_lost_jobs(tx, lost_operation)
-        retention = timedelta(hours=self._settings.operation_kept_h)
         async with self._ops.across_tenants() as tx:
-            return await store.delete_ended(tx, older_than=retention, limit=_SWEPT_AT_ONCE)
+            return await store.delete_ended(tx, older_than=_KEPT, limit=_SWEPT_AT_ONCE)
 
     def _view(self, row: OperationRow) -> Operation:
         error = None
         if row.error is not None:
             title = ERROR_CODES.get(row.error, ERROR_CODES["internal_error"])
             error = OperationProblem(type=f"/docs/errors#{row.error}", title=title, code=row.error)
-        retention = timedelta(hours=self._settings.operation_kept_h)
         return view_of(
             Operation,
             row,
             progress=OperationProgress(done=row.done, total=row.total),
-            expires_at=None if row.ended_at is None else row.ended_at + retention,
+            expires_at=None if row.ended_at is None else row.ended_at + _KEPT,
             error=error,
         )
 

@@ -218,6 +218,12 @@ class SendResult:
     retry_after_s: int | None = None
 
 
+SEND_TIMEOUT_S: Final = 15.0
+"""Time for one attempt to send an event, the look-up of the name included: receivers store it and answer."""
+MAX_SENDS: Final = 32
+"""Attempts at once in a process: most of their time they wait for receivers, which may take many seconds."""
+
+
 class EventSender(Protocol):
     """Sender of events to receivers that tenants choose."""
 

@@ -79,20 +79,8 @@ class Settings(BaseModel):
     @property
     def bytes_in_flight(self) -> int:
         """Bytes of larger request bodies that a process works on at once, of which a tenant gets at most half."""
-        return self.requests.max_bytes_in_flight or self._least_in_flight
-
-    @property
-    def _least_in_flight(self) -> int:
+        # the share of a tenant has room for its largest request
         return 2 * max(self.requests.max_request_bytes, self.live.live_frame_bytes)
-
-    @model_validator(mode="after")
-    def _share_of_a_tenant_fits_the_largest_request(self) -> Self:
-        if self.bytes_in_flight < self._least_in_flight:
-            raise ValueError(
-                "TURNKEEP_MAX_BYTES_IN_FLIGHT is less than twice"
-                " TURNKEEP_MAX_REQUEST_BYTES or TURNKEEP_LIVE_FRAME_BYTES"
-            )
-        return self
 
     @model_validator(mode="after")
     def _metrics_port_is_another_port(self) -> Self:

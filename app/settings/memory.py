@@ -22,35 +22,17 @@ _ALWAYS_EXACT: Final = 20_000
 class IndexSettings(SettingsGroup):
     """The search index, and how it is searched."""
 
-    max_vectors_per_entry: Positive = Field(
-        default=32, description="Long text gets a vector per piece, up to this many."
-    )
     max_vectors_per_append: Positive = Field(
         default=32, description="Vectors made before an append responds; further turns get theirs from a job."
     )
     language: Language = Field(
         default="auto", description="Language of all texts in its script; `auto`: the language that each text shows."
     )
-    index_text_bytes: Positive = Field(
-        default=256 * 2**10, description="How much of a turn's text is analysed for search."
-    )
-    max_query_lexemes: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=64, description="Distinct words of a query that are searched; further words are ignored."
-    )
-    recall_pool: Annotated[int, Field(ge=20, le=1000)] = Field(
-        default=100, description="Candidates taken from each of vector and text search before they are ranked."
-    )
     exact_scope_entries: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=200_000, description="Largest scope that is searched exactly; larger ones use the vector index."
     )
     resident_index_mb: Annotated[int, Field(ge=0, le=1_048_576)] = Field(
         default=512, description="Memory for the entries that a process searches, about 2 KiB each; 0 keeps none."
-    )
-    text_candidates: Annotated[int, Field(ge=100, le=1_000_000)] = Field(
-        default=50_000, description="Entries of a larger scope that share a word with the query and are compared."
-    )
-    tier_fresh_vectors: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=2000, description="New vectors of a large tenant that are collected before they are indexed."
     )
 
     def exact_entries(self, dimensions: int) -> int:
@@ -74,20 +56,11 @@ class ContextSettings(SettingsGroup):
     max_context_messages: Positive = Field(
         default=50, description="Newest turns that a context shows first, if the call names no number."
     )
-    context_margin: Annotated[float, Field(ge=1, le=4)] = Field(
-        default=1.35, description="Safety factor on counts for formats whose tokenizer is not public."
-    )
-    floor_recent: Share = Field(default=0.40, description="Share of the budget kept for recent turns.")
-    floor_summary: Share = Field(default=0.15, description="Share of the budget kept for the summary.")
-    floor_other: Share = Field(default=0.05, description="Share kept for each of facts, memories and recalled.")
     recall_facts_limit: Annotated[int, Field(ge=1, le=200)] = Field(
         default=20, description="Maximum number of facts that a context considers."
     )
     search_limit: Annotated[int, Field(ge=1, le=100)] = Field(
         default=5, description="Most long-term memories of a context, and most turns recalled for a session's turn."
-    )
-    highlight_tokens: Annotated[int, Field(ge=100, le=100_000)] = Field(
-        default=800, description="Largest highlights, which represent turns that no model has summarised."
     )
 
 
@@ -104,9 +77,6 @@ class LifecycleSettings(SettingsGroup):
         default=0.8, description="Share of `max_input_tok` above which a session is compacted."
     )
     compaction_min_age_hours: NotNegative = Field(default=24, description="Age at which maintenance summarises turns.")
-    operation_ttl_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
-        default=900, description="Lifetime of the operation token of a prepared turn."
-    )
 
 
 class FactSettings(SettingsGroup):

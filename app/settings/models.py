@@ -81,9 +81,6 @@ class ChatSettings(_OpenAISettings):
     generation_timeout_s: Annotated[float, Field(ge=1, le=3600)] = Field(
         default=600.0, description="Longest time for one generated answer, retries and its whole stream included."
     )
-    generation_concurrency: Positive = Field(
-        default=100, description="Generated answers at once in this process; more wait."
-    )
 
     @model_validator(mode="after")
     def _model_has_a_name_and_an_endpoint(self) -> Self:

@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
 from app.settings.group import SettingsGroup
-from app.settings.kinds import Positive
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures with a public key. `none` and HMACs are never accepted: their key would be public."""
@@ -69,9 +68,6 @@ class OidcSettings(SettingsGroup):
     oidc_algorithms: _Algorithms = Field(
         default=("RS256", "ES256", "EdDSA"), description="Signature algorithms that are accepted."
     )
-    oidc_leeway_s: Annotated[int, Field(ge=0, le=300)] = Field(
-        default=30, description="Difference of clocks that the times of a token may have."
-    )
     oidc_tenant: str | None = Field(default=None, description="Tenant of every token, by its id.")
     oidc_tenant_claim: str | None = Field(default=None, description="Claim that names the tenant.")
     oidc_tenants: _Pairs = Field(
@@ -90,18 +86,6 @@ class OidcSettings(SettingsGroup):
         default=None, description="Claim with the owners that a person is restricted to, such as `sub`."
     )
     oidc_agent_claim: str | None = Field(default=None, description="Claim with the agent of a program.")
-    oidc_keys_max_age_s: Positive = Field(
-        default=3600, description="Age from which the keys of the issuer are fetched again."
-    )
-    oidc_keys_max_stale_s: Annotated[int, Field(ge=0)] = Field(
-        default=86_400, description="Time for which older keys are used while the issuer does not answer."
-    )
-    oidc_refresh_interval_s: Annotated[float, Field(gt=0, le=3600)] = Field(
-        default=10.0, description="Shortest time between two fetches of the keys of the issuer."
-    )
-    oidc_timeout_s: Annotated[float, Field(gt=0, le=60)] = Field(
-        default=5.0, description="Longest time for an answer of the issuer."
-    )
     oidc_allow_http: bool = Field(
         default=False, description="Whether the issuer may be reached without TLS; for trials on one machine."
     )

@@ -24,9 +24,6 @@ class RateSettings(SettingsGroup):
     rate_burst_s: Annotated[int, Field(ge=1, le=3600)] = Field(
         default=10, description="Seconds whose calls may come at once."
     )
-    rate_share_s: Annotated[float, Field(ge=0.05, le=60)] = Field(
-        default=0.5, description="Time between two messages by which processes share the calls that they have counted."
-    )
     failed_keys_per_minute: NotNegative = Field(
         default=120, description="Invalid keys that an address may send per minute; 0: no limit."
     )
@@ -39,16 +36,6 @@ class RateSettings(SettingsGroup):
     quota_daily_vectors: NotNegative = Field(
         default=0, description="Vectors that may be made for a tenant in a day; 0: no limit."
     )
-    quota_flush_s: Annotated[float, Field(ge=0.1, le=3600)] = Field(
-        default=60.0, description="Time between two writes of what tenants have stored."
-    )
     concurrent_calls: Positive = Field(
         default=64, description="Calls of a tenant that a process works on at once; more wait."
-    )
-    concurrent_calls_shared: Positive = Field(
-        default=4, description="Calls of one tenant that a process works on at once while other tenants call too."
-    )
-    concurrent_calls_waiting: Positive = Field(default=256, description="Calls of one tenant that wait for a process.")
-    concurrent_calls_wait_s: Annotated[float, Field(gt=0, le=600)] = Field(
-        default=10.0, description="Longest time that a call waits before it is answered 503."
     )

@@ -49,19 +49,10 @@ class RequestSettings(SettingsGroup):
     """Limits on request bodies."""
 
     max_request_bytes: Positive = Field(default=8 * 2**20, description="Largest request body.")
-    max_bytes_in_flight: Positive | None = Field(
-        default=None,
-        description="Bytes of request bodies over 64 KiB that a process works on at once; default: twice"
-        " MAX_REQUEST_BYTES or LIVE_FRAME_BYTES, the larger of both. A tenant gets at most half.",
-    )
-    in_flight_wait_s: Annotated[float, Field(ge=0, le=3600)] = Field(
-        default=10.0, description="How long a request waits, unread, until the bytes in flight have room for it."
-    )
     body_timeout_s: Annotated[float, Field(ge=1, le=3600)] = Field(
         default=60.0, description="Time after its head within which a request body must be complete."
     )
     import_max_bytes: Positive = Field(default=2**30, description="Largest upload of an import, after decompression.")
-    import_max_line_bytes: Positive = Field(default=16 * 2**20, description="Longest line of an import.")
     max_json_depth: Positive = Field(default=32, description="Deepest nesting of a JSON body.")
 
 
@@ -85,9 +76,6 @@ class BusSettings(SettingsGroup):
     nats_tls_key_file: FilePath | None = Field(default=None, description="Private key of that certificate.")
     nats_subject: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)] = Field(
         default="turnkeep.live", description="Subject of this installation on the NATS servers."
-    )
-    bus_queue_bytes: Annotated[int, Field(ge=65_536)] = Field(
-        default=16 * 2**20, description="Maximum size of the live messages that wait to be sent."
     )
 
     @model_validator(mode="after")
@@ -116,9 +104,6 @@ class TelemetrySettings(SettingsGroup):
     )
     slow_call_ms: Positive = Field(
         default=1000, description="Duration from which a call is kept as slow, in milliseconds."
-    )
-    slow_calls_kept: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=100, description="Slow calls that a process keeps of each tenant."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level that is logged."

@@ -54,6 +54,20 @@ FIRST_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
 ALL_SCOPES = (*FIRST_SCOPES, Scope.OPERATOR)
 _FLUSH_INTERVAL_S = 60.0
 _LIST_LIMIT = 1000
+# calls of one tenant at once while others call too: enough to use the time that one of them waits for the database
+_SHARED_CALLS = 4
+# waiting calls of one tenant: each holds a connection and its body; more would only wait until they are refused
+_MAX_WAITING_CALLS = 256
+# clients and proxies give up after a similar time, mostly 30 s, and would send the call again
+_CALL_WAIT_S = 10.0
+# one cached key takes about 2 KiB
+_MAX_CACHED_KEYS = 10_000
+# a working week, in which someone reads the log and can replace the key
+_WARN_BEFORE_EXPIRY = timedelta(days=7)
+# clients keep retrying a request for minutes; the API promises a day
+_IDEMPOTENCY_TTL_H = 24
+# a browser asks its own server for another token when it opens a conversation again
+_TOKEN_TTL_S = 900
 KEY_PREFIX = "tk_"
 _KEY_IS_MISSING = "Give an API key: Authorization: Bearer tk_…, or X-API-Key: tk_…"
 _KEY_IS_INVALID = "Invalid API key. `turnkeep keys create` prints a new one."
@@ -88,7 +102,7 @@ class Tenancy:
             ops,
             request_secret=secret,
             key_secret=self.secret_for("idempotency-keys"),
-            ttl_h=settings.idempotency_ttl_h,
+            ttl_h=_IDEMPOTENCY_TTL_H,
         )
         """Runs requests with an Idempotency-Key once."""
         self.rates = CallRates(rates)
@@ -98,13 +112,13 @@ class Tenancy:
         """What tenants may store in a day."""
         self.slots = TenantLimiter(
             rates.concurrent_calls,
-            crowded_share=min(rates.concurrent_calls_shared, rates.concurrent_calls),
-            max_waiting=rates.concurrent_calls_waiting,
-            wait_s=rates.concurrent_calls_wait_s,
+            crowded_share=min(_SHARED_CALLS, rates.concurrent_calls),
+            max_waiting=_MAX_WAITING_CALLS,
+            wait_s=_CALL_WAIT_S,
             detail="This server has too many calls of this tenant to work on; send the call again later.",
         )
         """Calls that this process works on, without the time in which a body arrives or an answer is sent."""
-        self._failed_keys = FailedKeys(rates.failed_keys_per_minute, max_known=settings.key_cache_entries)
+        self._failed_keys = FailedKeys(rates.failed_keys_per_minute, max_known=_MAX_CACHED_KEYS)
         self._checked: dict[bytes, tuple[float, Caller]] = {}
         self._clear_count = 0
         self._log = get_logger()
@@ -162,7 +176,7 @@ class Tenancy:
     def _cache_caller(self, digest: bytes, caller: Caller, *, for_s: float, asked_at: int) -> None:
         if asked_at != self._clear_count:
             return  # the row may be older than a later revocation
-        while len(self._checked) >= self._settings.key_cache_entries:
+        while len(self._checked) >= _MAX_CACHED_KEYS:
             del self._checked[next(iter(self._checked))]
         self._checked.pop(digest, None)
         self._checked[digest] = (monotonic() + for_s, caller)
@@ -229,13 +243,13 @@ class Tenancy:
     def _warn_of_expiry(self, key: KeyText, expires_at: datetime | None) -> None:
         """Log once a day that a key which is in use expires soon."""
         now = datetime.now(UTC)
-        if expires_at is None or expires_at - now > timedelta(days=self._settings.key_expiry_warning_days):
+        if expires_at is None or expires_at - now > _WARN_BEFORE_EXPIRY:
             return
         name = (key.tenant_id, key.key_id)
         if self._warned.pop(name, None) != now.date():
             days = (expires_at - now).days
             self._log.warning("key.expires_soon", tenant_id=key.tenant_id, key_id=key.key_id, count=days)
-        while len(self._warned) >= self._settings.key_cache_entries:
+        while len(self._warned) >= _MAX_CACHED_KEYS:
             del self._warned[next(iter(self._warned))]
         self._warned[name] = now.date()
 
@@ -262,7 +276,8 @@ class Tenancy:
             raise Forbidden("forbidden", detail)
         for scope in sorted({Scope.WRITE, *scopes_of(body.access)}):
             caller.require(scope)
-        ttl_s, max_s = body.ttl_s or self._settings.token_ttl_s, self._settings.token_max_ttl_s
+        max_s = self._settings.token_max_ttl_s
+        ttl_s = body.ttl_s or min(_TOKEN_TTL_S, max_s)
         wrong: list[FieldError] = []
         if body.access is Access.APPEND and body.actor is None:
             wrong.append(FieldError("/actor", "required with append: all turns are written as this actor"))

@@ -27,11 +27,11 @@ from app.core.ids import TenantId, new_uuid
 from app.core.metrics import counter, export
 from app.core.telemetry import error_type, get_logger
 from app.core.threads import running
-from app.providers.schemas import DeliveryError, EventSender, SendResult
-from app.settings.webhooks import WebhookSettings
+from app.providers.schemas import MAX_SENDS, SEND_TIMEOUT_S, DeliveryError, EventSender, SendResult
 from app.tenancy.schemas import job_caller
 from app.webhooks import delivery_store, store
 from app.webhooks.delivery_store import DeliveryRow, LaneKey, ReceiverKey
+from app.webhooks.outbox import POLL_S
 from app.webhooks.rendering import EventRenderer
 from app.webhooks.schemas import TEST_EVENT, DeliveryStatus, DisabledReason
 from app.webhooks.signing import secret_key, signed_headers
@@ -42,7 +42,12 @@ _SENT_PER_CLAIM: Final = 100
 _LEASE_MARGIN_S: Final = 30.0
 _AGAIN_AFTER_ERROR_S: Final = 5.0
 _GONE: Final = 410
-_FACTOR: Final = 3.0
+_ATTEMPTS_PER_RECEIVER: Final = 4
+"""Attempts at once to one webhook: few receivers are made for more, and the others get their turn."""
+_RETRY_BASE_S, _FACTOR, _RETRY_MAX_S = 5.0, 3.0, 14_400.0
+"""Delays of 5 s, 15 s, 45 s, ... and at most four hours: short faults cost little, and long ones few attempts."""
+_DISABLE_AFTER_S: Final = 432_000.0
+"""Five days of failures: a receiver that is down over a long weekend keeps its webhook."""
 _MAX_EXPONENT: Final = 32
 _Owner = TypeVar("_Owner")
 
@@ -93,7 +98,6 @@ class Dispatcher:
         renderer: EventRenderer,
         sender: EventSender,
         secret: bytes,
-        settings: WebhookSettings,
         user_agent: str,
         grace_s: float,
     ) -> None:
@@ -102,11 +106,10 @@ class Dispatcher:
         self._renderer = renderer
         self._sender = sender
         self._secret = secret
-        self._settings = settings
         self._user_agent = user_agent
         self._grace_s = grace_s
         self._process = new_uuid()
-        self._lease = timedelta(seconds=2 * settings.webhook_timeout_s + _LEASE_MARGIN_S)
+        self._lease = timedelta(seconds=2 * SEND_TIMEOUT_S + _LEASE_MARGIN_S)
         self._running: dict[LaneKey, asyncio.Task[None]] = {}
         self._due = asyncio.Event()
         self._stopping = False
@@ -153,11 +156,11 @@ class Dispatcher:
 
     @property
     def _free(self) -> int:
-        return self._settings.webhook_concurrency - len(self._running)
+        return MAX_SENDS - len(self._running)
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.webhook_poll_s):
+            async with asyncio.timeout(POLL_S):
                 await self._due.wait()
 
     async def _claim(self) -> int:
@@ -167,8 +170,8 @@ class Dispatcher:
         """
         claimed = 0
         while self._free > 0:
-            receivers = _Shares[ReceiverKey](self._settings.webhook_receiver_concurrency)
-            tenants = _Shares[TenantId](max(1, self._settings.webhook_concurrency // 2))
+            receivers = _Shares[ReceiverKey](_ATTEMPTS_PER_RECEIVER)
+            tenants = _Shares[TenantId](MAX_SENDS // 2)
             receivers.counts.update(ReceiverKey(lane.tenant_id, lane.webhook_id) for lane in self._running)
             tenants.counts.update(lane.tenant_id for lane in self._running)
             limit = min(self._free, receivers.least_free, tenants.least_free)
@@ -301,7 +304,7 @@ class Dispatcher:
             return
         failing_s = (datetime.now(UTC) - webhook.failing_since).total_seconds()
         is_gone = result.status == _GONE
-        if not is_gone and failing_s < self._settings.webhook_disable_after_s:
+        if not is_gone and failing_s < _DISABLE_AFTER_S:
             return
         reason = DisabledReason.GONE if is_gone else DisabledReason.FAILING
         if await store.disable(tx, row.tenant_id, row.webhook_id, reason=reason.value):
@@ -328,9 +331,7 @@ class Dispatcher:
 
     def _delay(self, row: DeliveryRow, result: SendResult) -> timedelta:
         """Return the delay until the next attempt: three times as long each time, with jitter, or as asked for."""
-        settings = self._settings
-        delay_s = settings.webhook_retry_base_s * _FACTOR ** min(row.attempts, _MAX_EXPONENT)
-        delay_s = min(delay_s, settings.webhook_retry_max_s)
+        delay_s = min(_RETRY_BASE_S * _FACTOR ** min(row.attempts, _MAX_EXPONENT), _RETRY_MAX_S)
         # jitter, so that lanes that failed together do not return together
         delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - no cryptography
         return timedelta(seconds=max(delay_s, result.retry_after_s or 0))

@@ -23,6 +23,8 @@ from app.core.telemetry import get_logger
 from app.settings.webhooks import WebhookSettings
 from app.webhooks import store
 
+POLL_S: Final = 2.0
+"""Time between two looks for due deliveries and for webhooks of other replicas; messages announce most earlier."""
 _OUTDATED_AFTER: Final = 5
 """Polls without a result after which a process no longer trusts what it knows."""
 
@@ -94,7 +96,7 @@ class WebhookOutbox:
 
     @property
     def _is_known(self) -> bool:
-        limit_s = _OUTDATED_AFTER * self._settings.webhook_poll_s
+        limit_s = _OUTDATED_AFTER * POLL_S
         return self._read_at is not None and time.monotonic() - self._read_at < limit_s
 
     def refresh_soon(self) -> None:
@@ -123,10 +125,10 @@ class WebhookOutbox:
             self.mark_stale()
 
     async def follow_forever(self) -> None:
-        """Read at each change, and every `webhook_poll_s`, until cancelled."""
+        """Read at each change, and every `POLL_S`, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._settings.webhook_poll_s)
+                await asyncio.wait_for(self._changed.wait(), POLL_S)
             self._changed.clear()
             try:
                 await self.refresh()

@@ -17,14 +17,15 @@ from app.tenancy.schemas import Caller, job_caller
 from app.webhooks.delivery_store import DeliveryRow
 from app.webhooks.payloads import SHAPES, Omission
 
+_MAX_BODY_BYTES = 2**20  # receivers mostly refuse more; the largest text of a turn has as much
+
 
 class EventRenderer:
     """Reads what events are about, as the tenant's jobs read it."""
 
-    def __init__(self, *, conversations: Conversations, facts: FactService, max_bytes: int) -> None:
+    def __init__(self, *, conversations: Conversations, facts: FactService) -> None:
         self._conversations = conversations
         self._facts = facts
-        self._max_bytes = max_bytes
 
     async def render(self, row: DeliveryRow, *, include_content: bool) -> bytes:
         """Return the body of an event, JSON in UTF-8. Raises AppError if the rows cannot be read."""
@@ -34,7 +35,7 @@ class EventRenderer:
         if shown is None:
             return _written(_event(row, None, Omission.DELETED))
         body = await asyncio.to_thread(_written, _event(row, shown, None))
-        return body if len(body) <= self._max_bytes else _written(_event(row, None, Omission.TOO_LARGE))
+        return body if len(body) <= _MAX_BODY_BYTES else _written(_event(row, None, Omission.TOO_LARGE))
 
     async def _read(self, row: DeliveryRow) -> Conversation | Turn | Summary | Fact | None:
         caller = job_caller(row.tenant_id)

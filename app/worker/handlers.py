@@ -29,6 +29,10 @@ OPERATIONS_SWEEP_JOB = "operations.sweep"
 WEBHOOKS_SWEEP_JOB = "webhooks.sweep"
 _CANCELLED_KEPT_S = 7 * 86_400.0
 _SWEEP_LIMIT = 10_000
+# the time for which an entry of the audit has no proof; a pass is a few statements
+_SEAL_EVERY_S = 10.0
+# appends enqueue their missing vectors: this search finds those whose job was parked, and those of another embedder
+_SWEEPS_PER_PLAN = 10
 
 
 def job_handlers(container: Container) -> Mapping[str, JobHandler]:
@@ -58,13 +62,13 @@ def _housekeeping(container: Container) -> dict[str, JobHandler]:
         await container.audit.sealer.delete_old()
 
     return {
-        AUDIT_JOB: JobHandler(seal, every_s=settings.audit.audit_seal_interval_s),
+        AUDIT_JOB: JobHandler(seal, every_s=_SEAL_EVERY_S),
         SWEEP_JOB: JobHandler(sweep, every_s=settings.jobs.sweep_interval_s),
         CONVERSATIONS_JOB: JobHandler(
             lambda _: container.governance.purger.sweep(), every_s=settings.jobs.sweep_interval_s
         ),
         LEASES_JOB: JobHandler(
-            lambda _: container.conversations.streams.abort_expired(), every_s=settings.streams.stream_sweep_s
+            lambda _: container.conversations.streams.abort_expired(), every_s=settings.streams.sweep_s
         ),
         FACTS_SWEEP_JOB: JobHandler(lambda _: container.facts.sweep(), every_s=settings.jobs.sweep_interval_s),
         OPERATIONS_SWEEP_JOB: JobHandler(
@@ -157,7 +161,7 @@ def space_job_handlers(container: Container, runtime: EmbeddingSpaceRuntime) -> 
         backfill.new_entries_kind: JobHandler(make_new),
         backfill.plan_kind: JobHandler(
             lambda _: container.index.spaces.plan(runtime),
-            every_s=container.settings.jobs.backfill_interval_s,
+            every_s=_SWEEPS_PER_PLAN * container.settings.jobs.sweep_interval_s,
             at_start=True,
         ),
     }

@@ -25,6 +25,8 @@ from app.core.tracing.spans import root_span
 from app.settings.database import JobSettings
 
 _RENEWALS_PER_LEASE = 3
+# new jobs are announced: only repeated ones, and those whose message was lost, wait for a poll
+_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class Worker:
             stopping.cancel()
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.job_poll_s):
+            async with asyncio.timeout(_POLL_S):
                 await self._queue.enqueued.wait()
 
     async def _run_handler(self, handler: JobHandler, job: Job) -> None:

@@ -30,7 +30,7 @@ ERROR_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
     "body_too_slow": ("408, retryable", "Send less at once, or faster (`TURNKEEP_BODY_TIMEOUT_S`)."),
     "bootstrap_key_invalid": (_START, "Set it to the output of `turnkeep keys generate`."),
     "budget_too_small": ("422", "Raise the budget, or request less."),
-    "chunk_too_large": ("413", "Send it in several (`TURNKEEP_MAX_CHUNK_BYTES`)."),
+    "chunk_too_large": ("413", "Send it in several, of at most 64 KiB."),
     "conversation_advanced": ("409", "Read the turns after `expected_seq`, then append again."),
     "conversation_conflict": ("409", "Send one of the two."),
     "conversation_owned": (
@@ -71,7 +71,7 @@ ERROR_ADVICE: Final[Mapping[str, tuple[str, str]]] = {
     "host_not_allowed": ("403", "Add the name to `TURNKEEP_ALLOWED_HOSTS`."),
     "idempotency_mismatch": ("409", "Use a new key, or repeat exactly the same body."),
     "import_incomplete": ("operation", "Nothing was stored. Export again; after an erasure, send the file again."),
-    "import_line_too_long": ("operation", "Nothing was stored. Raise `TURNKEEP_IMPORT_MAX_LINE_BYTES`."),
+    "import_line_too_long": ("operation", "Nothing was stored. Split the line: it may have 16 MiB."),
     "import_too_large": (
         "operation",
         "Nothing was stored. Raise `TURNKEEP_IMPORT_MAX_BYTES`, or export single projects.",

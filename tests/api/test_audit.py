@@ -483,13 +483,14 @@ async def test_each_call_of_a_tool_has_an_entry_beside_those_of_its_changes(clie
 
 
 async def test_reads_that_cannot_be_kept_are_counted_for_the_tenant_with_the_most(
-    client: Client, other: Client, service: Service
+    client: Client, other: Client, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("app.audit.service._MAX_WAITING", 10)
     audit = AuditTrail(
         service.container.database,
         service.container.audit._ops,  # noqa: SLF001
         cursors=service.container.audit._cursors,  # noqa: SLF001
-        settings=AuditSettings(audit_buffer_entries=10),
+        settings=AuditSettings(),
     )
     for _ in range(25):
         audit.record_read(Command(client.tenant_id), Action.RECALL)

@@ -508,7 +508,6 @@ def test_the_schema_is_that_of_this_build_or_the_remedy_is_named() -> None:
 @pytest.mark.parametrize(
     ("given", "name", "level"),
     [
-        ({"floor_recent": 0.8, "floor_summary": 0.1}, "settings: floors", "fail"),
         ({"owner_database_url": "postgresql://x"}, "settings: database", "fail"),
         ({"database_url": "postgresql://a", "owner_database_url": "postgresql://x"}, "settings: database", "warn"),
         ({"host": "0.0.0.0"}, "settings: host", "warn"),  # noqa: S104 - nothing is bound

@@ -22,11 +22,9 @@ _KEPT = {"index_removals", "audit_unsealed", "audit_entries", "audit_days", "ten
 
 
 @pytest.fixture(autouse=True)
-def _many_short_runs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def _many_short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an operation pause after each step, so that those of several tenants take turns."""
-    operations = service.container.operations
-    short = operations._settings.model_copy(update={"operation_run_s": 0.0})  # noqa: SLF001
-    monkeypatch.setattr(operations, "_settings", short)
+    monkeypatch.setattr("app.operations.service._RUN_PER_LEASE", 0.0)
     monkeypatch.setattr("app.governance.purge._ROWS", _ROWS)
 
 

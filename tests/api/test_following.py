@@ -3,12 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from app.conversations.live import projection
 from app.conversations.live.snapshot import StartPosition
 from app.conversations.live.subscription import Subscription
 from app.conversations.schemas.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
@@ -430,10 +432,11 @@ async def test_what_changes_between_two_pages_of_a_snapshot_is_in_a_later_one(
 
 @pytest.mark.slow
 async def test_so_much_text_of_open_turns_is_shown_and_the_rest_when_there_is_room(
-    words_database: TestDatabase, tmp_path: Path
+    words_database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(projection, "ProjectionLimits", partial(projection.ProjectionLimits, open_bytes=1000))
     async with (
-        open_service(words_database, tmp_path, **QUICK | {"live_open_bytes": 1000, "live_check_s": 0.2}) as service,
+        open_service(words_database, tmp_path, **QUICK | {"live_check_s": 0.2}) as service,
         await service.new_tenant() as user,
     ):
         conversation = await user.conversation()

@@ -23,7 +23,6 @@ async def test_kill_9_in_the_middle_of_an_answer_commits_none_of_it(data: Path) 
         fake.reply = says("one two three four", stops_after=3)
         settings = {
             "llm_model": CHAT_MODEL, "llm_base_url": fake.url, "embedder": "none", "stream_lease_s": "1",
-            "stream_sweep_s": "0.2",
         }  # fmt: skip
         first, second = (Process(data, **settings).start() for _ in range(2))
         await asyncio.to_thread(lambda: [process.wait() for process in (first, second)])
@@ -67,7 +66,6 @@ async def test_kill_9_in_the_middle_of_a_response_leaves_it_failed_with_its_text
     async with open_fake_chat() as fake:
         settings = {
             "llm_model": CHAT_MODEL, "llm_base_url": fake.url, "embedder": "none", "stream_lease_s": "1",
-            "stream_sweep_s": "0.2",
         }  # fmt: skip
         first, second = (Process(data, **settings).start() for _ in range(2))
         await asyncio.to_thread(lambda: [process.wait() for process in (first, second)])

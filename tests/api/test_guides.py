@@ -45,9 +45,9 @@ SETTING = re.compile(r"(\s*#.*|(export )?(\w+=\S*\s*)+(#.*)?|)")
 FIRST_CALLS = 3
 """Snippets of the README that other pages build on: `URL` and `KEY`, a conversation, turns in it."""
 
-NEEDS_DOCKER = "needs Docker; tests/containers runs the steps of the image and the commands of docker-compose.yml"
+NEEDS_DOCKER = "needs Docker; tests/containers runs the commands of docker-compose.yml"
 STARTS_MORE = "starts a server, builds or runs the tests; the targets are tested by what they start"
-TAKES_HOURS = "measures for hours; tests/unit/test_growth.py runs it with a few hundred turns"
+TAKES_HOURS = "measures for hours"
 NOT_RUN = {
     ("README.md", "make run"): STARTS_MORE,
     ("README.md", "docker build -t turnkeep ."): NEEDS_DOCKER,

@@ -273,9 +273,7 @@ async def test_an_id_that_two_conversations_open_at_once_is_a_conflict_that_name
 async def test_a_tenant_with_as_many_imports_as_it_may_have_can_erase(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operations = service.container.operations
-    few = operations._settings.model_copy(update={"max_open_operations": 2})  # noqa: SLF001
-    monkeypatch.setattr(operations, "_settings", few)
+    monkeypatch.setattr("app.operations.service._MAX_OPEN", 2)
     file = file_of([memory_record(format_id(new_uuid()))])
     for _ in range(2):
         await started(client, file)

@@ -26,13 +26,15 @@ Handler = Callable[[Job], Awaitable[None]]
 
 def job_settings(**more: float) -> JobSettings:
     """Settings with times that are shorter than they may be outside of tests."""
-    given = {"job_lease_s": 0.6, "job_max_attempts": 3, "job_retry_base_s": 0.01, "job_retry_max_s": 0.05} | more
+    given = {"job_lease_s": 0.6, "job_max_attempts": 3, "job_retry_max_s": 0.05} | more
     return JobSettings().model_copy(update=given)
 
 
 @pytest.fixture
-async def queue(service: Service) -> AsyncIterator[JobQueue]:
-    """A queue with short leases and waits, on the ops role's own pool."""
+async def queue(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JobQueue]:
+    """A queue with short leases and waits, on the ops role's own pool; its workers look for jobs often."""
+    monkeypatch.setattr("app.core.jobs._RETRY_BASE_S", 0.01)
+    monkeypatch.setattr("app.worker.runner._POLL_S", 0.05)
     ops = Database(PoolOptions(service.database.ops, 4, timeout_s=10, name="turnkeep-ops-test"))
     await ops.open()
     yield JobQueue(ops, settings=job_settings())
@@ -52,9 +54,8 @@ def worker(
     *,
     every_s: float | None = None,
     grace_s: float = 5,
-    poll_s: float = 0.05,
 ) -> Worker:
-    settings = job_settings(job_poll_s=poll_s, job_timeout_s=5)
+    settings = job_settings(job_timeout_s=5)
     return Worker(queue, {kind: JobHandler(handler, every_s)}, settings=settings, grace_s=grace_s)
 
 
@@ -279,9 +280,10 @@ async def _state(service: Service, kind: str, state: str) -> bool:
 
 
 async def test_waits_between_attempts_double_and_are_bounded(
-    service: Service, queue: JobQueue, client: Client, kind: str
+    service: Service, queue: JobQueue, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = job_settings(job_lease_s=60, job_max_attempts=9, job_retry_base_s=2, job_retry_max_s=10)
+    monkeypatch.setattr("app.core.jobs._RETRY_BASE_S", 2)
+    settings = job_settings(job_lease_s=60, job_max_attempts=9, job_retry_max_s=10)
     patient = JobQueue(queue._ops, settings=settings)  # noqa: SLF001
     await enqueue(service, patient, client, NewJob(kind))
     connection = await asyncpg.connect(service.database.superuser)
@@ -316,7 +318,7 @@ async def test_the_same_work_does_not_wait_twice_but_is_done_again_if_asked_for_
 
 
 async def test_work_that_is_asked_for_while_it_runs_is_done_again_only_afterwards(
-    service: Service, queue: JobQueue, client: Client, kind: str
+    service: Service, queue: JobQueue, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running, most, ended = 0, 0, 0
     first_started, may_end = asyncio.Event(), asyncio.Event()
@@ -335,7 +337,8 @@ async def test_work_that_is_asked_for_while_it_runs_is_done_again_only_afterward
 
     await enqueue(service, queue, client, NewJob(kind, dedupe_key="x"))
     # it does not poll: the end of the first one makes it look for the job that waits
-    async with working(worker(queue, kind, handle, poll_s=600)):
+    monkeypatch.setattr("app.worker.runner._POLL_S", 600)
+    async with working(worker(queue, kind, handle)):
         await asyncio.wait_for(first_started.wait(), 60)
         # the older one would be claimed first, but it waits; the other lets the first one end
         await enqueue(service, queue, client, NewJob(kind, dedupe_key="x"))
@@ -445,9 +448,10 @@ async def test_a_periodic_job_is_one_row_for_all_workers_and_comes_again(
 
 
 async def test_a_failing_periodic_job_waits_longer_each_time_and_is_due_again_at_a_start(
-    service: Service, queue: JobQueue, kind: str
+    service: Service, queue: JobQueue, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = job_settings(job_lease_s=60, job_max_attempts=20, job_retry_base_s=2, job_retry_max_s=900)
+    monkeypatch.setattr("app.core.jobs._RETRY_BASE_S", 2)
+    settings = job_settings(job_lease_s=60, job_max_attempts=20, job_retry_max_s=900)
     patient = JobQueue(queue._ops, settings=settings)  # noqa: SLF001
     connection = await asyncpg.connect(service.database.superuser)
     waits_s = "select extract(epoch from run_at - now())::float8 from jobs where kind = $1"

@@ -155,8 +155,9 @@ def call_of(tenant_id: TenantId | None, *, duration_s: float | None = 5.0) -> Fi
     return FinishedCall(tenant_id, "r", None, "GET", "/v1/facts", "read", 200, duration_s, CallRecord())
 
 
-def test_a_busy_tenant_does_not_push_out_the_slow_calls_of_another() -> None:
-    monitor = Monitor(TelemetrySettings(slow_calls_kept=10))
+def test_a_busy_tenant_does_not_push_out_the_slow_calls_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.diagnostics.monitor._SLOW_CALLS", 10)
+    monitor = Monitor(TelemetrySettings())
     quiet, busy = TenantId(new_uuid()), TenantId(new_uuid())
     for tenant in (quiet, *[busy] * 1000):
         monitor.observe(call_of(tenant))

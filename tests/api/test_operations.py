@@ -126,10 +126,9 @@ async def test_what_is_rolled_back_has_not_started(service: Service, client: Cli
 
 
 async def test_a_run_that_pauses_is_continued_by_a_further_job(
-    service: Service, client: Client, counting: Counting, operations: Operations, monkeypatch: pytest.MonkeyPatch
+    service: Service, client: Client, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = operations._settings.model_copy(update={"operation_run_s": 0.0})  # noqa: SLF001
-    monkeypatch.setattr(operations, "_settings", short)
+    monkeypatch.setattr("app.operations.service._RUN_PER_LEASE", 0.0)
     operation = await start(service, client, 4)
     await service.run_jobs()
     assert (await get(client, operation))["result"] == {"counted": 4}
@@ -227,11 +226,9 @@ async def test_the_sweep_deletes_what_ended_a_day_ago_and_ends_what_lost_its_job
 
 @pytest.mark.usefixtures("counting")
 async def test_a_tenant_has_a_limited_number_of_open_operations(
-    service: Service, client: Client, other: Client, operations: Operations,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    few = operations._settings.model_copy(update={"max_open_operations": 2})  # noqa: SLF001
-    monkeypatch.setattr(operations, "_settings", few)
+    service: Service, client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.operations.service._MAX_OPEN", 2)
     for _ in range(2):
         await start(service, client)
     with pytest.raises(RateLimited, match="2 operations"):

@@ -332,7 +332,7 @@ def test_a_command_in_the_wrong_folder_makes_no_data_there(folder: Path) -> None
 
 @pytest.mark.slow
 def test_a_worker_takes_over_what_a_killed_one_had_and_stops_in_order(data: Path) -> None:
-    quick = {"worker_in_process": "false", "max_vectors_per_append": "1", "job_lease_s": "1", "job_poll_s": "0.1"}
+    quick = {"worker_in_process": "false", "max_vectors_per_append": "1", "job_lease_s": "1"}
     server = Process(data, **quick).start().wait()
     _, conversation = server.call("POST", "/v1/conversations", {}, key=server.key)
     path = f"/v1/conversations/{conversation['id']}/turns"

@@ -26,7 +26,7 @@ async def pair(
     words_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Service, Service]]:
     """Two processes' worth of services, which write open turns late, or when they are asked."""
-    settings = {"embedder": "none", "stream_debounce_ms": 1500, "stream_handover_ms": 30_000}
+    settings = {"embedder": "none", "stream_debounce_ms": 1500, "stream_handover_s": 30}
     async with AsyncExitStack() as stack:
         one, two = [
             await stack.enter_async_context(open_service(words_database, tmp_path_factory.mktemp(name), **settings))

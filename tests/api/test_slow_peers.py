@@ -21,8 +21,8 @@ STALL_S = 2.0
 @pytest.fixture
 async def port(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(uvicorn_protocols, "HEAD_TIMEOUT_S", 1.0)
-    live = service.settings.live.model_copy(update={"live_stall_s": STALL_S})
-    async with serving(service.app, service.settings.model_copy(update={"live": live})) as listening:
+    monkeypatch.setattr(uvicorn_protocols, "STALL_S", STALL_S)
+    async with serving(service.app, service.settings) as listening:
         yield listening
 
 

@@ -56,7 +56,7 @@ async def in_use(reader: DatabaseReader) -> None:
 
 @pytest.fixture(scope="module")
 async def service(postgres: ReplicatedPostgres, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    async with opened(postgres, tmp_path_factory.mktemp("one"), database_read_wait_ms=10_000) as service:
+    async with opened(postgres, tmp_path_factory.mktemp("one"), standby_wait_s=10) as service:
         yield service
 
 
@@ -66,7 +66,7 @@ async def other(
 ) -> AsyncIterator[Service]:
     """Another process of the same installation, which waits for the standby no more than shortly."""
     del service  # it has migrated
-    async with opened(postgres, tmp_path_factory.mktemp("two"), database_read_wait_ms=20) as other:
+    async with opened(postgres, tmp_path_factory.mktemp("two"), standby_wait_s=0.02) as other:
         yield other
 
 

@@ -209,14 +209,13 @@ async def test_without_content_an_event_has_ids_only(service: Service, client: C
 
 
 async def test_an_event_that_would_be_too_large_has_ids_only(
-    service: Service, client: Client, receiver: Receiver
+    service: Service, client: Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await hook(client, receiver, event_types=["turn.committed"])
     conversation = await client.conversation()
     await client.append(conversation, "x" * 600_000, {"role": "user", "content": [{"type": "text", "text": "y"}]})
-    service.container.webhooks.dispatcher._renderer._max_bytes = 500_000  # noqa: SLF001
+    monkeypatch.setattr("app.webhooks.rendering._MAX_BODY_BYTES", 500_000)
     await deliver(service)
-    service.container.webhooks.dispatcher._renderer._max_bytes = 2**20  # noqa: SLF001
     assert [one.data["omitted"] for one in receiver.received] == ["too_large", None]
 
 

@@ -60,11 +60,6 @@ class BusServer(Protocol):
     async def close(self) -> None: ...
 
 
-def bus_settings(queue_bytes: int, **more: str) -> BusSettings:
-    """Settings of a bus, also with a queue that is shorter than a setting may be."""
-    return BusSettings(**more).model_copy(update={"bus_queue_bytes": queue_bytes})
-
-
 class PostgresPlace:
     """The database of this worker."""
 
@@ -74,9 +69,7 @@ class PostgresPlace:
     def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> ReconnectingBus:
         url = self._database.app
         application = f"{_APPLICATION}-{{}}"
-        return NotifyBus(
-            proxy.url(url) if proxy else url, role=None, application=application, settings=bus_settings(queue_bytes)
-        )
+        return NotifyBus(proxy.url(url) if proxy else url, role=None, application=application, queue_bytes=queue_bytes)
 
     def target(self) -> Target:
         return Target.of(self._database.app)
@@ -104,7 +97,8 @@ class NatsPlace:
 
     def bus(self, proxy: Proxy | None = None, *, queue_bytes: int = QUEUE_BYTES) -> ReconnectingBus:
         url = proxy.url(self.server.url) if proxy else self.server.url
-        return NatsBus(NatsCluster.from_urls(url), settings=bus_settings(queue_bytes, nats_subject=self._subject))
+        settings = BusSettings(nats_subject=self._subject)
+        return NatsBus(NatsCluster.from_urls(url), settings=settings, queue_bytes=queue_bytes)
 
     def target(self) -> Target:
         return Target.of(self.server.url)

@@ -56,8 +56,8 @@ def urls(cluster: list[NatsServer]) -> str:
 
 
 def bus_on(url: str, subject: str, **more: Any) -> NatsBus:
-    settings = BusSettings(nats_url=SecretStr(url), nats_subject=subject, bus_queue_bytes=QUEUE_BYTES, **more)
-    return NatsBus(NatsCluster.from_urls(url), settings=settings)
+    settings = BusSettings(nats_url=SecretStr(url), nats_subject=subject, **more)
+    return NatsBus(NatsCluster.from_urls(url), settings=settings, queue_bytes=QUEUE_BYTES)
 
 
 async def publish_forever(bus: NatsBus, sent: list[int]) -> None:

@@ -55,9 +55,7 @@ async def test_metrics_say_that_the_bus_is_connected(database: TestDatabase, tmp
 
 
 async def test_a_wider_login_takes_on_the_application_role(database: TestDatabase) -> None:
-    bus = NotifyBus(
-        database.superuser, role=APP_ROLE, application="bus-test-{}", settings=BusSettings(bus_queue_bytes=100_000)
-    )
+    bus = NotifyBus(database.superuser, role=APP_ROLE, application="bus-test-{}")
     listener = RecordingListener()
     await bus.start(listener.callbacks)
     assert bus.connected()
@@ -73,7 +71,7 @@ async def test_a_login_in_the_url_is_used_and_never_logged(tmp_path: Path) -> No
     try:
         where = f"127.0.0.1:{server.port}"
         good, wrong, plain, mixed = (
-            NatsBus(NatsCluster.from_urls(url), settings=BusSettings(nats_subject="test", bus_queue_bytes=100_000))
+            NatsBus(NatsCluster.from_urls(url), settings=BusSettings(nats_subject="test"))
             for url in (
                 f"nats://127.0.0.1:9,nats://ann:p%40ss%2Fword@{where}",
                 f"nats://ann:wr0ng@{where}",

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, needs_typescript]
 def server() -> Iterator[Process]:
     with process_folder() as made:
         migrated_data(made / "data")
-        process = Process(made / "data", embedder="none", stream_lease_s="4", stream_sweep_s="0.2")
+        process = Process(made / "data", embedder="none", stream_lease_s="4")
         yield process.start().wait()
         process.stop()
 

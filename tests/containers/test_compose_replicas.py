@@ -7,7 +7,7 @@ from typing import Any
 import compose_spec
 import pytest
 import yaml
-from dockerfile import parse
+from image import PORT, VERSION
 
 from app.settings import setting_fields
 
@@ -31,15 +31,13 @@ def test_it_is_a_compose_file_whose_variables_have_no_default() -> None:
 
 
 def test_it_runs_the_image_of_this_release_with_settings_that_exist(services: dict[str, Any]) -> None:
-    stage = parse((ROOT / "Dockerfile").read_text())[-1]
     known = {f"TURNKEEP_{name.upper()}" for name in setting_fields()}
     ours = [services[name] for name in ("turnkeep-1", "turnkeep-2", "worker")]
     for service in ours:
-        assert service["image"] == f"turnkeep:{stage.last('LABEL').pairs()['org.opencontainers.image.version']}"
+        assert service["image"] == f"turnkeep:{VERSION}"
         assert service["environment"].keys() <= known
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
-    port = stage.last("EXPOSE").rest
-    assert {f"turnkeep-1:{port}", f"turnkeep-2:{port}"} <= set(services["caddy"]["command"])
+    assert {f"turnkeep-1:{PORT}", f"turnkeep-2:{PORT}"} <= set(services["caddy"]["command"])
 
 
 def test_only_the_proxy_is_reachable_and_the_database_is_that_of_the_other_file(services: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from dockerfile import parse
+from image import PORT, USER, VERSION
 
 from app.settings import Settings, setting_fields
 
@@ -68,12 +68,10 @@ def test_the_schemas_find_planted_faults() -> None:
 
 
 def test_the_image_is_the_one_of_this_release() -> None:
-    stage = parse((ROOT / "Dockerfile").read_text())[-1]
     (image,) = KUSTOMIZATION["images"]
-    assert image["newTag"] == stage.last("LABEL").pairs()["org.opencontainers.image.version"]
+    assert image["newTag"] == VERSION
     assert {container["image"] for container in containers()} == {image["name"]}
-    user = int(stage.last("USER").rest.split(":")[0])
-    assert {pod["spec"]["securityContext"]["runAsUser"] for pod in pods()} == {user}
+    assert {pod["spec"]["securityContext"]["runAsUser"] for pod in pods()} == {USER}
 
 
 def test_settings_exist_and_have_values_that_the_service_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +108,7 @@ def test_every_container_meets_the_strictest_standard_and_has_limits_of_memory()
 def test_probes_and_ports_are_those_that_the_service_has() -> None:
     (server,) = (container for container in containers() if container["args"] == ["serve"])
     ports = {port["name"]: port["containerPort"] for port in server["ports"]}
-    stage = parse((ROOT / "Dockerfile").read_text())[-1]
-    assert ports == {"http": int(stage.last("EXPOSE").rest), "metrics": int(config()["TURNKEEP_METRICS_PORT"])}
+    assert ports == {"http": int(PORT), "metrics": int(config()["TURNKEEP_METRICS_PORT"])}
     paths = {name: server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
     assert paths == {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
     grace = server["lifecycle"]["preStop"]["sleep"]["seconds"] + Settings().server.graceful_shutdown_s

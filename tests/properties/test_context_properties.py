@@ -33,12 +33,9 @@ from app.formats.tokens import AUDIO_TOKENS, FILE_TOKENS, IMAGE_LOW_TOKENS, IMAG
 from app.formats.units import group_turns
 from app.providers.tokens import EncodingName, TiktokenCounter
 from app.recall.schemas import RecalledTurn
-from app.settings.memory import ContextSettings
 
 EXAMPLES = int(os.environ.get("TURNKEEP_PROPERTY_EXAMPLES", "200"))
 START = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
-MARGIN = 1.35
-SETTINGS = ContextSettings(context_margin=MARGIN)
 # tiny ones are mostly refused, so they are the lesser part
 BUDGETS = [(1, 60), (60, 400), (300, 1500), (400, 4000), (2000, 9000), (100_000, 100_000)]
 TOKENIZERS: list[EncodingName] = ["o200k_base", "cl100k_base"]
@@ -86,7 +83,7 @@ class Case:
 
     def assemble(self, budget: int | None = None) -> Assembled:
         request = self.request(self.budget if budget is None else budget)
-        return assemble(self.parts, request=request, counter=counter_of(self.tokenizer), settings=SETTINGS)
+        return assemble(self.parts, request=request, counter=counter_of(self.tokenizer))
 
 
 @cache

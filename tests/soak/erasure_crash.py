@@ -24,7 +24,7 @@ _ERASED: Final = f"ann-{MARKER}"
 _KEPT: Final = "ben"
 _ANSWER_S: Final = 300.0
 _END_S: Final = 120.0
-_SETTINGS: Final = {"TURNKEEP_JOB_LEASE_S": "1", "TURNKEEP_JOB_POLL_S": "0.1", "TURNKEEP_OPERATION_RUN_S": "1"}
+_SETTINGS: Final = {"TURNKEEP_JOB_LEASE_S": "1"}
 
 
 async def run_round(

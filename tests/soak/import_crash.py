@@ -23,8 +23,6 @@ _ANSWER_S: Final = 300.0
 _END_S: Final = 300.0
 _SETTINGS: Final = {
     "TURNKEEP_JOB_LEASE_S": "1",
-    "TURNKEEP_JOB_POLL_S": "0.1",
-    "TURNKEEP_OPERATION_RUN_S": "1",
     "TURNKEEP_EMBEDDER": "none",
 }
 

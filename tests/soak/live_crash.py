@@ -35,7 +35,7 @@ from tests.soak.live_view import View
 from tests.soak.live_writer import Orders
 from tests.soak.walks import examine
 
-_SWEEP_S = 0.5
+_SWEEPS_PER_LEASE = 12
 _JOB_LEASE_S = 2.0
 _SLACK_S = 6.0
 _RECOVERY_S = 300.0
@@ -194,7 +194,6 @@ async def run_round(options: LiveOptions) -> Report:
     settings = {
         "TURNKEEP_EMBEDDER": "none",
         "TURNKEEP_STREAM_LEASE_S": str(options.lease_s),
-        "TURNKEEP_STREAM_SWEEP_S": str(_SWEEP_S),
         "TURNKEEP_JOB_LEASE_S": str(_JOB_LEASE_S),
         "TURNKEEP_LIVE_QUEUE_FRAMES": "50",
     } | ({} if nats is None else {"TURNKEEP_NATS_URL": nats.url})
@@ -253,7 +252,8 @@ async def _conversation(installation: Installation) -> str:
 
 async def _play(going: Round) -> Report:
     """Write, follow and kill; then let all come to rest, and check."""
-    options, longest_s = going.options, going.options.lease_s + _SWEEP_S + _JOB_LEASE_S + _SLACK_S
+    options, longest_s = going.options, going.options.lease_s + _JOB_LEASE_S + _SLACK_S
+    longest_s += options.lease_s / _SWEEPS_PER_LEASE
     leases = Leases(going.installation, longest_s)
     following = [
         asyncio.create_task(one.run(0.0 if going.chance.random() < 0.6 else going.chance.uniform(0, 2 * options.kills)))

@@ -70,7 +70,7 @@ def settings_of(first: FakeOpenAI, second: FakeOpenAI) -> dict[str, str]:
         "TURNKEEP_NEXT_EMBEDDINGS_BASE_URL": second.url,
         "TURNKEEP_NEXT_EMBEDDINGS_MODEL": MODEL,
         "TURNKEEP_NEXT_EMBEDDINGS_DIMENSIONS": str(DIMENSIONS[1]),
-        "TURNKEEP_BACKFILL_INTERVAL_S": "2",
+        "TURNKEEP_SWEEP_INTERVAL_S": "1",
     }
 
 

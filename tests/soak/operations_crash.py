@@ -209,7 +209,7 @@ async def run_round(seed: int, *, kills: int, callers: int, servers: int) -> Rep
             "TURNKEEP_LLM_MODEL": CHAT_MODEL, "TURNKEEP_LLM_BASE_URL": fake.url, "TURNKEEP_JOB_LEASE_S": "2",
             # a request that was killed keeps its idempotency key busy for a lease
             "TURNKEEP_STREAM_LEASE_S": f"{_LEASE_S:g}",
-            "TURNKEEP_RATE_LIMITS_ENABLED": "false", "TURNKEEP_OPERATION_RUN_S": "1",
+            "TURNKEEP_RATE_LIMITS_ENABLED": "false",
             "TURNKEEP_ENABLE_INTERNAL_AGENT": "true",
         }  # fmt: skip
         installation = Installation(servers, settings)

@@ -28,7 +28,7 @@ async def open_pair(
 ) -> AsyncIterator[tuple[Service, Service]]:
     """Two services on one database, which wait for each other however slow the machine is."""
     monkeypatch.setattr(take_over, "RESUME_WAIT_S", 30.0)
-    settings = {"embedder": "none", "stream_debounce_ms": 20, "stream_handover_ms": 60_000}
+    settings = {"embedder": "none", "stream_debounce_ms": 20, "stream_handover_s": 60}
     async with (
         open_service(database, folder / "one", **settings) as one,
         open_service(database, folder / "two", **settings) as two,

@@ -14,6 +14,7 @@ from app.container import Container
 from app.main import create_app, openapi_document
 from app.settings import Settings
 from app.worker.handlers import make_worker
+from tests.support.constants import other_constants
 from tests.support.contract import Contract
 from tests.support.postgres import TestDatabase
 
@@ -119,8 +120,7 @@ def problem(response: httpx.Response, status: int, code: str, pointer: str | Non
 def settings_for(database: TestDatabase, data_dir: Path, **more: Any) -> Settings:
     """Settings of an app on a test database, as its unprivileged role.
 
-    Titles are asked of a model only where a test says so: other tests count what a model is asked. Audit entries of
-    reads wait until a test asks for them: other tests count statements.
+    Titles are asked of a model only where a test says so: other tests count what a model is asked.
     """
     quiet = {"migrate_on_start": False, "worker_in_process": False, "title_generation_enabled": False}
     return Settings(
@@ -129,17 +129,21 @@ def settings_for(database: TestDatabase, data_dir: Path, **more: Any) -> Setting
         owner_database_url=database.owner,
         data_dir=data_dir,
         log_level="error",
-        **quiet | {"stream_sweep_s": 600, "key_cache_s": 0.5, "audit_flush_s": 3600} | more,
+        **quiet | {"key_cache_s": 0.5} | more,
     )
 
 
 @asynccontextmanager
 async def open_service(database: TestDatabase, data_dir: Path, **more: Any) -> AsyncIterator[Service]:
-    """An app with its lifespan open."""
-    settings = settings_for(database, data_dir, **more)
-    app = create_app(settings)
-    async with app.router.lifespan_context(app):
-        contract = Contract(openapi_document(app))
-        yield Service(app, app.state.turnkeep.container, settings, contract, database)
+    """An app with its lifespan open, with settings and constants by name.
+
+    Audit entries of reads wait until a test asks for them: other tests count statements.
+    """
+    with other_constants(**{"audit_flush_s": 3600} | more) as values:
+        settings = settings_for(database, data_dir, **values)
+        app = create_app(settings)
+        async with app.router.lifespan_context(app):
+            contract = Contract(openapi_document(app))
+            yield Service(app, app.state.turnkeep.container, settings, contract, database)
     if (folder := os.environ.get("TURNKEEP_TEST_FOLDER")) is not None:  # a bench has none
         contract.write_seen(Path(folder))

@@ -17,6 +17,7 @@ from app.container import Container
 from app.conversations.live.event_listener import event_listener
 from app.core.bus.messages import Listener, Message
 from app.core.ids import format_id, new_uuid
+from app.routers.http import uvicorn_protocols
 from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S, protocols
 from app.settings import Settings
 
@@ -29,9 +30,8 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
 
     On the port of the metrics too, where the settings name one.
     """
-    http, socket_protocol = protocols(
-        stall_s=settings.live.live_stall_s, body_timeout_s=settings.requests.body_timeout_s
-    )
+    stall_s = uvicorn_protocols.STALL_S
+    http, socket_protocol = protocols(stall_s=stall_s, body_timeout_s=settings.requests.body_timeout_s)
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
         for port in (0, settings.telemetry.metrics_port):
@@ -41,7 +41,7 @@ async def serving(app: FastAPI, settings: Settings) -> AsyncIterator[int]:
         config = uvicorn.Config(
             app, http=http, ws=socket_protocol, lifespan="off", log_config=None, access_log=False,
             ws_max_size=settings.live.live_frame_bytes, ws_ping_interval=settings.live.live_heartbeat_s,
-            ws_ping_timeout=settings.live.live_stall_s, ws_per_message_deflate=False, timeout_graceful_shutdown=1,
+            ws_ping_timeout=stall_s, ws_per_message_deflate=False, timeout_graceful_shutdown=1,
             timeout_keep_alive=KEEP_ALIVE_S,
         )  # fmt: skip
         server = uvicorn.Server(config)

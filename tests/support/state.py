@@ -14,5 +14,5 @@ def state_of(settings: Settings, registry: CollectorRegistry | None = None) -> A
         settings=settings,
         registry=CollectorRegistry() if registry is None else registry,
         monitor=Monitor(settings.telemetry),
-        bytes_in_flight=BytesInFlight(max_bytes=settings.bytes_in_flight, wait_s=settings.requests.in_flight_wait_s),
+        bytes_in_flight=BytesInFlight(max_bytes=settings.bytes_in_flight),
     )

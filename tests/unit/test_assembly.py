@@ -20,7 +20,6 @@ from app.core.errors import Invalid
 from app.formats.schemas import CanonicalTurn, Format, Kind, Role, ToolCall, ToolResult
 from app.formats.units import group_turns
 from app.recall.schemas import RecalledTurn
-from app.settings.memory import ContextSettings
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 
@@ -62,7 +61,6 @@ def build(recent: Sequence[CanonicalTurn], budget: int = 100_000, **more: Any) -
         ContextParts(**parts),
         request=ContextRequest.model_validate({"token_budget": budget, "explain": True} | request),
         counter=FakeCounter(),
-        settings=ContextSettings(),
     )
 
 
@@ -379,7 +377,6 @@ def test_the_recount_gives_up_what_matters_least_when_the_whole_takes_more_than_
         ),
         request=ContextRequest(token_budget=700),
         counter=Steep(),
-        settings=ContextSettings(),
     )
     assert made.usage.used <= 700
     assert made.included.turn_ids == ["t1", "t2", "t3", "t54", "t55"]
@@ -483,7 +480,6 @@ def test_huge_old_turns_are_not_even_tokenised() -> None:
         ContextParts(None, recent, asked=WindowRequest(50, is_limit=False)),
         request=ContextRequest(token_budget=1000),
         counter=Wary(),
-        settings=ContextSettings(),
     )
     assert made.included.turn_ids == ["t1", "t3"]
     assert made.usage.sections.recent.dropped >= 125_000

@@ -340,10 +340,10 @@ def test_media_count_as_constants_wherever_they_stand() -> None:
 
 
 def test_the_margin_is_rounded_up_and_its_limit_is_its_exact_reverse() -> None:
-    margin = format_margin(Format.ANTHROPIC, 1.35)
+    margin = format_margin(Format.ANTHROPIC)
     assert margin.apply(100) == 135
     assert margin.apply(1) == 2
     for budget in range(1, 2000):
         limit = margin.limit(budget)
         assert margin.apply(limit) <= budget < margin.apply(limit + 1)
-    assert format_margin(Format.OPENAI, 1.35).apply(100) == 100
+    assert format_margin(Format.OPENAI).apply(100) == 100

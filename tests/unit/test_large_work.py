@@ -9,7 +9,6 @@ import time
 from uuid import uuid4
 
 import pytest
-from pydantic import ValidationError
 
 from app.core.errors import Unavailable
 from app.core.ids import TenantId
@@ -144,12 +143,7 @@ async def test_a_request_without_room_is_refused_in_time() -> None:
 
 def test_a_limit_of_bytes_in_flight_has_room_for_the_largest_request_of_two_tenants() -> None:
     assert Settings().bytes_in_flight == 2 * Settings().requests.max_request_bytes
-    assert Settings(max_bytes_in_flight=3 * 8 * 2**20).bytes_in_flight == 3 * 8 * 2**20
-    with pytest.raises(ValidationError, match="TURNKEEP_MAX_BYTES_IN_FLIGHT is less than twice"):
-        Settings(max_bytes_in_flight=8 * 2**20)
     assert Settings(max_request_bytes=1000).bytes_in_flight == 2 * Settings().live.live_frame_bytes
-    with pytest.raises(ValidationError, match="twice TURNKEEP_MAX_REQUEST_BYTES or TURNKEEP_LIVE_FRAME_BYTES"):
-        Settings(max_request_bytes=1000, max_bytes_in_flight=2000)
 
 
 _HOLES = """

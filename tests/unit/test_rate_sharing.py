@@ -24,11 +24,11 @@ class Installation:
     def __init__(self, patch: pytest.MonkeyPatch, *, processes: int, delay_s: float) -> None:
         self.now = 1000.0
         patch.setattr(limits, "monotonic", lambda: self.now)
-        settings = RateSettings(rate_write_per_s=PER_S, rate_burst_s=BURST_S, rate_share_s=SHARE_S)
+        settings = RateSettings(rate_write_per_s=PER_S, rate_burst_s=BURST_S)
         self.delay_s = delay_s
         self._on_way: deque[tuple[float, Message]] = deque()
         self.rates = [CallRates(settings) for _ in range(processes)]
-        self._sharing = [RateSharing(one, publish=self._send, settings=settings) for one in self.rates]
+        self._sharing = [RateSharing(one, publish=self._send) for one in self.rates]
 
     def _send(self, message: Message) -> None:
         self._on_way.append((self.now + self.delay_s, message))
@@ -101,7 +101,7 @@ def test_few_calls_of_a_key_are_not_sent_before_they_matter(monkeypatch: pytest.
     sent: list[Message] = []
     settings = RateSettings(rate_write_per_s=1000, rate_burst_s=10)
     buckets, key = CallRates(settings), caller()
-    sharing = RateSharing(buckets, publish=sent.append, settings=settings)
+    sharing = RateSharing(buckets, publish=sent.append)
     for _ in range(9):
         buckets.take(key, RateClass.WRITE)
     assert (sharing.share(), sent) == (0, [])

@@ -53,8 +53,7 @@ def test_the_faults_of_all_groups_are_reported_with_the_names_of_the_environment
 ) -> None:
     monkeypatch.setenv("TURNKEEP_LIVE_QUEUE_FRAMES", "s3cret")
     monkeypatch.setenv("DATABASE_URL", "mysql://s3cret@localhost")
-    monkeypatch.setenv("TURNKEEP_TOKEN_TTL_S", "3600")
-    monkeypatch.setenv("TURNKEEP_TOKEN_MAX_TTL_S", "60")
+    monkeypatch.setenv("TURNKEEP_OIDC_ISSUER", "https://s3cret.example.com")  # without an audience
     with pytest.raises(SystemExit):
         read_settings(port=-1)
     said = capsys.readouterr().err

@@ -30,7 +30,7 @@ from app.agents.generation.renewal import renewed
 from app.agents.generation.schemas import GenerationRequest, GenerationResult
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import Turn, TurnInput
-from app.conversations.schemas.frames import Chunk
+from app.conversations.schemas.frames import MAX_CHUNK_BYTES, Chunk
 from app.conversations.service import Conversations
 from app.conversations.streams.exchanges import Exchange, Exchanges
 from app.core.errors import AppError, Conflict, TooLarge
@@ -193,7 +193,7 @@ class Generation:
     async def publish(self, caller: Caller, exchange: Exchange, delta: Delta, offset: int) -> int:
         """Publish text of the answer to subscribers of the conversation; return the offset after it."""
         # endpoints may send all of an answer at once
-        length = max(1, self._settings.streams.max_chunk_bytes // _MAX_BYTES_PER_CHARACTER)
+        length = MAX_CHUNK_BYTES // _MAX_BYTES_PER_CHARACTER
         for piece in (delta.text[at : at + length] for at in range(0, len(delta.text), length)):
             try:
                 await self._conversations.streams.chunk(

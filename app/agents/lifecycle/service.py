@@ -55,6 +55,8 @@ from app.tenancy.schemas import Caller, Scope
 COMPACT_EARLY_JOB: Final = "session.compact"
 """Job that summarises a session with contexts near their limit; the subject is its conversation."""
 
+_OPERATION_TTL: Final = timedelta(minutes=15)
+"""Time for the agent's own model to answer between the two calls of a turn; the API promises it."""
 _MAX_QUERY: Final = 10_000
 _BUDGET: Final = "budget_too_small"
 _TO_PREPARE: Final = ("session_id", "user_id", "turn_id", "current_input")
@@ -255,7 +257,7 @@ class Lifecycle:
         items, key = self._read(request), _key(caller, request)
         context = await self._context(caller, request, items)
         await self._store(caller, key, append_input(key, turn_inputs(items)), owner=request.user_id)
-        expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self._settings.operation_ttl_s)
+        expires_at = datetime.now(UTC).replace(microsecond=0) + _OPERATION_TTL
         operation = PreparedOperation(
             tenant=format_id(caller.tenant_id),
             project=key.project,

@@ -25,7 +25,7 @@ from app.core.threads import bound_threads
 from app.core.tracing.export import exported_telemetry
 from app.main import create_app
 from app.routers.http.app_state import app_state
-from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S, protocols
+from app.routers.http.uvicorn_protocols import KEEP_ALIVE_S, STALL_S, protocols
 from app.settings import Settings
 from app.webhooks.dispatch import dispatching
 from app.worker.handlers import make_worker
@@ -37,9 +37,7 @@ def run_server(settings: Settings, supervised: Supervised | None) -> None:
     """Serve until the process is stopped. Raises AppError if it cannot start."""
     configure_logging(settings.telemetry)
     application = create_app(settings)
-    http, socket_protocol = protocols(
-        stall_s=settings.live.live_stall_s, body_timeout_s=settings.requests.body_timeout_s
-    )
+    http, socket_protocol = protocols(stall_s=STALL_S, body_timeout_s=settings.requests.body_timeout_s)
     server = _Server(
         uvicorn.Config(
             application,
@@ -53,7 +51,7 @@ def run_server(settings: Settings, supervised: Supervised | None) -> None:
             timeout_keep_alive=KEEP_ALIVE_S,
             ws_max_size=settings.live.live_frame_bytes,
             ws_ping_interval=settings.live.live_heartbeat_s,
-            ws_ping_timeout=settings.live.live_stall_s,
+            ws_ping_timeout=STALL_S,
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=settings.server.graceful_shutdown_s,
         )

@@ -31,9 +31,11 @@ from app.formats.tokens import STORED_TOKENIZER, CachingCounter, format_margin, 
 from app.formats.units import Unit, group_turns
 from app.formats.viewpoint import apply_viewpoint
 from app.recall.schemas import RecalledTurn
-from app.settings.memory import ContextSettings
 
 _ORDER: Final = ("recent", "summary", "facts", "memories", "recalled")
+# Shares of the budget that sections keep, the last one each of facts, memories and recalled. The sum is 70 %: the rest
+# goes to the sections in their order.
+_FLOOR_RECENT, _FLOOR_SUMMARY, _FLOOR_OTHER = 0.4, 0.15, 0.05
 # Typical tokens of a line of the volatile block, and the maximum share of the budget for a section's floor.
 _LINE_TOKENS: Final = 56
 _VOLATILE_SHARE: Final = 0.2
@@ -41,16 +43,14 @@ _VOLATILE_SHARE: Final = 0.2
 _MAX_MISSES: Final = 16
 
 
-def assemble(
-    parts: ContextParts, *, request: ContextRequest, counter: TokenCounter, settings: ContextSettings
-) -> Assembled:
+def assemble(parts: ContextParts, *, request: ContextRequest, counter: TokenCounter) -> Assembled:
     """Build the context. Raises Invalid `budget_too_small` if system text and newest turn do not fit.
 
     Of the request, only `token_budget`, `format`, `as_actor`, `filter_participants` (for summaries), `explain` and
     `semantic_recall.k` are used. `k` is the maximum of recalled turns outside the window, so `parts` may contain more.
     `parts` contains only what was requested. `counter` is the tokenizer that the request names.
     """
-    return _Assembly(parts, request, counter, settings).run()
+    return _Assembly(parts, request, counter).run()
 
 
 def _stored_counts(parts: ContextParts, counter: TokenCounter) -> dict[str, int]:
@@ -79,14 +79,11 @@ class Floors(Enum):
 class _Assembly:
     """One assembly: its parts, the decisions so far, and their reasons."""
 
-    def __init__(
-        self, parts: ContextParts, request: ContextRequest, counter: TokenCounter, settings: ContextSettings
-    ) -> None:
+    def __init__(self, parts: ContextParts, request: ContextRequest, counter: TokenCounter) -> None:
         self._parts = parts
         self._request = request
-        self._settings = settings
         self._counter = CachingCounter(counter, _stored_counts(parts, counter))
-        self._margin = format_margin(request.format, settings.context_margin)
+        self._margin = format_margin(request.format)
         self._limit = self._margin.limit(request.token_budget)
         self._paired = group_turns(parts.recent)
         self._units = self._paired.units
@@ -210,8 +207,8 @@ class _Assembly:
         """Set each section's floor: at most its need for the summary, always complete for the volatile sections."""
         has_summary = bool(summaries) or self._parts.is_erased
         reserved = {
-            "recent": int(self._limit * self._settings.floor_recent) if self._units else 0,
-            "summary": int(self._limit * self._settings.floor_summary) if has_summary else 0,
+            "recent": int(self._limit * _FLOOR_RECENT) if self._units else 0,
+            "summary": int(self._limit * _FLOOR_SUMMARY) if has_summary else 0,
             "facts": self._volatile_floor("facts", 1) if self._parts.facts else 0,
             "memories": self._volatile_floor("memories", 1) if self._parts.memories else 0,
             "recalled": self._volatile_floor("recalled", self._recall_lines(floors)) if self._parts.recalled else 0,
@@ -230,7 +227,7 @@ class _Assembly:
         sections = sum(bool(items) for items in (self._parts.facts, self._parts.memories, self._parts.recalled))
         max_tokens = self._limit * _VOLATILE_SHARE / (sections if lines == 1 else 1)
         wanted = self._costs.frame + self._costs.line(HEADINGS[name]) + lines * _LINE_TOKENS
-        return max(int(self._limit * self._settings.floor_other), min(wanted, int(max_tokens)))
+        return max(int(self._limit * _FLOOR_OTHER), min(wanted, int(max_tokens)))
 
     def _recall_lines(self, floors: Floors) -> int:
         wanted = self._request.semantic_recall

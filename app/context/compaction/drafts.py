@@ -31,6 +31,8 @@ _FIRST_WAIT: Final = timedelta(hours=1)
 _LONGEST_WAIT: Final = timedelta(days=1)
 _MAX_DOUBLINGS: Final = 5
 _MAX_INVALID: Final = 3
+_HIGHLIGHT_TOKENS: Final = 800
+"""Largest highlights: as long as the longest summary that a model writes by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,10 @@ def _retry_at(attempts: int) -> datetime:
 
 
 class DraftMaker:
-    """Makes drafts. `highlight_tokens`: the maximum of highlights."""
+    """Makes drafts."""
 
-    def __init__(self, counter: TokenCounter, *, highlight_tokens: int) -> None:
+    def __init__(self, counter: TokenCounter) -> None:
         self._counter = counter
-        self._highlight_tokens = highlight_tokens
 
     def summary(
         self,
@@ -158,7 +159,7 @@ class DraftMaker:
             for place, line in enumerate((line for earlier in before for line in earlier.lines), start=-10_000)
         ]
         fresh = candidates(_turn_text(source) for source in turns if source.turn.kind is not Kind.COMPACTION)
-        chosen = choose([*earlier_lines, *fresh], max_tokens=self._highlight_tokens, count=self._counter.count)
+        chosen = choose([*earlier_lines, *fresh], max_tokens=_HIGHLIGHT_TOKENS, count=self._counter.count)
         return [HighlightLine(parse_id(line.turn_id), line.text, self._counter.count(line.text)) for line in chosen]
 
 

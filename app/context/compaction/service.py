@@ -68,7 +68,7 @@ class Compactor:
         self._summaries = conversations.summaries
         limit = settings.chat.llm_max_output_tokens
         self._writer = None if chat is None else SummaryWriter(chat, counter=counter, max_output_tokens=limit)
-        self._drafts = DraftMaker(counter, highlight_tokens=settings.context.highlight_tokens)
+        self._drafts = DraftMaker(counter)
         self._summaries_by = settings.conversations.summaries
         self.made: Counter[SummaryKind] = Counter()
         """Number of summaries that this process has made, by kind."""

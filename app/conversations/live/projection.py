@@ -138,6 +138,7 @@ class ProjectionLimits:
     messages: int = 256
     characters: int = 2**19
     open_bytes: int = 4 * 2**20
+    """Four turns of the largest text, in memory once for each conversation that is followed."""
 
 
 class ConversationProjection:

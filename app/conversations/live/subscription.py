@@ -21,7 +21,6 @@ from app.conversations.live.projection import (
     DerivedFrame,
     Frame,
     OpenTurnRow,
-    ProjectionLimits,
     ReadUrgency,
     encode_frame,
     fingerprint,
@@ -44,6 +43,12 @@ EndReason: TypeAlias = Literal["reread", "deleted", "closing"]
 
 _MAX_OPEN_TURNS: Final = 1000
 _CHECK_BATCH: Final = 500
+_CHECK_S: Final = 10.0
+"""Time for which subscribers miss a change whose message was lost unnoticed. A check is one statement."""
+_SNAPSHOT_TURNS: Final = 50
+"""Newest turns in the snapshot of a subscriber that names no `after_rev`: what a client shows first."""
+_QUEUE_BYTES: Final = 2**20
+"""Size of the frames queued for a subscriber, beside their number: one turn of the largest text."""
 _MAX_INCOMPLETE_DELAY_S: Final = 2.0
 _RETRY_S: Final = 1.0
 _MAX_RETRY_S: Final = 10.0
@@ -82,7 +87,7 @@ class Subscription:
             conversation.tenant_id,
             conversation.conversation_id,
             since,
-            newest_turns=subscriptions.settings.live_snapshot_turns,
+            newest_turns=_SNAPSHOT_TURNS,
         )
         self._snapshot_frames: deque[Frame] = deque()
         self._queue: deque[Frame] = deque()
@@ -155,7 +160,7 @@ class Subscription:
             frames = [frame for frame in frames if not frame.is_for_keys_only]
         self._queue.extend(frames)
         self._queued_bytes += sum(frame.size for frame in frames)
-        too_many = len(self._queue) > settings.live_queue_frames or self._queued_bytes > settings.live_queue_bytes
+        too_many = len(self._queue) > settings.live_queue_frames or self._queued_bytes > _QUEUE_BYTES
         if too_many and len(self._queue) > 1:
             self._queue.clear()
             self._is_dropped = True
@@ -172,10 +177,10 @@ class Subscription:
 class _FollowedConversation:
     """A conversation with subscribers: its projection, and when its rows are read next."""
 
-    def __init__(self, tenant_id: TenantId, conversation_id: ConversationId, limits: ProjectionLimits) -> None:
+    def __init__(self, tenant_id: TenantId, conversation_id: ConversationId) -> None:
         self.tenant_id = tenant_id
         self.conversation_id = conversation_id
-        self.projection = ConversationProjection(limits)
+        self.projection = ConversationProjection()
         self.subscribers: set[Subscription] = set()
         self.lock = asyncio.Lock()
         self.timer: asyncio.Handle | None = None
@@ -245,8 +250,7 @@ class ConversationSubscriptions:
         key = (caller.tenant_id, conversation_id)
         conversation = self._conversations.get(key)
         if conversation is None:
-            limits = ProjectionLimits(open_bytes=self.settings.live_open_bytes)
-            conversation = self._conversations[key] = _FollowedConversation(*key, limits)
+            conversation = self._conversations[key] = _FollowedConversation(*key)
         subscription = Subscription(self, conversation, since, by_token=by_token)
         conversation.subscribers.add(subscription)
         try:
@@ -421,7 +425,7 @@ class ConversationSubscriptions:
     async def check_forever(self) -> None:
         """Compare the projections with the rows periodically, until cancelled."""
         while True:
-            await asyncio.sleep(self.settings.live_check_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads load
+            await asyncio.sleep(_CHECK_S * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads load
             try:
                 await self.check()
             except AppError:

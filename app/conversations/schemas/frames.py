@@ -20,6 +20,8 @@ from app.formats.schemas import JsonObject, Kind, Role
 CONTENT: Final = "content"
 """The part with the text of a turn; the other parts are members of its tool calls."""
 MAX_CALLS = 128
+MAX_CHUNK_BYTES: Final = 64 * 2**10
+"""Largest chunk of an open turn: a model writes some bytes at a time, and one larger frame would delay the others."""
 PART_PATTERN = r"^(content|tool_calls/(0|[1-9][0-9]?|1[01][0-9]|12[0-7])/(id|name|arguments))$"
 
 Part: TypeAlias = Annotated[

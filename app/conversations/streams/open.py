@@ -27,6 +27,10 @@ from app.tenancy.service import Tenancy
 
 # Upper bound: each concurrent opening uses a connection to Postgres.
 _MAX_CONCURRENT_OPENINGS = 500
+# A room of many agents: more turns than are written at once in any conversation.
+_MAX_IN_CONVERSATION = 64
+# A browser that has lost its page leaves its turns open until their leases end.
+_MAX_PER_TOKEN = 8
 _STREAMED = ("content", "tool_calls", "tool_results")
 
 
@@ -184,19 +188,17 @@ class TurnOpener:
         self, caller: Caller, tx: Transaction, conversation_id: ConversationId, actor: str | None, *, beside: int
     ) -> None:
         """Raise RateLimited above a limit of open turns; `actor` is the actor of a token."""
-        max_in_conversation = self._settings.max_open_turns_per_conversation
         max_in_tenant = self._settings.max_open_turns
-        maximum = max(max_in_conversation, max_in_tenant) + beside
+        maximum = max(_MAX_IN_CONVERSATION, max_in_tenant) + beside
         count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
         if max_in_tenant - _MAX_CONCURRENT_OPENINGS <= count.in_tenant - beside < max_in_tenant:
             await stream_store.lock_opening(tx, caller.tenant_id)
             count = await stream_store.count_open(tx, caller.tenant_id, conversation_id, actor=actor, maximum=maximum)
-        max_as_actor = self._settings.max_open_turns_per_token
-        if actor is not None and count.as_actor >= max_as_actor:
-            raise _too_many(f"At most {max_as_actor} turns of its actor may be open for a conversation token")
-        if count.in_conversation - beside >= max_in_conversation or count.in_tenant - beside >= max_in_tenant:
+        if actor is not None and count.as_actor >= _MAX_PER_TOKEN:
+            raise _too_many(f"At most {_MAX_PER_TOKEN} turns of its actor may be open for a conversation token")
+        if count.in_conversation - beside >= _MAX_IN_CONVERSATION or count.in_tenant - beside >= max_in_tenant:
             raise _too_many(
-                f"At most {max_in_conversation} turns may be open in a conversation and {max_in_tenant} in all"
+                f"At most {_MAX_IN_CONVERSATION} turns may be open in a conversation and {max_in_tenant} in all"
             )
 
 

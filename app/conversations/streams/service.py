@@ -16,6 +16,7 @@ from app.conversations.find import get_turn, name_conflict
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.frames import (
     CONTENT,
+    MAX_CHUNK_BYTES,
     Aborting,
     Chunk,
     ChunkResult,
@@ -51,6 +52,10 @@ from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy
 
 _SWEEP_LIMIT = 1000
+# a replica writes an open turn within two debounces; a client waits meanwhile
+_HANDOVER_S = 1.0
+# characters accepted while the database does not respond: 64 to 256 MiB of memory
+_MAX_UNFLUSHED = 64 * 2**20
 _STALE_CODES = frozenset({"stream_fenced", "stream_gap"})
 _ENDED_CODES = frozenset({"stream_fenced", "turn_committed", "turn_aborted"})
 
@@ -86,7 +91,7 @@ class Streams:
                                   publisher=publisher, tenancy=tenancy)  # fmt: skip
         self._flusher = Flusher(database, self._buffers, holder=self._holder, settings=streams)  # fmt: skip
         self.handover = StreamHandover(database, self._buffers, holder=self._holder, publisher=publisher,
-                                 flusher=self._flusher, wait_s=streams.handover_s)  # fmt: skip
+                                 flusher=self._flusher, wait_s=_HANDOVER_S)  # fmt: skip
         """Transfers open turns between processes."""
         self._takes = TurnTakeOver(database, self._buffers, holder=self._holder, opener=self._opener,
                                    flusher=self._flusher, handover=self.handover, publisher=publisher,
@@ -170,11 +175,10 @@ class Streams:
         Raises Conflict `stream_gap` (with `expected_offset`), `stream_fenced`, `turn_committed`, `turn_aborted`,
         `writer_mismatch`; TooLarge; NotFound.
         """
-        max_bytes = self._settings.max_chunk_bytes
-        if len(chunk.delta) * 4 > max_bytes and len(chunk.delta.encode()) > max_bytes:
-            problem = FieldError("/delta", f"over {max_bytes} bytes in UTF-8")
+        if len(chunk.delta) * 4 > MAX_CHUNK_BYTES and len(chunk.delta.encode()) > MAX_CHUNK_BYTES:
+            problem = FieldError("/delta", f"over {MAX_CHUNK_BYTES} bytes in UTF-8")
             raise TooLarge(
-                "chunk_too_large", f"A chunk may have {max_bytes} bytes; send it in several.", fields=[problem]
+                "chunk_too_large", f"A chunk may have {MAX_CHUNK_BYTES} bytes; send it in several.", fields=[problem]
             )
         call = StreamCall.authorize(caller, conversation_id, turn_id, epoch)
         buffer = await self._find_or_take_over(call)
@@ -208,7 +212,7 @@ class Streams:
         offset = part.taken
         size = len(chunk.delta[max(0, offset - chunk.offset) :].encode())
         buffer.require_space(size, max_bytes=self._limits.max_text_bytes)
-        if self._flusher.unflushed > self._settings.max_unflushed_characters:
+        if self._flusher.unflushed > _MAX_UNFLUSHED:
             raise Unavailable(
                 "database_unavailable", "Too much text waits to be stored; send this text again later.", retry_after_s=1
             )

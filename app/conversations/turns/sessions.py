@@ -39,6 +39,8 @@ from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
 _DAY_BYTES = 2**20
+# an agent sends its turns one after the other: another writer is mostly a repeat, which should not wait long
+_LOCK_WAIT_MS = 200
 
 
 class Sessions:
@@ -57,7 +59,6 @@ class Sessions:
         self._publisher = publisher
         self._settings = settings
         self._limits = settings.limits
-        self._lock_wait_ms = settings.conversations.session_lock_wait_ms
 
     async def find(self, caller: Caller, *, name: SessionName, turn_ids: Sequence[UUID] = ()) -> Session | None:
         """Return a session, or None if it does not exist.
@@ -90,7 +91,7 @@ class Sessions:
 
     async def wait_until_idle(self, caller: Caller, *, name: SessionName) -> Session:
         """Return a session when no transaction writes to it. Raises NotFound, and Busy after a short wait."""
-        async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
+        async with self._database.transaction(caller.tenant_id, lock_wait_ms=_LOCK_WAIT_MS) as tx:
             row = await lock_by_external_id(caller, tx, name.project, name.external_id)
         if row is None:
             raise _missing()
@@ -104,7 +105,7 @@ class Sessions:
         """
         drafts = await self._drafts(append_request)
         prepared = await self._appender.prepare_turns(caller, drafts)
-        async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
+        async with self._database.transaction(caller.tenant_id, lock_wait_ms=_LOCK_WAIT_MS) as tx:
             head = await self._locked(caller, tx, name, create=append_request.create)
             known = await conversation_store.find_turns(
                 tx, caller.tenant_id, append_request.set_targets, include_content=False

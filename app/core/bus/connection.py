@@ -28,6 +28,8 @@ _BATCH_BYTES = 2 * 2**20
 _HEARTBEAT_S = 1.0
 _PROBE_EVERY_S, _PROBE_S = 5.0, 5.0
 _CLOSE_S = 1.0
+QUEUE_BYTES = 16 * 2**20
+"""Messages that wait to be sent. A process that cannot send them for seconds tells the others that some are lost."""
 
 
 class Link(Protocol):

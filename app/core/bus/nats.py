@@ -18,7 +18,7 @@ from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from app.core.bus.connection import Link, ReconnectingBus, WrongSetting
+from app.core.bus.connection import QUEUE_BYTES, Link, ReconnectingBus, WrongSetting
 from app.core.bus.nats_login import (
     CA_SETTING,
     CREDENTIALS_SETTING,
@@ -78,8 +78,8 @@ class _NoTlsError(ConnectionError):
 class NatsBus(ReconnectingBus):
     """A bus over the NATS servers at a URL."""
 
-    def __init__(self, cluster: NatsCluster, *, settings: BusSettings) -> None:
-        super().__init__("nats", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=settings.bus_queue_bytes)
+    def __init__(self, cluster: NatsCluster, *, settings: BusSettings, queue_bytes: int = QUEUE_BYTES) -> None:
+        super().__init__("nats", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=queue_bytes)
         self._cluster = cluster
         self._settings = settings
 

@@ -11,9 +11,8 @@ from contextlib import suppress
 
 import asyncpg
 
-from app.core.bus.connection import Link, ReconnectingBus
+from app.core.bus.connection import QUEUE_BYTES, Link, ReconnectingBus
 from app.core.database.connections import connect
-from app.settings.server import BusSettings
 
 CHANNEL = "turnkeep_bus"
 NOTIFY = "select pg_notify($1, p) from unnest($2::text[]) p"
@@ -25,9 +24,9 @@ _TIMEOUT_S = 5.0
 class NotifyBus(ReconnectingBus):
     """A bus over the database of the installation."""
 
-    def __init__(self, url: str, *, role: str | None, application: str, settings: BusSettings) -> None:
+    def __init__(self, url: str, *, role: str | None, application: str, queue_bytes: int = QUEUE_BYTES) -> None:
         """`role` is set if that of the URL has more privileges; `{}` in `application` becomes `listen` or `notify`."""
-        super().__init__("postgres", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=settings.bus_queue_bytes)
+        super().__init__("postgres", envelope_bytes=_ENVELOPE_BYTES, queue_bytes=queue_bytes)
         self._url = url
         self._role = role
         self._application = application

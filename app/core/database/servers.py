@@ -24,6 +24,9 @@ _CHECK_INTERVAL_S = 1.0
 _OPS_CONNECTIONS = 2
 _STANDBY_POOL = "turnkeep-standby"
 _STANDBY_TIMEOUT_S = 5.0
+_STANDBY_WAIT_S = 0.05  # standbys replay within milliseconds; after that the primary answers sooner
+_EF_SEARCH = "200"  # candidates that a search of the vector index considers: twice those that it returns
+_MAX_SCAN_TUPLES = "40000"  # vectors after which such a search ends; the rest is searched exactly
 _SUPERUSER = "postgres"
 
 T = TypeVar("T")
@@ -167,8 +170,8 @@ class Server:
                 server_settings={
                     # without it a filtered search loses rows: the index returns only the nearest rows of all tenants
                     "hnsw.iterative_scan": "relaxed_order",
-                    "hnsw.ef_search": str(self._settings.hnsw_ef_search),
-                    "hnsw.max_scan_tuples": str(self._settings.hnsw_max_scan_tuples),
+                    "hnsw.ef_search": _EF_SEARCH,
+                    "hnsw.max_scan_tuples": _MAX_SCAN_TUPLES,
                 },
                 through_pooler=self._settings.database_pooler,
                 standby_of=standby_of,
@@ -185,7 +188,7 @@ class Server:
             get_logger().warning("standby.suspended", kind="unidentified")
             return DatabaseReader(database)
         pool = self.pool(self.standby, name=_STANDBY_POOL, standby_of=identity)
-        return DatabaseReader(database, pool, wait_s=self._settings.database_read_wait_ms / 1000)
+        return DatabaseReader(database, pool, wait_s=_STANDBY_WAIT_S)
 
     @asynccontextmanager
     async def opened(

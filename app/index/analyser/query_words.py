@@ -21,6 +21,8 @@ from app.index.analyser.words import has_other_script, is_spaceless, marked_word
 WordGroup: TypeAlias = tuple[str, ...]
 """The lexemes of one word of a query, of which an entry may have any."""
 
+MAX_QUERY_WORDS: Final = 64
+"""The work grows with the entries in scope times the words of the query; questions have fewer."""
 _MAX_LANGUAGES: Final = 5
 _PARTS: Final = re.compile(
     r"(?P<hiragana>[\u3040-\u309f]+)|[\u30a0-\u30ff\u31f0-\u31ff]+|[^\u3040-\u30ff\u31f0-\u31ff]+"

@@ -25,6 +25,7 @@ from app.index.backfill.store import BackfillStep, LackingSources
 from app.index.schemas import VECTORS_JOB, EntryKind
 from app.index.search.ann_search import Space
 from app.index.write import store
+from app.index.write.batch_analyser import MAX_VECTORS_PER_ENTRY
 from app.index.write.key_store import find_keys
 from app.providers.schemas import Embedder
 from app.tenancy.schemas import Caller
@@ -65,21 +66,13 @@ class VectorBackfill:
     """Backfill of vectors in one space, separate from the append."""
 
     def __init__(
-        self,
-        ops: Database,
-        embedder: Embedder | None,
-        *,
-        space: Space,
-        jobs: JobQueue,
-        tenancy: Tenancy,
-        max_vectors_per_entry: int,
+        self, ops: Database, embedder: Embedder | None, *, space: Space, jobs: JobQueue, tenancy: Tenancy
     ) -> None:
         self._ops = ops
         self._embedder = embedder
         self._space = space
         self._jobs = jobs
         self._quotas = tenancy.quotas
-        self._max_vectors_per_entry = max_vectors_per_entry
         self._log = get_logger()
 
     @property
@@ -168,7 +161,7 @@ class VectorBackfill:
         """Split a text into pieces, each of which gets a vector. Blocking."""
         if self._embedder is None or not text.strip():
             return ()
-        return self._embedder.split(text, max_pieces=self._max_vectors_per_entry)
+        return self._embedder.split(text, max_pieces=MAX_VECTORS_PER_ENTRY)
 
     async def split_each(self, texts: Mapping[UUID, str]) -> dict[UUID, Sequence[str]]:
         """Split texts into pieces, by entry."""

@@ -21,6 +21,7 @@ from app.settings.memory import IndexSettings
 
 _COUNTS_TTL_S = 30.0
 _MAX_CACHED_TENANTS = 10_000
+_FRESH_VECTORS = 2_000  # outside of the index; a search compares them one by one, in milliseconds
 _BATCH = 50  # takes about a third of a second; a longer batch would delay appends
 _PAUSE_S = 5.0
 _PAUSE_FACTOR = 3  # times the duration of a batch
@@ -51,9 +52,8 @@ class AnnMaintenance:
         cached = self._counts.get(tenant_id)
         if cached is not None and now - cached[0] < _COUNTS_TTL_S:
             return cached[1]
-        settings = self.settings
         counts = await ann_search.count_tenant(
-            tx, tenant_id, self.space, entries=self.exact_entries, fresh=settings.tier_fresh_vectors
+            tx, tenant_id, self.space, entries=self.exact_entries, fresh=_FRESH_VECTORS
         )
         self._counts[tenant_id] = (now, counts)
         self._counts.move_to_end(tenant_id)
@@ -74,7 +74,7 @@ class AnnMaintenance:
         return counts.entries > self.exact_entries
 
     def _is_due(self, counts: TenantCounts) -> bool:
-        return not counts.index_ready or not counts.tiered or counts.fresh > self.settings.tier_fresh_vectors
+        return not counts.index_ready or not counts.tiered or counts.fresh > _FRESH_VECTORS
 
     async def schedule(self, tx: Transaction, tenant_ids: Sequence[TenantId]) -> int:
         """Schedule large tenants that were not searched in this space yet; return the number of due tenants."""

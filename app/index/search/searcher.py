@@ -33,6 +33,8 @@ _IN_THREAD_ENTRIES: Final = 8_192
 """Comparing and ranking more entries than this would delay other requests."""
 _READ_ENTRIES: Final = 2_048
 """More entries than this are not read for one search alone."""
+_MATCHES: Final = 50_000
+"""Entries of a large scope that share a word with the query and are compared at once."""
 
 
 @dataclass(slots=True)
@@ -120,7 +122,6 @@ class Searcher:
         pool: int,
     ) -> SearchResult:
         """Search a scope that does not fit into memory, or of which filters may leave little."""
-        settings = ann.settings
         max_read = min(ann.exact_entries, _READ_ENTRIES)
         max_entries = None if query.by_words else max_read + 1
         size = await ann_search.measure_scope(tx, tenant_id, scope, max_entries=max_entries)
@@ -132,7 +133,7 @@ class Searcher:
         words = query.words(size.languages)
         corpus = await ann_search.count_words(tx, scope, words.lexemes, size)
         best_by_words = await ann_search.find_best_by_words(
-            tx, scope, words.lexemes, corpus, pool=pool, matches=settings.text_candidates
+            tx, scope, words.lexemes, corpus, pool=pool, matches=_MATCHES
         )
         ann_query = ann_search.AnnQuery(
             query.vector, best_by_words, pool, by_index=counts.can_use_index, uncovered=counts.uncovered

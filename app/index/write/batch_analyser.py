@@ -10,6 +10,10 @@ from app.index.schemas import IndexDocument, TextAnalysis
 from app.providers.schemas import Embedder
 from app.settings.memory import IndexSettings
 
+MAX_VECTORS_PER_ENTRY: Final = 32
+"""Vectors of one text, one for each piece: about 8 000 tokens. What is behind them is found by its words."""
+MAX_TEXT_BYTES: Final = 256 * 2**10
+"""How much of a text is analysed: Postgres limits the tsvector of an entry to 1 MB."""
 _MAX_UNSETTLED: Final = 2_000
 """Longer texts that show no language keep the assumed one: another analysis would take long in their transaction."""
 
@@ -31,14 +35,13 @@ class BatchAnalyser:
     """Analyser of a batch of documents, which limits the pieces that are embedded at once."""
 
     def __init__(self, settings: IndexSettings, embedder: Embedder | None, *, max_vectors: int | None = None) -> None:
-        self._settings = settings
         self._embedder = embedder
         self._analyser = Analyser(settings.forced_language)
         self._left = settings.max_vectors_per_append if max_vectors is None else max_vectors
 
     def analyse_next(self, document: IndexDocument) -> AnalysedDocument:
         """Analyse the next document. Blocking."""
-        analysis, dates_due = analyse(self._analyser, document, max_bytes=self._settings.index_text_bytes)
+        analysis, dates_due = analyse(self._analyser, document, max_bytes=MAX_TEXT_BYTES)
         is_unsettled = not analysis.is_detected and len(document.text) <= _MAX_UNSETTLED
         return AnalysedDocument(
             analysis, self._pieces(document.text), dates_due, source=document if is_unsettled else None
@@ -49,7 +52,7 @@ class BatchAnalyser:
         if self._embedder is None or self._left == 0 or not text.strip():
             return ()
         # one piece beyond the remaining number is enough to know that there are too many
-        pieces = self._embedder.split(text, max_pieces=min(self._left + 1, self._settings.max_vectors_per_entry))
+        pieces = self._embedder.split(text, max_pieces=min(self._left + 1, MAX_VECTORS_PER_ENTRY))
         if len(pieces) > self._left:
             return ()
         self._left -= len(pieces)

@@ -12,7 +12,9 @@ from app.core.validation.strict import Strict
 from app.formats.schemas import JsonObject
 
 MAX_CONTENT_CHARACTERS = 2**20
-"""Limit of the request document; `max_memory_bytes` limits the stored text."""
+"""Limit of the request document; `MAX_MEMORY_BYTES` limits the stored text."""
+MAX_MEMORY_BYTES = 64 * 2**10
+"""Largest memory: about 16 000 tokens. A whole document belongs in a turn, of which recall finds parts."""
 
 QueryText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
 

@@ -21,7 +21,7 @@ from app.core.paging import Cursors, Page, make_page, page_of_views
 from app.index.schemas import EntryKind, IndexDocument, IndexEntry, PreparedEntries
 from app.index.service import SearchIndex, VectorBackfill
 from app.memory.longterm import store as memory_store
-from app.memory.longterm.schemas import Memory, MemoryStore, MemoryStored
+from app.memory.longterm.schemas import MAX_MEMORY_BYTES, Memory, MemoryStore, MemoryStored
 from app.memory.longterm.store import MemoryRow, NewMemory
 from app.settings.conversations import LimitSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope, result_deleted
@@ -113,7 +113,7 @@ class Memories:
         return RequestResult(memory_id, is_new=True)
 
     def _require_small(self, body: MemoryStore) -> None:
-        most = self._settings.max_memory_bytes
+        most = MAX_MEMORY_BYTES
         if len(body.content) * 4 > most and len(body.content.encode()) > most:
             raise TooLarge(
                 "text_too_large",

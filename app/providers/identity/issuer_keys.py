@@ -1,8 +1,8 @@
 """The signing keys of an OpenID Connect issuer, fetched asynchronously and kept in memory.
 
-Invariants: one fetch runs at a time, and at most one starts in `oidc_refresh_interval_s`, for any key ids in tokens.
+Invariants: one fetch runs at a time, and at most one starts in `_REFRESH_INTERVAL_S`, for any key ids in tokens.
 A key id is only compared, never used as a path or URL. While the issuer does not answer, the keys of the last fetch are
-used for `oidc_keys_max_age_s` and `oidc_keys_max_stale_s`. Nothing of an answer is logged.
+used for `_MAX_AGE_S` and `_MAX_STALE_S`. Nothing of an answer is logged.
 """
 
 import asyncio
@@ -31,6 +31,14 @@ PublicKey: TypeAlias = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _MAX_ANSWER_BYTES: Final = 256 * 1024
+_MAX_AGE_S: Final = 3600.0
+"""Age from which the keys are fetched again: a key that the issuer has withdrawn is accepted for so long."""
+_MAX_STALE_S: Final = 86_400.0
+"""Time for which older keys are used while the issuer does not answer: an outage of a night refuses nobody."""
+_REFRESH_INTERVAL_S: Final = 10.0
+"""Shortest time between two fetches, which anyone can cause with a token that names an unknown key."""
+_TIMEOUT_S: Final = 5.0
+"""Time for each step of a request; requests with tokens wait for a first fetch."""
 _MAX_KEYS: Final = 100
 _MIN_RSA_BITS: Final = 2048
 _OK: Final = 200
@@ -76,13 +84,12 @@ class IssuerKeys:
 
         Raises Unavailable if the keys are not known, because the issuer does not answer.
         """
-        stale_s = self._settings.oidc_keys_max_age_s + self._settings.oidc_keys_max_stale_s
-        if self._is_older_than(stale_s):
+        if self._is_older_than(_MAX_AGE_S + _MAX_STALE_S):
             await self._fetch()
-            if self._is_older_than(stale_s):
+            if self._is_older_than(_MAX_AGE_S + _MAX_STALE_S):
                 detail = "The issuer of access tokens does not answer; use an API key, or send the request again."
                 raise Unavailable("issuer_unavailable", detail, retry_after_s=5)
-        elif self._is_older_than(self._settings.oidc_keys_max_age_s):
+        elif self._is_older_than(_MAX_AGE_S):
             self._begin()  # the present keys are used meanwhile
         key = self._find(key_id)
         if key is None and self._may_fetch():  # a new key of the issuer
@@ -108,7 +115,7 @@ class IssuerKeys:
     def _may_fetch(self) -> bool:
         if self._fetching is not None:
             return True
-        return self._tried_at is None or monotonic() - self._tried_at >= self._settings.oidc_refresh_interval_s
+        return self._tried_at is None or monotonic() - self._tried_at >= _REFRESH_INTERVAL_S
 
     def _begin(self) -> "asyncio.Task[None] | None":
         """Return the fetch that runs, after beginning one if none does; None so soon after the last one."""
@@ -125,7 +132,7 @@ class IssuerKeys:
 
     async def _fetch_now(self) -> None:
         try:
-            async with asyncio.timeout(2 * self._settings.oidc_timeout_s):
+            async with asyncio.timeout(2 * _TIMEOUT_S):
                 self._keys = await self._read_keys()
             self._fetched_at = monotonic()
         except (httpx2.HTTPError, httpx2.InvalidURL, InvalidAnswerError, TimeoutError, OSError, ValueError) as error:
@@ -134,7 +141,7 @@ class IssuerKeys:
             self._fetching = None
 
     async def _read_keys(self) -> Mapping[str | None, SigningKey]:
-        async with httpx2.AsyncClient(timeout=self._settings.oidc_timeout_s, follow_redirects=False) as client:
+        async with httpx2.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=False) as client:
             discovered = await self._read(client, self._issuer.rstrip("/") + _DISCOVERY)
             url = discovered.get("jwks_uri")
             if discovered.get("issuer") != self._issuer or not isinstance(url, str):

@@ -24,6 +24,8 @@ from app.providers.queues.concurrency import (
 from app.settings.models import ChatSettings
 
 _OVERLOADED = frozenset({"model_rate_limited", "model_overloaded"})
+_MAX_ANSWERS = 100
+"""Answers at once in a process; each keeps a connection and its text. Most of their time is spent waiting."""
 _MIN_MAX_CALLS = 2
 """Proofs are counted up to this even if one call is allowed: jobs need not wait for interactive calls then."""
 
@@ -55,7 +57,7 @@ class EndpointCalls:
         self._jobs = _Calls(Concurrency(1), settings.llm_job_timeout_s)
         # people wait for interactive calls, so they begin with what the setting allows
         self._interactive = _Calls(Concurrency(self._max_calls), settings.llm_timeout_s)
-        self._generated = asyncio.Semaphore(settings.generation_concurrency)
+        self._generated = asyncio.Semaphore(_MAX_ANSWERS)
         self._passed_on = 0
         self._requests: list[SentRequest] = []
         self._timer: asyncio.TimerHandle | None = None

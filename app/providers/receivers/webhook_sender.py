@@ -2,7 +2,7 @@
 
 Hides the client. Invariants: a connection leads to an address that was checked for it, so a name that changes its
 address between a check and the connection gains nothing. Redirects, proxies of the environment and cookies do not
-exist here. One attempt ends after `webhook_timeout_s`. Of an answer, only the status and `Retry-After` are used.
+exist here. One attempt ends after `SEND_TIMEOUT_S`. Of an answer, only the status and `Retry-After` are used.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Final, cast
 import httpcore2
 
 from app.providers.receivers.destinations import is_public
-from app.providers.schemas import DeliveryError, SendResult
+from app.providers.schemas import MAX_SENDS, SEND_TIMEOUT_S, DeliveryError, SendResult
 from app.settings.webhooks import WebhookSettings
 
 _MAX_ADDRESSES: Final = 4
@@ -120,7 +120,7 @@ class WebhookSender:
         self._guard = guard
         # more than attempts: a look-up goes on after its attempt has timed out, and one tenant makes at most half of
         # the attempts, so a name server that does not answer delays no other tenant
-        max_lookups = _NAME_THREADS_PER_ATTEMPT * settings.webhook_concurrency
+        max_lookups = _NAME_THREADS_PER_ATTEMPT * MAX_SENDS
         self._backend = _CheckedBackend(allow_private=settings.webhook_allow_private, max_lookups=max_lookups)
         self._pool: httpcore2.AsyncConnectionPool | None = None
         self._opening = asyncio.Lock()
@@ -131,7 +131,7 @@ class WebhookSender:
         if not self._settings.webhook_allow_http and not url.lower().startswith("https://"):
             return SendResult(None, DeliveryError.ADDRESS)  # the setting has changed since the webhook was made
         try:
-            async with asyncio.timeout(self._settings.webhook_timeout_s):
+            async with asyncio.timeout(SEND_TIMEOUT_S):
                 return await self._send(url, headers, body)
         except tuple(_ERRORS) as error:
             meaning = next(meaning for kind, meaning in _ERRORS.items() if isinstance(error, kind))
@@ -155,8 +155,8 @@ class WebhookSender:
                 self._pool = httpcore2.AsyncConnectionPool(
                     # made once: the library would read all certificates on the event loop for each connection
                     ssl_context=await asyncio.to_thread(httpcore2.default_ssl_context),
-                    max_connections=self._settings.webhook_concurrency,
-                    max_keepalive_connections=self._settings.webhook_concurrency,
+                    max_connections=MAX_SENDS,
+                    max_keepalive_connections=MAX_SENDS,
                     keepalive_expiry=_KEPT_OPEN_S,
                     network_backend=self._backend,
                 )

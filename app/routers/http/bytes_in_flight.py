@@ -16,14 +16,16 @@ NO_TENANT: Final = TenantId(UUID(int=0))
 SMALL_BODY_BYTES: Final = 64 * 2**10
 _SMALL_PART: Final = 4
 """Small bodies have a quarter of the limit of large ones, in addition."""
+_WAIT_S: Final = 10.0
+"""Time that a large request waits, unread, for room: as long as a call waits for a slot (`Tenancy.slots`)."""
 
 
 class BytesInFlight:
     """Counter of the bytes of small and of large bodies that are being handled."""
 
-    def __init__(self, *, max_bytes: int, wait_s: float) -> None:
-        self.large = _limiter(max_bytes, wait_s)
-        self.small = _limiter(max(max_bytes // _SMALL_PART, 2 * SMALL_BODY_BYTES), wait_s)
+    def __init__(self, *, max_bytes: int) -> None:
+        self.large = _limiter(max_bytes)
+        self.small = _limiter(max(max_bytes // _SMALL_PART, 2 * SMALL_BODY_BYTES))
 
     @property
     def used(self) -> int:
@@ -31,9 +33,9 @@ class BytesInFlight:
         return self.large.used + self.small.used
 
 
-def _limiter(max_bytes: int, wait_s: float) -> TenantLimiter:
+def _limiter(max_bytes: int) -> TenantLimiter:
     detail = "This server has too many bytes of requests to work on; send the request again later."
-    return TenantLimiter(max_bytes // 2, total=max_bytes, wait_s=wait_s, detail=detail, retry_after_s=2)
+    return TenantLimiter(max_bytes // 2, total=max_bytes, wait_s=_WAIT_S, detail=detail, retry_after_s=2)
 
 
 class BodyReservation:

@@ -24,6 +24,8 @@ HEAD_TIMEOUT_S: Final = 30.0
 KEEP_ALIVE_S: Final = 75
 """Seconds that an idle connection is kept. The side that sends requests has to close first, or a request meets the end
 of its connection: the clients of most languages do after 5 to 30 seconds, load balancers after 60."""
+STALL_S: Final = 30.0
+"""Time after which a connection is closed whose peer reads nothing: what waits for it is in memory."""
 CUT_EXTENSION: Final = "turnkeep.cut"
 """Extension of a request's scope: `close` ends the connection, so that an answer that has begun stays incomplete."""
 
@@ -56,7 +58,7 @@ def _head_too_large() -> bytes:
 class _WatchedConnection(asyncio.Protocol):
     """A connection that is checked every second, and is aborted if its peer reads nothing for `stall_s`."""
 
-    stall_s: ClassVar[float] = 30.0
+    stall_s: ClassVar[float] = STALL_S
     _connection: asyncio.Transport
     _timer: asyncio.TimerHandle | None = None
     _unread_bytes: int = 0

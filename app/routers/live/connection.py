@@ -45,6 +45,7 @@ from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.limits import TokenBucket
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.routers.http.bytes_in_flight import BodyReservation, BytesInFlight
+from app.routers.live import connection_limits
 from app.routers.live.connection_limits import Connections, ConnectionSlot, recheck
 from app.routers.live.epochs import Epochs
 from app.routers.live.frames import asked, error_frame, read_message
@@ -54,7 +55,6 @@ from app.tenancy.schemas import Caller, RateClass, Scope, token_expired
 NOT_TEXT, TOO_LARGE, FAILED, RESTARTING, TRY_LATER = 1003, 1009, 1011, 1012, 1013
 MALFORMED, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, TIMED_OUT, TOO_MANY = 4400, 4401, 4403, 4404, 4408, 4429
 _LAST_FRAMES_S: Final = 1.0
-_TIMES_OPEN: Final = 4
 _HAS_ENDED: Final = frozenset({"turn_committed", "turn_aborted"})
 _CODE_OF_KIND: Final[dict[str, int]] = {
     Unauthenticated.kind: UNAUTHENTICATED,
@@ -112,8 +112,8 @@ class LiveSocket:
         self._token = token
         self._members = members
         self._bytes_in_flight = bytes_in_flight
-        self._epochs = Epochs(most=_TIMES_OPEN * container.settings.streams.max_open_turns_per_conversation)
-        self._outbox = Outbox(websocket, connections, max_bytes=container.settings.live.live_queue_bytes)
+        self._epochs = Epochs(most=connection_limits.MAX_EPOCHS)
+        self._outbox = Outbox(websocket, connections, max_bytes=connection_limits.ANSWER_BYTES)
         self._over: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
         self._subscription: Subscription | None = None
         self._pumping: asyncio.Task[None] | None = None
@@ -190,9 +190,8 @@ class LiveSocket:
     # Receiving
 
     async def _read(self) -> None:
-        live = self._settings.live
-        frames = TokenBucket(live.live_frames_per_s, live.live_frames_per_s)
-        volume = TokenBucket(live.live_bytes_per_s, live.live_bytes_per_s)
+        frames = TokenBucket(connection_limits.FRAMES_PER_S, connection_limits.FRAMES_PER_S)
+        volume = TokenBucket(connection_limits.BYTES_PER_S, connection_limits.BYTES_PER_S)
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
@@ -263,7 +262,7 @@ class LiveSocket:
 
     def _count_bad(self) -> None:
         self._bad_in_row += 1
-        if self._bad_in_row >= self._settings.live.live_bad_frames:
+        if self._bad_in_row >= connection_limits.BAD_FRAMES:
             self._end(Closing(MALFORMED, "too many frames that cannot be read"))
 
     def _renew(self) -> None:
@@ -427,7 +426,7 @@ class LiveSocket:
 
     async def _recheck(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.live.live_recheck_s)
+            await asyncio.sleep(connection_limits.RECHECK_S)
             token = self._token
             try:
                 caller = await recheck(self._container, token)

@@ -19,6 +19,24 @@ from app.tenancy.schemas import Caller
 
 ConnectionKind: TypeAlias = Literal["websocket", "events"]
 _RETRY_AFTER_S: Final = 5
+_MAX_PER_TOKEN: Final = 20
+"""Connections of one person in one conversation: several windows on several machines."""
+_MAX_UNAUTHENTICATED: Final = 500
+"""Each takes little and lasts `AUTH_TIMEOUT_S` at most; without a limit, a flood would take all file handles."""
+AUTH_TIMEOUT_S: Final = 5.0
+"""Time for the first frame: clients send it with the connection."""
+RECHECK_S: Final = 5.0
+"""Time between two checks of the key of a connection. A revoked key is followed no longer than that."""
+FRAMES_PER_S: Final = 2000.0
+"""Ten times the frames of a model that streams fast; one process handles some tens of thousands."""
+BYTES_PER_S: Final = 2 * 2**20
+"""Thirty of the largest chunks."""
+BAD_FRAMES: Final = 20
+"""Consecutive invalid frames after which a client is closed: it does not learn from their errors."""
+ANSWER_BYTES: Final = 2**20
+"""Answers that a client has not read, from which on it is not read either."""
+MAX_EPOCHS: Final = 256
+"""Open turns that a connection remembers: four times those that a conversation may have."""
 
 CREDENTIALS_IN_QUERY: Final = frozenset(
     {"token", "key", "api_key", "apikey", "x-api-key", "access_token", "auth", "authorization", "bearer"}
@@ -90,7 +108,7 @@ class Connections:
     @contextmanager
     def arriving(self) -> Generator[None]:
         """Count an unauthenticated connection until the block ends. Raises RateLimited over the limit."""
-        if self._unknown >= self._settings.live_max_unauthenticated:
+        if self._unknown >= _MAX_UNAUTHENTICATED:
             raise _too_many(
                 "Too many connections here are not authenticated yet: send the key with the connection, in a"
                 " header or as a subprotocol, or connect again later."
@@ -155,8 +173,8 @@ class Connections:
         of_token = _Holder(
             tenant_id,
             (bound.conversation_id, caller.digest if bound.actor is None else bound.actor),
-            settings.live_max_connections_per_token,
-            f"The holder of this token has {settings.live_max_connections_per_token} live connections to this server in"
+            _MAX_PER_TOKEN,
+            f"The holder of this token has {_MAX_PER_TOKEN} live connections to this server in"
             " this conversation, and no more are allowed: close some, or connect again later.",
         )
         return self._server, tenant, of_token, of_key

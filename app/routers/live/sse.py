@@ -49,6 +49,7 @@ from app.routers.http.dependencies import (
 )
 from app.routers.http.problems import problem_responses
 from app.routers.http.routing.strict_route import StrictJsonRoute
+from app.routers.live import connection_limits
 from app.routers.live.connection_limits import Connections, log_closed, log_connected, recheck
 from app.routers.live.frames import error_frame
 from app.routers.live.server_state import server_state
@@ -317,8 +318,8 @@ async def _events(
 async def _with_heartbeats(
     follows: Following, caller: Caller, source: Source, conversation_id: ConversationId | None
 ) -> AsyncGenerator[bytes]:
-    settings, loop = follows.services.settings, asyncio.get_running_loop()
-    beat_at, recheck_at = loop.time() + settings.live.live_heartbeat_s, loop.time() + settings.live.live_recheck_s
+    heartbeat_s, loop = follows.services.settings.live.live_heartbeat_s, asyncio.get_running_loop()
+    beat_at, recheck_at = loop.time() + heartbeat_s, loop.time() + connection_limits.RECHECK_S
     expires_at = math.inf if caller.bound is None else loop.time() + caller.bound.left_s()
     while True:
         data: bytes | None = b""
@@ -333,12 +334,12 @@ async def _with_heartbeats(
             return
         now = loop.time()
         if now >= recheck_at:
-            recheck_at = now + settings.live.live_recheck_s
+            recheck_at = now + connection_limits.RECHECK_S
             await _require_still(follows.services, follows.token, conversation_id)
             if loop.time() >= expires_at:
                 raise token_expired()
         if data or now >= beat_at:
-            beat_at = now + settings.live.live_heartbeat_s
+            beat_at = now + heartbeat_s
             yield data or _COMMENT
 
 

@@ -28,7 +28,13 @@ from app.routers.live.connection import (
     LiveSocket,
     closing_of,
 )
-from app.routers.live.connection_limits import CREDENTIALS_IN_QUERY, Connections, log_closed, log_connected
+from app.routers.live.connection_limits import (
+    AUTH_TIMEOUT_S,
+    CREDENTIALS_IN_QUERY,
+    Connections,
+    log_closed,
+    log_connected,
+)
 from app.routers.live.frames import asked, error_frame, read_message
 from app.routers.live.outbox import GONE, send_text
 from app.routers.live.server_state import server_state
@@ -165,7 +171,7 @@ async def _authenticate_by_frame(websocket: WebSocket, container: Container) -> 
     settings = container.settings
     frame_id: str | None = None
     try:
-        async with asyncio.timeout(settings.live.live_auth_timeout_s):
+        async with asyncio.timeout(AUTH_TIMEOUT_S):
             message = await websocket.receive()
     except TimeoutError:
         raise _ClosedError(Closing(TIMED_OUT, "no key came in time: send `auth` first")) from None

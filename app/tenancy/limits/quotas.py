@@ -1,6 +1,6 @@
 """Quotas of tenants for a day (UTC): turns, their bytes, and vectors.
 
-Soft: each process counts what it commits and writes the counts in one statement per `quota_flush_s`. It learns what
+Soft: each process counts what it commits and writes the counts in one statement a minute. It learns what
 others have written when it writes itself, and whenever it looks up a key of the tenant. So a tenant can exceed a quota
 by what other replicas have stored since they wrote last, and by the calls under way. A process that is killed loses the
 counts of that time; the rows themselves are counted nowhere else.
@@ -23,6 +23,8 @@ from app.tenancy.limits.store import Usage
 from app.tenancy.schemas import Caller
 
 MAX_TENANTS: Final = 10_000
+_FLUSH_S: Final = 60.0
+"""Quotas are for a day, so what is counted in a minute is little of them; a shorter time would only cost statements."""
 QUOTA_NAMES: Final = ("daily_turns", "daily_bytes", "daily_vectors")
 _Amounts = tuple[int, int, int]
 _NOTHING: Final[_Amounts] = (0, 0, 0)
@@ -50,7 +52,6 @@ class TenantQuotas:
 
     def __init__(self, ops: Database, *, settings: RateSettings) -> None:
         self._ops = ops
-        self._flush_s = settings.quota_flush_s
         self._defaults = Quotas(
             daily_turns=settings.quota_daily_turns,
             daily_bytes=settings.quota_daily_bytes,
@@ -140,9 +141,9 @@ class TenantQuotas:
                 sent[tenant_id].written = (usage.turns, usage.bytes, usage.vectors)
 
     async def flush_forever(self) -> None:
-        """Write what was counted every `quota_flush_s`, until cancelled."""
+        """Write what was counted every minute, until cancelled."""
         while True:
-            await asyncio.sleep(self._flush_s)
+            await asyncio.sleep(_FLUSH_S)
             try:
                 await self.flush()
             except AppError as error:

@@ -1,6 +1,6 @@
 """Shares the counts of calls between processes over the bus, so that a key has one rate however many it reaches.
 
-Each process sends what it has counted every `rate_share_s`, in one message for many keys. A call waits for nothing, and
+Each process sends what it has counted every half second, in one message for many keys. A call waits for nothing, and
 nothing is stored. Error: until a message arrives, the other processes let through as many calls as if its calls had not
 been made. They make up for them afterwards. If the bus is not connected, or a message is lost, the calls of it stay
 unknown, and each process counts alone.
@@ -15,12 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from app.core.bus.messages import Message
 from app.core.ids import new_uuid
 from app.core.telemetry import get_logger
-from app.settings.rates import RateSettings
 from app.tenancy.limits.rates import CallRates
 from app.tenancy.limits.schemas import RateUse
 
 RATES: Final = "rates"
 """The kind of the messages."""
+_SHARE_S: Final = 0.5
+"""A key that uses several processes exceeds its rate by at most what they let through in this time."""
 _AT_ONCE: Final = 40
 """Counts in one message: each is about 100 bytes."""
 
@@ -31,10 +32,9 @@ _USES: Final = TypeAdapter(list[RateUse])
 class RateSharing:
     """Sends the counts of this process, and receives those of others."""
 
-    def __init__(self, rates: CallRates, *, publish: Callable[[Message], None], settings: RateSettings) -> None:
+    def __init__(self, rates: CallRates, *, publish: Callable[[Message], None]) -> None:
         self._rates = rates
         self._publish = publish
-        self._every_s = settings.rate_share_s
         self._process = str(new_uuid())
         self._log = get_logger()
 
@@ -47,9 +47,9 @@ class RateSharing:
         return -(-len(uses) // _AT_ONCE)
 
     async def share_forever(self) -> None:
-        """Send what was counted every `rate_share_s`, until cancelled."""
+        """Send what was counted every half second, until cancelled."""
         while True:
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(_SHARE_S)
             self.share()
 
     def on_message(self, message: Message) -> None:

@@ -192,7 +192,7 @@ class LimitsView(BaseModel):
     """The limits of a tenant, and what it has used today (UTC). Quotas start again at `resets_at`.
 
     `rates` and the limits of `quotas` are those that apply: `own` where that is set, else `defaults`. What replicas
-    have counted and not written yet is missing: at most the last minute (`TURNKEEP_QUOTA_FLUSH_S`).
+    have counted and not written yet is missing: at most the last minute.
     """
 
     tenant_id: str

@@ -23,6 +23,8 @@ from app.tenancy.oidc.claims import Identity, identity_of
 
 MAX_TOKEN_CHARACTERS: Final = 16 * 1024
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
+_LEEWAY_S: Final = 30
+"""Difference of the clocks of the issuer and of this process; machines with synchronised clocks differ by less."""
 _REQUIRED: Final = ("exp", "iss", "sub", "aud")
 # values of Keycloak's claim `typ`: tokens that are not for an API
 _OTHER_USES: Final = frozenset({"ID", "Refresh", "Offline", "Logout"})
@@ -64,7 +66,7 @@ class People:
 
     def left_s(self, identity: Identity) -> float:
         """Return the seconds for which a token is valid."""
-        return (identity.expires_at - datetime.now(UTC)).total_seconds() + self._settings.oidc_leeway_s
+        return (identity.expires_at - datetime.now(UTC)).total_seconds() + _LEEWAY_S
 
     def _header(self, token: str) -> tuple[str, str | None]:
         """Return the algorithm and the key id that an unverified header names."""
@@ -88,7 +90,7 @@ class People:
                     algorithms=[algorithm],
                     audience=self._settings.oidc_audience,
                     issuer=self._issuer,
-                    leeway=self._settings.oidc_leeway_s,
+                    leeway=_LEEWAY_S,
                     options={"require": list(_REQUIRED)},
                 ),
             )

@@ -26,6 +26,7 @@ from app.memory.facts.spelling import name_key, predicate_key, resolve_subject
 from app.memory.facts.store import FactKey, Origin, evidence_of, fact_of
 from app.memory.facts.validity import Evidence
 from app.memory.fields import EVIDENCE, FACT
+from app.memory.longterm.schemas import MAX_MEMORY_BYTES
 from app.memory.schemas import Statement
 from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
@@ -117,7 +118,7 @@ class MemoryRestorer:
         return stored
 
     async def restore_memories(
-        self, caller: Caller, tx: Transaction, records: Sequence[tuple[int, MemoryRecord]], *, max_bytes: int
+        self, caller: Caller, tx: Transaction, records: Sequence[tuple[int, MemoryRecord]]
     ) -> RestoredMemory:
         """Store memories; equal ones that exist are left as they are, and a wrong one does not affect the others."""
         memories: dict[UUID, MemoryRecord] = {}
@@ -125,8 +126,9 @@ class MemoryRestorer:
         refused: list[RecordRefusedError] = []
         for line, memory in records:
             memory_id = _memory_id(caller.tenant_id, memory)
-            if len(memory.content.encode()) > max_bytes:
-                refused.append(RecordRefusedError(line, [FieldError("/content", f"over {max_bytes} bytes in UTF-8")]))
+            if len(memory.content.encode()) > MAX_MEMORY_BYTES:
+                problem = FieldError("/content", f"over {MAX_MEMORY_BYTES} bytes in UTF-8")
+                refused.append(RecordRefusedError(line, [problem]))
             elif memory_id not in memories:
                 memories[memory_id], lines[memory_id] = memory, line
             elif _text_of(memory) != _text_of(memories[memory_id]):

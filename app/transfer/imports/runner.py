@@ -327,9 +327,7 @@ class ImportRunner:
             lines.skip()
             if isinstance(record, MemoryRecord):
                 group.append((number, record))
-        stored = await self._memory.restore_memories(
-            job_caller(run.tenant_id), tx, group, max_bytes=self._settings.limits.max_memory_bytes
-        )
+        stored = await self._memory.restore_memories(job_caller(run.tenant_id), tx, group)
         self._count(state, stored, group)
 
     @staticmethod

@@ -26,6 +26,8 @@ IMPORT: str = "import"
 """Kind of the operations."""
 _SWEPT_AT_ONCE = 1_000
 _HEAD_BYTES = 4096
+# the longest line is held and parsed in memory; a turn of eight texts of the largest size fits
+_MAX_LINE_BYTES = 16 * 2**20
 
 
 class Imports:
@@ -61,7 +63,7 @@ class Imports:
         import_id, settings = new_uuid(), self._settings
         reader = UploadReader(
             max_bytes=settings.import_max_bytes,
-            max_line_bytes=settings.import_max_line_bytes,
+            max_line_bytes=_MAX_LINE_BYTES,
             max_depth=settings.max_json_depth,
         )
         if source == "auto":

@@ -38,7 +38,7 @@ async def list_audit_entries(
 ) -> Page[AuditEntry]:
     """List the audit entries of the key's tenant by time, newest first. Needs the scope `admin`.
 
-    An entry of a change is there at once. One of a read is there after `TURNKEEP_AUDIT_FLUSH_S`.
+    An entry of a change is there at once. One of a read is there after a second.
     """
     where = AuditFilter(
         action=action,

@@ -67,8 +67,8 @@ async def list_slow_calls(
 ) -> Page[SlowCall]:
     """List the slow HTTP requests of the process that answers, latest first: where their time went, never content.
 
-    A request is slow from `TURNKEEP_SLOW_CALL_MS` on; event streams never are. The latest of each tenant are kept in
-    memory (`TURNKEEP_SLOW_CALLS_KEPT`), and each replica has its own: a cursor of another replica is refused with 422
+    A request is slow from `TURNKEEP_SLOW_CALL_MS` on; event streams never are. The latest hundred of each
+    tenant are kept in memory, and each replica has its own: a cursor of another replica is refused with 422
     `cursor_invalid`.
     """
     page = monitor.slow_calls(caller, cursors=services.cursors, all_tenants=all_tenants, asked=asked)

@@ -10,7 +10,7 @@ export const REMEDIES = {
   body_too_large: "Send several appends, or raise `TURNKEEP_MAX_REQUEST_BYTES`.",
   body_too_slow: "Send less at once, or faster (`TURNKEEP_BODY_TIMEOUT_S`).",
   budget_too_small: "Raise the budget, or request less.",
-  chunk_too_large: "Send it in several (`TURNKEEP_MAX_CHUNK_BYTES`).",
+  chunk_too_large: "Send it in several, of at most 64 KiB.",
   conversation_advanced: "Read the turns after `expected_seq`, then append again.",
   conversation_conflict: "Send one of the two.",
   conversation_owned: "Leave `owner` and `participants` out, or give another `external_id`. A fork can have a new owner.",

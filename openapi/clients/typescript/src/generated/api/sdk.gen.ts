@@ -1821,7 +1821,7 @@ export class Operations extends HeyApiClient {
      *
      * List the audit entries of the key's tenant by time, newest first. Needs the scope `admin`.
      *
-     * An entry of a change is there at once. One of a read is there after `TURNKEEP_AUDIT_FLUSH_S`.
+     * An entry of a change is there at once. One of a read is there after a second.
      */
     public listAuditEntries<ThrowOnError extends boolean = true>(options?: Options<ListAuditEntriesData, ThrowOnError>): RequestResult<ListAuditEntriesResponses, ListAuditEntriesErrors, ThrowOnError, 'data'> {
         return (options?.client ?? this.client).get<ListAuditEntriesResponses, ListAuditEntriesErrors, ThrowOnError, 'data'>({
@@ -1998,8 +1998,8 @@ export class Operations extends HeyApiClient {
      *
      * List the slow HTTP requests of the process that answers, latest first: where their time went, never content.
      *
-     * A request is slow from `TURNKEEP_SLOW_CALL_MS` on; event streams never are. The latest of each tenant are kept in
-     * memory (`TURNKEEP_SLOW_CALLS_KEPT`), and each replica has its own: a cursor of another replica is refused with 422
+     * A request is slow from `TURNKEEP_SLOW_CALL_MS` on; event streams never are. The latest hundred of each
+     * tenant are kept in memory, and each replica has its own: a cursor of another replica is refused with 422
      * `cursor_invalid`.
      */
     public listSlowCalls<ThrowOnError extends boolean = true>(options?: Options<ListSlowCallsData, ThrowOnError>): RequestResult<ListSlowCallsResponses, ListSlowCallsErrors, ThrowOnError, 'data'> {

@@ -59,7 +59,7 @@ from app.conversations.schemas.conversations import (
 from app.conversations.schemas.history import HistoryPage, HistoryQuery
 from app.conversations.schemas.listing import ConversationFilter, ConversationSearch
 from app.conversations.schemas.participants import Participant
-from app.conversations.stores import conversation_store, list_store, stream_store, token_store, turn_store
+from app.conversations.stores import conversation_store, list_store, stream_store, turn_list_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.streams.permissions import permitted_turns
 from app.conversations.streams.service import Streams
@@ -113,7 +113,9 @@ __all__ = [
 ]  # fmt: skip
 
 TOKEN_EPOCHS = TokenEpochs(
-    current=token_store.find_token_epoch, move=token_store.move_token_epoch, require_reachable=require_reachable
+    current=conversation_store.find_token_epoch,
+    move=conversation_store.move_token_epoch,
+    require_reachable=require_reachable,
 )
 
 
@@ -433,13 +435,11 @@ class Conversations:
         """Return the newest live turn with this role that still has content, by one of `actors` if they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await require_reachable(caller, tx, conversation_id)
-            found = await conversation_store.list_turns(
+            found = await turn_list_store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
                 newest_first=True,
-                after=None,
-                before=None,
                 actors=actors,
                 role=role.value,
                 with_erased=False,
@@ -476,7 +476,7 @@ class Conversations:
     async def _hydrate(
         self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID], view: Callable[[TurnRow], TurnT]
     ) -> Hydrated[TurnT]:
-        found = await turn_store.find_ordered(
+        found = await turn_list_store.find_ordered(
             tx, caller.tenant_id, turn_ids, max_bytes=self._settings.limits.max_answer_bytes
         )
         # Turns that were superseded or erased since the search are not shown.
@@ -492,5 +492,5 @@ class Conversations:
         One turn can be near up to twice `reach` places, and is returned for each.
         """
         max_bytes = self._settings.limits.max_answer_bytes // (2 * reach)
-        found = await turn_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, max_bytes=max_bytes)
+        found = await turn_list_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, max_bytes=max_bytes)
         return LimitedList([turn_view(row) for row in found.rows], found.cut)

@@ -30,7 +30,7 @@ from app.conversations.schemas.records import (
     SummaryRecord,
     TurnRecord,
 )
-from app.conversations.stores import conversation_store
+from app.conversations.stores import conversation_store, turn_list_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.turns.verify import content_holds
 from app.conversations.views import turn_view
@@ -162,8 +162,8 @@ class ConversationRestorer:
         language: str | None = None
         conversation_id = ConversationId(conversation.id)
         while True:
-            found = await conversation_store.list_turns(
-                tx, caller.tenant_id, conversation_id, newest_first=False, after=after, before=None, actors=None,
+            found = await turn_list_store.list_turns(
+                tx, caller.tenant_id, conversation_id, newest_first=False, after=after,
                 limit=_ANALYSED, max_bytes=BATCH_BYTES,
             )  # fmt: skip
             if not found.rows:

@@ -14,8 +14,10 @@ import asyncpg
 
 from app.conversations.responses import store as response_store
 from app.conversations.responses.store import ResponseRow
-from app.conversations.stores.conversation_store import TurnRow, limit_bytes
-from app.core.database.transactions import Transaction, row_as
+from app.conversations.stores import turn_list_store
+from app.conversations.stores.conversation_store import TurnRow
+from app.conversations.stores.turn_list_store import TurnRows
+from app.core.database.transactions import Transaction
 from app.core.ids import ConversationId, TenantId
 from app.formats.schemas import Role
 
@@ -164,14 +166,10 @@ async def list_committed(
     max_bytes: int,
 ) -> tuple[list[ExportedTurn], bool]:  # fmt: skip
     """Return committed turns by seq, and whether their texts exceed `max_bytes`, so that some were left out."""
-    turns = (
-        "select * from turns where tenant_id = $1 and conversation_id = $2 and seq > $3 and seq <= $4"
-        " order by seq limit $5"
+    turns = await turn_list_store.list_by_seq(
+        tx, tenant_id, conversation_id, after=after, through=through, limit=limit, max_bytes=max_bytes
     )
-    rows = await tx.fetch(
-        limit_bytes(turns, order="seq", max_bytes="$6"), tenant_id, conversation_id, after, through, limit, max_bytes
-    )
-    return await _with_superseders(tx, tenant_id, rows)
+    return await _with_superseders(tx, tenant_id, turns)
 
 
 async def list_aborted(
@@ -179,27 +177,20 @@ async def list_aborted(
     max_bytes: int,
 ) -> tuple[list[ExportedTurn], bool]:  # fmt: skip
     """Return aborted turns by id, as `list_committed` does."""
-    turns = (
-        "select * from turns where tenant_id = $1 and conversation_id = $2 and seq is null and status = 'aborted'"
-        " and ($3::uuid is null or id > $3) order by id limit $4"
+    turns = await turn_list_store.list_aborted_by_id(
+        tx, tenant_id, conversation_id, after=after, limit=limit, max_bytes=max_bytes
     )
-    rows = await tx.fetch(
-        limit_bytes(turns, order="id", max_bytes="$5"), tenant_id, conversation_id, after, limit, max_bytes
-    )
-    return await _with_superseders(tx, tenant_id, rows)
+    return await _with_superseders(tx, tenant_id, turns)
 
 
-async def _with_superseders(
-    tx: Transaction, tenant_id: TenantId, rows: "Sequence[asyncpg.Record]"
-) -> tuple[list[ExportedTurn], bool]:
-    turns = [row_as(TurnRow, row) for row in rows]
-    ids = list({turn.superseded_by for turn in turns if turn.superseded_by is not None})
+async def _with_superseders(tx: Transaction, tenant_id: TenantId, turns: TurnRows) -> tuple[list[ExportedTurn], bool]:
+    ids = list({turn.superseded_by for turn in turns.rows if turn.superseded_by is not None})
     found = await tx.fetch(_SUPERSEDER, tenant_id, ids) if ids else []
     seqs = {cast("UUID | None", row["id"]): cast("int | None", row["seq"]) for row in found}
-    answers = [turn.id for turn in turns if turn.role == Role.ASSISTANT.value]
+    answers = [turn.id for turn in turns.rows if turn.role == Role.ASSISTANT.value]
     responses = await response_store.list_of(tx, tenant_id, answers) if answers else {}
-    is_cut = bool(rows) and rows[0]["there"] > len(rows)
-    return [ExportedTurn(turn, seqs.get(turn.superseded_by), responses.get(turn.id)) for turn in turns], is_cut
+    exported = [ExportedTurn(turn, seqs.get(turn.superseded_by), responses.get(turn.id)) for turn in turns.rows]
+    return exported, turns.cut
 
 
 async def list_summaries(

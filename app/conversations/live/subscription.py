@@ -28,7 +28,7 @@ from app.conversations.live.projection import (
 )
 from app.conversations.live.snapshot import PAGE_BYTES, PAGE_TURNS, SnapshotReader, StartPosition
 from app.conversations.schemas.frames import RereadFrame
-from app.conversations.stores import stream_store, subscription_store, summary_store
+from app.conversations.stores import stream_store, subscription_store, summary_store, turn_list_store
 from app.conversations.stores.summary_store import SummaryRow
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Forbidden, NotFound, Unavailable
@@ -381,7 +381,7 @@ class ConversationSubscriptions:
         if after_rev < head.summary_rev:
             summaries = await summary_store.list_made(tx, tenant_id, conversation_id, after_rev=after_rev)
         while projection.position is not None and projection.position < (head.rev, LAST_SEQ):
-            changed = await stream_store.list_changed(
+            changed = await turn_list_store.list_changed(
                 tx, tenant_id, conversation_id, after=projection.position, limit=PAGE_TURNS, max_bytes=PAGE_BYTES
             )
             conversation.push(projection.apply_rows(changed.rows))

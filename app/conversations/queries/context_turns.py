@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from app.conversations.find import get_conversation, last_position
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.summaries import SummaryKind, ValidSummary
-from app.conversations.stores import conversation_store, summary_store, turn_store
+from app.conversations.stores import summary_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import covered_through, valid_summary
 from app.conversations.views import canonical_turn
@@ -251,7 +251,7 @@ class _Pages:
     async def _list(self, *, after: int | None, before: int, limit: int) -> tuple[list[TurnRow], bool]:
         if self.bytes_left <= 0:
             return [], True
-        found = await conversation_store.list_turns(
+        found = await turn_list_store.list_turns(
             self.tx,
             self.caller.tenant_id,
             self.conversation_id,
@@ -272,11 +272,13 @@ class _Pages:
         calls = [call_key(call.id) for row in page if row.tool_calls for call in canonical_turn(row).tool_calls]
         if not calls or self.bytes_left <= 0:
             return []
-        answers = await conversation_store.list_answers(
+        answers = await turn_list_store.list_turns(
             self.tx,
             self.caller.tenant_id,
             self.conversation_id,
-            call_ids=calls,
+            newest_first=True,
+            role="tool",
+            answers=calls,
             after=min(row.position or 0 for row in page),
             before=self.last + 1,
             limit=len(calls),

@@ -12,9 +12,10 @@ from uuid import UUID
 
 from app.conversations.find import get_rev
 from app.conversations.schemas.history import HistoryPage, HistoryQuery
-from app.conversations.stores import conversation_store, stream_store, summary_store, turn_store
-from app.conversations.stores.conversation_store import TurnRow, TurnRows
+from app.conversations.stores import summary_store, turn_list_store
+from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.summary_store import SummaryRow
+from app.conversations.stores.turn_list_store import TurnRows
 from app.conversations.views import summary_view, turn_view
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Transaction
@@ -107,17 +108,17 @@ class History:
             if query.since_rev == rev:
                 return TurnRows([], cut=False)
             after = (query.since_rev, _LAST_SEQ) if beyond is None else (int(beyond[0]), int(beyond[1]))
-            return await stream_store.list_changed(
+            return await turn_list_store.list_changed(
                 tx, caller.tenant_id, conversation_id, after=after, actors=query.actors, limit=limit,
                 max_bytes=self._max_bytes,
             )  # fmt: skip
         if query.status == "aborted":
             created = None if beyond is None else (datetime.fromisoformat(str(beyond[0])), UUID(str(beyond[1])))
-            return await turn_store.list_aborted(
+            return await turn_list_store.list_aborted(
                 tx, caller.tenant_id, conversation_id, newest_first=walk.backwards, beyond=created, actors=query.actors,
                 limit=limit, max_bytes=self._max_bytes,
             )  # fmt: skip
-        listing = turn_store.list_with_superseded if query.include_superseded else conversation_store.list_turns
+        listing = turn_list_store.list_with_superseded if query.include_superseded else turn_list_store.list_turns
         return await listing(
             tx,
             caller.tenant_id,

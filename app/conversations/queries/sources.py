@@ -14,7 +14,7 @@ from app.conversations.queries import source_store
 from app.conversations.schemas.conversations import Facts
 from app.conversations.schemas.participants import Participant
 from app.conversations.schemas.sources import LockedConversation, LockedTurn, ReadByRules, TextTurn, Unread
-from app.conversations.stores import conversation_store, expiry_store, turn_store
+from app.conversations.stores import conversation_store, expiry_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
@@ -50,7 +50,7 @@ class Sources:
             last = head.last_seq if through is None else min(through, head.last_seq)
             rows: list[TurnRow] = []
             if last > after:
-                rows = await turn_store.list_by_seq(
+                turns = await turn_list_store.list_by_seq(
                     tx,
                     caller.tenant_id,
                     conversation_id,
@@ -59,6 +59,7 @@ class Sources:
                     limit=limit,
                     max_bytes=_MAX_BYTES,
                 )
+                rows = turns.rows
         return _unread(head, rows, after=after, reach=last, again=again)
 
     async def seq_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:

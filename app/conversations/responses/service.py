@@ -16,7 +16,7 @@ from app.conversations.responses import store
 from app.conversations.responses.store import ResponseRow
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.responses import ContinuedResponse, ResponsePlace, ResponseRequest, StoredResponse
-from app.conversations.stores import conversation_store, turn_store
+from app.conversations.stores import conversation_store, turn_list_store
 from app.conversations.views import turn_view
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
@@ -55,7 +55,7 @@ class StoredResponses:
         """Return input turns of a response that was read, in the order of their ids; fewer if they are large."""
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
+            found = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
         # an imported file may name turns of other conversations
         return [turn_view(row) for row in found.rows if row.conversation_id == response.conversation_id]
 
@@ -63,7 +63,7 @@ class StoredResponses:
         """Return those of the turns, of any conversations that the caller reaches, that are committed."""
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await turn_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
+            found = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
             reached = await self._reached(caller, tx, {ConversationId(row.conversation_id) for row in found.rows})
         return {
             TurnId(row.id): turn_view(row)

@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import ClauseElement, bindparam, func, literal, not_, null, or_, select, union_all, update
 
 from app.conversations.tables import ERASED_COLUMNS, conversation_heads, conversations, turns
-from app.core.database.queries import NOW, NOW_SQL, Query, arguments, columns, compiled, equals, is_any, milliseconds
+from app.core.database.queries import NOW, Query, arguments, columns, compiled, equals, is_any, milliseconds
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
@@ -172,11 +172,11 @@ async def backdate(
     moves forward only; its indexed copy moves with it. Expiry counts from `updated_at`, which is not changed.
     """
     row = await tx.fetchrow(
-        f"""
-        update conversation_heads set active_at = least({NOW_SQL}, case
+        """
+        update conversation_heads set active_at = least(date_trunc('milliseconds', statement_timestamp()), case
             when $4 then coalesce($3::timestamptz, active_at) else greatest(active_at, $3::timestamptz) end)
         where tenant_id = $1 and conversation_id = $2 returning active_at, updated_at
-        """,  # noqa: S608
+        """,
         tenant_id,
         conversation_id,
         active_at,

@@ -25,7 +25,7 @@ from app.conversations.schemas.summaries import (
     Undone,
     ValidSummaries,
 )
-from app.conversations.stores import conversation_store, retention_store, summary_store, turn_store
+from app.conversations.stores import retention_store, summary_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow
 from app.conversations.stores.summary_store import SummaryRow
 from app.conversations.summaries.invalidation import (
@@ -185,14 +185,13 @@ class Summaries:
         """Return the live turns between two positions (both exclusive), the oldest first."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await require_reachable(caller, tx, conversation_id)
-            found = await conversation_store.list_turns(
+            found = await turn_list_store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
                 newest_first=False,
                 after=after,
                 before=before,
-                actors=None,
                 limit=limit + 1,
                 max_bytes=self._max_bytes,
                 with_erased=False,

@@ -29,7 +29,7 @@ from app.conversations.find import (
 )
 from app.conversations.hash_chain import canonical_form, chain_hash, content_hash, new_salt
 from app.conversations.schemas.conversations import Conversation, ForkRequest
-from app.conversations.stores import conversation_store, summary_store, turn_store
+from app.conversations.stores import conversation_store, summary_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.summaries.invalidation import update_summary_mark
 from app.conversations.turns.verify import row_fields
@@ -150,7 +150,7 @@ class Forker:
         if body.through is not None:
             row = await conversation_store.find_turn(tx, caller.tenant_id, parent_id, TurnId(body.through))
         elif body.through_seq is not None:
-            row = await turn_store.find_by_seq(tx, caller.tenant_id, parent_id, body.through_seq)
+            row = await turn_list_store.find_by_seq(tx, caller.tenant_id, parent_id, body.through_seq)
         else:
             return None
         if row is None or row.status != "committed":
@@ -206,14 +206,13 @@ class Forker:
         copied = _Copied(turns=0, tokens=0, chain=fork.chain_hash)
         after, places = 0, list[int]()
         while True:
-            found = await conversation_store.list_turns(
+            found = await turn_list_store.list_turns(
                 tx,
                 caller.tenant_id,
                 ConversationId(parent.id),
                 newest_first=False,
                 after=after,
                 before=None if through is None else through + 1,
-                actors=None,
                 limit=_BATCH,
                 max_bytes=_BATCH_BYTES,
                 erased_through=parent.erased_position,

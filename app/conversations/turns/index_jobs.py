@@ -12,7 +12,7 @@ from uuid import UUID
 
 from app.conversations.drafts import plain_text
 from app.conversations.schemas.conversations import turn_text
-from app.conversations.stores import conversation_store, summary_store, turn_store
+from app.conversations.stores import conversation_store, summary_store, turn_list_store, turn_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.summary_store import SummaryRow
 from app.conversations.views import turn_view
@@ -195,7 +195,7 @@ class Indexing:
         """
         asked = turn_ids[:_TURNS]
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await turn_store.find_ordered(tx, caller.tenant_id, asked, max_bytes=_BYTES)
+            found = await turn_list_store.find_ordered(tx, caller.tenant_id, asked, max_bytes=_BYTES)
         # after a cut, continue after the last turn read; deleted turns are not read again
         left = turn_ids[asked.index(found.rows[-1].id) + 1 :] if found.cut else turn_ids[_TURNS:]
         live = [

@@ -24,7 +24,7 @@ from app.conversations.find import (
 )
 from app.conversations.schemas.conversations import ConversationCreate
 from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Session, SessionDay, SessionName, Stored
-from app.conversations.stores import conversation_store, session_store
+from app.conversations.stores import conversation_store, session_store, turn_list_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
 from app.conversations.turns.append import Appender, record_turns, same_turn
 from app.conversations.turns.placement import PreparedTurn
@@ -165,11 +165,18 @@ class Sessions:
         """Return the turns of one day, in order."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await require_reachable(caller, tx, conversation_id)
-            found = await session_store.list_day(
-                tx, caller.tenant_id, conversation_id, day=day, limit=limit + 1, max_bytes=_DAY_BYTES
+            turns = await turn_list_store.list_turns(
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                newest_first=False,
+                day=day,
+                with_erased=False,
+                limit=limit + 1,
+                max_bytes=_DAY_BYTES,
             )
-        turns = [canonical_turn(row) for row in found.rows[:limit]]
-        return LimitedList(turns, found.cut or len(found.rows) > limit)
+        shown = [canonical_turn(row) for row in turns.rows[:limit]]
+        return LimitedList(shown, turns.cut or len(turns.rows) > limit)
 
     async def newest_before(
         self, caller: Caller, conversation_id: ConversationId, *, moment: datetime, but_newest: int

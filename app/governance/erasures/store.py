@@ -27,8 +27,7 @@ ERASURE: Final = "erasure"
 """Kind of the operations."""
 
 _ERASURE_JOBS: Final = JOB_PREFIX + ERASURE
-_OPEN: Final = f"kind = '{ERASURE}' and ended_at is null"
-_OPEN_OF_OWN_DATA: Final = f"{_OPEN} and parameters ->> 'kind' <> '{SubjectKind.TENANT.value}'"
+_OPEN_OF_OWN_DATA: Final = "kind = 'erasure' and ended_at is null and parameters ->> 'kind' <> 'tenant'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +195,15 @@ async def delete_of_tenant(tx: Transaction, tenant_id: TenantId, table: str, *, 
 
 async def list_open_of_own_data(tx: Transaction, tenant_id: TenantId) -> list[UUID]:
     """Return the open erasures of conversations, owners and actors of a tenant."""
-    sql = f"select id from operations where tenant_id = $1 and {_OPEN_OF_OWN_DATA} order by id"  # noqa: S608
-    return [row["id"] for row in await tx.fetch(sql, tenant_id)]
+    rows = await tx.fetch(
+        """
+        select id from operations
+        where tenant_id = $1 and kind = 'erasure' and ended_at is null and parameters ->> 'kind' <> 'tenant'
+        order by id
+        """,
+        tenant_id,
+    )
+    return [row["id"] for row in rows]
 
 
 async def delete_jobs_of_ended(tx: Transaction, tenant_id: TenantId) -> int:
@@ -211,7 +217,7 @@ async def delete_jobs_of_ended(tx: Transaction, tenant_id: TenantId) -> int:
     )
     if not jobs:
         return 0
-    sql = f"select id from operations where tenant_id = $1 and {_OPEN}"  # noqa: S608
+    sql = "select id from operations where tenant_id = $1 and kind = 'erasure' and ended_at is null"
     are_open = {row["id"] for row in await tx.fetch(sql, tenant_id)}
     ended = [job["id"] for job in jobs if are_open.isdisjoint(job["subject_ids"])]
     return await tx.execute("delete from jobs where tenant_id = $1 and id = any($2::uuid[])", tenant_id, ended)

@@ -57,7 +57,7 @@ from app.routers.rest.operations import (
     webhooks,
 )
 from app.settings import Settings
-from app.webhooks.dispatch import add_webhook_metrics, dispatching
+from app.webhooks.service import add_webhook_metrics, dispatching
 from app.worker.handlers import make_worker
 from app.worker.runner import Worker, add_job_metrics, add_sweep_metrics, working
 
@@ -159,7 +159,7 @@ def _add_metrics(registry: CollectorRegistry, container: Container, monitor: Mon
     add_live_metrics(registry, container)
     _add_bus_metrics(registry, container.bus)
     add_lifecycle_metrics(registry, container.lifecycle.counters)
-    add_sweep_metrics(registry, container.governance.purger.counts)
+    add_sweep_metrics(registry, container.purger.counts)
     for metric in container.embed_meter.collectors:
         registry.register(metric)
     registry.register(_ProcessMetrics(container, monitor))
@@ -206,7 +206,7 @@ class _ProcessMetrics(Collector):
         for reason in Fallback:
             fallbacks.add_metric([reason], reader.fallbacks[reason])
         yield fallbacks
-        open_turns = self._container.conversations.streams.handover.open_turns
+        open_turns = self._container.handover.open_turns
         yield GaugeMetricFamily("turnkeep_open_turns", "Open turns that this process writes.", value=open_turns)
         nbytes = self._container.index.resident.nbytes
         yield GaugeMetricFamily("turnkeep_search_index_bytes", "Memory of the search index, about.", value=nbytes)
@@ -230,7 +230,7 @@ def _figures(state: ServerState, worker: Worker | None) -> ProcessFigures:
         pools=lambda: _pools(container),
         search_index_bytes=lambda: container.index.resident.nbytes,
         live_connections=lambda: connections.open,
-        open_turns=lambda: container.conversations.streams.handover.open_turns,
+        open_turns=lambda: container.handover.open_turns,
         subscribers=lambda: container.subscriptions.subscribers,
     )
 

@@ -1,7 +1,7 @@
 """The view of an owner: all that is stored under it, so that a person can see, correct and erase it."""
 
 from app.conversations.schemas.listing import ConversationFilter
-from app.conversations.service import Conversations
+from app.conversations.service import ConversationExpiry, Conversations
 from app.core.database.transactions import Database
 from app.governance.schemas import OwnedConversations, OwnedFacts, OwnedMemories, OwnerLookup, OwnerView
 from app.memory.longterm.service import Memories
@@ -14,10 +14,17 @@ class OwnerViews:
     """Reads what is stored under an owner."""
 
     def __init__(
-        self, database: Database, *, conversations: Conversations, facts: FactService, memories: Memories
+        self,
+        database: Database,
+        *,
+        conversations: Conversations,
+        expiry: ConversationExpiry,
+        facts: FactService,
+        memories: Memories,
     ) -> None:
         self._database = database
         self._conversations = conversations
+        self._expiry = expiry
         self._facts = facts
         self._memories = memories
 
@@ -37,7 +44,7 @@ class OwnerViews:
 
     async def _list_conversations(self, caller: Caller, request: OwnerLookup) -> OwnedConversations:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            count, _ = await self._conversations.expiry.count(
+            count, _ = await self._expiry.count(
                 caller, tx, conversation_id=None, owner=request.owner, project=request.project
             )
         page = await self._conversations.list_conversations(

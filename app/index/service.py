@@ -59,10 +59,22 @@ from app.tenancy.schemas import Caller
 from app.tenancy.service import Tenancy
 
 __all__ = [
-    "REMOVALS", "AnnMaintenance", "ChosenSpace", "EmbeddingSpaceRegistry", "EmbeddingSpaceRuntime", "LoadedSearch",
-    "PreparedQuery", "QueryText", "SearchIndex", "Space", "VectorAhead", "VectorBackfill", "ensure_space",
+    "REMOVALS",
+    "AnnMaintenance",
+    "ChosenSpace",
+    "EmbeddingSpaceRegistry",
+    "EmbeddingSpaceRuntime",
+    "LoadedSearch",
+    "PreparedQuery",
+    "QueryText",
+    "SearchIndex",
+    "Space",
+    "VectorAhead",
+    "VectorBackfill",
+    "VectorMaker",
+    "ensure_space",
     "read_chosen_space",
-]  # fmt: skip
+]
 
 # analysing less text than this takes about a millisecond: not worth a thread
 _INLINE_CHARACTERS = 4_000
@@ -86,8 +98,6 @@ class SearchIndex:
     ) -> None:  # fmt: skip
         self.spaces = spaces
         self._quotas = tenancy.quotas
-        self.makers: dict[EntryKind, VectorMaker] = {}
-        """Vector makers of the owners of entries other than turns, registered at the start."""
         self._ops = ops
         self._jobs = jobs
         self._publish = publish

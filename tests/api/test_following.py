@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
+from app.conversations.live.service import Subscription
 from app.conversations.live.snapshot import StartPosition
-from app.conversations.live.subscription import Subscription
 from app.conversations.schemas.frames import Aborting, Chunk, Ending, Opening, OpenTurn, Resuming
 from app.conversations.stores import conversation_store, list_store, subscription_store, turn_list_store
 from app.conversations.streams.buffer import StreamKey
@@ -103,7 +103,7 @@ class Writer:
     """Writes a turn in one process."""
 
     def __init__(self, service: Service, caller: Caller, conversation: str) -> None:
-        self.streams, self.caller = service.container.conversations.streams, caller
+        self.streams, self.caller = service.container.streams, caller
         self.conversation = ConversationId(parse_id(conversation))
         self.text = ""
 
@@ -214,7 +214,7 @@ async def test_a_writer_that_resumes_elsewhere_takes_back_what_was_not_durable(p
     reader = await follow(two, user, conversation)
     await writer.write("durable", wait=True)
     # the process that holds it dies: what it told is never written
-    buffer = one.container.conversations.streams._buffers.pop(writer.key)  # noqa: SLF001
+    buffer = one.container.streams._buffers.pop(writer.key)  # noqa: SLF001
     one.container.conversations._publisher.publish_delta(  # noqa: SLF001
         caller.tenant_id, writer.conversation, turn_id=writer.turn_id, epoch=buffer.epoch, part="content", offset=7,
         text=", and lost",

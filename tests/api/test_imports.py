@@ -244,7 +244,7 @@ async def test_limits_of_an_upload_are_its_own(
     service: Service, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = service.settings.requests.model_copy(update={"import_max_bytes": 2**21, "import_max_line_bytes": 2**16})
-    monkeypatch.setattr(service.container.governance.imports, "_settings", limits)
+    monkeypatch.setattr(service.container.imports, "_settings", limits)
     long = {"type": "conversation", "external_id": "a", "title": "x" * 2**17}
     for body in (foreign(long), gzip.compress(foreign(long))):
         assert problem(await other.post("/v1/import", content=body), 413, "import_line_too_long")["line"] == 2

@@ -158,7 +158,7 @@ async def test_the_sweep_keeps_the_lines_of_an_import_that_waits_for_days(
             "update import_chunks set created_at = now() - interval '3 days' where tenant_id = $1", other.tenant_id
         )
     kept = await staged(service, other) - 1
-    await service.container.governance.imports.sweep()
+    await service.container.imports.sweep()
     assert await staged(service, other) == kept > 0
     assert (await ended(service, other, operation))["status"] == "succeeded"
     assert await export(other) == before

@@ -14,7 +14,7 @@ from app.agents.generation.align import says
 from app.agents.generation.openai_items import item_place, items
 from app.conversations.schemas.conversations import Turn
 from app.conversations.schemas.history import HistoryQuery
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, ResponseService
 from app.core.errors import Conflict, FieldError, NotFound
 from app.core.ids import ConversationId, TurnId, parse_id
 from app.formats import service as formats
@@ -29,9 +29,14 @@ PlacedItem: TypeAlias = tuple[str, JsonObject]
 
 
 async def unstored_items(
-    conversations: Conversations, caller: Caller, given: Sequence[PlacedItem], within: ConversationId, *,
+    conversations: Conversations,
+    responses: ResponseService,
+    caller: Caller,
+    given: Sequence[PlacedItem],
+    within: ConversationId,
+    *,
     through: int | None = None,
-) -> list[PlacedItem]:  # fmt: skip
+) -> list[PlacedItem]:
     """Return the items that a conversation does not have, those after the position `through` included.
 
     Raises NotFound, and Conflict `turn_id_conflict` for an item with the id of a stored one and other content.
@@ -44,7 +49,7 @@ async def unstored_items(
     )
     read = {TurnId(parse_id(turn.id)): turn for turn in newest.data}
     missing = [turn_id for turn_id in named if turn_id not in read]
-    older = await conversations.responses.referenced(caller, missing) if missing else {}
+    older = await responses.referenced(caller, missing) if missing else {}
     known = known_turns(read | older, newest.data, within, through=through)
     return new_items(given, known, newest.data)
 

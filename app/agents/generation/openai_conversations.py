@@ -19,7 +19,7 @@ from app.conversations.schemas.conversations import (
     TurnInput,
 )
 from app.conversations.schemas.history import HistoryQuery
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, ConversationUpdates, ResponseService
 from app.core.errors import AppError, Invalid, NotFound, TooLarge
 from app.core.ids import ConversationId, format_id, parse_id
 from app.core.paging import Order
@@ -81,8 +81,17 @@ class Items(BaseModel):
 class OpenAIConversations:
     """Conversations in OpenAI's format."""
 
-    def __init__(self, *, conversations: Conversations, governance: Governance) -> None:
+    def __init__(
+        self,
+        *,
+        conversations: Conversations,
+        updates: ConversationUpdates,
+        responses: ResponseService,
+        governance: Governance,
+    ) -> None:
         self._conversations = conversations
+        self._updates = updates
+        self._responses = responses
         self._governance = governance
 
     async def create(
@@ -122,9 +131,7 @@ class OpenAIConversations:
     ) -> OpenAIConversation:
         """Replace the metadata."""
         change = ConversationUpdate(metadata=body.metadata or {})
-        changed = await self._governance.update_conversation(
-            caller, conversation_id, body=change, replaces_metadata=True
-        )
+        changed = await self._updates.update(caller, conversation_id, body=change, replaces_metadata=True)
         return _view(changed)
 
     async def delete(self, caller: Caller, conversation_id: ConversationId) -> DeletedConversation:
@@ -138,7 +145,7 @@ class OpenAIConversations:
         Items with the ids of stored ones are left out (`known_items`).
         """
         given = [(f"/items/{at}", item) for at, item in enumerate(body.items)]
-        new = await unstored_items(self._conversations, caller, given, conversation_id)
+        new = await unstored_items(self._conversations, self._responses, caller, given, conversation_id)
         if not new:
             return item_page([], has_more=False)
         turns = [turn for _, turn in read_items(new, keeps_system=True).to_store(0)]

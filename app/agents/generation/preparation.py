@@ -25,15 +25,12 @@ from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import ConversationCreate, ForkRequest, Turn, TurnInput
 from app.conversations.schemas.history import HistoryQuery
 from app.conversations.schemas.responses import ContinuedResponse, ResponseRequest
-from app.conversations.service import Conversations
-from app.conversations.streams.commit import TurnReplacement
-from app.conversations.streams.exchanges import Exchange, open_answer_turn
+from app.conversations.service import Conversations, Exchange, Exchanges, Sessions, TurnReplacement, open_answer_turn
 from app.core.errors import AppError, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.formats.schemas import JsonObject, Kind, Role
 from app.governance.service import Governance
-from app.providers.pieces import estimated_tokens
-from app.providers.window import output_tokens
+from app.providers.service import estimated_tokens, output_tokens
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 
@@ -79,11 +76,21 @@ class Preparer:
     """Prepares requests for the chat model."""
 
     def __init__(
-        self, *, conversations: Conversations, contexts: ContextBuilder, governance: Governance, settings: Settings,
-        run_shielded: RunShielded, window: Callable[[TenantId, str | None], int],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        conversations: Conversations,
+        exchanges: Exchanges,
+        sessions: Sessions,
+        contexts: ContextBuilder,
+        governance: Governance,
+        settings: Settings,
+        run_shielded: RunShielded,
+        window: Callable[[TenantId, str | None], int],
+    ) -> None:
         """`window` returns the tokens that a model reads and writes for a tenant in one call; None: the default."""
         self._conversations = conversations
+        self._exchanges = exchanges
+        self._sessions = sessions
         self._contexts = contexts
         self._governance = governance
         self._settings = settings
@@ -197,7 +204,7 @@ class Preparer:
         )
         _require_shown(request, context)
         model = body.get("model")
-        exchange = await self._conversations.streams.exchanges.open(
+        exchange = await self._exchanges.open(
             caller,
             target.conversation_id,
             messages=new,
@@ -241,9 +248,7 @@ class Preparer:
     async def _require_owner(self, caller: Caller, request: GenerationRequest, conversation_id: ConversationId) -> None:
         """Raise Conflict `conversation_owned` if the request names another owner than that of the conversation."""
         if (name := request.conversation) is not None:
-            await self._conversations.sessions.require_owner(
-                caller, conversation_id, owner=name.owner, pointer=name.owner_pointer
-            )
+            await self._sessions.require_owner(caller, conversation_id, owner=name.owner, pointer=name.owner_pointer)
 
     async def _find(self, caller: Caller, name: ConversationName) -> ConversationId | None:
         """Return the conversation with an external id, if there is one."""

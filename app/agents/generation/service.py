@@ -40,15 +40,21 @@ from app.agents.generation.schemas import GenerationRequest, GenerationResult
 from app.context.service import ContextBuilder
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import Chunk
-from app.conversations.service import Conversations
-from app.conversations.streams.exchanges import Exchange, Exchanges
+from app.conversations.service import Conversations, Exchange, Exchanges, Sessions, Streams
 from app.core.errors import AppError, Conflict, TooLarge
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, parse_id
 from app.formats.schemas import JsonObject
 from app.governance.service import Governance
-from app.providers.endpoint import InvalidAnswer, Refused
-from app.providers.shapes import LimitName
-from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
+from app.providers.service import (
+    DONE,
+    InvalidAnswer,
+    LimitName,
+    Refused,
+    Streamed,
+    Upstream,
+    UpstreamRefusal,
+    configured,
+)
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
@@ -72,27 +78,34 @@ class Generation:
         self,
         *,
         conversations: Conversations,
+        streams: Streams,
+        exchanges: Exchanges,
+        sessions: Sessions,
         contexts: ContextBuilder,
         governance: Governance,
         upstream: Upstream | None,
         settings: Settings,
     ) -> None:
         self._conversations = conversations
+        self._streams = streams
+        self._exchanges = exchanges
         self._upstream = upstream
         self._settings = settings
         self._pending: set[asyncio.Task[object]] = set()
         self._running: dict[tuple[TenantId, TurnId], AnswerStream] = {}
         self._preparer = Preparer(
-            conversations=conversations, contexts=contexts, governance=governance, settings=settings,
-            run_shielded=self._run_shielded, window=self._window,
-        )  # fmt: skip
+            conversations=conversations,
+            exchanges=exchanges,
+            sessions=sessions,
+            contexts=contexts,
+            governance=governance,
+            settings=settings,
+            run_shielded=self._run_shielded,
+            window=self._window,
+        )
 
     def _window(self, tenant_id: TenantId, model: str | None) -> int:
         return configured(self._upstream).window(tenant_id, model)
-
-    @property
-    def _exchanges(self) -> Exchanges:
-        return self._conversations.streams.exchanges
 
     async def close(self) -> None:
         """Wait for pending aborts and commits, and close the connections to the endpoint."""
@@ -206,7 +219,7 @@ class Generation:
         """Publish text of the answer to subscribers of the conversation; return the offset after it."""
         for piece in pieces_of(delta.text, max(1, self._settings.streams.max_chunk_bytes // _MAX_BYTES_PER_CHARACTER)):
             try:
-                await self._conversations.streams.chunk(
+                await self._streams.chunk(
                     caller,
                     exchange.conversation_id,
                     turn_id=exchange.answer_id,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from app.agents.lifecycle.counters import LifecycleCounters
+from app.agents.lifecycle.counters import BUCKETS_MS, LifecycleCounters
 from app.agents.lifecycle.items import (
     Item,
     point_to_items,
@@ -40,7 +40,7 @@ from app.agents.lifecycle.turn_ids import InputIds, OutputIds, TurnKey, WholeTur
 from app.context.schemas import Context, ContextRequest, SemanticRecall
 from app.context.service import Compactor, ContextBuilder
 from app.conversations.schemas.sessions import IdempotentAppend, Session, SessionName, Stored
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, Sessions, Summaries
 from app.core.database.transactions import Database
 from app.core.errors import FieldError, Invalid, InvalidFields, TooLarge
 from app.core.ids import ConversationId
@@ -52,7 +52,12 @@ from app.memory.service import FactService
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
-__all__ = ["COMPACT_EARLY_JOB", "Lifecycle"]
+__all__ = [
+    "BUCKETS_MS",
+    "COMPACT_EARLY_JOB",
+    "Lifecycle",
+    "LifecycleCounters",
+]
 
 COMPACT_EARLY_JOB: Final = "session.compact"
 """Job that summarises a session with contexts near their limit; the subject is its conversation."""
@@ -73,6 +78,8 @@ class Lifecycle:
         database: Database,
         *,
         conversations: Conversations,
+        sessions: Sessions,
+        summaries: Summaries,
         contexts: ContextBuilder,
         compactor: Compactor,
         governance: Governance,
@@ -82,7 +89,7 @@ class Lifecycle:
         settings: Settings,
     ) -> None:
         self._database = database
-        self._sessions = conversations.sessions
+        self._sessions = sessions
         self._contexts = contexts
         self._queue = queue
         self._secret = secret
@@ -90,9 +97,16 @@ class Lifecycle:
         self._max_items = settings.limits.max_turns_per_append
         self._search_limit = settings.context.search_limit
         recent_items = settings.lifecycle.recent_context_items
-        self._tree_reader = MemoryTreeReader(conversations=conversations, facts=facts, recent_items=recent_items)
-        self._maintenance = Maintenance(
+        self._tree_reader = MemoryTreeReader(
             conversations=conversations,
+            sessions=sessions,
+            summaries=summaries,
+            facts=facts,
+            recent_items=recent_items,
+        )
+        self._maintenance = Maintenance(
+            sessions=sessions,
+            summaries=summaries,
             compactor=compactor,
             governance=governance,
             facts=facts,

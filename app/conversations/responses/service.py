@@ -25,8 +25,8 @@ from app.formats.schemas import JsonObject
 from app.tenancy.schemas import Caller, Scope
 
 
-class StoredResponses:
-    """Reads and deletes responses. Every method raises NotFound for an unknown one, or one outside of the restriction.
+class ResponseService:
+    """Reads responses. Every method raises NotFound for an unknown one, or one outside of the restriction.
 
     Conversation tokens are refused.
     """
@@ -39,7 +39,7 @@ class StoredResponses:
         """Return a response, with the text so far if its answer is still open."""
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await self._find(caller, tx, turn_id)
+            row = await _find(caller, tx, turn_id)
             turn = await get_partial_turn(caller, tx, ConversationId(row.conversation_id), turn_id)
         if turn.erased_at is not None:
             raise response_missing()
@@ -91,7 +91,7 @@ class StoredResponses:
         """
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            row = await self._find(caller, tx, turn_id)
+            row = await _find(caller, tx, turn_id)
             conversation_id = ConversationId(row.conversation_id)
             turn = await get_partial_turn(caller, tx, conversation_id, turn_id)
             position = await store.find_live_position(tx, caller.tenant_id, conversation_id, turn_id)
@@ -108,10 +108,14 @@ class StoredResponses:
             )
         return ContinuedResponse(turn_id, conversation_id, position, owns_conversation=row.owns_conversation)
 
+
+class ResponseEraser:
+    """Finds and deletes responses, in the caller's transactions."""
+
     async def locate(self, caller: Caller, tx: Transaction, turn_id: TurnId) -> ResponsePlace:
         """Return the turns of a response, and lock its conversation, in the caller's transaction."""
         caller.require(Scope.READ)
-        row = await self._find(caller, tx, turn_id)
+        row = await _find(caller, tx, turn_id)
         conversation_id = ConversationId(row.conversation_id)
         try:
             await lock_conversation(caller, tx, conversation_id)
@@ -133,15 +137,16 @@ class StoredResponses:
         """Return whether a conversation that was created for responses has anything left but tombstones and copies."""
         return await store.is_used(tx, caller.tenant_id, conversation_id)
 
-    async def _find(self, caller: Caller, tx: Transaction, turn_id: TurnId) -> ResponseRow:
-        row = await store.find(tx, caller.tenant_id, turn_id)
-        if row is None:
-            raise response_missing()
-        try:
-            await get_conversation(caller, tx, ConversationId(row.conversation_id))
-        except NotFound:
-            raise response_missing() from None
-        return row
+
+async def _find(caller: Caller, tx: Transaction, turn_id: TurnId) -> ResponseRow:
+    row = await store.find(tx, caller.tenant_id, turn_id)
+    if row is None:
+        raise response_missing()
+    try:
+        await get_conversation(caller, tx, ConversationId(row.conversation_id))
+    except NotFound:
+        raise response_missing() from None
+    return row
 
 
 async def require_last(

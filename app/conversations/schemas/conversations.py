@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
+from typing import Annotated, Generic, Literal, Self, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from pydantic import (
@@ -25,9 +25,8 @@ from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationNameIn, IdIn, NewTurnId
 from app.core.validation.strict import Strict, Unchecked
 from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
-from app.formats.parts import part_text
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
-from app.formats.service import admit_message
+from app.formats.service import admit_message, part_text
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]
@@ -386,13 +385,6 @@ class RevisionResult(BaseModel):
     seq: int
     rev: int
     head_hash: str
-
-
-class UpdatedConversation(NamedTuple):
-    """A changed conversation, and whether the change gave it an owner, which its facts and index entries then get."""
-
-    conversation: Conversation
-    has_new_owner: bool
 
 
 class ErasedTurns(BaseModel):

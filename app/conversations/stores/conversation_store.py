@@ -4,7 +4,7 @@ Literal SQL: appends run these statements.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -12,19 +12,7 @@ from uuid import UUID
 
 import asyncpg
 from pydantic import JsonValue
-from sqlalchemy import (
-    BigInteger,
-    ClauseElement,
-    ColumnElement,
-    and_,
-    case,
-    cast,
-    extract,
-    func,
-    null,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, ClauseElement, ColumnElement, and_, case, cast, extract, func, null, select, update
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from app.conversations.schemas.conversations import IndexState, TurnStatus
@@ -138,7 +126,7 @@ _INSERT_TURNS = (
     + ") u where o.tenant_id = $1"
 )
 _C, _H, _T = conversations.c, conversation_heads.c, turns.c
-_COMPUTED: Final[dict[str, ColumnElement[object]]] = {
+_COMPUTED: Final[Mapping[str, ColumnElement[object]]] = {
     "updated_at": func.greatest(_C.updated_at, _H.updated_at),
     "active_at": func.greatest(_C.active_at, _H.active_at),
     "listed_at": _C.active_at,

@@ -7,7 +7,7 @@ therefore reads the first rows in the order of the copy, and then all other rows
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -148,7 +148,7 @@ def _literal(text: str) -> str:
 
 
 # with one project or owner, an index also gives the order
-_REACH: Final[dict[str, ColumnElement[bool]]] = {
+_REACH: Final[Mapping[str, ColumnElement[bool]]] = {
     "project": _C.project == bindparam("project"),
     "projects": is_any(_C.project, "projects"),
     "owner": _C.owner == bindparam("owner"),
@@ -165,7 +165,7 @@ def _reach_values(reach: Reach) -> dict[str, object]:
     return values
 
 
-_FLAGS: Final[dict[str, ColumnElement[bool]]] = {
+_FLAGS: Final[Mapping[str, ColumnElement[bool]]] = {
     "archived": _C.archived,
     "not_archived": not_(_C.archived),
     "pinned": _C.pinned,
@@ -184,7 +184,8 @@ def _conditions(active_at: ColumnElement[datetime]) -> dict[str, ColumnElement[b
     participant = bindparam("participant")
     active_after = bindparam("active_after", type_=DateTime(timezone=True))
     active_before = bindparam("active_before", type_=DateTime(timezone=True))
-    return _REACH | {
+    return {
+        **_REACH,
         "external_id": _C.external_id == bindparam("external_id"),
         "participant": or_(_C.participants.contains(participant), _C.tools.contains(participant)),
         "metadata": _C.metadata.contains(bindparam("metadata")),
@@ -346,7 +347,7 @@ async def find_trashed(
 
 @compiled
 def _list_participants(filters: frozenset[str]) -> ClauseElement:
-    conditions = _REACH | {"ids": is_any(_C.id, "ids")}
+    conditions = {**_REACH, "ids": is_any(_C.id, "ids")}
     latest = (
         select(_C.id, _C.active_at, _C.participants)
         .where(

@@ -7,7 +7,7 @@ conversation, streams by turn id, chunks, turns.
 Literal SQL: opening, flushing and committing are hot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -384,7 +384,7 @@ async def list_expired(tx: Transaction, *, lease_s: float, limit: int) -> list[t
     return [(TenantId(row["tenant_id"]), TurnId(row["turn_id"])) for row in rows]
 
 
-_DELETE_OF_CONVERSATION: Final[dict[str, Query]] = {
+_DELETE_OF_CONVERSATION: Final[Mapping[str, Query]] = {
     table.name: Query(delete(table).where(*equals(table, "tenant_id"), table.c[column] == bindparam("conversation_id")))
     for table, column in (
         (turn_streams, "conversation_id"),

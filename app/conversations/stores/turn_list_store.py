@@ -4,7 +4,7 @@ One turn can be as large as a request: a page of such turns could exhaust the me
 when its texts reach `max_bytes`; its first turn is always returned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import reduce
@@ -73,7 +73,7 @@ _OF_CONVERSATION = equals(turns, "tenant_id", "conversation_id")
 _NOT_DELETING = not_deleting(bindparam("conversation_id"))
 _ROWS = select(*columns(turns, TurnRow))
 _RESULT = func.json_array_elements(_T.tool_results, type_=JSON).column_valued("result")
-_FILTERS: Final[dict[str, ColumnElement[bool]]] = {
+_FILTERS: Final[Mapping[str, ColumnElement[bool]]] = {
     "after": _T.position > bindparam("after"),
     "before": _T.position < bindparam("before"),
     "actors": is_any(_T.actor, "actors"),

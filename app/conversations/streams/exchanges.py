@@ -18,12 +18,13 @@ from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.frames import Opening, OpenTurn
 from app.conversations.schemas.responses import ResponseRequest
 from app.conversations.stores.conversation_store import TurnRow
+from app.conversations.streams.abort import TurnAborter
 from app.conversations.streams.buffer import OpenTurnBuffer
 from app.conversations.streams.commit import TurnFinalizer, TurnReplacement
 from app.conversations.streams.flush import Flusher
 from app.conversations.streams.open import TurnOpener
-from app.conversations.turns.append import Appender, check_answers, results_of_history
 from app.conversations.turns.placement import PreparedTurn
+from app.conversations.turns.turn_writer import TurnWriter, check_answers, results_of_history
 from app.conversations.views import turn_view
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import AppError, Conflict, FieldError, Invalid
@@ -59,8 +60,9 @@ class Exchanges:
         database: Database,
         *,
         tenancy: Tenancy,
-        appender: Appender,
+        writer: TurnWriter,
         opener: TurnOpener,
+        aborter: TurnAborter,
         finalizer: TurnFinalizer,
         flusher: Flusher,
         make_buffer: BufferFactory,
@@ -69,7 +71,8 @@ class Exchanges:
         self._database = database
         self._idempotency = tenancy.idempotency
         self._quotas = tenancy.quotas
-        self._appender = appender
+        self._writer = writer
+        self._aborter = aborter
         self._opener = opener
         self._finalizer = finalizer
         self._flusher = flusher
@@ -90,7 +93,7 @@ class Exchanges:
         follows.
         """
         caller.require(Scope.WRITE)
-        self._appender.require_quota(caller)
+        self._writer.require_quota(caller)
         now = datetime.now(UTC)
         max_messages = self._limits.max_turns_per_append - 1
         if len(messages) > max_messages:
@@ -177,7 +180,7 @@ class Exchanges:
             # taken first: from here on the exchange cannot be aborted
             for buffer in buffers:
                 await stack.enter_async_context(buffer.end_lock)
-            items = await self._appender.prepare_turns(caller, drafts)
+            items = await self._writer.prepare_turns(caller, drafts)
             for buffer in buffers:
                 await buffer.wait_for_write()
             rows = await self._finalizer.commit_all(
@@ -221,7 +224,7 @@ class Exchanges:
         caller.require(Scope.WRITE)
         async with self._database.transaction(caller.tenant_id) as tx:
             await lock_conversation(caller, tx, conversation_id)
-            await self._finalizer.abort_these(caller, tx, conversation_id, turn_ids, reason=reason)
+            await self._aborter.abort_these(caller, tx, conversation_id, turn_ids, reason=reason)
 
     def renew(self, exchange: Exchange, *, now: float) -> None:
         """Mark the exchange as active, so that its leases are renewed."""

@@ -13,10 +13,11 @@ from app.conversations.find import get_turn, last_position, lock_conversation
 from app.conversations.schemas.frames import CONTENT, Offset, OpenedTurn, Opening
 from app.conversations.stores import conversation_store, stream_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
+from app.conversations.streams.abort import TurnAborter
 from app.conversations.streams.chunk_merge import new_turn
-from app.conversations.streams.commit import TurnFinalizer, not_open_error
+from app.conversations.streams.commit import not_open_error
 from app.conversations.streams.permissions import require_may_continue, turn_author
-from app.conversations.turns.revise import require_kept, require_live
+from app.conversations.turns.replace import require_kept, require_live
 from app.conversations.views import turn_view_for
 from app.core.database.transactions import Transaction
 from app.core.errors import Busy, Conflict, FieldError, InvalidFields, RateLimited
@@ -48,14 +49,14 @@ class TurnOpener:
         limits: LimitSettings,
         settings: StreamSettings,
         holder: UUID,
-        finalizer: TurnFinalizer,
+        aborter: TurnAborter,
         publisher: EventPublisher,
         tenancy: Tenancy,
     ) -> None:
         self._limits = limits
         self._settings = settings
         self._holder = holder
-        self._finalizer = finalizer
+        self._aborter = aborter
         self._publisher = publisher
         self._quotas = tenancy.quotas
 
@@ -155,7 +156,7 @@ class TurnOpener:
             raise InvalidFields([problem])
         if old.status == "pending":
             # its lease may have expired before the periodic sweep aborts it
-            await self._finalizer.expire(tx, caller.tenant_id, turn_id, lease_s=self._settings.stream_lease_s)
+            await self._aborter.expire(tx, caller.tenant_id, turn_id)
             old = await get_turn(caller, tx, ConversationId(head.id), turn_id)
         require_live(old)
         require_kept(head, old, truncate_after=False)

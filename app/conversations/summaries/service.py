@@ -162,11 +162,6 @@ class Summaries:
             raise result_deleted()
         return [summary_view_for(caller, rows[summary_id]) for summary_id in summary_ids]
 
-    async def by_id(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
-        """Return the valid summaries with these ids, in the caller's transaction."""
-        found = await summary_store.find(tx, caller.tenant_id, summary_ids)
-        return {key: summary_view(row) for key, row in found.items() if row.replaced_by is None}
-
     async def list_valid(self, caller: Caller, conversation_id: ConversationId) -> ValidSummaries:
         """Return how far a conversation is summarised, and its valid summaries. Raises NotFound."""
         async with self._database.transaction(caller.tenant_id, read_only=True, repeatable_read=True) as tx:

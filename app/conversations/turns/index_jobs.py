@@ -6,7 +6,7 @@ no deadlock can occur.
 """
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from app.core.ids import ConversationId
 from app.core.telemetry import get_logger
 from app.core.threads import pause_after_step
 from app.index.schemas import EntryKind, IndexDocument
-from app.index.service import SearchIndex, VectorBackfill
+from app.index.service import SearchIndex, VectorBackfill, VectorMaker
 from app.tenancy.schemas import Caller
 
 # turns per batch: this many long turns have a thousand vectors, this many short ones are one request
@@ -49,10 +49,11 @@ class _Source:
 class Indexing:
     """The derived writes of the index. Each can be repeated: work that is already done is skipped."""
 
-    def __init__(self, database: Database, *, index: SearchIndex) -> None:
+    def __init__(self, database: Database, *, index: SearchIndex, makers: Mapping[EntryKind, VectorMaker]) -> None:
+        """`makers` make the vectors of the entries of other packages."""
         self._database = database
         self._index = index
-        index.makers[EntryKind.SUMMARY] = self._make_of_summaries
+        self._makers: Mapping[EntryKind, VectorMaker] = {EntryKind.SUMMARY: self._make_of_summaries, **makers}
         self._log = get_logger()
 
     async def make_vectors(self, caller: Caller, *, turn_ids: Sequence[UUID]) -> None:
@@ -70,7 +71,7 @@ class Indexing:
         refused: list[AppError] = []
         async for sources in self._sources(caller, backfill, lacking.get(EntryKind.TURN, ())):
             await self._make(caller, backfill, sources, refused)
-        for kind, make in self._index.makers.items():
+        for kind, make in self._makers.items():
             await make(caller, backfill, lacking.get(kind, ()))
         _raise_first(refused)
 
@@ -89,7 +90,7 @@ class Indexing:
                 made += await self._make(caller, backfill, sources, [])  # the backfill finds refused entries again
                 await pause_after_step(began)
                 began = time.monotonic()
-            for kind, make in self._index.makers.items():
+            for kind, make in self._makers.items():
                 made += await make(caller, backfill, step.lacking.get(kind, ()))
             after = step.after
             if after is None or made >= _MAX_FILLED:

@@ -26,8 +26,8 @@ from app.conversations.schemas.conversations import ConversationCreate
 from app.conversations.schemas.sessions import AppendPlan, IdempotentAppend, Session, SessionDay, SessionName, Stored
 from app.conversations.stores import conversation_store, session_store, turn_list_store
 from app.conversations.stores.conversation_store import ConversationRow, TurnRow
-from app.conversations.turns.append import Appender, record_turns, same_turn
 from app.conversations.turns.placement import PreparedTurn
+from app.conversations.turns.turn_writer import TurnWriter, record_turns, same_turn
 from app.conversations.views import canonical_turn
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, NotFound
@@ -48,12 +48,12 @@ class Sessions:
         self,
         database: Database,
         *,
-        appender: Appender,
+        writer: TurnWriter,
         publisher: EventPublisher,
         settings: Settings,
     ) -> None:
         self._database = database
-        self._appender = appender
+        self._writer = writer
         self._publisher = publisher
         self._settings = settings
         self._limits = settings.limits
@@ -103,7 +103,7 @@ class Sessions:
         if the session is still locked after a short wait, NotFound if it does not exist and `create` is false.
         """
         drafts = await self._drafts(append_request)
-        prepared = await self._appender.prepare_turns(caller, drafts)
+        prepared = await self._writer.prepare_turns(caller, drafts)
         async with self._database.transaction(caller.tenant_id, lock_wait_ms=self._lock_wait_ms) as tx:
             head = await self._locked(caller, tx, name, create=append_request.create)
             known = await conversation_store.find_turns(
@@ -117,8 +117,8 @@ class Sessions:
                 if turn_id is not None
             ]
             if fresh:
-                self._appender.require_quota(caller)
-                placed = await self._appender.write_last(caller, tx, head, fresh)
+                self._writer.require_quota(caller)
+                placed = await self._writer.write_last(caller, tx, head, fresh)
                 record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
         return Stored(ConversationId(head.id), len(fresh), _differs(known, prepared, plan, head))
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from app.audit.schemas import Action, ObjectKind
 from app.audit.service import AuditTrail
 from app.conversations.schemas.records import ConversationPlace
-from app.conversations.service import Conversations
+from app.conversations.service import ConversationExporter
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import FieldError, Invalid
 from app.core.ids import ConversationId, TenantId, format_id
@@ -73,11 +73,11 @@ class Exports:
     """Public API of exports. Needs the scope `read`; a project or the tenant also needs `admin`."""
 
     def __init__(
-        self, database: Database, *, conversations: Conversations, facts: FactService,
+        self, database: Database, *, conversations: ConversationExporter, facts: FactService,
         audit: AuditTrail, cursors: Cursors,
     ) -> None:  # fmt: skip
         self._database = database
-        self._conversations = conversations.exporter
+        self._conversations = conversations
         self._facts = facts.exporter
         self._audit = audit
         self._cursors = cursors

@@ -19,7 +19,7 @@ from app.conversations.schemas.records import (
     SummaryRecord,
     TurnRecord,
 )
-from app.conversations.service import Conversations, NotExactError
+from app.conversations.service import ConversationRebuilder, ConversationRestorer, NotExactError
 from app.core.database.transactions import Database, Transaction
 from app.core.errors import Conflict, FieldError
 from app.core.ids import format_id
@@ -147,13 +147,19 @@ class ImportRunner:
     """Runs imports."""
 
     def __init__(
-        self, database: Database, *, tenancy: Tenancy, conversations: Conversations, facts: FactService,
+        self,
+        database: Database,
+        *,
+        tenancy: Tenancy,
+        restorer: ConversationRestorer,
+        rebuilder: ConversationRebuilder,
+        facts: FactService,
         settings: Settings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._database = database
         self._quotas = tenancy.quotas
-        self._restorer = conversations.restorer
-        self._rebuilder = conversations.rebuilder
+        self._restorer = restorer
+        self._rebuilder = rebuilder
         self._memory = facts.restorer
         self._settings = settings
 

@@ -11,10 +11,9 @@ from typing import Final, cast
 from app.agents.generation.call_deltas import Delta
 from app.agents.generation.responses.events import ResponseEvents, deltas_of, stored_events
 from app.agents.generation.responses.view import head_of, state_of
-from app.conversations.live.projection import Frame
-from app.conversations.live.subscription import Subscription
+from app.conversations.live.service import Frame, Subscription
 from app.conversations.schemas.responses import StoredResponse
-from app.conversations.service import Conversations
+from app.conversations.service import ResponseService
 from app.core.errors import Unavailable
 from app.core.ids import TurnId, parse_id
 from app.formats.schemas import JsonObject
@@ -27,10 +26,10 @@ class FollowedResponse:
     """The events of a stored response, from the rows and, while it is in progress, from its conversation's changes."""
 
     def __init__(
-        self, conversations: Conversations, caller: Caller, found: StoredResponse, subscription: Subscription | None, *,
+        self, responses: ResponseService, caller: Caller, found: StoredResponse, subscription: Subscription | None, *,
         after: int | None,
     ) -> None:  # fmt: skip
-        self._conversations = conversations
+        self._responses = responses
         self._caller = caller
         self._found = found
         self._subscription = subscription
@@ -68,7 +67,7 @@ class FollowedResponse:
 
     async def _end(self, events: ResponseEvents, growing: "_GrowingAnswer") -> AsyncGenerator[JsonObject]:
         """Yield the rest of the answer, from its row, and the last event."""
-        found = await self._conversations.responses.get(self._caller, TurnId(parse_id(self._found.answer.id)))
+        found = await self._responses.get(self._caller, TurnId(parse_id(self._found.answer.id)))
         state = state_of(found.answer)
         if state.status == "in_progress":
             raise Unavailable("overloaded", "This reader is too slow; follow the response again.", retry_after_s=1)

@@ -36,11 +36,10 @@ from app.agents.generation.responses.view import (
 )
 from app.agents.generation.schemas import ContextOptions, ConversationName, GenerationRequest, GivenMessages
 from app.agents.generation.service import AnswerStream, Generation, GenerationResult, StoredAnswer
-from app.conversations.live.snapshot import StartPosition
-from app.conversations.live.subscription import ConversationSubscriptions
+from app.conversations.live.service import ConversationSubscriptions, StartPosition
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.conversations.schemas.responses import ContinuedResponse, StoredResponse
-from app.conversations.service import Conversations
+from app.conversations.service import Conversations, ResponseService
 from app.core.errors import AppError, Conflict, FieldError, InvalidFields, NotFound
 from app.core.ids import ConversationId, TurnId, format_id, parse_id
 from app.core.paging import Order
@@ -111,11 +110,17 @@ class Responses:
     """Responses in OpenAI's format."""
 
     def __init__(
-        self, *, generation: Generation, conversations: Conversations, governance: Governance,
+        self,
+        *,
+        generation: Generation,
+        conversations: Conversations,
+        responses: ResponseService,
+        governance: Governance,
         subscriptions: ConversationSubscriptions,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._generation = generation
         self._conversations = conversations
+        self._responses = responses
         self._governance = governance
         self._subscriptions = subscriptions
 
@@ -152,17 +157,17 @@ class Responses:
 
     async def get(self, caller: Caller, response_id: str) -> JsonObject:
         """Return a stored response."""
-        found = await self._conversations.responses.get(caller, response_turn(response_id))
+        found = await self._responses.get(caller, response_turn(response_id))
         return response_view(head_of(found), state_of(found.answer))
 
     async def follow(self, caller: Caller, response_id: str, *, starting_after: int | None) -> FollowedResponse:
         """Return the events of a response after a number: those so far, and those to come if it is in progress."""
-        found = await self._conversations.responses.get(caller, response_turn(response_id))
+        found = await self._responses.get(caller, response_turn(response_id))
         subscription = None
         if found.answer.status == "pending":
             since = StartPosition(after_rev=found.answer.rev)
             subscription = await self._subscriptions.subscribe(caller, found.conversation_id, since=since)
-        return FollowedResponse(self._conversations, caller, found, subscription, after=starting_after)
+        return FollowedResponse(self._responses, caller, found, subscription, after=starting_after)
 
     async def cancel(self, caller: Caller, response_id: str) -> JsonObject:
         """Abort a response that is in progress, with its text so far, and return it; a cancelled one is returned.
@@ -170,10 +175,10 @@ class Responses:
         Raises Conflict `response_ended` for any other.
         """
         turn_id = response_turn(response_id)
-        found = await self._conversations.responses.get(caller, turn_id)
+        found = await self._responses.get(caller, turn_id)
         if found.answer.status == "pending":
             await self._generation.cancel(caller, found.conversation_id, [*found.input_turn_ids, turn_id])
-            found = await self._conversations.responses.get(caller, turn_id)
+            found = await self._responses.get(caller, turn_id)
         state = state_of(found.answer)
         if state.status != "cancelled":
             raise Conflict("response_ended", "The response has ended, so it cannot be cancelled.")
@@ -189,7 +194,7 @@ class Responses:
         self, caller: Caller, response_id: str, *, after: str | None, order: Order, limit: int
     ) -> Items:
         """Return a page of the items that were stored with the answer, and come before it."""
-        found = await self._conversations.responses.get(caller, response_turn(response_id))
+        found = await self._responses.get(caller, response_turn(response_id))
         ids: Sequence[TurnId] = found.input_turn_ids if order == "asc" else found.input_turn_ids[::-1]
         page: list[JsonObject] = []
         if after is not None:
@@ -198,7 +203,7 @@ class Responses:
                 raise NotFound("not_found", "There is no such item in the input of this response.")
             ids = ids[ids.index(place.turn_id) :]
         while ids and len(page) <= limit:
-            turns = await self._conversations.responses.turns(caller, found, ids[: limit + 1])
+            turns = await self._responses.turns(caller, found, ids[: limit + 1])
             if not turns:
                 break
             for turn in turns:
@@ -218,7 +223,7 @@ class Responses:
         found = await self._conversations.find_result(caller, idempotency_key=options.idempotency_key)
         if found is None:
             return None
-        return await self._conversations.responses.get(caller, TurnId(parse_id(found.value.turns[-1].id)))
+        return await self._responses.get(caller, TurnId(parse_id(found.value.turns[-1].id)))
 
     async def _plan(self, caller: Caller, body: CreateResponse, options: ResponseOptions) -> _Plan:
         """Read a request. Raises Forbidden, Invalid, NotFound."""
@@ -238,7 +243,7 @@ class Responses:
         within = await self._within(caller, conversation) if previous is None else previous.conversation_id
         if within is not None and not aligns:
             through = None if previous is None else previous.position
-            given = await unstored_items(self._conversations, caller, given, within, through=through)
+            given = await unstored_items(self._conversations, self._responses, caller, given, within, through=through)
         messages = await self._messages(caller, given, within, keeps_system=not aligns)
         repeated = repeated_members(body)
         request = GenerationRequest(
@@ -262,7 +267,7 @@ class Responses:
 
     async def _previous(self, caller: Caller, response_id: str) -> ContinuedResponse:
         try:
-            return await self._conversations.responses.continued(caller, response_turn(response_id))
+            return await self._responses.continued(caller, response_turn(response_id))
         except NotFound:
             fields = [FieldError("/previous_response_id", "no stored response has this id")]
             raise NotFound("not_found", "There is no such response.", fields=fields) from None
@@ -292,7 +297,7 @@ class Responses:
             fields = [FieldError(references[_MAX_REFERENCES], f"more than {_MAX_REFERENCES} references")]
             raise InvalidFields(fields)
         places = {at: item_place(str(item.get("id"))) for at, item in given if is_reference(item)}
-        turns = await self._conversations.responses.referenced(caller, [place.turn_id for place in places.values()])
+        turns = await self._responses.referenced(caller, [place.turn_id for place in places.values()])
         named: list[tuple[str, JsonObject]] = []
         for at, item in given:
             place = places.get(at)

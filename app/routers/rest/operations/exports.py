@@ -60,7 +60,7 @@ async def export_conversation(
     `cursor` is that of the last checkpoint that was received: the export then continues after it, without a header.
     """
     options = ExportOptions(created_at=created_at, checkpoints=checkpoints, cursor=cursor)
-    lines = await services.governance.exports.export_conversation(caller, conversation_id, options=options)
+    lines = await services.exports.export_conversation(caller, conversation_id, options=options)
     return ExportStream(lines)
 
 
@@ -73,4 +73,4 @@ async def export_conversation(
 )
 async def export_data(body: ExportCreate, caller: Admin, services: Services) -> Response:
     """Export a project, or all data of the tenant, as lines of JSON. Needs the scopes `read` and `admin`."""
-    return ExportStream(await services.governance.exports.export(caller, body=body))
+    return ExportStream(await services.exports.export(caller, body=body))

@@ -56,6 +56,6 @@ async def import_data(
     ids, and `origin_turn_id` names the turns. What exists already is not stored again, so a file can be sent again.
     """
     require_coding(request.headers.getlist("content-encoding"), accepted=UPLOAD_CODINGS)
-    operation = await services.governance.imports.start(caller, body=request.stream(), dry_run=dry_run, source=source)
+    operation = await services.imports.start(caller, body=request.stream(), dry_run=dry_run, source=source)
     response.headers["Location"] = f"/v1/operations/{operation.id}"
     return operation

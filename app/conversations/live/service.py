@@ -14,6 +14,12 @@ from uuid import UUID
 
 from app.conversations.events import BusEvent
 from app.conversations.find import require_reachable
+from app.conversations.live.list_subscription import (
+    ConversationDeletedFrame,
+    ConversationUpdatedFrame,
+    ListSubscription,
+    RelistFrame,
+)
 from app.conversations.live.projection import (
     LAST_SEQ,
     ConversationProjection,
@@ -36,6 +42,20 @@ from app.core.ids import ConversationId, TenantId
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
+
+__all__ = [
+    "LAST_SEQ",
+    "ConversationDeletedFrame",
+    "ConversationSubscriptions",
+    "ConversationUpdatedFrame",
+    "Frame",
+    "ListSubscription",
+    "RelistFrame",
+    "StartPosition",
+    "Subscription",
+    "require_reader",
+    "require_reader_or_writer",
+]
 
 EventSource: TypeAlias = Callable[[Transaction, TenantId, ConversationId, int], Awaitable[Sequence[DerivedFrame]]]
 """Reads the frames about data derived from a conversation after a rev, in the given transaction."""

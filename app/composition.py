@@ -110,14 +110,32 @@ def build_deletion(
     )
     receipts = ErasureReceipts(signer=signer)
     runner = ErasureRunner(
-        database, ops, expiry=parts.expiry, trash=parts.trash, actors=parts.actors, facts=facts, memories=memories,
-        index=index, purge=steps, receipts=receipts, operations=operations,
-    )  # fmt: skip
+        database,
+        ops,
+        expiry=parts.expiry,
+        trash=parts.trash,
+        actors=parts.actors,
+        facts=facts,
+        memories=memories,
+        index=index,
+        purge=steps,
+        receipts=receipts,
+        operations=operations,
+    )
     operations.handlers[ERASURE] = OperationHandler(runner.run, receipts.stop)
     governance = Governance(
-        database, ops, eraser=parts.eraser, expiry=parts.expiry, trash=parts.trash, retention=parts.retention,
-        responses=parts.responses, facts=facts, memories=memories, index=index, purger=purger,
-    )  # fmt: skip
+        database,
+        ops,
+        eraser=parts.eraser,
+        expiry=parts.expiry,
+        trash=parts.trash,
+        retention=parts.retention,
+        responses=parts.responses,
+        facts=facts,
+        memories=memories,
+        index=index,
+        purger=purger,
+    )
     erasures = Erasures(database, ops, tenancy=tenancy, operations=operations, cursors=cursors, signer=signer)
     return DeletionServices(governance, purger, erasures)
 
@@ -244,15 +262,27 @@ def build_webhooks(
     )
     sender = WebhookSender(settings.webhooks, guard=partial(_refuse_in_transaction, base))
     api = Webhooks(
-        base.database, base.ops, tenancy=base.tenancy, operations=operations, jobs=queue, cursors=cursors,
-        outbox=outbox, announce=lambda: bus.publish(WEBHOOKS_MESSAGE), settings=settings.webhooks,
-    )  # fmt: skip
+        base.database,
+        base.ops,
+        tenancy=base.tenancy,
+        operations=operations,
+        jobs=queue,
+        cursors=cursors,
+        outbox=outbox,
+        announce=lambda: bus.publish(WEBHOOKS_MESSAGE),
+        settings=settings.webhooks,
+    )
     operations.handlers[REPLAY] = OperationHandler(api.run_replay)
     dispatcher = Dispatcher(
-        base.database, base.ops, renderer=renderer, sender=sender, secret=base.tenancy.secret_for(SECRET_PURPOSE),
-        settings=settings.webhooks, user_agent=f"Turnkeep/{version('turnkeep')}",
+        base.database,
+        base.ops,
+        renderer=renderer,
+        sender=sender,
+        secret=base.tenancy.secret_for(SECRET_PURPOSE),
+        settings=settings.webhooks,
+        user_agent=f"Turnkeep/{version('turnkeep')}",
         grace_s=settings.server.graceful_shutdown_s,
-    )  # fmt: skip
+    )
     return WebhookServices(api, outbox, dispatcher, sender)
 
 
@@ -263,10 +293,14 @@ def build_imports(
     imports = Imports(base.database, base.ops, tenancy=base.tenancy, operations=operations, settings=settings.requests)
     imports.run_with(
         ImportRunner(
-            base.database, tenancy=base.tenancy, restorer=services.restorer, rebuilder=services.rebuilder, facts=facts,
+            base.database,
+            tenancy=base.tenancy,
+            restorer=services.restorer,
+            rebuilder=services.rebuilder,
+            facts=facts,
             settings=settings,
         )
-    )  # fmt: skip
+    )
     return imports
 
 
@@ -282,9 +316,14 @@ def build_compaction(
     """Return what makes summaries, and what says beforehand what it would do."""
     compactor = Compactor(summaries=services.summaries, chat=chat, counter=counter, settings=settings)
     dry_runs = DryRuns(
-        database, conversations=services.conversations, summaries=services.summaries, retention=parts.retention,
-        facts=facts, chat=chat, settings=settings,
-    )  # fmt: skip
+        database,
+        conversations=services.conversations,
+        summaries=services.summaries,
+        retention=parts.retention,
+        facts=facts,
+        chat=chat,
+        settings=settings,
+    )
     return compactor, dry_runs
 
 

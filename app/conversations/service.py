@@ -168,18 +168,26 @@ class Conversations:
     # conversations
 
     async def create(
-        self, caller: Caller, *, body: ConversationCreate, idempotency_key: IdempotencyKey | None = None,
+        self,
+        caller: Caller,
+        *,
+        body: ConversationCreate,
+        idempotency_key: IdempotencyKey | None = None,
         owner_pointer: str = "/owner",
-    ) -> RequestResult[Conversation]:  # fmt: skip
+    ) -> RequestResult[Conversation]:
         """Create a conversation, or return the one with this id or external id.
 
         Raises Conflict `conversation_owned` if that has another owner than the body names, or other participants.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
             made = await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: get_or_create(caller, tx, body, self._settings),
-                result_ids=lambda row: [row.id], read=get_first_conversation,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: get_or_create(caller, tx, body, self._settings),
+                result_ids=lambda row: [row.id],
+                read=get_first_conversation,
+            )
             row = made.value
             if not made.is_replay:
                 if not made.is_new:
@@ -226,11 +234,16 @@ class Conversations:
         found = await self._reader.read(
             caller.tenant_id,
             lambda tx: list_store.list_conversations(
-                tx, caller.tenant_id, where=where, reach=caller.reach(project=where.project, owner=where.owner),
-                newest_first=order == "desc", after=after, limit=limit + 1,
+                tx,
+                caller.tenant_id,
+                where=where,
+                reach=caller.reach(project=where.project, owner=where.owner),
+                newest_first=order == "desc",
+                after=after,
+                limit=limit + 1,
                 max_bytes=self._settings.limits.max_answer_bytes,
             ),
-        )  # fmt: skip
+        )
         page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=found.cut)
         return page_of_views(page, Page[ListedConversation], listed_view)
 
@@ -244,9 +257,13 @@ class Conversations:
         )
 
     async def fork(
-        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest,
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        body: ForkRequest,
         idempotency_key: IdempotencyKey | None,
-    ) -> RequestResult[Conversation]:  # fmt: skip
+    ) -> RequestResult[Conversation]:
         """Copy the live turns through a given turn into a new conversation.
 
         Raises NotFound, Invalid for metadata that is too large, and Conflict `already_superseded` (with the id of the
@@ -262,9 +279,14 @@ class Conversations:
     # turns
 
     async def revise(
-        self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId, body: Revision,
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        body: Revision,
         idempotency_key: IdempotencyKey | None = None,
-    ) -> RequestResult[RevisionResult]:  # fmt: skip
+    ) -> RequestResult[RevisionResult]:
         """Store a revision of a live turn.
 
         Raises NotFound; Conflict `already_superseded` (with the id of the live turn), `conversation_advanced`,
@@ -275,11 +297,18 @@ class Conversations:
         )
 
     async def append(
-        self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput],
-        expected_seq: int | None = None, index: IndexTime = IndexTime.NOW,
-        idempotency_key: IdempotencyKey | None = None, is_import: bool = False, sanitised: Sequence[str] = (),
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turns: Sequence[TurnInput],
+        expected_seq: int | None = None,
+        index: IndexTime = IndexTime.NOW,
+        idempotency_key: IdempotencyKey | None = None,
+        is_import: bool = False,
+        sanitised: Sequence[str] = (),
         of_history: Collection[UUID] = (),
-    ) -> RequestResult[AppendResult]:  # fmt: skip
+    ) -> RequestResult[AppendResult]:
         """Append turns, all or none.
 
         `index`: when their vectors are made. `is_import`: they were said before. `sanitised` is part of the result.

@@ -48,19 +48,24 @@ class OwnerViews:
                 caller, tx, conversation_id=None, owner=request.owner, project=request.project
             )
         page = await self._conversations.list_conversations(
-            caller, order="desc",
+            caller,
+            order="desc",
             where=ConversationFilter(owner=request.owner, project=request.project, trashed=None),
-            limit=request.limit, cursor=request.conversations_cursor,
-        )  # fmt: skip
+            limit=request.limit,
+            cursor=request.conversations_cursor,
+        )
         return OwnedConversations(count=count, data=page.data, has_more=page.has_more, next_cursor=page.next_cursor)
 
     async def _list_facts(self, caller: Caller, request: OwnerLookup) -> OwnedFacts:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             count = await self._facts.count_of(caller, tx, owner=request.owner, project=request.project)
         page = await self._facts.list_page(
-            caller, where=FactSearch(owner=request.owner, project=request.project), newest_first=True,
-            limit=request.limit, cursor=request.facts_cursor,
-        )  # fmt: skip
+            caller,
+            where=FactSearch(owner=request.owner, project=request.project),
+            newest_first=True,
+            limit=request.limit,
+            cursor=request.facts_cursor,
+        )
         return OwnedFacts(count=count, data=page.data, has_more=page.has_more, next_cursor=page.next_cursor)
 
     async def _list_memories(self, caller: Caller, request: OwnerLookup) -> OwnedMemories:
@@ -69,7 +74,11 @@ class OwnerViews:
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             count = await self._memories.count_of(caller, tx, owner=request.owner)
         page = await self._memories.list_page(
-            caller, agent_id=None, owner=request.owner, newest_first=True, limit=request.limit,
+            caller,
+            agent_id=None,
+            owner=request.owner,
+            newest_first=True,
+            limit=request.limit,
             cursor=request.memories_cursor,
-        )  # fmt: skip
+        )
         return OwnedMemories(count=count, data=page.data, has_more=page.has_more, next_cursor=page.next_cursor)

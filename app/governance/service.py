@@ -167,15 +167,25 @@ class Governance:
         async with self._database.transaction(caller.tenant_id) as tx:
             erasure = await self._erase_turns(caller, tx, conversation_id, turn_ids, only_this=only_this)
             record(
-                tx, caller, Action.TURN_ERASE, ObjectKind.TURN, single(turn_ids), conversation_id=conversation_id,
+                tx,
+                caller,
+                Action.TURN_ERASE,
+                ObjectKind.TURN,
+                single(turn_ids),
+                conversation_id=conversation_id,
                 counts={"turns": len(erasure.turn_ids)},
-            )  # fmt: skip
+            )
         return erasure.result
 
     async def _erase_turns(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[UUID], *,
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        turn_ids: Sequence[UUID],
+        *,
         only_this: bool = False,
-    ) -> TurnErasure:  # fmt: skip
+    ) -> TurnErasure:
         erasure = await self._eraser.erase_turns(
             caller, tx, conversation_id=conversation_id, turn_ids=turn_ids, only_this=only_this
         )
@@ -199,9 +209,14 @@ class Governance:
             ):
                 await self._delete_or_hide(caller, tx, place.conversation_id)
             record(
-                tx, caller, Action.RESPONSE_DELETE, ObjectKind.TURN, turn_id, conversation_id=place.conversation_id,
+                tx,
+                caller,
+                Action.RESPONSE_DELETE,
+                ObjectKind.TURN,
+                turn_id,
+                conversation_id=place.conversation_id,
                 counts={"turns": len(place.turn_ids) if place.owns_conversation else 0},
-            )  # fmt: skip
+            )
 
     async def _delete_or_hide(self, caller: Caller, tx: Transaction, conversation_id: ConversationId) -> None:
         """Delete a conversation; a large one is hidden, and the next sweep deletes it."""

@@ -76,9 +76,14 @@ class ListSubscription:
     """One subscriber: call `next_events` until it returns an empty list."""
 
     def __init__(
-        self, subscriptions: "ListSubscriptions", tenant_list: "_TenantList", caller: Caller, project: str | None, *,
+        self,
+        subscriptions: "ListSubscriptions",
+        tenant_list: "_TenantList",
+        caller: Caller,
+        project: str | None,
+        *,
         max_events: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._ended = False
         self._subscriptions = subscriptions
         self._tenant_list = tenant_list

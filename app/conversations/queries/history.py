@@ -68,9 +68,13 @@ class History:
         rev, found, summaries = await self._reader.read(caller.tenant_id, read)
         rev = rev if began is None else began
         page = make_page(
-            found.rows, limit=query.limit, cursors=self._cursors, scope=scope,
-            key=lambda row: [rev, *_sort_key(row, walk)], cut=found.cut,
-        )  # fmt: skip
+            found.rows,
+            limit=query.limit,
+            cursors=self._cursors,
+            scope=scope,
+            key=lambda row: [rev, *_sort_key(row, walk)],
+            cut=found.cut,
+        )
         positions = [row.position or 0 for row in page.data]
         rows, own_id = reversed(page.data) if walk.reversed else page.data, format_id(conversation_id)
         return HistoryPage(
@@ -109,15 +113,26 @@ class History:
                 return TurnRows([], cut=False)
             after = (query.since_rev, _LAST_SEQ) if beyond is None else (int(beyond[0]), int(beyond[1]))
             return await turn_list_store.list_changed(
-                tx, caller.tenant_id, conversation_id, after=after, actors=query.actors, limit=limit,
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                after=after,
+                actors=query.actors,
+                limit=limit,
                 max_bytes=self._max_bytes,
-            )  # fmt: skip
+            )
         if query.status == "aborted":
             created = None if beyond is None else (datetime.fromisoformat(str(beyond[0])), UUID(str(beyond[1])))
             return await turn_list_store.list_aborted(
-                tx, caller.tenant_id, conversation_id, newest_first=walk.backwards, beyond=created, actors=query.actors,
-                limit=limit, max_bytes=self._max_bytes,
-            )  # fmt: skip
+                tx,
+                caller.tenant_id,
+                conversation_id,
+                newest_first=walk.backwards,
+                beyond=created,
+                actors=query.actors,
+                limit=limit,
+                max_bytes=self._max_bytes,
+            )
         listing = turn_list_store.list_with_superseded if query.include_superseded else turn_list_store.list_turns
         return await listing(
             tx,

@@ -31,9 +31,16 @@ class ConversationReads:
         return {one: names.get(one) or format_id(one) for one in ids}
 
     async def participants(
-        self, caller: Caller, tx: Transaction, *, conversation_ids: Sequence[UUID] | None, project: str | None,
-        owner: str | None, limit: int, max_people: int,
-    ) -> dict[UUID, list[Participant]]:  # fmt: skip
+        self,
+        caller: Caller,
+        tx: Transaction,
+        *,
+        conversation_ids: Sequence[UUID] | None,
+        project: str | None,
+        owner: str | None,
+        limit: int,
+        max_people: int,
+    ) -> dict[UUID, list[Participant]]:
         """Return the speakers of the conversations of a scope, latest first; without any beyond `max_people`."""
         found = await list_store.list_participants(
             tx,

@@ -25,8 +25,12 @@ async def update_facts_mark(
             rev = coalesce($5::bigint, rev), facts_rev = coalesce($5::bigint, facts_rev)
         where tenant_id = $1 and conversation_id = $2
         """,
-        tenant_id, conversation_id, read_through, has_facts, rev,
-    )  # fmt: skip
+        tenant_id,
+        conversation_id,
+        read_through,
+        has_facts,
+        rev,
+    )
 
 
 async def update_facts_by_rules(
@@ -40,5 +44,9 @@ async def update_facts_by_rules(
             facts_rules_tries = $5::smallint
         where tenant_id = $1 and conversation_id = $2
         """,
-        tenant_id, conversation_id, first, last, tries,
-    )  # fmt: skip
+        tenant_id,
+        conversation_id,
+        first,
+        last,
+        tries,
+    )

@@ -195,10 +195,23 @@ _JSON = json.JSONDecoder(parse_int=_number)
 
 
 async def insert_conversation(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, project: str, external_id: str | None,
-    owner: str | None, title: str | None, participants: Sequence[JsonValue], tools: Sequence[JsonValue],
-    metadata: JsonObject, retention: str, compaction: JsonObject, facts: JsonObject, ttl_s: int | None, genesis: bytes,
-) -> bool:  # fmt: skip
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    project: str,
+    external_id: str | None,
+    owner: str | None,
+    title: str | None,
+    participants: Sequence[JsonValue],
+    tools: Sequence[JsonValue],
+    metadata: JsonObject,
+    retention: str,
+    compaction: JsonObject,
+    facts: JsonObject,
+    ttl_s: int | None,
+    genesis: bytes,
+) -> bool:
     """Insert a conversation and its head; return false if its id or external id is already used."""
     made = await tx.fetchrow(
         f"""
@@ -208,9 +221,20 @@ async def insert_conversation(
                 $13::jsonb, {NOW_SQL} + make_interval(secs => $12::bigint), {NOW_SQL}, {NOW_SQL}, {NOW_SQL})
         on conflict do nothing returning created_at
         """,  # noqa: S608
-        tenant_id, conversation_id, project, external_id, owner, title, json.dumps(participants), json.dumps(metadata),
-        retention, json.dumps(compaction), json.dumps(facts), ttl_s, json.dumps(tools),
-    )  # fmt: skip
+        tenant_id,
+        conversation_id,
+        project,
+        external_id,
+        owner,
+        title,
+        json.dumps(participants),
+        json.dumps(metadata),
+        retention,
+        json.dumps(compaction),
+        json.dumps(facts),
+        ttl_s,
+        json.dumps(tools),
+    )
     if made is None:
         return False
     await tx.execute(
@@ -278,10 +302,22 @@ async def lock_by_external_id(
 
 
 async def update_conversation(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, owner: str | None, title: str | None,
-    participants: Sequence[JsonValue], tools: Sequence[JsonValue], metadata: JsonObject, retention: str,
-    compaction: JsonObject, facts: JsonObject, ttl_s: int | None, archived: bool, pinned: bool,
-) -> None:  # fmt: skip
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    owner: str | None,
+    title: str | None,
+    participants: Sequence[JsonValue],
+    tools: Sequence[JsonValue],
+    metadata: JsonObject,
+    retention: str,
+    compaction: JsonObject,
+    facts: JsonObject,
+    ttl_s: int | None,
+    archived: bool,
+    pinned: bool,
+) -> None:
     """Write all fields of a conversation that can change, under the lock of its head, and increase its rev."""
     await tx.execute(
         "update conversation_heads set rev = rev + 1 where tenant_id = $1 and conversation_id = $2",
@@ -296,9 +332,20 @@ async def update_conversation(
             expires_at = {NOW_SQL} + make_interval(secs => $9::bigint)
         where c.tenant_id = $1 and c.id = $2
         """,  # noqa: S608
-        tenant_id, conversation_id, title, json.dumps(participants), json.dumps(metadata), retention,
-        json.dumps(compaction), json.dumps(facts), ttl_s, owner, json.dumps(tools), archived, pinned,
-    )  # fmt: skip
+        tenant_id,
+        conversation_id,
+        title,
+        json.dumps(participants),
+        json.dumps(metadata),
+        retention,
+        json.dumps(compaction),
+        json.dumps(facts),
+        ttl_s,
+        owner,
+        json.dumps(tools),
+        archived,
+        pinned,
+    )
 
 
 async def update_activity(
@@ -342,10 +389,20 @@ async def update_activity(
 
 
 async def update_head(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, last_seq: int, rev: int, turn_count: int,
-    token_count: int, chain_hash: bytes, session: int, last_occurred_at: datetime | None, language: str | None,
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    last_seq: int,
+    rev: int,
+    turn_count: int,
+    token_count: int,
+    chain_hash: bytes,
+    session: int,
+    last_occurred_at: datetime | None,
+    language: str | None,
     updated_at: datetime,
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Write the counters of a locked head after a turn was written at `updated_at`; return the conversation's owner."""
     row = await tx.fetchrow(
         """
@@ -354,9 +411,18 @@ async def update_head(
         where tenant_id = $1 and conversation_id = $2
         returning (select c.owner from conversations c where c.tenant_id = $1 and c.id = $2) as owner
         """,
-        tenant_id, conversation_id, last_seq, rev, turn_count, token_count, chain_hash, session, last_occurred_at,
-        language, updated_at,
-    )  # fmt: skip
+        tenant_id,
+        conversation_id,
+        last_seq,
+        rev,
+        turn_count,
+        token_count,
+        chain_hash,
+        session,
+        last_occurred_at,
+        language,
+        updated_at,
+    )
     return None if row is None else row["owner"]
 
 

@@ -100,9 +100,12 @@ _GRAIN: Final = seconds(literal(int(ACTIVITY_GRAIN.total_seconds())))
 def _preview(name: str, *, newest_first: bool) -> Lateral:
     """Return the lateral join that finds the first or the last live message with text of a conversation."""
     statement, looked_at = first_message(
-        _T.conversation_id == _C.id, _T.position > _H.erased_position,
-        searched=_PREVIEW_TURNS, max_chars=_PREVIEW_READ, newest_first=newest_first,
-    )  # fmt: skip
+        _T.conversation_id == _C.id,
+        _T.position > _H.erased_position,
+        searched=_PREVIEW_TURNS,
+        max_chars=_PREVIEW_READ,
+        newest_first=newest_first,
+    )
     return statement.where(looked_at.c.kind.in_(["user_message", "agent_message"])).lateral(name)
 
 

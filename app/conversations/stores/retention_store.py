@@ -163,9 +163,14 @@ async def update_after_retention(
 
 
 async def backdate(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, created_at: datetime | None,
-    active_at: datetime | None, is_first: bool,
-) -> None:  # fmt: skip
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    created_at: datetime | None,
+    active_at: datetime | None,
+    is_first: bool,
+) -> None:
     """Write the times of turns that were said before they were stored, under the lock of the head.
 
     `created_at` moves back only. `active_at` becomes that of the turns if they are the first (`is_first`), else it

@@ -107,12 +107,16 @@ _UPDATE_MARK = Query(
     update(conversation_heads)
     .values(
         arguments(
-            "summarized_position", "summarized_through", "summarized_turns", "summarized_tokens", "rev",
+            "summarized_position",
+            "summarized_through",
+            "summarized_turns",
+            "summarized_tokens",
+            "rev",
             "erased_position",
         )
     )
     .where(*equals(conversation_heads, "tenant_id", "conversation_id"))
-)  # fmt: skip
+)
 _MODEL = func.coalesce(conversations.c.compaction["summarizer_model"].astext, bindparam("model"))
 _WRITTEN_BY = func.coalesce(conversations.c.compaction["summaries"].astext, bindparam("default"))
 _HIGHLIGHTED = Query(
@@ -166,18 +170,37 @@ def _lines(lines: Sequence[HighlightLine]) -> str | None:
 
 
 async def insert(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, summary_id: UUID, draft: SummaryDraft,
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    summary_id: UUID,
+    draft: SummaryDraft,
     rev: int,
-) -> None:  # fmt: skip
+) -> None:
     """Store a summary; the text of highlights is stored only as their lines."""
     await _INSERT.execute(
-        tx, tenant_id=tenant_id, id=summary_id, conversation_id=conversation_id, kind=draft.kind.value,
-        level=draft.level, from_position=draft.from_position, to_position=draft.to_position,
-        actors=json.dumps(list(draft.actors)), text=None if draft.lines else draft.text, abstract=draft.abstract,
-        lines=_lines(draft.lines), tokens=draft.tokens, model=draft.model, prompt_version=draft.prompt_version, rev=rev,
-        refused_for=draft.refused_for, doubtful=doubtful_column(draft.doubtful), attempts=draft.attempts,
+        tx,
+        tenant_id=tenant_id,
+        id=summary_id,
+        conversation_id=conversation_id,
+        kind=draft.kind.value,
+        level=draft.level,
+        from_position=draft.from_position,
+        to_position=draft.to_position,
+        actors=json.dumps(list(draft.actors)),
+        text=None if draft.lines else draft.text,
+        abstract=draft.abstract,
+        lines=_lines(draft.lines),
+        tokens=draft.tokens,
+        model=draft.model,
+        prompt_version=draft.prompt_version,
+        rev=rev,
+        refused_for=draft.refused_for,
+        doubtful=doubtful_column(draft.doubtful),
+        attempts=draft.attempts,
         retry_at=draft.retry_at,
-    )  # fmt: skip
+    )
 
 
 async def copy(
@@ -344,15 +367,29 @@ async def list_unerased(
 
 
 async def update_mark(
-    tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, position: int, through: UUID | None,
-    turns: int, tokens: int, erased_position: int, rev: int,
-) -> None:  # fmt: skip
+    tx: Transaction,
+    tenant_id: TenantId,
+    conversation_id: ConversationId,
+    *,
+    position: int,
+    through: UUID | None,
+    turns: int,
+    tokens: int,
+    erased_position: int,
+    rev: int,
+) -> None:
     """Write to a locked head the positions up to which its turns are summarized, and erased by retention."""
     await _UPDATE_MARK.execute(
-        tx, tenant_id=tenant_id, conversation_id=conversation_id, summarized_position=position,
-        summarized_through=through, summarized_turns=turns, summarized_tokens=tokens,
-        erased_position=erased_position, rev=rev,
-    )  # fmt: skip
+        tx,
+        tenant_id=tenant_id,
+        conversation_id=conversation_id,
+        summarized_position=position,
+        summarized_through=through,
+        summarized_turns=turns,
+        summarized_tokens=tokens,
+        erased_position=erased_position,
+        rev=rev,
+    )
 
 
 async def list_highlighted(

@@ -145,9 +145,14 @@ async def set_title(
 ) -> None:
     """Write the derived title of a conversation, also over an existing one."""
     await _SET.execute(
-        tx, tenant_id=tenant_id, id=conversation_id, derived_title=title, derived_title_source=source,
-        derived_title_turn_ids=turn_ids, derived_title_model=model,
-    )  # fmt: skip
+        tx,
+        tenant_id=tenant_id,
+        id=conversation_id,
+        derived_title=title,
+        derived_title_source=source,
+        derived_title_turn_ids=turn_ids,
+        derived_title_model=model,
+    )
 
 
 async def clear_title(

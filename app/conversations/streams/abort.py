@@ -86,9 +86,14 @@ class TurnAborter:
             await self.abort_these(caller, tx, conversation_id, turn_ids, reason=TRASHED)
 
     async def abort_these(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId, turn_ids: Sequence[TurnId], *,
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        turn_ids: Sequence[TurnId],
+        *,
         reason: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Abort those turns of a conversation, whose head is locked, that are open, with their durable text."""
         opened: list[TurnId] = []
         for turn_id in sorted(turn_ids):

@@ -122,9 +122,14 @@ class TurnFinalizer:
         return (await self._replacer.replace(caller, tx, head, old, item)).row
 
     async def commit_all(
-        self, caller: Caller, buffers: Sequence[OpenTurnBuffer], *, items: Sequence[PreparedTurn],
-        replaced: TurnReplacement | None, idempotency_key: IdempotencyKey | None,
-    ) -> list[TurnRow]:  # fmt: skip
+        self,
+        caller: Caller,
+        buffers: Sequence[OpenTurnBuffer],
+        *,
+        items: Sequence[PreparedTurn],
+        replaced: TurnReplacement | None,
+        idempotency_key: IdempotencyKey | None,
+    ) -> list[TurnRow]:
         """Store open turns of one conversation in one transaction, with the content of `items`, which have their ids.
 
         With `replaced` there is one item, which supersedes that turn.

@@ -81,10 +81,16 @@ class Exchanges:
         self._log = get_logger()
 
     async def open(
-        self, caller: Caller, conversation_id: ConversationId, *, messages: Sequence[tuple[str, TurnInput]],
-        answer: OpenTurn, replaced: TurnReplacement | None = None, idempotency_key: IdempotencyKey | None = None,
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        messages: Sequence[tuple[str, TurnInput]],
+        answer: OpenTurn,
+        replaced: TurnReplacement | None = None,
+        idempotency_key: IdempotencyKey | None = None,
         response: ResponseRequest | None = None,
-    ) -> Exchange:  # fmt: skip
+    ) -> Exchange:
         """Open messages, each with its pointer in the request, and the answer to them.
 
         An answer that replaces another (`replaced`) has no messages. With `response` the answer is also stored as a
@@ -133,9 +139,13 @@ class Exchanges:
         )
 
     async def _check_answers(
-        self, caller: Caller, tx: Transaction, conversation_id: ConversationId,
-        messages: Sequence[tuple[str, TurnInput]], drafts: Sequence[Draft],
-    ) -> None:  # fmt: skip
+        self,
+        caller: Caller,
+        tx: Transaction,
+        conversation_id: ConversationId,
+        messages: Sequence[tuple[str, TurnInput]],
+        drafts: Sequence[Draft],
+    ) -> None:
         """Check tool results as an append does; errors name the messages by their pointers."""
         prepared = [PreparedTurn(draft, b"", b"", 0, None) for draft in drafts]
         try:

@@ -132,9 +132,14 @@ class Streams:
     # open
 
     async def open(
-        self, caller: Caller, conversation_id: ConversationId, *, opening: Opening,
-        listener: StreamListener | None = None, idempotency_key: IdempotencyKey | None = None,
-    ) -> RequestResult[OpenedTurn]:  # fmt: skip
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        opening: Opening,
+        listener: StreamListener | None = None,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> RequestResult[OpenedTurn]:
         """Open a turn.
 
         A `listener` gets the reports of the turn from now on, also if the turn was opened before.
@@ -149,10 +154,13 @@ class Streams:
         async def store() -> tuple[RequestResult[TurnRow], OpenedTurn]:
             async with self._database.transaction(caller.tenant_id) as tx:
                 result = await self._idempotency.run_once(
-                    caller, tx, idempotency_key, result_ids=lambda row: [row.id],
+                    caller,
+                    tx,
+                    idempotency_key,
+                    result_ids=lambda row: [row.id],
                     run=lambda: self._opener.open(caller, tx, conversation_id, opening, bound=bound),
                     read=lambda caller, tx, ids: get_turn(caller, tx, conversation_id, TurnId(ids[0])),
-                )  # fmt: skip
+                )
                 return result, (await self._opener.read(caller, tx, result.value)).turn
 
         result, opened = await name_conflict(store)

@@ -258,9 +258,14 @@ class Summaries:
             await self._retain(caller, tx, conversation_id, draft)
             row = (await summary_store.find(tx, caller.tenant_id, [summary_id]))[summary_id]
             record(
-                tx, caller, Action.SUMMARY_CREATE, ObjectKind.SUMMARY, summary_id, conversation_id=conversation_id,
+                tx,
+                caller,
+                Action.SUMMARY_CREATE,
+                ObjectKind.SUMMARY,
+                summary_id,
+                conversation_id=conversation_id,
                 counts={"summaries": 1},
-            )  # fmt: skip
+            )
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
             self._publisher.outbox.record(
                 tx, caller.tenant_id, EventType.SUMMARY_CREATED, [summary_id], conversation_id=conversation_id
@@ -369,9 +374,14 @@ class Summaries:
             await update_summary_mark(caller, tx, head, rev=rev)
             after = await get_conversation(caller, tx, conversation_id)
             record(
-                tx, caller, Action.CONVERSATION_UNDO_COMPACT, ObjectKind.SUMMARY, newest.id,
-                conversation_id=conversation_id, counts={"summaries": 1},
-            )  # fmt: skip
+                tx,
+                caller,
+                Action.CONVERSATION_UNDO_COMPACT,
+                ObjectKind.SUMMARY,
+                newest.id,
+                conversation_id=conversation_id,
+                counts={"summaries": 1},
+            )
             self._publisher.publish_changed(tx, caller.tenant_id, conversation_id, rev=rev)
         return Undone(
             conversation_id=format_id(conversation_id),

@@ -43,9 +43,17 @@ class AppendService:
         self._limits = limits
 
     async def append(
-        self, caller: Caller, conversation_id: ConversationId, *, turns: Sequence[TurnInput], expected_seq: int | None,
-        index: IndexTime, idempotency_key: IdempotencyKey | None, is_import: bool, of_history: Collection[UUID] = (),
-    ) -> RequestResult[AppendResult]:  # fmt: skip
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turns: Sequence[TurnInput],
+        expected_seq: int | None,
+        index: IndexTime,
+        idempotency_key: IdempotencyKey | None,
+        is_import: bool,
+        of_history: Collection[UUID] = (),
+    ) -> RequestResult[AppendResult]:
         """Append turns, all or none. `is_import`: the conversation takes the times at which they were said.
 
         `of_history`: ids of turns whose results are stored without a call, too.
@@ -65,11 +73,15 @@ class AppendService:
         async def store() -> RequestResult[Sequence[TurnRow]]:
             async with self._database.transaction(caller.tenant_id) as tx:
                 return await self._idempotency.run_once(
-                    caller, tx, idempotency_key, result_ids=turn_ids, read=self._read,
+                    caller,
+                    tx,
+                    idempotency_key,
+                    result_ids=turn_ids,
+                    read=self._read,
                     run=lambda: self._store(
                         caller, tx, conversation_id, prepared, expected_seq, is_import=is_import, of_history=of_history
                     ),
-                )  # fmt: skip
+                )
 
         stored = await name_conflict(store)
         contents = None if stored.is_replay else [item.draft.fields["content"] for item in prepared]

@@ -77,15 +77,23 @@ class Forker:
         self._index = index
 
     async def fork(
-        self, caller: Caller, conversation_id: ConversationId, *, body: ForkRequest,
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        body: ForkRequest,
         idempotency_key: IdempotencyKey | None,
-    ) -> RequestResult[Conversation]:  # fmt: skip
+    ) -> RequestResult[Conversation]:
         """Fork a conversation, or return the fork of this id or external id."""
         async with self._database.transaction(caller.tenant_id) as tx:
             fork = await self._idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: self._fork(caller, tx, conversation_id, body),
-                result_ids=lambda row: [row.id], read=get_first_conversation,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: self._fork(caller, tx, conversation_id, body),
+                result_ids=lambda row: [row.id],
+                read=get_first_conversation,
+            )
         return fork.with_value(conversation_view_for(caller, fork.value, external_id=body.external_id))
 
     async def _fork(
@@ -104,9 +112,14 @@ class Forker:
             row = await get_conversation(caller, tx, fork_id)
         if is_new:
             record(
-                tx, caller, Action.CONVERSATION_FORK, ObjectKind.CONVERSATION, fork_id,
-                head_hash=row.chain_hash, counts={"turns": row.turn_count},
-            )  # fmt: skip
+                tx,
+                caller,
+                Action.CONVERSATION_FORK,
+                ObjectKind.CONVERSATION,
+                fork_id,
+                head_hash=row.chain_hash,
+                counts={"turns": row.turn_count},
+            )
             self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_CREATED, fork_id)
         self._publisher.publish_changed(tx, caller.tenant_id, fork_id, rev=row.rev)
         return RequestResult(row, is_new)

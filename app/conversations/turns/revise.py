@@ -52,9 +52,14 @@ class ReviseService:
         self._expire = expire
 
     async def revise(
-        self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId, body: Revision,
+        self,
+        caller: Caller,
+        conversation_id: ConversationId,
+        *,
+        turn_id: TurnId,
+        body: Revision,
         idempotency_key: IdempotencyKey | None,
-    ) -> RequestResult[RevisionResult]:  # fmt: skip
+    ) -> RequestResult[RevisionResult]:
         """Store a turn as the revision of another one."""
         async with self._database.transaction(caller.tenant_id) as tx:
             before = await self._idempotency.find(caller, tx, idempotency_key, read=self._read)
@@ -68,9 +73,13 @@ class ReviseService:
         [item] = await self._writer.prepare_turns(caller, [draft])
         async with self._database.transaction(caller.tenant_id) as tx:
             stored = await self._idempotency.run_once(
-                caller, tx, idempotency_key, result_ids=lambda replaced: [replaced.row.id], read=self._read,
+                caller,
+                tx,
+                idempotency_key,
+                result_ids=lambda replaced: [replaced.row.id],
+                read=self._read,
                 run=lambda: self._store(caller, tx, conversation_id, turn_id, item, body),
-            )  # fmt: skip
+            )
         return stored.with_value(_result(caller, stored.value))
 
     async def _store(

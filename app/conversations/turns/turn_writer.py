@@ -84,9 +84,14 @@ class TurnWriter:
         return self._counter.count(draft.text), salt, content_hash(salt, draft.form(with_time=True))
 
     async def write_last(
-        self, caller: Caller, tx: Transaction, head: ConversationRow, prepared: Sequence[PreparedTurn], *,
+        self,
+        caller: Caller,
+        tx: Transaction,
+        head: ConversationRow,
+        prepared: Sequence[PreparedTurn],
+        *,
         position: int | None = None,
-    ) -> PlacedTurns:  # fmt: skip
+    ) -> PlacedTurns:
         """Store turns as the newest of a conversation, under the lock of its head; one turn at a reserved position."""
         placed = place(head, prepared, session_gap_s=self._session_gap_s)
         if position is not None:
@@ -148,9 +153,16 @@ def record_turns(tx: Transaction, caller: Caller, action: Action, rows: Sequence
     """Record in the audit that turns of one conversation were stored."""
     last = rows[-1]
     record(
-        tx, caller, action, ObjectKind.TURN, single(turn_ids(rows)), conversation_id=last.conversation_id,
-        seqs=(rows[0].seq or 0, last.seq or 0), head_hash=last.chain_hash, counts={"turns": len(rows)},
-    )  # fmt: skip
+        tx,
+        caller,
+        action,
+        ObjectKind.TURN,
+        single(turn_ids(rows)),
+        conversation_id=last.conversation_id,
+        seqs=(rows[0].seq or 0, last.seq or 0),
+        head_hash=last.chain_hash,
+        counts={"turns": len(rows)},
+    )
 
 
 def turn_ids(rows: Sequence[TurnRow]) -> list[UUID]:

@@ -43,9 +43,14 @@ class ErasureReceipts:
         counts = dict(sorted(state.counts.items()))
         receipt = _canonical(row, status, counts, ended_at)
         await store.end_receipt(
-            tx, run.tenant_id, run.id, status=status.value, counts=counts, ended_at=ended_at,
+            tx,
+            run.tenant_id,
+            run.id,
+            status=status.value,
+            counts=counts,
+            ended_at=ended_at,
             signature=self._signer.signature(receipt),
-        )  # fmt: skip
+        )
         rows_by_table = {table: rows["deleted"] + rows["emptied"] for table, rows in counts.items()}
         record(tx, job_caller(run.tenant_id), Action.ERASURE_END, ObjectKind.ERASURE, run.id, counts=rows_by_table)
         return {"erasure_id": format_id(run.id), "counts": {table: dict(rows) for table, rows in counts.items()}}

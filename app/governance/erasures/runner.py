@@ -201,9 +201,13 @@ class ErasureRunner:
     async def _erase_conversations(self, erasing: _Erasing, tx: Transaction) -> bool:
         caller = erasing.caller
         ids = await self._expiry.select(
-            caller, tx, conversation_id=erasing.conversation_id, owner=erasing.owner,
-            project=erasing.subject.project, limit=_CONVERSATIONS,
-        )  # fmt: skip
+            caller,
+            tx,
+            conversation_id=erasing.conversation_id,
+            owner=erasing.owner,
+            project=erasing.subject.project,
+            limit=_CONVERSATIONS,
+        )
         if not ids:
             return False
         erasing.state.add_deleted(await self._expiry.hide_all(caller, tx, conversation_ids=ids))
@@ -218,9 +222,13 @@ class ErasureRunner:
     async def _erase_facts(self, erasing: _Erasing, tx: Transaction) -> bool:
         subject = erasing.subject
         counts, more = await self._facts.erase_of(
-            erasing.caller, tx, owner=erasing.owner, project=subject.project, limit=_KEYS,
+            erasing.caller,
+            tx,
+            owner=erasing.owner,
+            project=subject.project,
+            limit=_KEYS,
             subject=subject.name if subject.kind is SubjectKind.ACTOR else None,
-        )  # fmt: skip
+        )
         erasing.state.add_deleted(counts)
         return more
 

@@ -60,9 +60,13 @@ class Erasures:
         await self._require_may_erase(caller, subject)
         async with self._database.transaction(caller.tenant_id) as tx:
             return await self._tenancy.idempotency.run_once(
-                caller, tx, idempotency_key, run=lambda: self._start(caller, tx, subject),
-                result_ids=lambda operation: [_id_of(operation)], read=self._read,
-            )  # fmt: skip
+                caller,
+                tx,
+                idempotency_key,
+                run=lambda: self._start(caller, tx, subject),
+                result_ids=lambda operation: [_id_of(operation)],
+                read=self._read,
+            )
 
     async def _require_may_erase(self, caller: Caller, subject: ErasureSubject) -> None:
         if subject.kind is not SubjectKind.TENANT:

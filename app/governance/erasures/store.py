@@ -92,9 +92,13 @@ async def insert_receipt(
 ) -> None:
     """Store the receipt of an erasure that begins."""
     await _INSERT.execute(
-        tx, tenant_id=tenant_id, id=erasure_id, subject_kind=kind.value, subject_hash=subject_hash,
+        tx,
+        tenant_id=tenant_id,
+        id=erasure_id,
+        subject_kind=kind.value,
+        subject_hash=subject_hash,
         created_at=created_at,
-    )  # fmt: skip
+    )
 
 
 async def find(tx: Transaction, tenant_id: TenantId, erasure_id: UUID) -> ErasureRow | None:
@@ -129,9 +133,14 @@ async def end_receipt(
 ) -> None:
     """Store the end of an open receipt."""
     await _END.execute(
-        tx, tenant_id=tenant_id, id=erasure_id, status=status, counts=json.dumps(counts), ended_at=ended_at,
+        tx,
+        tenant_id=tenant_id,
+        id=erasure_id,
+        status=status,
+        counts=json.dumps(counts),
+        ended_at=ended_at,
         signature=signature,
-    )  # fmt: skip
+    )
 
 
 # what is left

@@ -124,38 +124,38 @@ async def change_conversation(
     Enqueues a job that erases the turns that the new retention does not keep. Clearing the title derives a new one.
     Raises Conflict `revision_changed`, or `conversation_owned` if it has another owner; Invalid for too much metadata.
     """
-    given = body.model_fields_set
+    named_fields = body.model_fields_set
     await lock_conversation(caller, tx, conversation_id)
     # Read the row under the lock, so that no concurrent change is lost.
     row = await get_conversation(caller, tx, conversation_id)
     _require_revision(row, conditions)
     owner = _owner(row, body)
-    retention = body.retention.value if "retention" in given else row.retention
+    retention = body.retention.value if "retention" in named_fields else row.retention
     facts = facts_policy(body.facts, row.facts)
     participants, tools = row.participants, row.tools
-    if "participants" in given:
+    if "participants" in named_fields:
         participants, tools = await _participants(caller, tx, row, body.participants)
     await conversation_store.update_conversation(
         tx,
         caller.tenant_id,
         conversation_id,
         owner=owner,
-        title=body.title if "title" in given else row.title,
+        title=body.title if "title" in named_fields else row.title,
         participants=participants,
         tools=tools,
-        metadata=_metadata(row, body, conditions) if "metadata" in given else row.metadata,
+        metadata=_metadata(row, body, conditions) if "metadata" in named_fields else row.metadata,
         retention=retention,
         compaction=compaction_policy(body.compaction, row.compaction),
         facts=facts,
-        ttl_s=body.ttl_s if "ttl_s" in given else row.ttl_s,
-        archived=body.archived if "archived" in given else row.archived,
-        pinned=body.pinned if "pinned" in given else row.pinned,
+        ttl_s=body.ttl_s if "ttl_s" in named_fields else row.ttl_s,
+        archived=body.archived if "archived" in named_fields else row.archived,
+        pinned=body.pinned if "pinned" in named_fields else row.pinned,
     )
     if not Facts.model_validate(row.facts).enabled and Facts.model_validate(facts).enabled:
         due = [facts_job(conversation_id)] if row.facts_seq < row.last_seq else []
         due += [facts_again_job(conversation_id, delay_s=0)] if row.facts_rules_from is not None else []
         await jobs.enqueue(tx, caller.tenant_id, due)
-    if "title" in given and body.title is None and row.derived_title_source != TitleSource.MODEL:
+    if "title" in named_fields and body.title is None and row.derived_title_source != TitleSource.MODEL:
         await titles.renew(caller, tx, row)
     if retention not in {row.retention, Retention.FULL.value}:
         await jobs.enqueue(tx, caller.tenant_id, [retain_job(conversation_id)])
@@ -197,11 +197,11 @@ async def _participants(
 
     A list cannot remove an author. The turns of an author decide whether it is a speaker; for others `role` decides.
     """
-    named = {one.actor: one for one in given}
+    named = {participant.actor: participant for participant in given}
     left_out = {actor: item for item in (*row.tools, *row.participants) if (actor := str(item["actor"])) not in named}
     spoke = await turn_store.list_authors(tx, caller.tenant_id, ConversationId(row.id), [*named, *left_out])
     authors = [Participant.model_validate(item) for actor, item in left_out.items() if actor in spoke]
     speakers, tools = list[Participant](), list[Participant]()
-    for one in (*named.values(), *authors):
-        (speakers if spoke.get(one.actor, one.role is None) else tools).append(one)
+    for participant in (*named.values(), *authors):
+        (speakers if spoke.get(participant.actor, participant.role is None) else tools).append(participant)
     return participants_column(speakers), participants_column(tools)

@@ -62,8 +62,8 @@ async def title_of_new(
 
 async def find_title(caller: Caller, tx: Transaction, head: ConversationRow) -> DerivedTitle | None:
     """Return a title from the first words of the first live question; None without one."""
-    found = await _first_question(caller, tx, head)
-    return None if found is None else _from_question(found.id, found.text)
+    question = await _first_question(caller, tx, head)
+    return None if question is None else _from_question(question.id, question.text)
 
 
 async def _first_question(caller: Caller, tx: Transaction, head: ConversationRow) -> MessageText | None:
@@ -156,7 +156,7 @@ class Titles:
             )
         if answer is None:
             return None
-        sources = {one.id: one.content_hash for one in (question, answer)}
+        sources = {message.id: message.content_hash for message in (question, answer)}
         return FirstExchange(question.text, answer.text, sources)
 
     async def store(

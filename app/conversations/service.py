@@ -180,7 +180,7 @@ class Conversations:
         Raises Conflict `conversation_owned` if that has another owner than the body names, or other participants.
         """
         async with self._database.transaction(caller.tenant_id) as tx:
-            made = await self._idempotency.run_once(
+            result = await self._idempotency.run_once(
                 caller,
                 tx,
                 idempotency_key,
@@ -188,14 +188,14 @@ class Conversations:
                 result_ids=lambda row: [row.id],
                 read=get_first_conversation,
             )
-            row = made.value
-            if not made.is_replay:
-                if not made.is_new:
+            row = result.value
+            if not result.is_replay:
+                if not result.is_new:
                     require_same_people(row, body, owner_pointer=owner_pointer)
                 self._publisher.publish_changed(tx, caller.tenant_id, ConversationId(row.id), rev=row.rev)
-                if made.is_new:
+                if result.is_new:
                     self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_CREATED, row.id)
-        return made.with_value(conversation_view_for(caller, made.value, external_id=body.external_id))
+        return result.with_value(conversation_view_for(caller, result.value, external_id=body.external_id))
 
     async def get(self, caller: Caller, conversation_id: ConversationId) -> Conversation:
         """Return one conversation. Conversation tokens are accepted."""
@@ -231,7 +231,7 @@ class Conversations:
         """
         scope = f"conversations|{caller.tenant_id}|{order}|{where!r}"
         after = self._cursors.read_time(scope, cursor)
-        found = await self._reader.read(
+        conversations = await self._reader.read(
             caller.tenant_id,
             lambda tx: list_store.list_conversations(
                 tx,
@@ -244,14 +244,16 @@ class Conversations:
                 max_bytes=self._settings.limits.max_answer_bytes,
             ),
         )
-        page = make_page(found.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=found.cut)
+        page = make_page(
+            conversations.rows, limit=limit, cursors=self._cursors, scope=scope, key=activity_key, cut=conversations.cut
+        )
         return page_of_views(page, Page[ListedConversation], listed_view)
 
     async def search(self, caller: Caller, *, request: ConversationSearch) -> Page[ListedConversation]:
         """Return the conversations that match all given filters, by latest activity."""
-        given = request.model_dump(exclude={"order", "limit", "cursor", "metadata", "archived"})
+        filters = request.model_dump(exclude={"order", "limit", "cursor", "metadata", "archived"})
         metadata = None if request.metadata is None else json.dumps(request.metadata, sort_keys=True)
-        where = ConversationFilter(**given, metadata=metadata, archived=request.archived_filter())
+        where = ConversationFilter(**filters, metadata=metadata, archived=request.archived_filter())
         return await self.list_conversations(
             caller, where=where, order=request.order, limit=request.limit, cursor=request.cursor
         )
@@ -384,7 +386,7 @@ class Conversations:
         """Return the newest live turn with this role that still has content, by one of `actors` if they are given."""
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
             await require_reachable(caller, tx, conversation_id)
-            found = await turn_list_store.list_turns(
+            turns = await turn_list_store.list_turns(
                 tx,
                 caller.tenant_id,
                 conversation_id,
@@ -395,4 +397,4 @@ class Conversations:
                 limit=1,
                 max_bytes=self._settings.limits.max_answer_bytes,
             )
-        return canonical_turn(found.rows[0]) if found.rows else None
+        return canonical_turn(turns.rows[0]) if turns.rows else None

@@ -100,10 +100,10 @@ class Purger:
         began = time.monotonic()
         failed: AppError | None = None
         before = self.counts.copy()
-        last: ExpiryCandidate | None = None
+        newest_candidate: ExpiryCandidate | None = None
         while time.monotonic() - began < _LONGEST_S:
             async with self._ops.across_tenants() as tx:
-                candidates = await self._expiry.candidates(tx, after=last, limit=_CONVERSATIONS)
+                candidates = await self._expiry.candidates(tx, after=newest_candidate, limit=_CONVERSATIONS)
             by_tenant = sorted(candidates, key=attrgetter("tenant_id"))
             for tenant_id, of_tenant in groupby(by_tenant, attrgetter("tenant_id")):
                 try:
@@ -113,7 +113,7 @@ class Purger:
                     self._log.warning("sweep.failed", tenant_id=tenant_id, code=error.code)
             if len(candidates) < _CONVERSATIONS:
                 break
-            last = candidates[-1]
+            newest_candidate = candidates[-1]
         done = self.counts - before
         if done:
             self._log.info("conversations.swept", count=done["expired"], kind="expired")

@@ -367,14 +367,14 @@ class ConversationSubscriptions:
             try:
                 tenant_id = conversation.tenant_id
                 async with self._database.transaction(tenant_id, read_only=True, repeatable_read=True) as tx:
-                    found = await self._read_changes(tx, conversation)
-                    if found is not None:
-                        conversation.push(projection.apply_snapshot(found))
+                    state = await self._read_changes(tx, conversation)
+                    if state is not None:
+                        conversation.push(projection.apply_snapshot(state))
                         if reader is not None:
                             await reader.read(tx, projection)
             finally:
                 projection.end_read()
-        if found is None:
+        if state is None:
             for subscriber in list(conversation.subscribers):
                 subscriber.end("deleted")
                 self.remove(conversation, subscriber)
@@ -432,7 +432,7 @@ class ConversationSubscriptions:
             tx,
             conversation.tenant_id,
             turn_ids,
-            known=projection.confirmed_lengths(),
+            confirmed=projection.confirmed_lengths(),
             max_bytes=projection.free_bytes(),
         )
 

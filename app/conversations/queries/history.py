@@ -59,21 +59,21 @@ class History:
             if query.since_rev is not None and query.since_rev > rev:
                 problem = FieldError("/since_rev", f"the conversation is at rev {rev}; read the history again", "query")
                 raise InvalidFields([problem])
-            found = await self._read(caller, tx, conversation_id, query, walk, beyond, rev)
+            turns = await self._read(caller, tx, conversation_id, query, walk, beyond, rev)
             summaries: list[SummaryRow] = []
             if query.include_summaries:
                 summaries = await summary_store.list_valid(tx, caller.tenant_id, conversation_id)
-            return rev, found, summaries
+            return rev, turns, summaries
 
-        rev, found, summaries = await self._reader.read(caller.tenant_id, read)
+        rev, turns, summaries = await self._reader.read(caller.tenant_id, read)
         rev = rev if began is None else began
         page = make_page(
-            found.rows,
+            turns.rows,
             limit=query.limit,
             cursors=self._cursors,
             scope=scope,
             key=lambda row: [rev, *_sort_key(row, walk)],
-            cut=found.cut,
+            cut=turns.cut,
         )
         positions = [row.position or 0 for row in page.data]
         rows, own_id = reversed(page.data) if walk.reversed else page.data, format_id(conversation_id)
@@ -179,10 +179,10 @@ def _require_compatible(query: HistoryQuery) -> None:
     bounds = {"before": query.before, "after": query.after, "since_rev": query.since_rev}
     if query.status == "aborted":
         wrong += [
-            FieldError(f"/{name}", _COMMITTED_ONLY, "query") for name, given in bounds.items() if given is not None
+            FieldError(f"/{name}", _COMMITTED_ONLY, "query") for name, value in bounds.items() if value is not None
         ]
     elif query.since_rev is not None:
         others = {"before": query.before, "after": query.after, "order": query.order}
-        wrong += [FieldError(f"/{name}", _BY_REV, "query") for name, given in others.items() if given is not None]
+        wrong += [FieldError(f"/{name}", _BY_REV, "query") for name, value in others.items() if value is not None]
     if wrong:
         raise InvalidFields(wrong)

@@ -26,9 +26,9 @@ class ConversationReads:
         self, caller: Caller, tx: Transaction, *, conversation_ids: Collection[UUID | None]
     ) -> dict[UUID, str]:
         """Return the names of conversations by id: the caller's title, else external id, derived title, id."""
-        ids = [one for one in conversation_ids if one is not None]
+        ids = [conversation_id for conversation_id in conversation_ids if conversation_id is not None]
         names = await conversation_store.find_names(tx, caller.tenant_id, ids)
-        return {one: names.get(one) or format_id(one) for one in ids}
+        return {conversation_id: names.get(conversation_id) or format_id(conversation_id) for conversation_id in ids}
 
     async def participants(
         self,
@@ -42,7 +42,7 @@ class ConversationReads:
         max_people: int,
     ) -> dict[UUID, list[Participant]]:
         """Return the speakers of the conversations of a scope, latest first; without any beyond `max_people`."""
-        found = await list_store.list_participants(
+        listed = await list_store.list_participants(
             tx,
             caller.tenant_id,
             conversation_ids=conversation_ids,
@@ -50,7 +50,7 @@ class ConversationReads:
             limit=limit,
             max_people=max_people,
         )
-        return {key: [Participant.model_validate(item) for item in items] for key, items in found}
+        return {key: [Participant.model_validate(item) for item in items] for key, items in listed}
 
     async def hydrate(self, caller: Caller, tx: Transaction, *, turn_ids: Sequence[UUID]) -> Hydrated[Turn]:
         """Return turns by id. If not all fit, the first ids', and the ids left out."""
@@ -65,11 +65,11 @@ class ConversationReads:
     async def _hydrate(
         self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID], view: Callable[[TurnRow], TurnT]
     ) -> Hydrated[TurnT]:
-        found = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
+        turns = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
         # Turns that were superseded or erased since the search are not shown.
-        shown = {row.id: view(row) for row in found.rows if row.superseded_by is None and row.erased_at is None}
-        last = turn_ids.index(found.rows[-1].id) if found.cut else len(turn_ids)
-        return Hydrated(shown, frozenset(turn_ids[last + 1 :]))
+        shown = {row.id: view(row) for row in turns.rows if row.superseded_by is None and row.erased_at is None}
+        last_read = turn_ids.index(turns.rows[-1].id) if turns.cut else len(turn_ids)
+        return Hydrated(shown, frozenset(turn_ids[last_read + 1 :]))
 
     async def neighbours(
         self, caller: Caller, tx: Transaction, *, places: Sequence[tuple[UUID, int]], reach: int
@@ -79,10 +79,10 @@ class ConversationReads:
         One turn can be near up to twice `reach` places, and is returned for each.
         """
         max_bytes = self._max_bytes // (2 * reach)
-        found = await turn_list_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, max_bytes=max_bytes)
-        return LimitedList([turn_view(row) for row in found.rows], found.cut)
+        turns = await turn_list_store.list_neighbours(tx, caller.tenant_id, places, reach=reach, max_bytes=max_bytes)
+        return LimitedList([turn_view(row) for row in turns.rows], turns.cut)
 
     async def summaries(self, caller: Caller, tx: Transaction, *, summary_ids: Sequence[UUID]) -> dict[UUID, Summary]:
         """Return the valid summaries with these ids."""
-        found = await summary_store.find(tx, caller.tenant_id, summary_ids)
-        return {key: summary_view(row) for key, row in found.items() if row.replaced_by is None}
+        rows = await summary_store.find(tx, caller.tenant_id, summary_ids)
+        return {key: summary_view(row) for key, row in rows.items() if row.replaced_by is None}

@@ -14,7 +14,7 @@ async def recent_turns(
 ) -> list[CanonicalTurn]:
     """Return the newest live turns with content, oldest first, up to `max_bytes`. Raises NotFound."""
     head = await get_conversation(caller, tx, conversation_id)
-    found = await turn_list_store.list_turns(
+    turns = await turn_list_store.list_turns(
         tx,
         caller.tenant_id,
         conversation_id,
@@ -25,4 +25,4 @@ async def recent_turns(
         max_bytes=max_bytes,
         with_erased=False,
     )
-    return [canonical_turn(row) for row in reversed(found.rows)]
+    return [canonical_turn(row) for row in reversed(turns.rows)]

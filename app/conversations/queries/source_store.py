@@ -37,7 +37,7 @@ async def update_facts_by_rules(
     tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, by_rules: ReadByRules | None
 ) -> None:
     """Write to a locked head which turns only rules have read; None for none."""
-    first, last, tries = (None, None, 0) if by_rules is None else (by_rules.first, by_rules.last, by_rules.tries)
+    first, through, tries = (None, None, 0) if by_rules is None else (by_rules.first, by_rules.last, by_rules.tries)
     await tx.execute(
         """
         update conversation_heads set facts_rules_from = $3::bigint, facts_rules_through = $4::bigint,
@@ -47,6 +47,6 @@ async def update_facts_by_rules(
         tenant_id,
         conversation_id,
         first,
-        last,
+        through,
         tries,
     )

@@ -133,20 +133,20 @@ class FactSourceService:
             after = by_rules.first - 1 if again and by_rules is not None else head.facts_seq
             if again:
                 through = by_rules.last if by_rules is not None else 0
-            last = head.last_seq if through is None else min(through, head.last_seq)
+            reach = head.last_seq if through is None else min(through, head.last_seq)
             rows: list[TurnRow] = []
-            if last > after:
+            if reach > after:
                 turns = await turn_list_store.list_by_seq(
                     tx,
                     caller.tenant_id,
                     conversation_id,
                     after=after,
-                    through=last,
+                    through=reach,
                     limit=limit,
                     max_bytes=_MAX_BYTES,
                 )
                 rows = turns.rows
-        return _unread(head, rows, after=after, reach=last, again=again)
+        return _unread(head, rows, after=after, reach=reach, again=again)
 
     async def seq_of(self, caller: Caller, conversation_id: ConversationId, *, turn_id: TurnId) -> int:
         """Return the seq of a live turn. Raises NotFound, and Conflict if the turn is superseded."""

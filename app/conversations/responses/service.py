@@ -47,7 +47,7 @@ class ResponseService:
             conversation_id=ConversationId(row.conversation_id),
             answer=turn_view(turn),
             request=_request(row),
-            input_turn_ids=[TurnId(one) for one in row.input_turn_ids],
+            input_turn_ids=[TurnId(input_turn_id) for input_turn_id in row.input_turn_ids],
             created_at=row.created_at,
         )
 
@@ -55,19 +55,19 @@ class ResponseService:
         """Return input turns of a response that was read, in the order of their ids; fewer if they are large."""
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
+            turns = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
         # an imported file may name turns of other conversations
-        return [turn_view(row) for row in found.rows if row.conversation_id == response.conversation_id]
+        return [turn_view(row) for row in turns.rows if row.conversation_id == response.conversation_id]
 
     async def referenced(self, caller: Caller, turn_ids: Sequence[TurnId]) -> dict[TurnId, Turn]:
         """Return those of the turns, of any conversations that the caller reaches, that are committed."""
         caller.require(Scope.READ)
         async with self._database.transaction(caller.tenant_id, read_only=True) as tx:
-            found = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
-            reached = await self._reached(caller, tx, {ConversationId(row.conversation_id) for row in found.rows})
+            turns = await turn_list_store.find_ordered(tx, caller.tenant_id, turn_ids, max_bytes=self._max_bytes)
+            reached = await self._reached(caller, tx, {ConversationId(row.conversation_id) for row in turns.rows})
         return {
             TurnId(row.id): turn_view(row)
-            for row in found.rows
+            for row in turns.rows
             if row.status == "committed" and row.conversation_id in reached
         }
 
@@ -122,10 +122,10 @@ class ResponseEraser:
         except NotFound:
             raise response_missing() from None
         turn_ids = [*row.input_turn_ids, row.turn_id]
-        known = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids, include_content=False)
+        rows = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids, include_content=False)
         return ResponsePlace(
             conversation_id=conversation_id,
-            turn_ids=[TurnId(one.id) for one in known.values() if one.conversation_id == conversation_id],
+            turn_ids=[TurnId(turn.id) for turn in rows.values() if turn.conversation_id == conversation_id],
             owns_conversation=row.owns_conversation,
         )
 

@@ -51,7 +51,7 @@ class ConversationTrash:
         self._abort_open = abort_open
         self._publisher = publisher
         self._jobs = jobs
-        self._kept = timedelta(days=days)
+        self._trash_time = timedelta(days=days)
 
     async def put(
         self, caller: Caller, tx: Transaction, *, conversation_id: ConversationId
@@ -68,7 +68,7 @@ class ConversationTrash:
                 raise
             return RequestResult(conversation_view_for(caller, row), is_new=False)
         await self._abort_open(caller, tx, conversation_id)
-        await expiry_store.put_in_trash(tx, caller.tenant_id, conversation_id, kept=self._kept)
+        await expiry_store.put_in_trash(tx, caller.tenant_id, conversation_id, trash_time=self._trash_time)
         await self._change_entries(caller, tx, conversation_id, hide=True)
         self._publisher.publish_deleted(tx, caller.tenant_id, conversation_id)
         self._publisher.record_conversation(tx, caller.tenant_id, EventType.CONVERSATION_TRASHED, conversation_id)

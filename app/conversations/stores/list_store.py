@@ -125,11 +125,11 @@ def _listed(source: FromClause) -> Select[*tuple[object, ...]]:
 
 
 def _listed_row(row: asyncpg.Record) -> ListedRow:
-    first, last = (
+    first, last_message = (
         None if row[f"{name}_turn_id"] is None else MessageRow(*(row[f"{name}_{column}"] for column in _PREVIEW))
         for name in ("first", "last")
     )
-    return ListedRow(conversation_row(row), first, last)
+    return ListedRow(conversation_row(row), first, last_message)
 
 
 def _size(conversation: FromClause) -> ColumnElement[int]:
@@ -246,8 +246,8 @@ def _list(filters: frozenset[str], flags: frozenset[str], *, newest_first: bool,
     matched = matching.selected_columns
     if after:
         moment, last_id = bindparam("after_0", type_=DateTime(timezone=True)), bindparam("after_1", type_=Uuid)
-        key, last = tuple_(matched.active_at, _C.id), tuple_(moment, last_id)
-        matching = matching.where(key < last if newest_first else key > last).where(
+        key, last_key = tuple_(matched.active_at, _C.id), tuple_(moment, last_id)
+        matching = matching.where(key < last_key if newest_first else key > last_key).where(
             _C.active_at <= moment if newest_first else _C.active_at > moment - _GRAIN
         )
     limit = bindparam("limit", type_=BigInteger)

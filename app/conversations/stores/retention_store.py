@@ -92,8 +92,8 @@ async def find_retention(tx: Transaction, tenant_id: TenantId, conversation_id: 
 
 async def any_salted(tx: Transaction, tenant_id: TenantId, conversation_id: ConversationId, *, through: int) -> bool:
     """Return whether a committed turn up to a position still has its salt."""
-    found = _SALTED.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, through=through)
-    return await found is not None
+    row = _SALTED.fetchrow(tx, tenant_id=tenant_id, conversation_id=conversation_id, through=through)
+    return await row is not None
 
 
 async def list_due(

@@ -286,10 +286,10 @@ async def durable_lengths(
         tenant_id,
         turn_ids,
     )
-    found: dict[UUID, dict[str, tuple[int, int]]] = {}
+    lengths: dict[UUID, dict[str, tuple[int, int]]] = {}
     for row in rows:
-        found.setdefault(row["turn_id"], {})[row["part"]] = (row["durable"], row["size"])
-    return found
+        lengths.setdefault(row["turn_id"], {})[row["part"]] = (row["durable"], row["size"])
+    return lengths
 
 
 async def read_texts(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UUID]) -> dict[UUID, dict[str, str]]:
@@ -302,10 +302,10 @@ async def read_texts(tx: Transaction, tenant_id: TenantId, turn_ids: Sequence[UU
         tenant_id,
         turn_ids,
     )
-    found: dict[UUID, dict[str, str]] = {}
+    texts: dict[UUID, dict[str, str]] = {}
     for row in rows:
-        found.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
-    return found
+        texts.setdefault(row["turn_id"], {})[row["part"]] = row["text"]
+    return texts
 
 
 async def list_open(

@@ -161,7 +161,9 @@ def _row(row: asyncpg.Record) -> SummaryRow:
 
 def doubtful_column(sentences: Sequence[DoubtfulSentence]) -> str | None:
     """Return doubtful sentences as they are stored."""
-    return json.dumps([[one.start, one.end, one.reason] for one in sentences]) if sentences else None
+    return (
+        json.dumps([[sentence.start, sentence.end, sentence.reason] for sentence in sentences]) if sentences else None
+    )
 
 
 def _lines(lines: Sequence[HighlightLine]) -> str | None:

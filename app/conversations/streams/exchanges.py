@@ -151,7 +151,9 @@ class Exchanges:
         try:
             await check_answers(caller, tx, conversation_id, prepared, of_history=results_of_history(drafts))
         except Invalid as error:
-            raise Invalid(error.code, error.detail, fields=[_renamed(one, messages) for one in error.fields]) from None
+            raise Invalid(
+                error.code, error.detail, fields=[_renamed(problem, messages) for problem in error.fields]
+            ) from None
 
     async def _insert_response(
         self, caller: Caller, tx: Transaction, row: TurnRow, response: ResponseRequest, drafts: Sequence[Draft]

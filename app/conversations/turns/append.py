@@ -91,8 +91,8 @@ class AppendService:
         self, caller: Caller, idempotency_key: IdempotencyKey | None
     ) -> RequestResult[AppendResult] | None:
         """Return the stored result of an append with this key, or None."""
-        found = await self._idempotency.find_before(caller, idempotency_key, read=self._read)
-        return None if found is None else found.with_value(_append_result(caller, found.value))
+        result = await self._idempotency.find_before(caller, idempotency_key, read=self._read)
+        return None if result is None else result.with_value(_append_result(caller, result.value))
 
     async def _read(self, caller: Caller, tx: Transaction, turn_ids: Sequence[UUID]) -> Sequence[TurnRow]:
         rows = await conversation_store.find_turns(tx, caller.tenant_id, turn_ids)
@@ -112,20 +112,20 @@ class AppendService:
         of_history: Collection[UUID],
     ) -> RequestResult[Sequence[TurnRow]]:
         head = await lock_conversation(caller, tx, conversation_id)
-        known = await self._known(caller, tx, conversation_id, prepared)
-        fresh = [item for item in prepared if item.draft.id is None or item.draft.id not in known]
+        stored = await self._known(caller, tx, conversation_id, prepared)
+        fresh = [item for item in prepared if item.draft.id is None or item.draft.id not in stored]
         placed: PlacedTurns | None = None
         if fresh:
             self._writer.require_quota(caller)
             require_seq(head, expected_seq)
-            await check_answers(caller, tx, conversation_id, prepared, stored=known, of_history=of_history)
+            await check_answers(caller, tx, conversation_id, prepared, stored=stored, of_history=of_history)
             placed = await self._writer.write_last(caller, tx, head, fresh)
             record_turns(tx, caller, Action.TURN_APPEND, placed.rows)
             if is_import:
                 await self._backdate(caller, tx, head, placed.rows)
         new_rows = iter(placed.rows if placed else ())
         rows = [
-            known[item.draft.id] if item.draft.id is not None and item.draft.id in known else next(new_rows)
+            stored[item.draft.id] if item.draft.id is not None and item.draft.id in stored else next(new_rows)
             for item in prepared
         ]
         return RequestResult(rows, is_new=placed is not None)
@@ -146,35 +146,35 @@ class AppendService:
         if not ids:
             return {}
         # content is read only if it equals the request, so that it is never larger
-        known = await conversation_store.find_turns(tx, caller.tenant_id, ids, include_content=False)
+        stored = await conversation_store.find_turns(tx, caller.tenant_id, ids, include_content=False)
         for index, item in enumerate(prepared):
-            if item.draft.id is not None and (row := known.get(item.draft.id)) is not None:
+            if item.draft.id is not None and (row := stored.get(item.draft.id)) is not None:
                 require_unerased(row, conversation_id, f"/turns/{index}/id")
         wrong = [
             FieldError(f"/turns/{index}/id", "a turn of this id has another body, or is of another conversation")
             for index, item in enumerate(prepared)
             if item.draft.id is not None
-            and item.draft.id in known
-            and not same_turn(known[item.draft.id], item.draft, conversation_id)
+            and item.draft.id in stored
+            and not same_turn(stored[item.draft.id], item.draft, conversation_id)
         ]
         if wrong:
             raise Conflict("turn_id_conflict", "A turn id is taken by another turn; nothing was stored.", fields=wrong)
-        return await conversation_store.find_turns(tx, caller.tenant_id, list(known)) if known else {}
+        return await conversation_store.find_turns(tx, caller.tenant_id, list(stored)) if stored else {}
 
 
 def _append_result(
     caller: Caller, rows: Sequence[TurnRow], contents: Sequence[JsonValue] | None = None
 ) -> AppendResult:
     """Return the result of an append. `contents`: the contents of the rows, if they are already parsed."""
-    last = max(rows, key=lambda row: row.seq or 0)
+    newest_row = max(rows, key=lambda row: row.seq or 0)
     return AppendResult(
-        conversation_id=format_id(last.conversation_id),
+        conversation_id=format_id(newest_row.conversation_id),
         turns=[
             turn_view_for(caller, row, content=content)
             for row, content in zip(rows, contents or [None] * len(rows), strict=True)
         ],
-        seq=last.seq or 0,
-        rev=last.rev,
-        head_hash=(last.chain_hash or b"").hex(),
+        seq=newest_row.seq or 0,
+        rev=newest_row.rev,
+        head_hash=(newest_row.chain_hash or b"").hex(),
         sanitised=[],
     )

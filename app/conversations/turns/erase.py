@@ -157,13 +157,13 @@ def _drafts_of(revisions: Mapping[UUID, UUID | None], drafts: Mapping[UUID, UUID
     for draft, superseded in drafts.items():
         if superseded is not None:
             by_superseded.setdefault(superseded, []).append(draft)
-    found: dict[UUID, None] = {}
+    belonging: dict[UUID, None] = {}
     ahead = list(revisions)
     while ahead:
         turn_id = ahead.pop()
         superseded = revisions[turn_id] if turn_id in revisions else drafts[turn_id]
         for other in (*by_superseded.get(turn_id, ()), *([superseded] if superseded is not None else ())):
-            if other in drafts and other not in found:
-                found[other] = None
+            if other in drafts and other not in belonging:
+                belonging[other] = None
                 ahead.append(other)
-    return list(found)
+    return list(belonging)

@@ -128,8 +128,8 @@ class Forker:
         self, caller: Caller, tx: Transaction, parent: ConversationRow, body: ForkRequest
     ) -> ConversationId | None:
         """Insert the fork with its turns and return its id; None if its id or external id is taken."""
-        last = await self._last(caller, tx, parent, body)
-        start = parent.chain_hash if last is None else last.chain_hash or b""
+        newest = await self._last(caller, tx, parent, body)
+        start = parent.chain_hash if newest is None else newest.chain_hash or b""
         fork_id = ConversationId(body.id or new_uuid())
         created = await conversation_store.insert_conversation(
             tx,
@@ -152,7 +152,7 @@ class Forker:
             return None
         self._quotas.require(caller)
         await turn_store.set_fork_origin(tx, caller.tenant_id, fork_id, parent=parent.id, chain_start=start)
-        await self._copy(caller, tx, parent, fork_id, through=None if last is None else last.position)
+        await self._copy(caller, tx, parent, fork_id, through=None if newest is None else newest.position)
         return fork_id
 
     async def _last(
@@ -219,7 +219,7 @@ class Forker:
         copied = _Copied(turns=0, tokens=0, chain=fork.chain_hash)
         after, places = 0, list[int]()
         while True:
-            found = await turn_list_store.list_turns(
+            turns = await turn_list_store.list_turns(
                 tx,
                 caller.tenant_id,
                 ConversationId(parent.id),
@@ -230,7 +230,7 @@ class Forker:
                 max_bytes=_BATCH_BYTES,
                 erased_through=parent.erased_position,
             )
-            rows = found.rows
+            rows = turns.rows
             if not rows:
                 break
             copies = await asyncio.to_thread(_copies, fork, rows, copied)
@@ -293,7 +293,7 @@ class Forker:
             for row in valid
             if row.from_position <= parent.erased_position and row.to_position <= places[-1]
         ]
-        copies = [one for one in copies if one[2] <= one[3]]
+        copies = [place for place in copies if place[2] <= place[3]]
         fork_id = ConversationId(fork.id)
         await summary_store.copy(tx, caller.tenant_id, fork_id, places=copies, rev=1)
         await self._index.copy(

@@ -98,7 +98,7 @@ class TurnReplacer:
         )
         await self._index.retire(caller, tx, kind=EntryKind.TURN, source_ids=superseded_ids)
         await self._writer.write(caller, tx, head, placed, [item.draft])
-        changed = [(one, position) for one in superseded_ids]
+        changed = [(turn_id, position) for turn_id in superseded_ids]
         recount, rev = tombstones > 0, placed.rev
         due = withdraw_jobs(superseded_ids) if head.facts_held else []
         if await invalidate(
@@ -174,9 +174,9 @@ class TurnReplacer:
 
     async def _index_place(self, caller: Caller, tx: Transaction, head: ConversationRow, old: TurnRow) -> IndexPosition:
         conversation_id = ConversationId(head.id)
-        found = await self._index.place_of(caller, tx, turn_id=old.id)
-        if found is not None:
-            return found
+        place = await self._index.place_of(caller, tx, turn_id=old.id)
+        if place is not None:
+            return place
         # a turn without index entry (erased, or an instruction) has the session of its neighbours
         position = 1 + await turn_store.count_live_before(tx, caller.tenant_id, conversation_id, old.position or 0)
         session = await self._index.session_around(caller, tx, conversation_id=conversation_id, position=position)

@@ -92,9 +92,9 @@ class ReviseService:
         body: Revision,
     ) -> RequestResult[ReplacedTurn]:
         head = await lock_conversation(caller, tx, conversation_id)
-        known = await self._known(caller, tx, conversation_id, item)
-        if known is not None:
-            return RequestResult(await self._replaced(caller, tx, known), is_new=False)
+        stored = await self._known(caller, tx, conversation_id, item)
+        if stored is not None:
+            return RequestResult(await self._replaced(caller, tx, stored), is_new=False)
         self._writer.require_quota(caller)
         old = await get_turn(caller, tx, conversation_id, turn_id)
         if old.status == "pending":

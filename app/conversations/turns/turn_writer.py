@@ -151,16 +151,16 @@ class TurnWriter:
 
 def record_turns(tx: Transaction, caller: Caller, action: Action, rows: Sequence[TurnRow]) -> None:
     """Record in the audit that turns of one conversation were stored."""
-    last = rows[-1]
+    newest_row = rows[-1]
     record(
         tx,
         caller,
         action,
         ObjectKind.TURN,
         single(turn_ids(rows)),
-        conversation_id=last.conversation_id,
-        seqs=(rows[0].seq or 0, last.seq or 0),
-        head_hash=last.chain_hash,
+        conversation_id=newest_row.conversation_id,
+        seqs=(rows[0].seq or 0, newest_row.seq or 0),
+        head_hash=newest_row.chain_hash,
         counts={"turns": len(rows)},
     )
 

@@ -20,8 +20,8 @@ from sqlalchemy import (
     ColumnElement,
     DateTime,
     FromClause,
-    Lateral,
     Select,
+    SelectBase,
     Uuid,
     and_,
     bindparam,
@@ -36,7 +36,6 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
-from sqlalchemy.sql.expression import SelectBase
 
 from app.conversations.schemas.listing import ConversationFilter
 from app.conversations.stores.conversation_store import (
@@ -97,7 +96,7 @@ _C, _H, _T = conversations.c, conversation_heads.c, turns.c
 _GRAIN: Final = seconds(literal(int(ACTIVITY_GRAIN.total_seconds())))
 
 
-def _preview(name: str, *, newest_first: bool) -> Lateral:
+def _preview(name: str, *, newest_first: bool) -> FromClause:
     """Return the lateral join that finds the first or the last live message with text of a conversation."""
     statement, looked_at = first_message(
         _T.conversation_id == _C.id,
@@ -111,8 +110,8 @@ def _preview(name: str, *, newest_first: bool) -> Lateral:
 
 _FIRST, _LAST = _preview("first", newest_first=False), _preview("last", newest_first=True)
 _PREVIEW_COLUMNS: Final = tuple(
-    message.c["id" if name == "turn_id" else name].label(f"{message.name}_{name}")
-    for message in (_FIRST, _LAST)
+    message.c["id" if name == "turn_id" else name].label(f"{prefix}_{name}")
+    for prefix, message in (("first", _FIRST), ("last", _LAST))
     for name in _PREVIEW
 )
 

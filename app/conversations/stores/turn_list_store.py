@@ -22,6 +22,7 @@ from sqlalchemy import (
     DateTime,
     FromClause,
     Select,
+    SelectBase,
     Text,
     Uuid,
     bindparam,
@@ -34,7 +35,6 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.dialects.postgresql import distinct_on
-from sqlalchemy.sql.expression import SelectBase
 
 from app.conversations.stores.conversation_store import TurnRow, not_deleting
 from app.conversations.tables import JSON_COLUMNS, LIVE, turns

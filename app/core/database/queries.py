@@ -23,6 +23,7 @@ from sqlalchemy import (
     FromClause,
     Interval,
     Select,
+    SelectBase,
     Table,
     any_,
     bindparam,
@@ -34,7 +35,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.dialects.postgresql.base import PGCompiler
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.expression import SelectBase
 
 from app.core.database.transactions import Transaction, field_names
 

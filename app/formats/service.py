@@ -16,18 +16,7 @@ from app.formats.parse import openai as from_openai
 from app.formats.parse import openai_responses as from_responses
 from app.formats.parse.produced import admit_message, admit_messages, storable
 from app.formats.parse.text_calls import TextCall, TextCalls, read_text_calls
-from app.formats.parse.validation import MEMBER_NAMES, check_json, field_error, is_name
-from app.formats.parts import (
-    compact_json,
-    delimit,
-    has_content,
-    indent_continuation,
-    parse_parts,
-    part_text,
-    result_text,
-    to_text,
-    transcript,
-)
+from app.formats.parts import delimit, has_content, indent_continuation, parse_parts, result_text, to_text, transcript
 from app.formats.render.anthropic import AnthropicRenderer
 from app.formats.render.base import Renderer
 from app.formats.render.canonical import CanonicalRenderer
@@ -48,7 +37,6 @@ from app.formats.schemas import (
 )
 from app.formats.tags import break_tags
 from app.formats.tokens import (
-    MESSAGE_TOKENS,
     STORED_TOKENIZER,
     CachingCounter,
     Margin,
@@ -60,41 +48,31 @@ from app.formats.tokens import (
     message_tokens,
 )
 from app.formats.turns import call_key, parse_tool_call, parse_tool_result, to_canonical
-from app.formats.units import OmittedTurn, Unit, group_turns
 from app.formats.viewpoint import apply_viewpoint
 
 __all__ = [
-    "MEMBER_NAMES",
-    "MESSAGE_TOKENS",
     "STORED_TOKENIZER",
     "CachingCounter",
     "Margin",
-    "OmittedTurn",
     "TextCall",
     "TextCalls",
     "TextCounter",
-    "Unit",
     "admit_message",
     "admit_messages",
     "apply_viewpoint",
     "arrange",
     "break_tags",
     "call_key",
-    "check_json",
-    "compact_json",
     "count_render",
     "delimit",
     "distinct_texts",
-    "field_error",
     "finish",
     "format_margin",
-    "group_turns",
     "has_content",
     "has_media",
     "has_only_items",
     "indent_continuation",
     "is_exact",
-    "is_name",
     "items_of",
     "message_tokens",
     "messages_of",
@@ -102,7 +80,6 @@ __all__ = [
     "parse",
     "parse_tool_call",
     "parse_tool_result",
-    "part_text",
     "read_text_calls",
     "render",
     "roles_with_several_speakers",

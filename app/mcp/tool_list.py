@@ -13,7 +13,7 @@ from app.agents.tools.small_profile import small_tools
 from app.agents.tools.tool import Group, Tool
 from app.core.errors import Unavailable
 from app.core.validation.invalid import property_names
-from app.formats.service import MEMBER_NAMES
+from app.formats.parse.validation import MEMBER_NAMES
 from app.mcp.request_log import UNKNOWN
 from app.settings import Settings
 from app.tenancy.schemas import Caller, RateClass

@@ -20,8 +20,8 @@ from app.core.paging import Cursors, Order, Page, make_page, page_of_views
 from app.formats.schemas import JsonObject
 from app.operations.schemas import Operation
 from app.operations.service import OperationRun, Operations
+from app.providers.receivers.destinations import is_address, is_public
 from app.providers.schemas import DeliveryError
-from app.providers.service import is_address, is_public
 from app.settings.webhooks import WebhookSettings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 from app.tenancy.service import Tenancy

@@ -31,8 +31,8 @@ from app.core.ids import ConversationId, new_uuid, parse_id
 from app.core.telemetry import get_logger
 from app.formats.schemas import CanonicalTurn, Kind, Role
 from app.governance.service import Governance
+from app.providers.endpoint import Refused, require_model
 from app.providers.schemas import ChatModel, ModelAnswer, ModelCall, ModelPurpose, ModelReply
-from app.providers.service import Refused, require_model
 from app.settings import Settings
 from app.tenancy.schemas import Caller, IdempotencyKey, RequestResult, Scope
 

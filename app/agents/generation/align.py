@@ -22,8 +22,9 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from app.formats.parts import compact_json
 from app.formats.schemas import Format, JsonObject, Role, TurnLike
-from app.formats.service import call_key, compact_json, write
+from app.formats.service import call_key, write
 
 _EQUAL, _COMPATIBLE, _DIFFERENT = 2, 1, 0
 _ASSISTANT = "assistant"

@@ -22,7 +22,8 @@ from app.core.ids import format_id, new_uuid
 from app.formats import service as formats
 from app.formats.schemas import Format, JsonObject, ParsedTurn, Role
 from app.formats.service import storable
-from app.providers.service import InvalidAnswer, UpstreamRefusal, usage_in
+from app.providers.endpoint import InvalidAnswer, usage_in
+from app.providers.upstream import UpstreamRefusal
 
 _CONCATENATED: Final = frozenset({"content", "refusal", "reasoning_content", "reasoning", "thinking"})
 _EMPTY_VALUES: Final[tuple[JsonValue, ...]] = (None, [], {})

@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 from app.conversations.schemas.conversations import Turn
 from app.core.errors import NotFound
 from app.core.ids import TurnId, parse_id
+from app.formats.parts import compact_json
 from app.formats.schemas import GIVEN, Format, JsonObject, Role, TurnLike
-from app.formats.service import compact_json, items_of, parse_tool_call
+from app.formats.service import items_of, parse_tool_call
 
 CONVERSATION_PREFIX: Final = "conv_"
 _PREFIXES: Final = {

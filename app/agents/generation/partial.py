@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from app.agents.generation.answer import PartialAnswer, answer_turn
 from app.conversations.schemas.conversations import Turn, TurnInput
 from app.formats.schemas import JsonObject, Role
-from app.providers.service import InvalidAnswer
+from app.providers.endpoint import InvalidAnswer
 
 INCOMPLETE: Final = "incomplete"
 """The member of a turn's metadata that marks an answer of which only the beginning is stored."""

@@ -30,7 +30,8 @@ from app.core.errors import AppError, Conflict, FieldError, Invalid, NotFound
 from app.core.ids import ConversationId, TenantId, TurnId, parse_id
 from app.formats.schemas import JsonObject, Kind, Role
 from app.governance.service import Governance
-from app.providers.service import estimated_tokens, output_tokens
+from app.providers.pieces import estimated_tokens
+from app.providers.window import output_tokens
 from app.settings import Settings
 from app.tenancy.schemas import Caller
 

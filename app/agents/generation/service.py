@@ -45,16 +45,9 @@ from app.core.errors import AppError, Conflict, TooLarge
 from app.core.ids import ConversationId, TenantId, TurnId, format_id, parse_id
 from app.formats.schemas import JsonObject
 from app.governance.service import Governance
-from app.providers.service import (
-    DONE,
-    InvalidAnswer,
-    LimitName,
-    Refused,
-    Streamed,
-    Upstream,
-    UpstreamRefusal,
-    configured,
-)
+from app.providers.endpoint import InvalidAnswer, Refused
+from app.providers.shapes import LimitName
+from app.providers.upstream import DONE, Streamed, Upstream, UpstreamRefusal, configured
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 

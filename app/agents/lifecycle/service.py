@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from app.agents.lifecycle.counters import BUCKETS_MS, LifecycleCounters
+from app.agents.lifecycle.counters import LifecycleCounters
 from app.agents.lifecycle.items import (
     Item,
     point_to_items,
@@ -52,12 +52,7 @@ from app.memory.service import FactService
 from app.settings import Settings
 from app.tenancy.schemas import Caller, Scope
 
-__all__ = [
-    "BUCKETS_MS",
-    "COMPACT_EARLY_JOB",
-    "Lifecycle",
-    "LifecycleCounters",
-]
+__all__ = ["COMPACT_EARLY_JOB", "Lifecycle"]
 
 COMPACT_EARLY_JOB: Final = "session.compact"
 """Job that summarises a session with contexts near their limit; the subject is its conversation."""

@@ -30,15 +30,14 @@ from app.formats.service import (
     STORED_TOKENIZER,
     CachingCounter,
     TextCounter,
-    Unit,
     apply_viewpoint,
     format_margin,
-    group_turns,
     message_tokens,
     opening,
     roles_with_several_speakers,
     text_of,
 )
+from app.formats.units import Unit, group_turns
 from app.recall.schemas import RecalledTurn
 from app.settings.memory import ContextSettings
 

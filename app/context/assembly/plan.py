@@ -8,16 +8,9 @@ from app.context.assembly.highlights import Candidate, choose, of_line
 from app.context.assembly.labels import ERASED, HEADINGS, background_frame, background_note, summary_note
 from app.context.assembly.parts import LinePart, SummaryPart
 from app.formats.schemas import Block, CanonicalTurn, Format, JsonObject, NoteBlock, RenderedMessages, Role, TurnBlock
-from app.formats.service import (
-    MESSAGE_TOKENS,
-    CachingCounter,
-    Unit,
-    arrange,
-    count_render,
-    finish,
-    message_tokens,
-    messages_of,
-)
+from app.formats.service import CachingCounter, arrange, count_render, finish, message_tokens, messages_of
+from app.formats.tokens import MESSAGE_TOKENS
+from app.formats.units import Unit
 
 EARLIER: Final = "earlier"
 """Recent turns that do not fit into the window. They are written among the recalled ones, and count as recent."""

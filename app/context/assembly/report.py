@@ -15,7 +15,9 @@ from app.context.assembly.parts import Assembled, BackgroundPart, ContextParts
 from app.context.assembly.plan import EARLIER, Costs, Plan
 from app.context.schemas import ContextRequest, ContextUsage, Explained, Included, SectionName, Sections, SectionUsage
 from app.formats.schemas import CanonicalTurn, JsonObject, RenderedMessages
-from app.formats.service import MESSAGE_TOKENS, CachingCounter, Margin, OmittedTurn, Unit, has_media, is_exact
+from app.formats.service import CachingCounter, Margin, has_media, is_exact
+from app.formats.tokens import MESSAGE_TOKENS
+from app.formats.units import OmittedTurn, Unit
 from app.recall.schemas import RecalledTurn
 
 ERASED_SOURCES: Final = "erased_sources"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from sys import maxsize
 from typing import Final
 
-from app.formats.service import Unit
+from app.formats.units import Unit
 
 _BLOCKS: Final = (16, 8, 4, 2)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from app.formats.schemas import CanonicalTurn, Role
-from app.formats.service import group_turns
+from app.formats.units import group_turns
 
 # A call without an answer in this many later turns counts as abandoned.
 _ABANDONED_AFTER_TURNS = 50

@@ -11,7 +11,7 @@ from app.context.compaction.cut import at_boundary, within_tokens
 from app.core.ids import TenantId
 from app.formats.schemas import CanonicalTurn
 from app.providers.schemas import ChatModel
-from app.providers.service import input_tokens, output_tokens
+from app.providers.window import input_tokens, output_tokens
 
 MAX_TOKENS: Final = 16_000
 """Maximum tokens of the turns in one request, in a window of any size."""

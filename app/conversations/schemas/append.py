@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, S
 from app.conversations.schemas.conversations import MAX_PARTS, MAX_TURNS, NonNegative, Strict, TurnContent, TurnInput
 from app.core.validation.strict import Unchecked
 from app.formats import service as formats
+from app.formats.parse.validation import field_error
 from app.formats.schemas import GIVEN, Format, JsonObject
-from app.formats.service import field_error
 
 _BLOCKS: Final = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
 _ITEMS: Final = frozenset(

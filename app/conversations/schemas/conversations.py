@@ -25,8 +25,9 @@ from app.core.times import TimeIn, TimeOut
 from app.core.validation.ids import ConversationNameIn, IdIn, NewTurnId
 from app.core.validation.strict import Strict, Unchecked
 from app.formats.message_schemas import ContentPart, DocumentedAs, Message, ToolCall, ToolOutput
+from app.formats.parts import part_text
 from app.formats.schemas import CanonicalTurn, JsonObject, Kind, Role
-from app.formats.service import admit_message, part_text
+from app.formats.service import admit_message
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Title: TypeAlias = Annotated[str, StringConstraints(max_length=1024)]

@@ -13,8 +13,8 @@ from pydantic import JsonValue, ValidationError
 
 from app.core.errors import AppError, FieldError, Invalid, Malformed
 from app.core.validation.invalid import reason_of
+from app.formats.parse.validation import check_json
 from app.formats.schemas import JsonObject
-from app.formats.service import check_json
 from app.governance.exports.records import RECORD_LINE, write_foreign
 from app.governance.importers.archives import read_archive
 from app.governance.importers.building import ForeignObject, detail_of, is_deeper, refusal, without_null

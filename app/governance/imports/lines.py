@@ -17,7 +17,8 @@ from app.core.ids import TenantId
 from app.core.validation.invalid import cut_fields, property_names
 from app.core.validation.json_text import parse_json
 from app.core.validation.strict import Unchecked
-from app.formats.service import MEMBER_NAMES, admit_message
+from app.formats.parse.validation import MEMBER_NAMES
+from app.formats.service import admit_message
 from app.governance.exports.records import RECORD_LINE, Record
 from app.governance.imports import store
 from app.governance.imports.upload import read_problem

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from app.conversations.schemas.sources import TextTurn, Unread
-from app.providers.service import input_tokens, output_tokens
+from app.providers.window import input_tokens, output_tokens
 
 _MAX_TURNS: Final = 40
 _MIN_TURNS: Final = 4

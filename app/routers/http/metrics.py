@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.agents.lifecycle.service import BUCKETS_MS, LifecycleCounters
+from app.agents.lifecycle.counters import BUCKETS_MS, LifecycleCounters
 
 CLIENT_WENT_AWAY: Final = 499
 OTHER: Final = "other"

@@ -39,9 +39,9 @@ from app.core.errors import (
 from app.core.telemetry import error_stack, error_type, get_logger
 from app.core.validation.content_codings import IDENTITY
 from app.core.validation.invalid import MAX_FIELDS, cut_fields, field_errors, property_names, public_detail
+from app.formats.parse.validation import MEMBER_NAMES
 from app.formats.schemas import JsonObject
-from app.formats.service import MEMBER_NAMES
-from app.providers.service import UpstreamRefusal
+from app.providers.upstream import UpstreamRefusal
 from app.routers.http.app_state import app_state
 from app.routers.http.body_reader import UPLOAD_CODINGS, UPLOAD_PATH
 from app.routers.http.routing.methods import allowed_methods

@@ -14,7 +14,7 @@ from app.conversations.schemas.frames import ClientFrame, ErrorFrame
 from app.core.errors import AppError, InvalidFields, Malformed
 from app.core.validation.invalid import cut_fields, fields_of, property_names, public_detail
 from app.core.validation.json_text import parse_json
-from app.formats.service import MEMBER_NAMES
+from app.formats.parse.validation import MEMBER_NAMES
 
 _ADAPTER: Final[TypeAdapter[ClientFrame]] = TypeAdapter(ClientFrame)
 _MAX_FIELDS: Final = 50

@@ -26,7 +26,7 @@ from app.core.ids import ConversationId, format_id, parse_id
 from app.core.validation.invalid import fields_of, unknown_field
 from app.core.validation.misspelt import misspelt
 from app.formats.schemas import JsonObject
-from app.providers.service import UpstreamRefusal
+from app.providers.upstream import UpstreamRefusal
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.problems import OPENAI_ROOT, openai_error_of, openai_status_of, problem_responses
 from app.routers.http.routing.strict_route import OpenAIRoute

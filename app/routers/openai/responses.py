@@ -18,7 +18,7 @@ from app.agents.generation.responses.service import FollowedResponse, ResponseOp
 from app.core.errors import AppError, FieldError, InvalidFields
 from app.core.paging import Order
 from app.formats.schemas import JsonObject
-from app.providers.service import DONE
+from app.providers.upstream import DONE
 from app.routers.http.dependencies import AgentWriter, Reader, Services, Writer
 from app.routers.http.idempotency import IdempotencyHeader, mark_replay
 from app.routers.http.problems import OPENAI_ROOT, openai_error_of, openai_status_of, problem_responses

@@ -18,9 +18,9 @@ from app.agents.generation.responses.schemas import (
 from app.core.errors import FieldError, Invalid, InvalidFields
 from app.core.validation.invalid import unknown_field
 from app.core.validation.misspelt import misspelt
+from app.formats.parse.validation import check_json, is_name
 from app.formats.schemas import JsonObject
-from app.formats.service import check_json, is_name
-from app.providers.service import LimitName
+from app.providers.shapes import LimitName
 
 _PASSED: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "user")
 _REFUSED: Final[Mapping[str, str]] = {

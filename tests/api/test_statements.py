@@ -374,14 +374,14 @@ async def test_hot_queries_keep_their_index_under_row_security(
         "list_neighbours": lambda tx: turn_list_store.list_neighbours(
             tx, tenant, [(conversation, 5)], reach=1, max_bytes=2**20
         ),
-        "list_with_superseded": lambda tx: turn_list_store.list_with_superseded(
-            tx, tenant, conversation, before=None, beyond=(5, 5), **page
+        "list_with_superseded": lambda tx: turn_list_store.list_turns(
+            tx, tenant, conversation, kind="committed", before=None, beyond=(5, 5), **page
         ),
         "list_changed": lambda tx: turn_list_store.list_changed(
             tx, tenant, conversation, after=(45, 0), limit=51, max_bytes=2**20, actors=["a1"]
         ),
-        "list_aborted": lambda tx: turn_list_store.list_aborted(
-            tx, tenant, conversation, newest_first=True, beyond=None, actors=None, limit=51, max_bytes=2**20
+        "list_aborted": lambda tx: turn_list_store.list_turns(
+            tx, tenant, conversation, kind="aborted", newest_first=True, limit=51, max_bytes=2**20
         ),
         "list_revisions": lambda tx: turn_store.list_revisions(tx, tenant, conversation, [5, 45]),
         "supersede": lambda tx: turn_store.supersede(

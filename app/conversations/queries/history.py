@@ -15,7 +15,7 @@ from app.conversations.schemas.history import HistoryPage, HistoryQuery
 from app.conversations.stores import summary_store, turn_list_store
 from app.conversations.stores.conversation_store import TurnRow
 from app.conversations.stores.summary_store import SummaryRow
-from app.conversations.stores.turn_list_store import TurnRows
+from app.conversations.stores.turn_list_store import ListedTurns, TurnRows
 from app.conversations.views import summary_view, turn_view
 from app.core.database.reader import DatabaseReader
 from app.core.database.transactions import Transaction
@@ -121,31 +121,32 @@ class History:
                 limit=limit,
                 max_bytes=self._max_bytes,
             )
-        if query.status == "aborted":
-            created = None if beyond is None else (datetime.fromisoformat(str(beyond[0])), UUID(str(beyond[1])))
-            return await turn_list_store.list_aborted(
-                tx,
-                caller.tenant_id,
-                conversation_id,
-                newest_first=walk.backwards,
-                beyond=created,
-                actors=query.actors,
-                limit=limit,
-                max_bytes=self._max_bytes,
-            )
-        listing = turn_list_store.list_with_superseded if query.include_superseded else turn_list_store.list_turns
-        return await listing(
+        return await turn_list_store.list_turns(
             tx,
             caller.tenant_id,
             conversation_id,
+            kind=_kind(query),
             newest_first=walk.backwards,
             after=query.after,
             before=query.before,
-            beyond=None if beyond is None else (int(beyond[0]), int(beyond[1])),
+            beyond=None if beyond is None else _key(walk, beyond),
             actors=query.actors,
             limit=limit,
             max_bytes=self._max_bytes,
         )
+
+
+def _kind(query: HistoryQuery) -> ListedTurns:
+    if query.status == "aborted":
+        return "aborted"
+    return "committed" if query.include_superseded else "live"
+
+
+def _key(walk: _ReadingOrder, key: SortKey) -> tuple[object, object]:
+    """Return the key of the last turn of the previous page; see `_sort_key`."""
+    if walk.kind == "creation":
+        return datetime.fromisoformat(str(key[0])), UUID(str(key[1]))
+    return int(key[0]), int(key[1])
 
 
 def _walk(query: HistoryQuery) -> _ReadingOrder:

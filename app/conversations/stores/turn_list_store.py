@@ -6,10 +6,10 @@ when its texts reach `max_bytes`; its first turn is always returned.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from functools import reduce
 from operator import add
-from typing import Final
+from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import (
@@ -54,6 +54,9 @@ from app.core.database.queries import (
 from app.core.database.transactions import Transaction, row_as
 from app.core.ids import ConversationId, TenantId
 
+ListedTurns: TypeAlias = Literal["live", "committed", "aborted"]
+"""Which turns are listed; committed ones include those that were superseded."""
+
 
 @dataclass(frozen=True, slots=True)
 class TurnRows:
@@ -73,6 +76,12 @@ _OF_CONVERSATION = equals(turns, "tenant_id", "conversation_id")
 _NOT_DELETING = not_deleting(bindparam("conversation_id"))
 _ROWS = select(*columns(turns, TurnRow))
 _RESULT = func.json_array_elements(_T.tool_results, type_=JSON).column_valued("result")
+_SUPERSEDED = (_T.status == "committed", _T.superseded_by.is_not(None))
+# only turns that were never committed have no seq: the unique key on seq finds them
+_ABORTED = (_T.seq.is_(None), _T.status == "aborted")
+_SIDES = {"live": [LIVE], "committed": [LIVE, _SUPERSEDED], "aborted": [_ABORTED]}
+# live turns have distinct positions
+_KEYS = {"live": ("position",), "committed": ("position", "seq"), "aborted": ("created_at", "id")}
 _FILTERS: Final[Mapping[str, ColumnElement[bool]]] = {
     "after": _T.position > bindparam("after"),
     "before": _T.position < bindparam("before"),
@@ -114,11 +123,22 @@ async def _fetch(query: Query, tx: Transaction, **values: object) -> TurnRows:
 
 
 @compiled
-def _list_turns(filters: frozenset[str], *, newest_first: bool, with_erased: bool) -> ClauseElement:
-    statement = _filtered(_ROWS.where(*_OF_CONVERSATION, *LIVE, _NOT_DELETING), filters)
+def _list_turns(
+    kind: frozenset[str], filters: frozenset[str], *, newest_first: bool, beyond: bool, with_erased: bool
+) -> ClauseElement:
+    (name,) = kind
+    key, statement = _KEYS[name], _filtered(_ROWS.where(*_OF_CONVERSATION, _NOT_DELETING), filters)
     if not with_erased:
         statement = statement.where(_T.erased_at.is_(None))
-    return _limited(_page(statement, "position", newest_first=newest_first), "position", newest_first=newest_first)
+    # ordered reads are merged, so that none is sorted as a whole
+    sides = [
+        _page(statement.where(*conditions), *key, newest_first=newest_first, after=beyond)
+        for conditions in _SIDES[name]
+    ]
+    if len(sides) > 1:
+        rows = columns(union_all(*sides).subquery("sides"), TurnRow)
+        sides = [_page(select(*rows), *key, newest_first=newest_first)]
+    return _limited(sides[0], *key, newest_first=newest_first)
 
 
 async def list_turns(
@@ -126,12 +146,13 @@ async def list_turns(
     tenant_id: TenantId,
     conversation_id: ConversationId,
     *,
+    kind: ListedTurns = "live",
     newest_first: bool,
     limit: int,
     max_bytes: int,
     after: int | None = None,
     before: int | None = None,
-    beyond: tuple[int, int] | None = None,
+    beyond: Sequence[object] | None = None,
     actors: Sequence[str] | None = None,
     role: str | None = None,
     answers: Sequence[str] | None = None,
@@ -139,14 +160,13 @@ async def list_turns(
     with_erased: bool = True,
     erased_through: int | None = None,
 ) -> TurnRows:
-    """Return live turns in the order of their position, between two positions (both exclusive).
+    """Return turns in the order of their position, between two positions (both exclusive).
 
-    `beyond` is the (position, seq) of a cursor. `actors` and `role` filter; `answers`: only turns with a result of one
-    of these calls; `day`: only those of one day (UTC). `with_erased=False` leaves out tombstones, `erased_through`
-    those after that position.
+    Those of one position are ordered by seq, and aborted turns by their opening. `beyond` is the key of a cursor:
+    (position, seq), or (created_at, id) of aborted turns. `actors` and `role` filter; `answers`: only turns with a
+    result of one of these calls; `day`: only those of one day (UTC). `with_erased=False` leaves out tombstones,
+    `erased_through` those after that position.
     """
-    if beyond is not None:  # live turns have distinct positions, so the cursor's is enough
-        after, before = (after, beyond[0]) if newest_first else (beyond[0], before)
     filters = given(
         after=after,
         before=before,
@@ -156,80 +176,21 @@ async def list_turns(
         day=day,
         erased_through=erased_through,
     )
-    query = _list_turns(frozenset(filters), newest_first=newest_first, with_erased=with_erased)
+    query = _list_turns(
+        frozenset({kind}),
+        frozenset(filters),
+        newest_first=newest_first,
+        beyond=beyond is not None,
+        with_erased=with_erased,
+    )
     limits = {"limit": limit, "max_bytes": max_bytes}
-    return await _fetch(query, tx, tenant_id=tenant_id, conversation_id=conversation_id, **limits, **filters)
-
-
-@compiled
-def _list_with_superseded(filters: frozenset[str], *, newest_first: bool, beyond: bool) -> ClauseElement:
-    committed = _filtered(_ROWS.where(*_OF_CONVERSATION, _T.status == "committed", _NOT_DELETING), filters)
-    # two ordered reads are merged, so that neither side is sorted as a whole
-    sides = union_all(
-        *(
-            _page(committed.where(side), "position", "seq", newest_first=newest_first, after=beyond)
-            for side in (_T.superseded_by.is_(None), _T.superseded_by.is_not(None))
-        )
-    ).subquery("sides")
-    merged = _page(select(*columns(sides, TurnRow)), "position", "seq", newest_first=newest_first)
-    return _limited(merged, "position", "seq", newest_first=newest_first)
-
-
-async def list_with_superseded(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    newest_first: bool,
-    after: int | None,
-    before: int | None,
-    beyond: tuple[int, int] | None,
-    actors: Sequence[str] | None,
-    limit: int,
-    max_bytes: int,
-) -> TurnRows:
-    """Return committed turns, superseded ones included, by position and then seq, as `list_turns` does."""
-    filters = given(after=after, before=before, actors=actors)
-    query = _list_with_superseded(frozenset(filters), newest_first=newest_first, beyond=beyond is not None)
-    values = filters | after_key(beyond)
-    return await _fetch(
-        query, tx, tenant_id=tenant_id, conversation_id=conversation_id, limit=limit, max_bytes=max_bytes, **values
-    )
-
-
-@compiled
-def _list_aborted(filters: frozenset[str], *, newest_first: bool, beyond: bool) -> ClauseElement:
-    # only turns that were never committed have no seq: the unique key on seq finds them
-    aborted = _ROWS.where(*_OF_CONVERSATION, _T.seq.is_(None), _T.status == "aborted", _NOT_DELETING)
-    key = "created_at", "id"
-    ordered = _page(_filtered(aborted, filters), *key, newest_first=newest_first, after=beyond)
-    return _limited(ordered, *key, newest_first=newest_first)
-
-
-async def list_aborted(
-    tx: Transaction,
-    tenant_id: TenantId,
-    conversation_id: ConversationId,
-    *,
-    newest_first: bool,
-    beyond: tuple[datetime, UUID] | None,
-    actors: Sequence[str] | None,
-    limit: int,
-    max_bytes: int,
-) -> TurnRows:
-    """Return aborted turns in the order they were opened; `beyond` is the (created_at, id) of a cursor."""
-    filters = given(actors=actors)
-    query = _list_aborted(frozenset(filters), newest_first=newest_first, beyond=beyond is not None)
-    values = filters | after_key(beyond)
-    return await _fetch(
-        query, tx, tenant_id=tenant_id, conversation_id=conversation_id, limit=limit, max_bytes=max_bytes, **values
-    )
+    values = limits | filters | after_key(None if beyond is None else beyond[: len(_KEYS[kind])])
+    return await _fetch(query, tx, tenant_id=tenant_id, conversation_id=conversation_id, **values)
 
 
 @compiled
 def _list_aborted_by_id(*, after: bool) -> ClauseElement:
-    aborted = _ROWS.where(*_OF_CONVERSATION, _T.seq.is_(None), _T.status == "aborted")
-    return _limited(_page(aborted, "id", after=after), "id")
+    return _limited(_page(_ROWS.where(*_OF_CONVERSATION, *_ABORTED), "id", after=after), "id")
 
 
 async def list_aborted_by_id(

@@ -13,7 +13,7 @@ from app.agents.tools.tool import ToolServices
 from app.audit.service import AuditTrail
 from app.context.service import Compactor, ContextBuilder, DryRuns
 from app.conversation_services import ConversationParts, ConversationServices
-from app.conversations.live.subscription import ConversationSubscriptions
+from app.conversations.live.service import ConversationSubscriptions
 from app.conversations.service import ConversationUpdates, Indexing
 from app.core.bus.messages import Bus, Message
 from app.core.database.transactions import Database

@@ -110,7 +110,7 @@ def _preview(name: str, *, newest_first: bool) -> FromClause:
 
 _FIRST, _LAST = _preview("first", newest_first=False), _preview("last", newest_first=True)
 _PREVIEW_COLUMNS: Final = tuple(
-    message.c["id" if name == "turn_id" else name].label(f"{prefix}_{name}")
+    message.c["id" if name == "turn_id" else name].label(f"{prefix}_message_{name}")
     for prefix, message in (("first", _FIRST), ("last", _LAST))
     for name in _PREVIEW
 )
@@ -125,7 +125,9 @@ def _listed(source: FromClause) -> Select[*tuple[object, ...]]:
 
 def _listed_row(row: asyncpg.Record) -> ListedRow:
     first, last_message = (
-        None if row[f"{name}_turn_id"] is None else MessageRow(*(row[f"{name}_{column}"] for column in _PREVIEW))
+        None
+        if row[f"{name}_message_turn_id"] is None
+        else MessageRow(*(row[f"{name}_message_{column}"] for column in _PREVIEW))
         for name in ("first", "last")
     )
     return ListedRow(conversation_row(row), first, last_message)

@@ -16,12 +16,14 @@ from uuid import UUID
 import asyncpg
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     ClauseElement,
     ColumnElement,
     DateTime,
     FromClause,
     Select,
     SelectBase,
+    Text,
     Uuid,
     and_,
     bindparam,
@@ -36,6 +38,7 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 
 from app.conversations.schemas.listing import ConversationFilter
 from app.conversations.stores.conversation_store import (
@@ -185,7 +188,7 @@ def _flags(where: ConversationFilter) -> frozenset[str]:
 
 def _conditions(active_at: ColumnElement[datetime]) -> dict[str, ColumnElement[bool]]:
     """Return the conditions of a filter, by the names of their arguments."""
-    participant = bindparam("participant")
+    participant: BindParameter[str] = bindparam("participant", type_=JSONB)
     active_after = bindparam("active_after", type_=DateTime(timezone=True))
     active_before = bindparam("active_before", type_=DateTime(timezone=True))
     return {
@@ -230,8 +233,9 @@ def _matching(filters: frozenset[str], flags: frozenset[str]) -> Select[*tuple[o
     )
     active_at = func.greatest(_C.active_at, head.c.active_at, type_=DateTime(timezone=True))
     conditions = _conditions(active_at)
+    shown: tuple[ColumnElement[object], ...] = (_C.id, _C.active_at.label("listed_at"), active_at.label("active_at"))
     return (
-        select(_C.id, _C.active_at.label("listed_at"), active_at.label("active_at"))
+        select(*shown)
         .select_from(conversations.join(head, true()))
         .where(
             *equals(conversations, "tenant_id"),
@@ -367,7 +371,9 @@ def _list_participants(filters: frozenset[str]) -> ClauseElement:
         order_by=[latest.c.active_at.desc(), latest.c.id.desc()], rows=(None, 0)
     )
     is_shown = people <= bindparam("max_people", type_=BigInteger)
-    return select(latest.c.id, case((is_shown, latest.c.participants), else_=literal_column("'[]'")).label("people"))
+    return select(
+        latest.c.id, case((is_shown, latest.c.participants), else_=literal_column("'[]'", Text)).label("people")
+    )
 
 
 async def list_participants(

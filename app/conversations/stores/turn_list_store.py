@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import reduce
-from operator import add
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -103,7 +102,7 @@ def _filtered(statement: Select[*Columns], filters: frozenset[str]) -> Select[*C
 
 def _size(turn: FromClause) -> ColumnElement[int]:
     sizes = (func.coalesce(func.octet_length(cast(turn.c[name], Text), type_=BigInteger), 0) for name in JSON_COLUMNS)
-    return reduce(add, sizes)
+    return reduce(lambda total, size: total + size, sizes)
 
 
 def _limited(statement: SelectBase, *key: str, newest_first: bool = False) -> ClauseElement:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ClauseElement, bindparam, case, func, null, select, update
+from sqlalchemy import BindParameter, ClauseElement, bindparam, case, func, null, select, update
 
 from app.conversations.schemas.sources import LockedTurn
 from app.conversations.tables import ERASED_COLUMNS, LIVE, conversation_heads, turns
@@ -71,7 +71,7 @@ _LOCK = Query(
 
 @compiled
 def _supersede(*, and_after: bool) -> ClauseElement:
-    position = bindparam("position")
+    position: BindParameter[int] = bindparam("position")
     return (
         update(turns)
         .values(superseded_by=bindparam("by"), rev=bindparam("rev"))
